@@ -1,0 +1,63 @@
+# isray: `make study` and `make test` set everything up by themselves; `make help` lists the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := $(VENV)/tools
+INSTALLED := $(VENV)/.installed
+UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
+STUDY := last-replica-standing
+ARGS ?=
+
+.PHONY: help venv test test-fast test-ray test-spark check study requirements lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED) ## .venv from requirements.lock, with the isray command in it
+
+$(INSTALLED): requirements.lock pyproject.toml | $(UV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "make venv: $(PYTHON) is older than 3.11; name a newer one with: make venv PYTHON=python3.12" >&2; exit 1; }
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(TOOLS)/bin/uv:
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+	    $(PYTHON) -m venv $(TOOLS) && $(TOOLS)/bin/python -m pip install --quiet 'uv>=0.9,<1'; \
+	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+	    $(PYTHON) -m pip install --quiet --target $(TOOLS) 'uv>=0.9,<1'; \
+	else \
+	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
+	fi
+
+test: check ## everything: checks, then house, unit, sim, ray and spark tests, in this order
+	$(BIN)/pytest $(ARGS)
+
+test-fast: $(INSTALLED) ## unit and simulation tests only: seconds
+	$(BIN)/pytest -m "unit or sim" $(ARGS)
+
+test-ray: $(INSTALLED) ## the tests that start a Ray cluster
+	$(BIN)/pytest -m ray $(ARGS)
+
+test-spark: $(INSTALLED) ## the tests that start a JVM
+	$(BIN)/pytest -m spark $(ARGS)
+
+check: $(INSTALLED) ## ruff, and mypy (strict) for protocol
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+study: $(INSTALLED) ## the shipped study: sweep, Spark, report; run it again and it goes on where it stopped
+	$(BIN)/isray study run experiments/studies/$(STUDY).yaml --out out/$(STUDY) $(ARGS)
+
+requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document
+	@$(BIN)/python -m tests.requirements_report $(ARGS)
+
+lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade for newer releases
+	$(UV) pip compile pyproject.toml --extra dev --universal --generate-hashes --no-header --no-emit-index-url \
+	    --quiet --output-file requirements.lock $(ARGS)
+
+clean: ## removes .venv, caches and build output; results in out/ stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache

@@ -1,0 +1,188 @@
+"""The host of one node: feeds it one input at a time and carries out its effects, in order (`protocol.contract`).
+
+Inputs wait in two queues: control messages go before everything else, data messages and due timers follow in the order of their arrival. A message's frame counts as taken
+when its last message has been handled, which is what the sender waits for before it sends the next one; so a slow node fills its peers' queues and not its own.
+
+A timer that comes due while inputs wait queues behind them, and is forgotten if one of these sets it anew or cancels it. The marks of idle timers are ignored, as the contract allows.
+
+Paused, the host takes no input and keeps queueing, as a process in a long garbage collection does. Halted (a crash), it takes none ever again. When the node exits, or breaks an
+invariant, the host ends it in the same way; `failure` then says what was broken. Traces and messages to the experiment (`DRIVER`) are kept until they are drained.
+
+Everything here happens on one thread.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from actors.clock import Cancellable, Clock
+from actors.metrics import Meter
+from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
+from protocol.ids import DRIVER, NodeId, TimeMs
+from protocol.messages.base import Message
+
+
+class Outbound(Protocol):
+    """Where a host's messages leave."""
+
+    def send(self, to: NodeId, message: Message) -> None: ...
+
+
+@dataclass(slots=True)
+class _Armed:
+    """A timer that is set; compared by identity, so that a timer set anew is another one."""
+
+    handle: Cancellable
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """What to ask the node (None: nothing any more), and whom to tell when it is done."""
+
+    ask: Callable[[TimeMs], list[Effect] | None]
+    done: Callable[[], None] | None = None
+
+
+class NodeHost:
+    """See the module docstring. `exited` is set once the node has finished in good order, `failure` when it broke."""
+
+    def __init__(self, node: Node, clock: Clock, outbound: Outbound, meter: Meter) -> None:
+        self.node = node
+        self.inputs_taken = 0
+        self.exited = False
+        self.failure: str | None = None
+        self._clock = clock
+        self._outbound = outbound
+        self._meter = meter
+        self._control: deque[_Input] = deque()
+        self._data: deque[_Input] = deque()
+        self._timers: dict[str, _Armed] = {}
+        self._traces: list[tuple[TimeMs, Trace]] = []
+        self._reports: list[Message] = []
+        self._scheduled = False
+        self._paused = False
+        self._halted = False
+
+    # -- inputs --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The node's first input."""
+        self._enqueue(self._control, _Input(self.node.start))
+
+    def deliver(
+        self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None] | None = None
+    ) -> None:
+        """Queues a frame of messages; `done` is called once the last of them has been handled."""
+        queue = self._control if control else self._data
+        for message in messages[:-1]:
+            self._enqueue(queue, _Input(self._receipt(sender, message)))
+        self._enqueue(queue, _Input(self._receipt(sender, messages[-1]), done))
+
+    def _receipt(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
+        def receive(now_ms: TimeMs) -> list[Effect]:
+            self._meter.received(message)
+            return self.node.receive(now_ms, sender, message)
+
+        return receive
+
+    def _due(self, name: str, armed: _Armed) -> None:
+        def fire(now_ms: TimeMs) -> list[Effect] | None:
+            if self._timers.get(name) is not armed:
+                return None
+            del self._timers[name]
+            return self.node.fire(now_ms, name)
+
+        self._enqueue(self._data, _Input(fire))
+
+    def _enqueue(self, queue: deque[_Input], item: _Input) -> None:
+        if not self._halted:
+            queue.append(item)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not (self._scheduled or self._paused or self._halted) and (self._control or self._data):
+            self._scheduled = True
+            self._clock.call_soon(self._take_one)
+
+    def _take_one(self) -> None:
+        self._scheduled = False
+        if self._paused or self._halted:
+            return
+        item = (self._control or self._data).popleft()
+        now_ms = self._clock.now_ms()
+        try:
+            effects = item.ask(now_ms)
+            for effect in effects or ():
+                self._carry_out(now_ms, effect)
+        except Exception:
+            self.fail(traceback.format_exc())
+            raise
+        self.inputs_taken += 1
+        if item.done is not None:
+            item.done()
+        self._schedule()
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, now_ms: TimeMs, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self._meter.sent(effect.message)
+            if effect.to == DRIVER:
+                self._reports.append(effect.message)
+            else:
+                self._outbound.send(effect.to, effect.message)
+        elif isinstance(effect, SetTimer):
+            self._set_timer(effect.name, effect.at_ms)
+        elif isinstance(effect, CancelTimer):
+            self._cancel_timer(effect.name)
+        elif isinstance(effect, Trace):
+            self._traces.append((now_ms, effect))
+            self._meter.traced(effect)
+        elif isinstance(effect, Exit):
+            self.exited = True
+            self.halt()
+
+    def _set_timer(self, name: str, at_ms: TimeMs) -> None:
+        self._cancel_timer(name)
+        armed: _Armed
+        armed = _Armed(self._clock.call_at(at_ms, lambda: self._due(name, armed)))
+        self._timers[name] = armed
+
+    def _cancel_timer(self, name: str) -> None:
+        armed = self._timers.pop(name, None)
+        if armed is not None:
+            armed.handle.cancel()
+
+    # -- control -------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Takes no input from now on; what arrives waits."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Takes inputs again, in the order in which they came."""
+        self._paused = False
+        self._schedule()
+
+    def halt(self) -> None:
+        """Takes no input ever again, and forgets what waits."""
+        self._halted = True
+        self._control.clear()
+        self._data.clear()
+        for name in list(self._timers):
+            self._cancel_timer(name)
+
+    def fail(self, what: str) -> None:
+        """The node, or what it stands on, is broken: it must not be carried on with."""
+        self.failure = what
+        self.halt()
+
+    def drain(self) -> tuple[list[tuple[TimeMs, Trace]], list[Message]]:
+        """Trace events with their times, and messages to the experiment, since this was last called."""
+        traces, self._traces = self._traces, []
+        reports, self._reports = self._reports, []
+        return traces, reports

@@ -1,0 +1,136 @@
+"""What a node on Ray measures, derived from its messages and trace events; exported by `ray.util.metrics`.
+
+Every Ray node serves its nodes' series on its metrics port, for Prometheus to collect, under the names below with `ray_` in front (and `_total` behind, for counters). The series of a
+finished process stay there: `run` tells clusters apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
+
+| name | kind | tags | value |
+|---|---|---|---|
+| `isray_messages_sent` | counter | `run, node, type` | messages that the node sent, by message type |
+| `isray_produce_requests` | counter | `run, node, acks` | produce requests that a broker took, by acks (0, 1, -1) |
+| `isray_elections` | counter | `run, node, topic, partition` | leaders that the controller elected, the first one included; a restarted controller counts from a partition's second change on |
+| `isray_isr_size` | gauge | `run, node, topic, partition` | brokers in the ISR, as the controller records it |
+| `isray_elr_size` | gauge | `run, node, topic, partition` | eligible leader replicas outside the ISR, as the controller records them |
+| `isray_high_watermark_lag` | gauge | `run, node, topic, partition` | records at the leader that are not committed yet; 0 on a follower |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ray.util.metrics import Counter, Gauge
+
+from protocol.contract import Trace
+from protocol.ids import NO_LEADER, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.data import ProduceRequest
+
+MESSAGES_SENT = "isray_messages_sent"
+PRODUCE_REQUESTS = "isray_produce_requests"
+ELECTIONS = "isray_elections"
+ISR_SIZE = "isray_isr_size"
+ELR_SIZE = "isray_elr_size"
+HIGH_WATERMARK_LAG = "isray_high_watermark_lag"
+
+COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    MESSAGES_SENT: ("messages that a node sent, by type", ("type",)),
+    PRODUCE_REQUESTS: ("produce requests that a broker took, by acks", ("acks",)),
+    ELECTIONS: ("leaders elected", ("topic", "partition")),
+}
+GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    ISR_SIZE: ("brokers in the ISR", ("topic", "partition")),
+    ELR_SIZE: ("eligible leader replicas outside the ISR", ("topic", "partition")),
+    HIGH_WATERMARK_LAG: ("records at the leader that are not committed", ("topic", "partition")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A counter grows by `value`, a gauge becomes it."""
+
+    metric: str
+    value: int
+    tags: tuple[tuple[str, str], ...]
+
+
+class Meter(Protocol):
+    """Takes note of what a node sends, receives and traces."""
+
+    def sent(self, message: Message) -> None: ...
+
+    def received(self, message: Message) -> None: ...
+
+    def traced(self, trace: Trace) -> None: ...
+
+
+class PartitionSamples:
+    """Turns the trace events of one node into samples; keeps what it needs of each partition's last one."""
+
+    def __init__(self) -> None:
+        self._leader_epochs: dict[TopicPartition, int] = {}
+        self._log_ends: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+
+    def of(self, trace: Trace) -> Iterator[Sample]:
+        """The samples of one trace event, often none."""
+        partition, kind = trace.partition, trace.kind
+        if partition is None:
+            return
+        tags = (("topic", partition.topic), ("partition", str(partition.partition)))
+        if kind == "partition":
+            yield from self._of_controller(partition, trace.detail, tags)
+        elif kind in ("became_leader", "appended", "high_watermark"):
+            for table, field in ((self._log_ends, "log_end"), (self._high_watermarks, "high_watermark")):
+                if field in trace.detail:
+                    table[partition] = _whole(trace.detail[field])
+            yield Sample(HIGH_WATERMARK_LAG, self._log_ends[partition] - self._high_watermarks[partition], tags)
+        elif kind == "became_follower":
+            yield Sample(HIGH_WATERMARK_LAG, 0, tags)
+
+    def _of_controller(
+        self, partition: TopicPartition, detail: Mapping[str, object], tags: tuple[tuple[str, str], ...]
+    ) -> Iterator[Sample]:
+        epoch, is_new = _whole(detail["leader_epoch"]), detail["partition_epoch"] == 0
+        known = self._leader_epochs.get(partition, -1 if is_new else epoch)
+        if epoch > known and detail["leader"] != NO_LEADER:
+            yield Sample(ELECTIONS, 1, tags)
+        self._leader_epochs[partition] = epoch
+        yield Sample(ISR_SIZE, _count(detail["isr"]), tags)
+        yield Sample(ELR_SIZE, _count(detail["elr"]), tags)
+
+
+class RayMeter:
+    """A `Meter` that feeds `ray.util.metrics`; make it in the process that hosts the node."""
+
+    def __init__(self, run: str, node: str) -> None:
+        default = {"run": run, "node": node}
+        self._partitions = PartitionSamples()
+        self._counters = {name: Counter(name, text, ("run", "node", *keys)) for name, (text, keys) in COUNTERS.items()}
+        self._gauges = {name: Gauge(name, text, ("run", "node", *keys)) for name, (text, keys) in GAUGES.items()}
+        for metric in (*self._counters.values(), *self._gauges.values()):
+            metric.set_default_tags(default)
+
+    def sent(self, message: Message) -> None:
+        self._counters[MESSAGES_SENT].inc(1, {"type": type(message).__name__})
+
+    def received(self, message: Message) -> None:
+        if isinstance(message, ProduceRequest):
+            self._counters[PRODUCE_REQUESTS].inc(1, {"acks": str(message.acks)})
+
+    def traced(self, trace: Trace) -> None:
+        for sample in self._partitions.of(trace):
+            if sample.metric in self._counters:
+                self._counters[sample.metric].inc(sample.value, dict(sample.tags))
+            else:
+                self._gauges[sample.metric].set(sample.value, dict(sample.tags))
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int), value
+    return value
+
+
+def _count(value: object) -> int:
+    assert isinstance(value, tuple), value
+    return len(value)

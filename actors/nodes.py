@@ -1,0 +1,328 @@
+"""The Ray actors: a thin shell around a host, one actor per node.
+
+An actor is called as its node is (`broker-0`, `controller-1000`, `client-3000`), within the Ray namespace of its cluster, so that several clusters fit on one Ray. Ray runs every concurrency
+group of an async actor on an event loop of its own: frames of the data path arrive in `data`, control frames and orders of the experiment in `ctl`, questions in the default group, and none of
+them waits for another. The node itself runs on one further thread with a loop of its own; every method hands over to it.
+
+`kill_self` is SIGKILL of the process on whichever machine it runs: no handler, no flush, no farewell. The next life of a node is a new actor of the same name on the same directory; `life`
+counts them, and peers look a node up anew when they hear from a newer life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError
+
+from actors.clock import LoopClock
+from actors.host import NodeHost
+from actors.metrics import RayMeter
+from actors.storage import DiskStorage, LossKind, apply_loss
+from actors.transport import PeerGoneError, Transport, unpack_frame
+from protocol.config import ClusterConfig
+from protocol.contract import Node, Trace
+from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker, is_client, is_controller, node_name
+from protocol.messages.codec import encode
+from protocol.metadata.image import BrokerRegistration
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.client import ClientNode
+from protocol.nodes.controller import ControllerNode
+
+Result = TypeVar("Result")
+
+SETTLE_S = 1.0
+"""How long a node that exits waits for its last messages to be taken."""
+RACK_LABEL = "rack"
+"""The Ray node label that names a broker's rack."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """All that an actor needs to be a node. `run` is the namespace; `started_at_s` (Unix time) is the cluster's time 0; `loss_kind` and `loss_count` are what its last crash took from the
+    directory (`storage.apply_loss`); `cut_to` and `cut_from` are the links that are cut at birth."""
+
+    node: NodeId
+    life: int
+    run: str
+    started_at_s: float
+    directory: Path
+    brokers: tuple[NodeId, ...]
+    controllers: tuple[NodeId, ...]
+    config: ClusterConfig
+    seed: int
+    loss_kind: LossKind = "none"
+    loss_count: int = 0
+    cut_to: tuple[NodeId, ...] = ()
+    cut_from: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSnapshot:
+    """A broker's replica; `maximal_isr` is empty where it does not lead."""
+
+    leads: bool
+    leader_epoch: int
+    log_end_offset: int
+    high_watermark: int
+    maximal_isr: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a node shows of itself: a broker its replicas, a controller its partitions and brokers, a client nothing."""
+
+    replicas: Mapping[TopicPartition, ReplicaSnapshot]
+    partitions: Mapping[TopicPartition, PartitionState]
+    brokers: Mapping[NodeId, BrokerRegistration]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer to `poll`. `snapshot` is None where nothing happened since `version`; `outcomes` are encoded messages to the experiment; `exited`: the node is done and its process may go;
+    `failure`: the traceback of what broke it."""
+
+    version: int
+    snapshot: Snapshot | None
+    traces: list[tuple[TimeMs, Trace]]
+    outcomes: list[bytes]
+    exited: bool
+    failure: str | None
+
+
+def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
+    """The node that a plan asks for, on its storage."""
+    if is_client(plan.node):
+        return ClientNode(plan.node, plan.brokers, plan.controllers, plan.config)
+    rng = Random(f"{plan.seed}/node/{plan.node}/{plan.life}")
+    if is_broker(plan.node):
+        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack)
+    return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng)
+
+
+def observe(node: Node) -> Snapshot:
+    """The snapshot of a node, between two of its inputs."""
+    if isinstance(node, BrokerNode):
+        replicas = {
+            replica.name: ReplicaSnapshot(
+                leads=replica.leadership is not None,
+                leader_epoch=replica.leader_epoch,
+                log_end_offset=replica.log.end_offset,
+                high_watermark=replica.log.high_watermark,
+                maximal_isr=() if replica.leadership is None else replica.leadership.maximal_isr,
+            )
+            for replica in node.context.replicas.values()
+        }
+        return Snapshot(replicas, {}, {})
+    if isinstance(node, ControllerNode):
+        image = node.state.image
+        partitions = {
+            TopicPartition(image.topics[key.topic_id].name, key.partition): state for key, state in image.partitions()
+        }
+        return Snapshot({}, partitions, dict(image.brokers))
+    return Snapshot({}, {}, {})
+
+
+class RayPeers:
+    """Hands frames to the actors of the other nodes (`transport.Call`). Looks names up as they are needed, off the loop, since that is a call to Ray's control store."""
+
+    def __init__(self, run: str, me: NodeId, life: int) -> None:
+        self._run = run
+        self._me = me
+        self._life = life
+        self._handles: dict[NodeId, Any] = {}
+        self._lives: dict[NodeId, int] = {}
+
+    async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> None:
+        handle = self._handles.get(peer) or await self._look_up(peer)
+        deliver = handle.deliver_control if control else handle.deliver
+        try:
+            await deliver.remote(frame, self._me, self._life)
+        except RayActorError as error:
+            if self._handles.get(peer) is handle:
+                del self._handles[peer]
+            raise PeerGoneError(node_name(peer)) from error
+
+    async def _look_up(self, peer: NodeId) -> Any:
+        loop = asyncio.get_running_loop()
+        try:
+            handle = await loop.run_in_executor(None, ray.get_actor, node_name(peer), self._run)
+        except ValueError as error:
+            raise PeerGoneError(node_name(peer)) from error
+        self._handles[peer] = handle
+        return handle
+
+    def heard(self, peer: NodeId, life: int) -> None:
+        """A frame has come from this life of a peer: a handle to an older one is of no use any more."""
+        if life > self._lives.get(peer, 0):
+            self._lives[peer] = life
+            self._handles.pop(peer, None)
+
+
+class NodeShell:
+    """The actor's methods; see the module docstring. A node of each kind has a class of its own below, so that lists of actors show it."""
+
+    def __init__(self, plan: NodePlan) -> None:
+        apply_loss(plan.directory, plan.loss_kind, plan.loss_count)
+        labels = ray.get_runtime_context().get_node_labels()
+        self._name = node_name(plan.node)
+        self._node = build_node(plan, DiskStorage(plan.directory), labels.get(RACK_LABEL))
+        self._loop = asyncio.new_event_loop()
+        self._peers = RayPeers(plan.run, plan.node, plan.life)
+        self._transport = Transport(self._peers, lambda error: self._host.fail(repr(error)))
+        self._transport.cut(plan.cut_to, plan.cut_from)
+        clock = LoopClock(self._loop, plan.started_at_s)
+        self._host = NodeHost(self._node, clock, self._transport, RayMeter(plan.run, self._name))
+        self._loop.call_soon(self._host.start)
+        threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True).start()
+
+    def __repr__(self) -> str:
+        return self._name
+
+    # -- from peers ----------------------------------------------------------------------------------------------------
+
+    @ray.method(concurrency_group="data")
+    async def deliver(self, frame: bytes, sender: NodeId, life: int) -> None:
+        """Takes a frame of the data channel; returns when it has been handled."""
+        await self._on_loop(self._take(frame, sender, life, False))
+
+    @ray.method(concurrency_group="ctl")
+    async def deliver_control(self, frame: bytes, sender: NodeId, life: int) -> None:
+        """Takes a frame of the control channel; returns when it has been handled."""
+        await self._on_loop(self._take(frame, sender, life, True))
+
+    async def _take(self, frame: bytes, sender: NodeId, life: int, control: bool) -> None:
+        if not self._transport.hears(sender):
+            return
+        self._peers.heard(sender, life)
+        handled = self._loop.create_future()
+        self._host.deliver(sender, unpack_frame(frame), control, lambda: handled.set_result(None))
+        await handled
+
+    # -- orders of the experiment --------------------------------------------------------------------------------------
+
+    @ray.method(concurrency_group="ctl")
+    async def set_filter(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
+        """The links that are cut from now on: to these peers, and from these."""
+        await self._call(lambda: self._transport.cut(to, sources))
+
+    @ray.method(concurrency_group="ctl")
+    async def pause(self) -> None:
+        """Takes no input and sends nothing until `resume`."""
+
+        def act() -> None:
+            self._host.pause()
+            self._transport.pause()
+
+        await self._call(act)
+
+    @ray.method(concurrency_group="ctl")
+    async def resume(self) -> None:
+        """Ends a pause."""
+
+        def act() -> None:
+            self._transport.resume()
+            self._host.resume()
+
+        await self._call(act)
+
+    @ray.method(concurrency_group="ctl")
+    async def flush(self) -> None:
+        """Has a broker write all its logs through to the disk."""
+        if isinstance(self._node, BrokerNode):
+            await self._call(self._node.flush_all)
+
+    @ray.method(concurrency_group="ctl")
+    async def halt(self) -> Report:
+        """The moment of a crash: nothing is taken and nothing leaves any more. What was seen until then."""
+
+        def act() -> Report:
+            self._transport.close()
+            self._host.halt()
+            return self._report(-1, self._host.exited)
+
+        return await self._call(act)
+
+    @ray.method(concurrency_group="ctl")
+    async def kill_self(self) -> None:
+        """SIGKILL to this process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    async def poll(self, version: int) -> Report:
+        """What happened since the last poll, which gave `version`."""
+        return await self._on_loop(self._poll(version))
+
+    async def _poll(self, version: int) -> Report:
+        exited = self._host.exited
+        if exited:
+            await self._transport.settle(SETTLE_S)
+        return self._report(version, exited)
+
+    def _report(self, version: int, exited: bool) -> Report:
+        host = self._host
+        traces, outcomes = host.drain()
+        snapshot = observe(self._node) if host.inputs_taken != version else None
+        encoded = [encode(message) for message in outcomes]
+        return Report(host.inputs_taken, snapshot, traces, encoded, exited, host.failure)
+
+    async def read_log(self, partition: TopicPartition) -> list[bytes]:
+        """The batches of a broker's replica, encoded; empty where there is none."""
+        return await self._call(lambda: self._read_log(partition))
+
+    def _read_log(self, partition: TopicPartition) -> list[bytes]:
+        if not isinstance(self._node, BrokerNode):
+            return []
+        replica = self._node.context.replica_named(*partition)
+        if replica is None:
+            return []
+        return [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
+
+    # -- the node's thread ---------------------------------------------------------------------------------------------
+
+    async def _call(self, action: Callable[[], Result]) -> Result:
+        async def act() -> Result:
+            return action()
+
+        return await self._on_loop(act())
+
+    async def _on_loop(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        future: Future[Result] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return await asyncio.wrap_future(future)
+
+
+_AS_ACTOR = ray.remote(concurrency_groups={"data": 1000, "ctl": 1000}, max_restarts=0, max_task_retries=0)
+
+
+@_AS_ACTOR
+class BrokerActor(NodeShell):
+    """A broker."""
+
+
+@_AS_ACTOR
+class ControllerActor(NodeShell):
+    """A controller."""
+
+
+@_AS_ACTOR
+class ClientActor(NodeShell):
+    """A client."""
+
+
+def actor_class(node: NodeId) -> Any:
+    """The actor class for a node of this kind."""
+    if is_broker(node):
+        return BrokerActor
+    return ControllerActor if is_controller(node) else ClientActor

@@ -1,0 +1,6 @@
+"""stub"""
+class InvariantSuite:
+    def __init__(self, cluster):
+        self.violations = []
+    def before_crash(self, node, loss):
+        pass

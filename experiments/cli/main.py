@@ -1,0 +1,52 @@
+"""The `isray` command: one typer app, its commands registered by module, and the one place that knows exit codes.
+
+0: all good. 1: the run found a failure; the command itself says so with `typer.Exit(1)`. 2: the input is wrong; a
+command raises :class:`experiments.errors.InputError` and `run` prints it as one line, without a traceback. Wrong
+options and arguments are typer's own usage errors, which are exit code 2 as well.
+
+Command modules import what is heavy (ray, pyspark, scipy, matplotlib) inside their functions, so that `isray --help`
+answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+from experiments.cli import conformance, scenario, study
+from experiments.errors import InputError
+
+EXIT_WRONG_INPUT = 2
+VERSIONED = ("isray", "ray", "pyspark", "pydantic")
+
+app = typer.Typer(
+    name="isray",
+    help="ISR on Ray: Kafka's replication protocol as a deterministic laboratory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("conformance")(conformance.conformance)
+app.add_typer(scenario.app, name="scenario")
+app.add_typer(study.app, name="study")
+
+
+@app.command()
+def version(as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False) -> None:
+    """The versions of isray, of Python and of what it stands on."""
+    versions = {name: installed_version(name) for name in VERSIONED} | {"python": platform.python_version()}
+    print(json.dumps(versions) if as_json else "\n".join(f"{name} {number}" for name, number in versions.items()))
+
+
+def run() -> None:
+    """Entry point of the `isray` command; leaves with the exit codes of this module's docstring."""
+    try:
+        app()
+    except InputError as error:
+        print(f"isray: {error}", file=sys.stderr)
+        sys.exit(EXIT_WRONG_INPUT)

@@ -1,0 +1,154 @@
+"""`isray study`: run, or its three parts sweep, analyze and report alone.
+
+Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
+progress goes to standard error. Exit code 1 when a trial or the pipeline fails, 2 for wrong input. Ray, pyspark and
+matplotlib are imported when they are needed, and Spark in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    help="Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True
+)
+
+PIPED_WIDTH = 130
+
+StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML).")]
+StudyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The output directory of a study.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The study's output directory; a sweep resumes there.")]
+Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim.")]
+Trials = Annotated[int | None, typer.Option("--trials", metavar="N", help="Trials per cell, instead of the file's.")]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one."),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+@app.command("run")
+def run_study(
+    file: StudyFile,
+    out: Out,
+    engine: Engine = None,
+    trials: Trials = None,
+    address: Address = None,
+    as_json: Json = False,
+) -> None:
+    """Sweep, analyse, report: everything, and the table of cells."""
+    with _failures():
+        _sweep(file, out, engine, trials, address)
+        cells = _analyze(out)
+        report_path = _report(out)
+    if as_json:
+        _print_json({"out": str(out), "report": str(report_path), "cells": cells})
+    else:
+        _print_table(out, cells)
+        typer.echo(f"report: {report_path}")
+
+
+@app.command("sweep")
+def sweep_study(
+    file: StudyFile,
+    out: Out,
+    engine: Engine = None,
+    trials: Trials = None,
+    address: Address = None,
+    as_json: Json = False,
+) -> None:
+    """Run the trials, spread over Ray; run it again to go on where it was interrupted."""
+    with _failures():
+        ran = _sweep(file, out, engine, trials, address)
+    if as_json:
+        _print_json({"out": str(out), "trials_run": ran})
+    else:
+        typer.echo(f"{ran} trials run; traces: {out / 'trace'}")
+
+
+@app.command("analyze")
+def analyze_study(folder: StudyFolder, as_json: Json = False) -> None:
+    """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
+    with _failures():
+        cells = _analyze(folder)
+    if as_json:
+        _print_json({"out": str(folder), "cells": cells})
+    else:
+        _print_table(folder, cells)
+
+
+@app.command("report")
+def report_study(folder: StudyFolder, as_json: Json = False) -> None:
+    """Write report.html of an analysed study."""
+    with _failures():
+        path = _report(folder)
+    if as_json:
+        _print_json({"out": str(folder), "report": str(path)})
+    else:
+        typer.echo(f"report: {path}")
+
+
+def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None) -> int:
+    from experiments.studies.loader import load_study
+    from experiments.sweep import sweep
+    from experiments.trial import run_trial
+
+    return sweep(load_study(file, trials, engine), out, run_trial, address)
+
+
+def _analyze(out: Path) -> list[dict[str, Any]]:
+    from experiments.analysis import analyze
+
+    with Console(stderr=True).status("analysing the traces with Spark"):
+        return analyze(out)
+
+
+def _report(out: Path) -> Path:
+    from experiments.report.render import write_report
+
+    return write_report(out)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """A trial or a pipeline that fails ends the command with exit code 1 and its own message."""
+    from experiments.analysis import PipelineFailed
+    from experiments.batch import TrialFailed
+
+    try:
+        yield
+    except (TrialFailed, PipelineFailed) as error:
+        typer.echo(f"isray: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(document))
+
+
+def _print_table(out: Path, cells: Sequence[Mapping[str, Any]]) -> None:
+    from experiments.metrics import METRICS
+    from experiments.output import read_record
+    from experiments.report.words import cell_name, minutes, number
+
+    study = read_record(out).study
+    table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
+    table.add_column("setting", no_wrap=True)
+    for metric in METRICS:
+        table.add_column(metric.title, justify="right")
+    for cell, values in zip(study.cells, cells, strict=True):
+        texts = []
+        for metric in METRICS:
+            value, written = values[metric.name], minutes if metric.kind == "fraction" else number
+            texts.append(f"{written(value['estimate'])}\n{written(value['ci_low'])} – {written(value['ci_high'])}")
+        table.add_row(cell_name(cell.swept), *texts)
+    console = Console()
+    Console(width=console.width if console.is_terminal else PIPED_WIDTH).print(table)

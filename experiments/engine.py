@@ -1,0 +1,192 @@
+"""What an engine is to the experiments above it: a cluster that can be built, broken, asked and watched.
+
+Two engines implement `Engine`: `experiments.sim` (one process, virtual clock) and `experiments.ray_engine` (an actor per node). Scenario steps, expectations, checks of history and results are written
+once, against this interface. Time is the engine's own: virtual milliseconds in sim, milliseconds since the cluster started in ray.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.config import ClusterConfig
+from protocol.contract import Trace
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, Offset, TimeMs, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import Command
+from protocol.metadata.image import BrokerRegistration
+from protocol.metadata.partition import PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster to run: sizes, static config, and the seed of everything that is drawn at random."""
+
+    brokers: int
+    controllers: int
+    config: ClusterConfig
+    seed: int = 0
+
+    @property
+    def broker_ids(self) -> tuple[NodeId, ...]:
+        return tuple(range(self.brokers))
+
+    @property
+    def controller_ids(self) -> tuple[NodeId, ...]:
+        return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + self.controllers))
+
+    @property
+    def client_ids(self) -> tuple[NodeId, ...]:
+        return (FIRST_CLIENT,)
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]:
+        """All nodes, in the order in which they are started."""
+        return (*self.controller_ids, *self.broker_ids, *self.client_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a crash does to the logs of a node: `none` (the page cache survives), `unflushed` (every log loses its unflushed suffix),
+    `records` (the last `count` records of every log, as far as unflushed), `all` (the disk is replaced by an empty one)."""
+
+    kind: Literal["none", "unflushed", "records", "all"] = "none"
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The active controller's view."""
+
+    partitions: Mapping[TopicPartition, PartitionState]
+    brokers: Mapping[NodeId, BrokerRegistration]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A running broker's replica of a partition. `maximal_isr` is the leader's own, empty on others."""
+
+    leads: bool
+    leader_epoch: int
+    log_end_offset: Offset
+    high_watermark: Offset
+    maximal_isr: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """A node's trace event with its time and origin."""
+
+    time_ms: TimeMs
+    node: NodeId
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that did not hold."""
+
+    invariant: str
+    time_ms: TimeMs
+    detail: str
+
+
+class Engine(ABC):
+    """See the module docstring. Nodes are started by `start`; `close` ends everything that the engine has begun."""
+
+    name: str
+    spec: ClusterSpec
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def now_ms(self) -> TimeMs: ...
+
+    @abstractmethod
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+        """Lets time pass until the condition holds, at most `within_ms`; whether it held."""
+
+    def run_for(self, duration_ms: int) -> None:
+        """Lets time pass."""
+        self.run_until(lambda: False, duration_ms)
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self, node: NodeId) -> None:
+        """Starts a node that is not running on what its storage holds; does not wait for it to do anything."""
+
+    @abstractmethod
+    def crash(self, node: NodeId, loss: Loss) -> None:
+        """Ends a node's process at once."""
+
+    @abstractmethod
+    def terminate(self, node: NodeId) -> None:
+        """Asks a node to shut down in good order; does not wait."""
+
+    @abstractmethod
+    def pause(self, node: NodeId) -> None:
+        """The node takes no input until `resume`; what is sent to it waits."""
+
+    @abstractmethod
+    def resume(self, node: NodeId) -> None: ...
+
+    @abstractmethod
+    def is_running(self, node: NodeId) -> bool:
+        """Whether the node's process exists (paused counts)."""
+
+    @abstractmethod
+    def flush(self, broker: NodeId) -> None:
+        """Has a running broker write all its logs through to the disk."""
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        """Cuts or heals one direction between two nodes."""
+
+    @abstractmethod
+    def heal_links(self) -> None:
+        """Heals every link."""
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def submit(self, command: Command) -> None:
+        """Gives the client a command."""
+
+    @abstractmethod
+    def outcome(self, command_id: int) -> Message | None:
+        """The outcome of a command, None while there is none."""
+
+    # -- observation ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def view(self) -> ClusterView | None:
+        """What the active controller knows, None while none is running."""
+
+    @abstractmethod
+    def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
+        """A running broker's replica, None where there is none."""
+
+    @abstractmethod
+    def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
+        """All batches of a running broker's replica."""
+
+    @abstractmethod
+    def traces(self) -> Sequence[TraceEvent]:
+        """All trace events so far; the list only grows."""
+
+    @abstractmethod
+    def trace_hash(self) -> str:
+        """A digest of all trace events; equal for equal seeds in sim."""
+
+    def violations(self) -> Sequence[Violation]:
+        """Invariants violated so far, as far as this engine checks them."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None: ...

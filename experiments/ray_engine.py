@@ -1,0 +1,272 @@
+"""The engine `ray`: every node an actor process, real disks, real kills, real time (`actors`).
+
+The engine watches by polling: each poll of a node brings its new trace events, the outcomes of commands, and, if anything happened there, a snapshot of its state. `run_until` polls every
+`POLL_MS` and looks at the condition in between; outside it a question polls first, so that what stands now is what is answered. Trace events are in order of time within what one poll of the
+cluster brings; across polls a node that answers late may come after others.
+
+Time is milliseconds since the cluster was made. A run cannot be repeated exactly: the operating system decides what comes first. `trace_hash` identifies a run, and two runs of one scenario differ in it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from actors.clock import ClusterTime
+from actors.cluster import ActorCluster
+from actors.nodes import Report, Snapshot
+from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent
+from experiments.ray_session import ray_session
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import NodeId, TimeMs, TopicPartition, node_name
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import decode
+from protocol.messages.commands import AdminOutcome, Command, ConsumeOutcome, ProduceOutcome, ShutdownCommand
+
+POLL_MS = 20
+IDLE_POLL_MS = 200
+"""How often the cluster is polled while nothing is waited for."""
+_TICK_WAIT_S = 0.05
+_QUESTION_WAIT_S = 5.0
+
+
+class NodeFailedError(RuntimeError):
+    """A node broke, or could not be made: the program is wrong, or its disk is damaged."""
+
+    def __init__(self, node: NodeId, what: str) -> None:
+        super().__init__(f"{node_name(node)} failed: {what}")
+
+
+class RayEngine(Engine):
+    """See the module docstring. Runs on the Ray that this process is connected to; where it is to none, on the one at `address`, or else on a private one that ends with the engine
+    (`experiments.ray_session`, which must be called from the main thread).
+
+    Raises InputError if the named cluster cannot be reached, `actors.cluster.PlacementError` if it has no room.
+    """
+
+    name = "ray"
+
+    def __init__(self, spec: ClusterSpec, address: str | None = None) -> None:
+        self.spec = spec
+        self._traces: list[TraceEvent] = []
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._outcomes: dict[int, Message] = {}
+        self._snapshots: dict[NodeId, Snapshot] = {}
+        self._versions: dict[NodeId, int] = {}
+        self._polls: dict[NodeId, Any] = {}
+        self._asked_at_s = 0.0
+        self._deciding = False
+        with ExitStack() as stack:
+            if not ray.is_initialized():
+                stack.enter_context(ray_session(address))
+            self._cluster = ActorCluster(spec.node_ids, spec.config, spec.seed)
+            stack.callback(self._cluster.close)
+            self._resources = stack.pop_all()
+        self._time = ClusterTime(self._cluster.started_at_s)
+        atexit.register(self.close)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> TimeMs:
+        return self._time.now_ms()
+
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+        return self._run(condition, within_ms, POLL_MS)
+
+    def run_for(self, duration_ms: int) -> None:
+        self._run(lambda: False, duration_ms, IDLE_POLL_MS)
+
+    def _run(self, condition: Callable[[], bool], within_ms: int, poll_ms: int) -> bool:
+        deadline_ms = self.now_ms() + within_ms
+        while True:
+            self._poll(_TICK_WAIT_S)
+            self._deciding = True
+            try:
+                if condition():
+                    return True
+            finally:
+                self._deciding = False
+                self._asked_at_s = 0.0
+            left_ms = deadline_ms - self.now_ms()
+            if left_ms <= 0:
+                return False
+            time.sleep(min(poll_ms, left_ms) / 1000)
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def start(self, node: NodeId) -> None:
+        self._changed()
+        self._cluster.start(node)
+
+    def crash(self, node: NodeId, loss: Loss) -> None:
+        """SIGKILL of the node's process; the loss is applied before it starts again."""
+        self._changed()
+        report = self._cluster.crash(node, loss.kind, loss.count)
+        pending = self._polls.pop(node, None)
+        events: list[TraceEvent] = []
+        if pending is not None and ray.wait([pending], timeout=0)[0]:
+            self._receive(node, pending, events)
+        if report is not None:
+            self._take(node, report, events)
+        self._record(events)
+        self._forget(node)
+
+    def terminate(self, node: NodeId) -> None:
+        self._changed()
+        self._cluster.send(node, ShutdownCommand())
+
+    def pause(self, node: NodeId) -> None:
+        self._changed()
+        ray.get(self._cluster.actor(node).pause.remote())
+
+    def resume(self, node: NodeId) -> None:
+        self._changed()
+        ray.get(self._cluster.actor(node).resume.remote())
+
+    def is_running(self, node: NodeId) -> bool:
+        self._look()
+        return self._cluster.is_running(node)
+
+    def flush(self, broker: NodeId) -> None:
+        self._changed()
+        ray.get(self._cluster.actor(broker).flush.remote())
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        self._changed()
+        self._cluster.set_links([(source, target)], up)
+
+    def heal_links(self) -> None:
+        self._changed()
+        self._cluster.heal()
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> None:
+        self._changed()
+        self._cluster.send(self.spec.client_ids[0], command)
+
+    def outcome(self, command_id: int) -> Message | None:
+        self._look()
+        return self._outcomes.get(command_id)
+
+    # -- observation ---------------------------------------------------------------------------------------------------
+
+    def view(self) -> ClusterView | None:
+        self._look()
+        for controller in self.spec.controller_ids:
+            snapshot = self._snapshots.get(controller)
+            if snapshot is not None:
+                return ClusterView(snapshot.partitions, snapshot.brokers)
+        return None
+
+    def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
+        self._look()
+        snapshot = self._snapshots.get(broker)
+        found = None if snapshot is None else snapshot.replicas.get(partition)
+        if found is None:
+            return None
+        return ReplicaView(
+            found.leads, found.leader_epoch, found.log_end_offset, found.high_watermark, found.maximal_isr
+        )
+
+    def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
+        """NodeNotRunningError where the broker does not run."""
+        batches = []
+        for frame in ray.get(self._cluster.actor(broker).read_log.remote(partition)):
+            batch = decode(frame)
+            if not isinstance(batch, RecordBatch):
+                raise ProtocolInvariantError(f"{type(batch).__name__} in the log of {partition}")
+            batches.append(batch)
+        return batches
+
+    def traces(self) -> Sequence[TraceEvent]:
+        self._look()
+        return self._traces
+
+    def trace_hash(self) -> str:
+        """Digest of all trace events in the order in which they were recorded; differs from run to run."""
+        self._look()
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Ends all nodes, and the private Ray if there is one; safe to call again."""
+        atexit.unregister(self.close)
+        self._snapshots.clear()
+        self._polls.clear()
+        self._resources.close()
+
+    # -- polling -------------------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Something was done to the cluster: what is known of it is old."""
+        self._asked_at_s = 0.0
+
+    def _look(self) -> None:
+        """Polls, unless a condition is being decided or the last poll is fresh."""
+        if not self._deciding and time.monotonic() - self._asked_at_s > POLL_MS / 1000:
+            self._poll(_QUESTION_WAIT_S)
+            self._asked_at_s = time.monotonic()
+
+    def _poll(self, wait_s: float) -> None:
+        """Polls every running node; waits for those that have answered before in this life, and takes what others have to say if it is there."""
+        for node in self._cluster.running():
+            if node not in self._polls:
+                self._polls[node] = self._cluster.actor(node).poll.remote(self._versions.get(node, -1))
+        known = [ref for node, ref in self._polls.items() if node in self._versions]
+        if known:
+            ray.wait(known, num_returns=len(known), timeout=wait_s)
+        events: list[TraceEvent] = []
+        for node, ref in list(self._polls.items()):
+            if ray.wait([ref], timeout=0)[0]:
+                del self._polls[node]
+                self._receive(node, ref, events)
+        self._record(events)
+
+    def _receive(self, node: NodeId, ref: Any, events: list[TraceEvent]) -> None:
+        try:
+            report: Report = ray.get(ref)
+        except RayActorError as error:
+            if node not in self._versions:
+                raise NodeFailedError(node, str(error)) from error
+            self._forget(node)
+            if self._cluster.is_running(node):
+                self._cluster.ended(node)
+            return
+        self._take(node, report, events)
+
+    def _take(self, node: NodeId, report: Report, events: list[TraceEvent]) -> None:
+        self._versions[node] = report.version
+        if report.snapshot is not None:
+            self._snapshots[node] = report.snapshot
+        events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces)
+        for outcome in map(decode, report.outcomes):
+            if not isinstance(outcome, ProduceOutcome | ConsumeOutcome | AdminOutcome):
+                raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
+            self._outcomes[outcome.command_id] = outcome
+        if report.failure is not None:
+            raise NodeFailedError(node, report.failure)
+        if report.exited and self._cluster.is_running(node):
+            self._cluster.ended(node)
+            self._forget(node)
+
+    def _forget(self, node: NodeId) -> None:
+        """The node does not run any more."""
+        self._polls.pop(node, None)
+        self._snapshots.pop(node, None)
+        self._versions.pop(node, None)
+
+    def _record(self, events: list[TraceEvent]) -> None:
+        for event in sorted(events, key=lambda event: event.time_ms):
+            trace = event.trace
+            self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.partition, trace.detail)).encode())
+            self._traces.append(event)

@@ -1,0 +1,99 @@
+"""A Ray cluster for the time of one command: the one that is named, or a private one that does not outlive the command.
+
+Which one: an address given by option, else `RAY_ADDRESS` (which a Ray job finds set), else a private cluster on this
+machine. The private one keeps its files in a folder of its own, listens on 127.0.0.1 only, has no dashboard, sends no
+usage statistics and has token authentication off (nothing outside this machine can reach it). It is shut down on
+every way out: the end, an error, Ctrl-C, SIGTERM and SIGHUP; Ray's processes are tied to this one by the kernel, so
+that even SIGKILL ends them.
+
+On a named cluster outside a Ray job, the packages travel with the session (`py_modules`); in a job they are its
+working directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from experiments.errors import InputError
+
+PACKAGES = ("protocol", "actors", "experiments")
+OBJECT_STORE_BYTES = 256 * 1024 * 1024
+_IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+@contextmanager
+def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
+    """Ray, initialised for the block. `address`: a cluster to join; `cpus`: the size of a private one (default: this
+    machine's).
+
+    Raises InputError if the named cluster cannot be reached. Call from the main thread.
+    """
+    named = address or os.environ.get("RAY_ADDRESS")
+    with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
+        arguments = _named_cluster(named) if named else _private_cluster(Path(folder), cpus)
+        import ray
+
+        try:
+            with orderly_signals():  # Ray takes SIGTERM for itself; the end of this block takes it back
+                _init(arguments)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _init(arguments: dict[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(**arguments, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, ValueError) as error:
+        if arguments["address"] == "local":
+            raise
+        raise InputError("--address", "", arguments["address"], f"a Ray cluster that answers ({error})") from error
+
+
+def _named_cluster(address: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"address": address}
+    if _IN_JOB not in os.environ:
+        root = Path(__file__).resolve().parent.parent
+        excluded = ["**/__pycache__"]
+        arguments["runtime_env"] = {"py_modules": [str(root / name) for name in PACKAGES], "excludes": excluded}
+    return arguments
+
+
+def _private_cluster(folder: Path, cpus: int | None) -> dict[str, Any]:
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    return {
+        "address": "local",
+        "num_cpus": cpus or os.cpu_count() or 1,
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_temp_dir": str(folder),
+        "_node_ip_address": "127.0.0.1",
+    }
+
+
+@contextmanager
+def orderly_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise SystemExit for the block, so that `finally` clauses run; then the handlers before come
+    back."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

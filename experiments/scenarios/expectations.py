@@ -1,0 +1,126 @@
+"""Expectations: what a scenario says must hold, compared with what the engine shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from experiments.engine import Engine
+from experiments.scenarios.history import History
+from experiments.scenarios.model import Expectation
+from protocol.ids import NO_LEADER, TopicPartition
+from protocol.metadata.partition import PartitionState
+
+TAKE_SEAT_WITHIN_MS = 5_000
+_SETS = {"isr", "elr", "last_known_elr"}
+_CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], Any]] = {
+    "leader": lambda state: state.leader,
+    "isr": lambda state: sorted(state.isr),
+    "elr": lambda state: sorted(state.elr),
+    "last_known_elr": lambda state: sorted(state.last_known_elr),
+    "last_known_leader": lambda state: state.last_known_leader,
+    "replicas": lambda state: list(state.replicas),
+    "leader_recovery_state": lambda state: state.leader_recovery_state.name.lower(),
+    "leader_epoch": lambda state: state.leader_epoch,
+    "partition_epoch": lambda state: state.partition_epoch,
+}
+
+
+def mismatch(expected: Expectation, engine: Engine, history: History) -> str:
+    """What does not hold, in words; empty if all does."""
+    if expected.broker is not None:
+        return _compare("state", _broker_state(engine, expected.broker), expected.state)
+    if expected.controller is not None:
+        role = "leader" if engine.is_running(expected.controller) else "none"
+        return _compare("role", role, expected.role)
+    assert expected.topic is not None
+    partition = TopicPartition(expected.topic, expected.partition)
+    view = engine.view()
+    if view is None:
+        return "no controller is running"
+    state = view.partitions.get(partition)
+    if state is None:
+        return f"the controller knows no partition {partition}"
+    wrong = []
+    for name, read in _CONTROLLER_FIELDS.items():
+        wanted = getattr(expected, name)
+        if wanted is not None:
+            wrong.append(_compare(name, read(state), sorted(wanted) if name in _SETS else wanted))
+    if not any(wrong):
+        wrong += _data_mismatches(expected, partition, state, engine, history)
+    return "; ".join(text for text in wrong if text)
+
+
+def let_leader_take_seat(expected: Expectation, engine: Engine) -> None:
+    """Between the controller's decision and the leader's first act lie a few messages. An expectation about data is about the leader that the controller names, so it gives
+    that leader the time to read of its election, if it runs at all."""
+    if expected.topic is None:
+        return
+    partition = TopicPartition(expected.topic, expected.partition)
+
+    def seated() -> bool:
+        view = engine.view()
+        state = None if view is None else view.partitions.get(partition)
+        if state is None or state.leader == NO_LEADER or not engine.is_running(state.leader):
+            return True
+        replica = engine.replica(state.leader, partition)
+        return replica is not None and replica.leads and replica.leader_epoch == state.leader_epoch
+
+    engine.run_until(seated, TAKE_SEAT_WITHIN_MS)
+
+
+def _data_mismatches(
+    expected: Expectation, partition: TopicPartition, state: PartitionState, engine: Engine, history: History
+) -> list[str]:
+    wrong = []
+    if expected.high_watermark is not None:
+        replica = engine.replica(state.leader, partition) if state.leader != NO_LEADER else None
+        found = replica.high_watermark if replica is not None and replica.leads else None
+        wrong.append(_compare("high_watermark", found, expected.high_watermark))
+    for broker, offset in (expected.log_end_offset or {}).items():
+        replica = engine.replica(broker, partition)
+        end = None if replica is None else replica.log_end_offset
+        wrong.append(_compare(f"log_end_offset of {broker}", end, offset))
+    if expected.lost_acked is not None:
+        wrong.append(_compare("lost_acked", history.lost_acked(partition), expected.lost_acked))
+    if expected.high_watermark_regressions is not None:
+        found = history.high_watermark_regressions(partition)
+        wrong.append(_compare("high_watermark_regressions", found, expected.high_watermark_regressions))
+    if expected.visible is not None and not any(wrong):
+        wrong.append(_compare("visible", history.visible(partition), expected.visible))
+    return wrong
+
+
+def _compare(name: str, found: object, wanted: object) -> str:
+    return "" if found == wanted else f"{name}: found {'none' if found is None else found}; expected {wanted}"
+
+
+def _broker_state(engine: Engine, broker: int) -> str:
+    if not engine.is_running(broker):
+        return "shutdown"
+    view = engine.view()
+    registration = None if view is None else view.brokers.get(broker)
+    return "fenced" if registration is None or registration.fenced else "unfenced"
+
+
+def describe_partitions(engine: Engine) -> list[dict[str, Any]]:
+    """The partitions as the JSON result shows them; log ends of brokers that run."""
+    view = engine.view()
+    if view is None:
+        return []
+    result = []
+    for partition, state in sorted(view.partitions.items()):
+        replicas = {broker: engine.replica(broker, partition) for broker in state.replicas}
+        leader = replicas.get(state.leader)
+        result.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                **{name: read(state) for name, read in _CONTROLLER_FIELDS.items()},
+                "high_watermark": None if leader is None else leader.high_watermark,
+                "log_end_offsets": {
+                    str(broker): replica.log_end_offset for broker, replica in replicas.items() if replica is not None
+                },
+            }
+        )
+    return result

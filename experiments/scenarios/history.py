@@ -1,0 +1,144 @@
+"""What the clients of a run were told, and what is left of it.
+
+Every record that the experiment produces has a number of its own inside its payload; an acknowledged batch is remembered with its partition. A record is *lost* when it was acknowledged with
+acks=all and the present leader's log does not hold it. Regressions of the high watermark are read from the trace: a new leader whose log ends below what an earlier leader had shown to
+consumers takes visible records away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgpack
+
+from experiments.engine import Engine
+from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER, NodeId, TopicPartition
+from protocol.messages.admin import AdminRequest
+from protocol.messages.base import Message
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+)
+
+OUTCOME_WITHIN_MS = 90_000
+ACKS = {0: 0, 1: 1, "all": -1}
+
+
+class NoOutcomeError(AssertionError):
+    """A client broke its promise of one outcome per command."""
+
+
+@dataclass(slots=True)
+class RegressionCounter:
+    """Counts high watermark regressions per partition from `high_watermark` and `became_leader` trace events."""
+
+    seen: int = 0
+    shown: dict[TopicPartition, int] = field(default_factory=dict)
+    counts: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def note_high_watermark(self, partition: TopicPartition, high_watermark: int) -> None:
+        self.shown[partition] = max(self.shown.get(partition, 0), high_watermark)
+
+    def note_leader(self, partition: TopicPartition, log_end: int) -> bool:
+        """A new leader's log ends at `log_end`; whether that takes visible records away."""
+        if log_end >= self.shown.get(partition, 0):
+            return False
+        self.shown[partition] = log_end
+        self.counts[partition] = self.counts.get(partition, 0) + 1
+        return True
+
+
+@dataclass(slots=True)
+class History:
+    """Commands and outcomes of one run on one engine."""
+
+    engine: Engine
+    acknowledged: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
+    _next_id: int = 0
+    _regressions: RegressionCounter = field(default_factory=RegressionCounter)
+
+    def _run(self, command: AdminCommand | ProduceCommand | ConsumeCommand) -> Message:
+        self.engine.submit(command)
+        if not self.engine.run_until(lambda: self.engine.outcome(command.command_id) is not None, OUTCOME_WITHIN_MS):
+            raise NoOutcomeError(f"no outcome of {command}")
+        outcome = self.engine.outcome(command.command_id)
+        assert outcome is not None
+        return outcome
+
+    def _command_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def produce(self, partition: TopicPartition, acks: int | str, expected: ErrorCode) -> ProduceOutcome:
+        """Sends one record as a batch of its own and waits for the outcome."""
+        command_id = self._command_id()
+        payload: bytes = msgpack.packb([command_id])
+        command = ProduceCommand(
+            command_id=command_id,
+            topic=partition.topic,
+            partition=partition.partition,
+            acks=ACKS[acks],
+            record_count=1,
+            payload=payload,
+            final_errors=() if expected is ErrorCode.NONE else (expected,),
+        )
+        outcome = self._run(command)
+        assert isinstance(outcome, ProduceOutcome)
+        if outcome.error is ErrorCode.NONE and acks == "all":
+            self.acknowledged.setdefault(partition, []).append(payload)
+        return outcome
+
+    def administer(self, request: AdminRequest) -> AdminOutcome:
+        """Sends an administration request and waits for the outcome."""
+        outcome = self._run(AdminCommand(command_id=self._command_id(), request=request))
+        assert isinstance(outcome, AdminOutcome)
+        return outcome
+
+    def visible(self, partition: TopicPartition) -> int | None:
+        """How many records a consumer gets that reads the partition from its start; None if it gets no answer."""
+        outcome = self._run(
+            ConsumeCommand(command_id=self._command_id(), topic=partition.topic, partition=partition.partition)
+        )
+        assert isinstance(outcome, ConsumeOutcome)
+        if outcome.error is not ErrorCode.NONE:
+            return None
+        return sum(batch.record_count for batch in outcome.batches)
+
+    def lost_acked(self, partition: TopicPartition) -> int | None:
+        """Acknowledged acks=all records that the present leader's log lacks: 0 while there is no leader, None while the leader does not answer."""
+        view = self.engine.view()
+        state = None if view is None else view.partitions.get(partition)
+        if state is None or state.leader == NO_LEADER:
+            return 0
+        replica = self.engine.replica(state.leader, partition)
+        if replica is None or not replica.leads:
+            return None
+        held = {batch.payload for batch in self.engine.log(state.leader, partition)}
+        return sum(payload not in held for payload in self.acknowledged.get(partition, ()))
+
+    def lost_acked_everywhere(self) -> int:
+        """Lost records over all partitions whose leader answers."""
+        return sum(self.lost_acked(partition) or 0 for partition in self.acknowledged)
+
+    def high_watermark_regressions(self, partition: TopicPartition) -> int:
+        """How often a new leader took back what consumers could see."""
+        events, counter = self.engine.traces(), self._regressions
+        for event in events[counter.seen :]:
+            name, detail = event.trace.partition, event.trace.detail
+            if name is not None and event.trace.kind == "high_watermark":
+                counter.note_high_watermark(name, int(str(detail["high_watermark"])))
+            elif name is not None and event.trace.kind == "became_leader":
+                counter.note_leader(name, int(str(detail["log_end"])))
+        counter.seen = len(events)
+        return counter.counts.get(partition, 0)
+
+    def broker_epoch(self, broker: NodeId) -> int | None:
+        """The broker epoch that the controller knows."""
+        view = self.engine.view()
+        registration = None if view is None else view.brokers.get(broker)
+        return None if registration is None else registration.broker_epoch

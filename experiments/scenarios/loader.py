@@ -1,0 +1,149 @@
+"""Scenario files: YAML in, `Scenario` out, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from experiments.errors import InputError
+from experiments.scenarios.model import (
+    STEPS,
+    AddPartitionsStep,
+    LinkStep,
+    ReassignStep,
+    Scenario,
+    ScenarioFile,
+    Step,
+    Strict,
+    TopicModel,
+)
+from experiments.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
+from protocol.ids import FIRST_CONTROLLER
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def load_scenario(path: Path) -> Scenario:
+    """The scenario in `path`; InputError for everything that is wrong with it."""
+    return scenario_from(read_yaml_mapping(path, "a scenario file"), str(path))
+
+
+def scenario_from(raw: dict[str, object], source: str) -> Scenario:
+    """The scenario described by a mapping; `source` names it in errors."""
+    file = _validate(ScenarioFile, raw, source, "")
+    steps = [_step(item, source, f"steps[{index}]") for index, item in enumerate(file.steps)]
+    scenario = Scenario(
+        name=file.name, description=file.description, cluster=file.cluster, topics=file.topics, steps=steps
+    )
+    _check_references(scenario, source)
+    return scenario
+
+
+def _validate(model: type[M], raw: object, source: str, place: str) -> M:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        details = first_error(error)
+        field = ".".join(part for part in (place, dotted(details["loc"])) if part).replace(".[", "[")
+        names = [info.alias or name for name, info in _model_at(model, details["loc"]).model_fields.items()]
+        found = repr(details["input"]) if details["type"] != "missing" else "nothing"
+        raise InputError(source, field, found, allowed_by(details, names)) from error
+
+
+def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model whose field the last part of a location names (one level down is all that files have)."""
+    if len(location) > 1 and location[0] == "topics":
+        return TopicModel
+    field = model.model_fields.get(str(location[0])) if len(location) > 1 else None
+    inner = field.annotation if field is not None else None
+    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model
+
+
+def _step(raw: dict[str, Any], source: str, place: str) -> Step:
+    if len(raw) != 1:
+        raise InputError(source, place, f"{len(raw)} keys", f"exactly one of {', '.join(STEPS)}")
+    [(kind, fields)] = raw.items()
+    if kind not in STEPS:
+        raise InputError(source, place, repr(kind), f"one of {', '.join(STEPS)}")
+    if kind == "heal" and fields == "all":
+        return Step(kind=kind, fields=None)
+    if kind == "wait":
+        fields = {"duration_ms": fields}
+    return Step(kind=kind, fields=_validate(STEPS[kind], fields, source, f"{place}.{kind}"))
+
+
+def _check_references(scenario: Scenario, source: str) -> None:
+    """Brokers, controllers, topics and partitions that are spoken of must exist when their step comes."""
+    partitions: dict[str, int] = {}
+    for index, topic in enumerate(scenario.topics):
+        _check_topic(scenario, topic, partitions, source, f"topics[{index}]")
+    for index, step in enumerate(scenario.steps):
+        place = f"steps[{index}].{step.kind}"
+        if step.fields is None:
+            continue
+        if isinstance(step.fields, TopicModel):
+            _check_topic(scenario, step.fields, partitions, source, place)
+            continue
+        _check_nodes(scenario, step.fields, source, place)
+        name = getattr(step.fields, "topic", None) or getattr(step.fields, "name", None)
+        if name is None:
+            continue
+        if name not in partitions:
+            raise InputError(source, f"{place}.topic", repr(name), f"a topic: {', '.join(partitions) or 'none exists'}")
+        count = partitions[name]
+        if getattr(step.fields, "partition", 0) >= count:
+            allowed = f"a partition from 0 to {count - 1}"
+            raise InputError(source, f"{place}.partition", step.fields.partition, allowed)
+        if step.kind == "delete_topic":
+            del partitions[name]
+        elif isinstance(step.fields, AddPartitionsStep):
+            partitions[name] += len(step.fields.assignments)
+
+
+def _check_topic(scenario: Scenario, topic: TopicModel, partitions: dict[str, int], source: str, place: str) -> None:
+    if topic.name in partitions:
+        raise InputError(source, f"{place}.name", repr(topic.name), "a name that no other topic has")
+    for index, replicas in enumerate(topic.assignments):
+        _check_assignment(scenario, replicas, source, f"{place}.assignments[{index}]")
+    partitions[topic.name] = len(topic.assignments)
+
+
+def _check_assignment(scenario: Scenario, replicas: list[int], source: str, place: str) -> None:
+    last = scenario.cluster.brokers - 1
+    for broker in replicas:
+        if broker > last:
+            raise InputError(source, place, f"broker {broker}", f"brokers 0 to {last}")
+    if len(set(replicas)) != len(replicas):
+        raise InputError(source, place, replicas, "each broker once")
+
+
+def _check_nodes(scenario: Scenario, fields: Strict, source: str, place: str) -> None:
+    last = scenario.cluster.brokers - 1
+    controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + scenario.cluster.controllers)
+    for name, node in _named_nodes(fields):
+        is_broker_field = name == "broker" or (name != "controller" and node < FIRST_CONTROLLER)
+        if is_broker_field and not 0 <= node <= last:
+            raise InputError(source, f"{place}.{name}", node, f"brokers 0 to {last}")
+        if not is_broker_field and node not in controllers:
+            raise InputError(source, f"{place}.{name}", node, f"controllers {controllers[0]} to {controllers[-1]}")
+    if isinstance(fields, ReassignStep) and fields.replicas is not None:
+        _check_assignment(scenario, fields.replicas, source, f"{place}.replicas")
+    if isinstance(fields, AddPartitionsStep):
+        for index, replicas in enumerate(fields.assignments):
+            _check_assignment(scenario, replicas, source, f"{place}.assignments[{index}]")
+
+
+def _named_nodes(fields: Strict) -> Iterator[tuple[str, int]]:
+    for name in ("broker", "controller"):
+        node = getattr(fields, name, None)
+        if node is not None:
+            yield name, node
+    if isinstance(fields, LinkStep):
+        for node in fields.parties:
+            if isinstance(node, int):
+                yield "between" if fields.between else "from/to", node
+    for broker in getattr(fields, "log_end_offset", None) or ():
+        yield "log_end_offset", broker

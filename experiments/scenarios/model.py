@@ -1,0 +1,279 @@
+"""Scenario files as typed values (the project's interfaces, section 1).
+
+A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields. Everything is checked before a cluster is built: names, types, ranges, and
+that brokers, topics and partitions that steps speak of exist.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from experiments.durations import parse_duration_ms
+from protocol.config import ConfigError, Generation, parse_config
+from protocol.errors import ErrorCode
+
+ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
+GENERATIONS = tuple(generation.value for generation in Generation)
+
+
+class Strict(BaseModel):
+    """Frozen, strict, nothing unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _duration(value: object) -> int:
+    return parse_duration_ms(value)
+
+
+def _error_name(value: object) -> object:
+    if value not in ERROR_NAMES:
+        raise ValueError(f"allowed: one of {', '.join(ERROR_NAMES)}")
+    return value
+
+
+def _generation(value: object) -> object:
+    if value not in GENERATIONS:
+        raise ValueError(f"allowed: one of {', '.join(GENERATIONS)}")
+    return value
+
+
+def _config(topic: bool) -> Any:
+    def check(value: object) -> object:
+        if not isinstance(value, dict):
+            raise ValueError("allowed: a mapping of config names to values")
+        for name, setting in value.items():
+            try:
+                parse_config(name, setting, topic=topic)
+            except ConfigError as error:
+                raise ValueError(f"allowed: {error.name}: {error.allowed} (not {error.found!r})") from error
+        return value
+
+    return BeforeValidator(check)
+
+
+DurationMs = Annotated[int, BeforeValidator(_duration)]
+ErrorName = Annotated[str, BeforeValidator(_error_name)]
+GenerationName = Annotated[str, BeforeValidator(_generation)]
+ConfigSetting = int | bool | str
+TopicConfig = Annotated[dict[str, ConfigSetting], _config(topic=True)]
+ClusterConfigs = Annotated[dict[str, ConfigSetting], _config(topic=False)]
+Index = Annotated[int, Field(ge=0)]
+Assignment = Annotated[list[Index], Field(min_length=1)]
+Party = int | Literal["controllers", "rest"]
+
+
+class ClusterModel(Strict):
+    brokers: int = Field(ge=1, le=999)
+    controllers: int = Field(default=1, ge=1, le=1)
+    generation: GenerationName = "kip-966"
+    config: ClusterConfigs = {}
+
+
+class TopicModel(Strict):
+    name: str = Field(min_length=1)
+    assignments: list[Assignment] = Field(min_length=1)
+    config: TopicConfig = {}
+
+
+class NodeStep(Strict):
+    """A step about one node: a broker or a controller."""
+
+    broker: Index | None = None
+    controller: int | None = None
+
+    @model_validator(mode="after")
+    def _one_node(self) -> NodeStep:
+        if (self.broker is None) == (self.controller is None):
+            raise ValueError("allowed: either broker or controller")
+        return self
+
+    @property
+    def node(self) -> int:
+        node = self.broker if self.broker is not None else self.controller
+        assert node is not None
+        return node
+
+
+class ProduceStep(Strict):
+    topic: str
+    partition: Index = 0
+    records: int = Field(ge=1)
+    acks: Literal[0, 1, "all"] = "all"
+    expect_error: ErrorName | None = None
+
+
+class CrashStep(NodeStep):
+    lose: Literal["none", "unflushed", "all"] | Index = "none"
+
+
+class LinkStep(Strict):
+    """`between: [x, y]` both ways, `from: x, to: y` one way; for heal also `all: all` through the short form `heal: all`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+    between: list[Party] | None = Field(default=None, min_length=2, max_length=2)
+    source: Party | None = Field(default=None, alias="from")
+    target: Party | None = Field(default=None, alias="to")
+
+    @model_validator(mode="after")
+    def _one_form(self) -> LinkStep:
+        one_way = self.source is not None and self.target is not None
+        if (self.between is not None) == one_way or (self.source is None) != (self.target is None):
+            raise ValueError("allowed: either between: [x, y], or from and to")
+        if "rest" in self.parties and self.parties[0] == self.parties[1]:
+            raise ValueError("allowed: rest on one side only")
+        return self
+
+    @property
+    def parties(self) -> tuple[Party, Party]:
+        first, second = self.between or (self.source, self.target)
+        assert first is not None and second is not None
+        return first, second
+
+
+class BrokerStep(Strict):
+    broker: Index
+
+
+class ElectStep(Strict):
+    topic: str
+    partition: Index = 0
+    type: Literal["preferred", "unclean"]
+    expect_error: ErrorName | None = None
+
+
+class ReassignStep(Strict):
+    topic: str
+    partition: Index = 0
+    replicas: Assignment | None = None
+    cancel: bool = False
+    expect_error: ErrorName | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> ReassignStep:
+        if self.cancel == (self.replicas is not None):
+            raise ValueError("allowed: either replicas or cancel: true")
+        return self
+
+
+class ConfigureStep(Strict):
+    topic: str | None = None
+    config: ClusterConfigs
+
+    @model_validator(mode="after")
+    def _in_scope(self) -> ConfigureStep:
+        for name, setting in self.config.items():
+            try:
+                parse_config(name, setting, topic=True)
+            except ConfigError as error:
+                raise ValueError(f"allowed: {error.allowed} (these can be changed while the cluster runs)") from error
+        return self
+
+
+class DeleteTopicStep(Strict):
+    name: str
+
+
+class AddPartitionsStep(Strict):
+    name: str
+    assignments: list[Assignment] = Field(min_length=1)
+
+
+class Expectation(Strict):
+    """What must hold. Sets compare as sets; only what is named is looked at."""
+
+    topic: str | None = None
+    partition: Index = 0
+    leader: int | None = None
+    isr: list[int] | None = None
+    elr: list[int] | None = None
+    last_known_elr: list[int] | None = None
+    last_known_leader: int | None = None
+    replicas: list[int] | None = None
+    leader_recovery_state: Literal["recovered", "recovering"] | None = None
+    leader_epoch: int | None = None
+    partition_epoch: int | None = None
+    high_watermark: int | None = None
+    log_end_offset: dict[int, int] | None = None
+    visible: int | None = None
+    lost_acked: int | None = None
+    high_watermark_regressions: int | None = None
+    broker: Index | None = None
+    state: Literal["fenced", "unfenced", "shutdown"] | None = None
+    controller: int | None = None
+    role: Literal["leader"] | None = None
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Expectation:
+        subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
+        if len(subjects) != 1:
+            raise ValueError("allowed: exactly one of topic, broker, controller")
+        named = set(self.model_fields_set) - {"topic", "partition", "broker", "controller", "within"}
+        fitting = {"broker": {"state"}, "controller": {"role"}}.get(
+            subjects[0], set(Expectation.model_fields) - {"topic", "partition", "broker", "controller", "state", "role"}
+        )
+        if not named or named - fitting:
+            raise ValueError(f"allowed with {subjects[0]}: {', '.join(sorted(fitting))}")
+        return self
+
+
+class AwaitStep(Expectation):
+    within: DurationMs = 30_000
+
+
+class WaitStep(Strict):
+    """`wait: 5s`."""
+
+    duration_ms: DurationMs
+
+
+STEPS: dict[str, type[Strict]] = {
+    "produce": ProduceStep,
+    "crash": CrashStep,
+    "shutdown": NodeStep,
+    "start": NodeStep,
+    "pause": NodeStep,
+    "resume": NodeStep,
+    "cut": LinkStep,
+    "heal": LinkStep,
+    "flush": BrokerStep,
+    "elect": ElectStep,
+    "reassign": ReassignStep,
+    "configure": ConfigureStep,
+    "create_topic": TopicModel,
+    "delete_topic": DeleteTopicStep,
+    "add_partitions": AddPartitionsStep,
+    "wait": WaitStep,
+    "await": AwaitStep,
+    "expect": Expectation,
+}
+
+
+class Step(Strict):
+    """One step: its kind and its fields. `fields` None only for `heal: all`."""
+
+    kind: str
+    fields: Any
+
+
+class ScenarioFile(Strict):
+    """The file as written; steps are checked one by one by the loader."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    cluster: ClusterModel
+    topics: list[TopicModel] = []
+    steps: list[dict[str, Any]] = Field(min_length=1)
+
+
+class Scenario(Strict):
+    """A scenario that has passed all checks."""
+
+    name: str
+    description: str
+    cluster: ClusterModel
+    topics: list[TopicModel]
+    steps: list[Step]

@@ -1,0 +1,314 @@
+"""Runs a scenario on an engine: steps one after another, each finished before the next.
+
+The runner is the same for both engines. It keeps the history of what was acknowledged, so that `lost_acked` compares acknowledgements with logs and not the
+protocol's opinion of itself. A step that fails ends the scenario; a violated invariant fails it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from experiments.engine import Engine, Loss, Violation
+from experiments.scenarios import expectations
+from experiments.scenarios.history import History
+from experiments.scenarios.model import (
+    AddPartitionsStep,
+    AwaitStep,
+    BrokerStep,
+    ConfigureStep,
+    CrashStep,
+    DeleteTopicStep,
+    ElectStep,
+    Expectation,
+    LinkStep,
+    NodeStep,
+    Party,
+    ProduceStep,
+    ReassignStep,
+    Scenario,
+    Step,
+    TopicModel,
+    WaitStep,
+)
+from protocol.errors import ErrorCode
+from protocol.ids import TopicPartition, is_broker, is_client
+from protocol.messages.admin import (
+    AdminRequest,
+    AlterConfigsRequest,
+    AlterPartitionReassignmentRequest,
+    ConfigChange,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectionType,
+    ElectLeadersRequest,
+)
+
+START_WITHIN_MS = 60_000
+SHUTDOWN_WITHIN_MS = 360_000
+DATA_FIELDS = frozenset({"high_watermark", "log_end_offset", "visible", "lost_acked", "high_watermark_regressions"})
+
+
+class StepFailedError(Exception):
+    """A step that did not hold; the message says what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    index: int
+    kind: str
+    ok: bool
+    detail: str
+
+
+@dataclass(slots=True)
+class ScenarioResult:
+    """The JSON document of `isray scenario run`."""
+
+    name: str
+    engine: str
+    seed: int
+    passed: bool
+    steps: list[StepResult]
+    violations: list[Violation]
+    partitions: list[dict[str, Any]]
+    lost_acked: int
+    trace_hash: str
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Runner:
+    """One run of one scenario on one engine."""
+
+    scenario: Scenario
+    engine: Engine
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = History(self.engine)
+
+    def run(self) -> ScenarioResult:
+        """Starts the cluster, creates the topics, carries out the steps; the engine is left running."""
+        steps: list[StepResult] = []
+        try:
+            self._set_up()
+        except StepFailedError as error:
+            steps.append(StepResult(-1, "set-up", False, str(error)))
+        for index, step in enumerate(self.scenario.steps if not steps else ()):
+            try:
+                detail = self._carry_out(step) or ""
+                steps.append(StepResult(index, step.kind, True, detail))
+            except StepFailedError as error:
+                steps.append(StepResult(index, step.kind, False, str(error)))
+                break
+        violations = list(self.engine.violations())
+        return ScenarioResult(
+            name=self.scenario.name,
+            engine=self.engine.name,
+            seed=self.engine.spec.seed,
+            passed=all(step.ok for step in steps) and not violations,
+            steps=steps,
+            violations=violations,
+            partitions=expectations.describe_partitions(self.engine),
+            lost_acked=self.history.lost_acked_everywhere(),
+            trace_hash=self.engine.trace_hash(),
+        )
+
+    def _set_up(self) -> None:
+        for node in self.engine.spec.node_ids:
+            self.engine.start(node)
+        for broker in self.engine.spec.broker_ids:
+            self._await_unfenced(broker)
+        for topic in self.scenario.topics:
+            self._create_topic(topic)
+
+    def _carry_out(self, step: Step) -> str | None:
+        action = getattr(self, f"_{step.kind}")
+        detail: str | None = action(step.fields)
+        return detail
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _await_unfenced(self, broker: int) -> None:
+        if not self.engine.run_until(lambda: self._is_unfenced(broker), START_WITHIN_MS):
+            raise StepFailedError(f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s")
+
+    def _is_unfenced(self, broker: int) -> bool:
+        view = self.engine.view()
+        registration = None if view is None else view.brokers.get(broker)
+        return registration is not None and not registration.fenced
+
+    def _crash(self, fields: CrashStep) -> None:
+        self._require_running(fields.node, True)
+        loss = Loss("records", fields.lose) if isinstance(fields.lose, int) else Loss(fields.lose)
+        self.engine.crash(fields.node, loss)
+
+    def _shutdown(self, fields: NodeStep) -> None:
+        self._require_running(fields.node, True)
+        self.engine.terminate(fields.node)
+        if not self.engine.run_until(lambda: not self.engine.is_running(fields.node), SHUTDOWN_WITHIN_MS):
+            raise StepFailedError(f"node {fields.node} still runs after {SHUTDOWN_WITHIN_MS // 1000} s")
+
+    def _start(self, fields: NodeStep) -> str | None:
+        self._require_running(fields.node, False)
+        self.engine.start(fields.node)
+        if not is_broker(fields.node):
+            self.engine.run_until(lambda: self.engine.view() is not None, START_WITHIN_MS)
+            return None
+        known = self.history.broker_epoch(fields.node)
+        up = self.engine.run_until(
+            lambda: self._is_unfenced(fields.node) and self.history.broker_epoch(fields.node) != known,
+            START_WITHIN_MS,
+        )
+        return None if up else "not unfenced yet"
+
+    def _pause(self, fields: NodeStep) -> None:
+        self._require_running(fields.node, True)
+        self.engine.pause(fields.node)
+
+    def _resume(self, fields: NodeStep) -> None:
+        self._require_running(fields.node, True)
+        self.engine.resume(fields.node)
+
+    def _flush(self, fields: BrokerStep) -> None:
+        self._require_running(fields.broker, True)
+        self.engine.flush(fields.broker)
+
+    def _require_running(self, node: int, running: bool) -> None:
+        if self.engine.is_running(node) != running:
+            raise StepFailedError(f"node {node} {'is not running' if running else 'runs already'}")
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    def _cut(self, fields: LinkStep) -> None:
+        self._set_links(fields, up=False)
+
+    def _heal(self, fields: LinkStep | None) -> None:
+        if fields is None:
+            self.engine.heal_links()
+        else:
+            self._set_links(fields, up=True)
+
+    def _set_links(self, fields: LinkStep, up: bool) -> None:
+        first, second = fields.parties
+        for source in self._members(first, second):
+            for target in self._members(second, first):
+                if source != target:
+                    self.engine.set_link(source, target, up)
+                    if fields.between is not None:
+                        self.engine.set_link(target, source, up)
+
+    def _members(self, party: Party, other: Party) -> list[int]:
+        if isinstance(party, int):
+            return [party]
+        if party == "controllers":
+            return list(self.engine.spec.controller_ids)
+        others = set(self._members(other, other)) if other != "rest" else set()
+        return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
+
+    # -- clients and administration ------------------------------------------------------------------------------------
+
+    def _produce(self, fields: ProduceStep) -> str | None:
+        expected = ErrorCode[fields.expect_error] if fields.expect_error else ErrorCode.NONE
+        partition = TopicPartition(fields.topic, fields.partition)
+        for number in range(fields.records):
+            outcome = self.history.produce(partition, fields.acks, expected)
+            if outcome.error is not expected:
+                unknown = " (it may or may not have been written)" if outcome.unknown else ""
+                raise StepFailedError(
+                    f"record {number + 1} of {fields.records}: found {outcome.error.name}{unknown}; "
+                    f"expected {expected.name}"
+                )
+        return None
+
+    def _administer(self, request: AdminRequest, expect_error: str | None = None) -> None:
+        expected = ErrorCode[expect_error] if expect_error else ErrorCode.NONE
+        outcome = self.history.administer(request)
+        if outcome.error is not expected:
+            text = f" ({outcome.message})" if outcome.message else ""
+            raise StepFailedError(f"found {outcome.error.name}{text}; expected {expected.name}")
+
+    def _create_topic(self, fields: TopicModel) -> None:
+        self._administer(
+            CreateTopicRequest(
+                correlation_id=0,
+                name=fields.name,
+                assignments=tuple(tuple(replicas) for replicas in fields.assignments),
+                configs=_changes(fields.config),
+            )
+        )
+        self._await_topic(fields.name)
+
+    def _await_topic(self, name: str) -> None:
+        """Clients reach a topic through brokers, so it is there when the live replicas have it."""
+
+        def everywhere() -> bool:
+            view = self.engine.view()
+            return view is not None and all(
+                self.engine.replica(broker, partition) is not None
+                for partition, state in view.partitions.items()
+                if partition.topic == name
+                for broker in state.isr
+                if self.engine.is_running(broker)
+            )
+
+        self.engine.run_until(everywhere, START_WITHIN_MS)
+
+    def _delete_topic(self, fields: DeleteTopicStep) -> None:
+        self._administer(DeleteTopicRequest(correlation_id=0, name=fields.name))
+
+    def _add_partitions(self, fields: AddPartitionsStep) -> None:
+        assignments = tuple(tuple(replicas) for replicas in fields.assignments)
+        self._administer(CreatePartitionsRequest(correlation_id=0, name=fields.name, assignments=assignments))
+        self._await_topic(fields.name)
+
+    def _configure(self, fields: ConfigureStep) -> None:
+        self._administer(AlterConfigsRequest(correlation_id=0, topic=fields.topic, configs=_changes(fields.config)))
+
+    def _elect(self, fields: ElectStep) -> None:
+        request = ElectLeadersRequest(
+            correlation_id=0,
+            topic=fields.topic,
+            partition=fields.partition,
+            election_type=ElectionType[fields.type.upper()],
+        )
+        self._administer(request, fields.expect_error)
+
+    def _reassign(self, fields: ReassignStep) -> None:
+        request = AlterPartitionReassignmentRequest(
+            correlation_id=0,
+            topic=fields.topic,
+            partition=fields.partition,
+            replicas=None if fields.replicas is None else tuple(fields.replicas),
+        )
+        self._administer(request, fields.expect_error)
+
+    # -- time and expectations -----------------------------------------------------------------------------------------
+
+    def _wait(self, fields: WaitStep) -> None:
+        self.engine.run_for(fields.duration_ms)
+
+    def _await(self, fields: AwaitStep) -> str | None:
+        began_ms = self.engine.now_ms()
+        if not self.engine.run_until(lambda: not self._mismatch(fields), fields.within):
+            raise StepFailedError(f"within {fields.within / 1000:g} s: {self._mismatch(fields)}")
+        return f"after {(self.engine.now_ms() - began_ms) / 1000:.3f} s"
+
+    def _expect(self, fields: Expectation) -> None:
+        if DATA_FIELDS & fields.model_fields_set:
+            expectations.let_leader_take_seat(fields, self.engine)
+        mismatch = self._mismatch(fields)
+        if mismatch:
+            raise StepFailedError(mismatch)
+
+    def _mismatch(self, fields: Expectation) -> str:
+        return expectations.mismatch(fields, self.engine, self.history)
+
+
+def _changes(config: dict[str, Any]) -> tuple[ConfigChange, ...]:
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
+    return tuple(ConfigChange(name=name, value=value) for name, value in texts.items())

@@ -1,0 +1,242 @@
+"""The simulator: the same nodes as everywhere, one process, one heap of events, a virtual clock.
+
+Events are ordered by (time, sequence number); nothing else decides, so a seed replays a run exactly. The cluster carries out effects, keeps the disks, applies faults between events, and
+calls its observers after every event with what the node emitted. Objects pass by reference; with `paranoid` every message is encoded and decoded on its way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from random import Random
+
+from experiments.engine import ClusterSpec, Loss, TraceEvent
+from experiments.sim.disk import SimStorage
+from experiments.sim.network import Network, NetworkModel
+from experiments.sim.timers import Key, Timers
+from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import DRIVER, NodeId, TimeMs, is_broker, is_client
+from protocol.messages.base import Message
+from protocol.messages.codec import decode, encode
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.client import ClientNode
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+
+_DELIVER, _TIMER, _CALL = 0, 1, 2
+
+Observer = Callable[[TimeMs, NodeId, Trace], None]
+
+
+class SimCluster:
+    """A simulated cluster. `on_event` is called after every event with (time, node) once its effects are carried out."""
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        model: NetworkModel | None = None,
+        *,
+        elide_idle: bool = True,
+        paranoid: bool = False,
+        keep_traces: bool = True,
+        instant_detection: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.now_ms: TimeMs = 0
+        self.event_count = 0
+        self.network = Network(spec.seed, model or NetworkModel())
+        self.nodes: dict[NodeId, Node] = {}
+        self.disks: dict[NodeId, SimStorage] = {node: SimStorage() for node in spec.node_ids}
+        self.outcomes: dict[int, Message] = {}
+        self.traces: list[TraceEvent] = []
+        self.trace_observers: list[Observer] = []
+        self.on_event: Callable[[TimeMs, NodeId], None] | None = None
+        self._paranoid = paranoid
+        self._keep_traces = keep_traces
+        self._instant_detection = instant_detection
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._heap: list[tuple[TimeMs, int, int, object, object, object]] = []
+        self._sequence = 0
+        self._lives: dict[NodeId, int] = dict.fromkeys(spec.node_ids, 0)
+        self._backlogs: dict[NodeId, list[tuple[int, object, object, object]]] = {}
+        self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def step(self, until_ms: TimeMs) -> bool:
+        """Carries out the next event that is due by `until_ms`; False (and the clock at `until_ms`) if there is none."""
+        while self._heap:
+            due_ms = self._heap[0][0]
+            if due_ms > until_ms:
+                break
+            _, _, kind, first, second, third = heappop(self._heap)
+            if self._dispatch(due_ms, kind, first, second, third):
+                return True
+        self.now_ms = max(self.now_ms, until_ms)
+        return False
+
+    def run_until(self, until_ms: TimeMs) -> None:
+        """Carries out everything that is due by `until_ms`."""
+        while self.step(until_ms):
+            pass
+
+    def _dispatch(self, due_ms: TimeMs, kind: int, first: object, second: object, third: object) -> bool:
+        """Whether the event was still wanted."""
+        if kind == _DELIVER:
+            target, source, message, life = first  # type: ignore[misc]
+            if self._lives[target] != life or target not in self.nodes or self.network.is_cut(source, target):
+                return False
+            if target in self._backlogs:
+                self._backlogs[target].append((kind, first, second, third))
+                return False
+            self.now_ms = due_ms
+            self._carry_out(target, self.nodes[target].receive(due_ms, source, message), due_ms)
+            self._after_event(target)
+        elif kind == _TIMER:
+            key: Key = first  # type: ignore[assignment]
+            if not self._timers.is_armed(key, second):  # type: ignore[arg-type]
+                return False
+            if key[0] in self._backlogs:
+                self._backlogs[key[0]].append((kind, first, second, third))
+                return False
+            self.now_ms = due_ms
+            self._timers.fired(key)
+            self._carry_out(key[0], self.nodes[key[0]].fire(due_ms, key[1]), due_ms)
+            self._after_event(key[0])
+        else:
+            self.now_ms = due_ms
+            first()  # type: ignore[operator]
+        self.event_count += 1
+        return True
+
+    def _after_event(self, node: NodeId) -> None:
+        if self.on_event is not None:
+            self.on_event(self.now_ms, node)
+
+    def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
+        """Has `action` called at a time, between events (faults and workload)."""
+        self._push(at_ms, _CALL, action)
+
+    def _push(self, due_ms: TimeMs, kind: int, first: object, second: object = None, third: object = None) -> None:
+        self._sequence += 1
+        heappush(self._heap, (due_ms, self._sequence, kind, first, second, third))
+
+    def _push_timer(self, due_ms: TimeMs, key: Key, token: int) -> None:
+        self._push(due_ms, _TIMER, key, token)
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, node: NodeId, effects: Sequence[Effect], now_ms: TimeMs) -> None:
+        for effect in effects:
+            if type(effect) is Send:
+                self._send(node, effect.to, effect.message, now_ms)
+            elif type(effect) is SetTimer:
+                self._timers.set(node, effect, now_ms)
+            elif type(effect) is Trace:
+                self._trace(now_ms, node, effect)
+            elif type(effect) is CancelTimer:
+                self._timers.cancel((node, effect.name), now_ms)
+            elif type(effect) is Exit:
+                self._end_process(node)
+
+    def _send(self, source: NodeId, target: NodeId, message: Message, now_ms: TimeMs) -> None:
+        if target == DRIVER:
+            self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
+            return
+        if target not in self._lives:
+            raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
+        if self._paranoid:
+            message = decode(encode(message))
+        arrival = self.network.arrival_ms(now_ms, source, target, message)
+        if target in self.nodes and not self.network.is_cut(source, target):
+            self._push(arrival, _DELIVER, (target, source, message, self._lives[target]))
+
+    def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        self._hash.update(repr((now_ms, node, trace.kind, trace.partition, trace.detail)).encode())
+        if self._keep_traces:
+            self.traces.append(TraceEvent(now_ms, node, trace))
+        for observer in self.trace_observers:
+            observer(now_ms, node, trace)
+
+    def trace_hash(self) -> str:
+        """Digest of all trace events so far, in order."""
+        return self._hash.hexdigest()
+
+    def command(self, client: NodeId, message: Message) -> None:
+        """The experiment hands a node a message (a command to a client, a shutdown to a broker)."""
+        self._carry_out(client, self.nodes[client].receive(self.now_ms, DRIVER, message), self.now_ms)
+        self._after_event(client)
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def _is_sound(self, a: NodeId, b: NodeId) -> bool:
+        nodes, backlogs = self.nodes, self._backlogs
+        return (
+            a in nodes
+            and b in nodes
+            and (not backlogs or (a not in backlogs and b not in backlogs))
+            and self.network.is_sound(a, b)
+        )
+
+    def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
+        """Wakes the idle timers of pairs that are about to become unsound, renewals on their way included."""
+        for tick_ms, key in self._timers.disturb(concerns, self.now_ms):
+            self._carry_out(key[0], self.nodes[key[0]].fire(tick_ms, key[1]), tick_ms)
+        self._timers.disturb(concerns, self.now_ms)
+
+    def start(self, node: NodeId) -> None:
+        """Starts a node on its disk."""
+        if node in self.nodes:
+            raise ProtocolInvariantError(f"node {node} runs already")
+        self._lives[node] += 1
+        self.nodes[node] = self._build(node)
+        self._carry_out(node, self.nodes[node].start(self.now_ms), self.now_ms)
+        self._after_event(node)
+
+    def _build(self, node: NodeId) -> Node:
+        spec, storage = self.spec, self.disks[node]
+        rng = Random(f"{spec.seed}/node/{node}/{self._lives[node]}")
+        if is_broker(node):
+            return BrokerNode(node, spec.controller_ids, spec.config, storage, rng)
+        if is_client(node):
+            return ClientNode(node, spec.broker_ids, spec.controller_ids, spec.config)
+        return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)
+
+    def crash(self, node: NodeId, loss: Loss) -> int:
+        """Ends a node at once; the number of records that its disk lost."""
+        self._disturb(lambda a, b: node in (a, b))
+        self._end_process(node)
+        lost = self.disks[node].apply_loss(loss)
+        if self._instant_detection and is_broker(node):
+            for controller in self.spec.controller_ids:
+                self._timers.expire_now((controller, f"{SESSION_PREFIX}{node}"), self.now_ms)
+        return lost
+
+    def _end_process(self, node: NodeId) -> None:
+        self._disturb(lambda a, b: node in (a, b))
+        del self.nodes[node]
+        self._backlogs.pop(node, None)
+        self._lives[node] += 1
+        self._timers.forget_node(node)
+
+    def pause(self, node: NodeId) -> None:
+        """The node takes no input; what arrives waits."""
+        self._disturb(lambda a, b: node in (a, b))
+        self._backlogs[node] = []
+
+    def resume(self, node: NodeId) -> None:
+        for kind, first, second, third in self._backlogs.pop(node):
+            self._push(self.now_ms, kind, first, second, third)
+
+    def life_of(self, node: NodeId) -> int:
+        """Counts starts and ends of a node; the same number means the same life."""
+        return self._lives[node]
+
+    def is_paused(self, node: NodeId) -> bool:
+        return node in self._backlogs
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        if not up:
+            self._disturb(lambda a, b: {a, b} == {source, target})
+        self.network.set_link(source, target, up)

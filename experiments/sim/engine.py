@@ -1,0 +1,137 @@
+"""The sim engine: `Engine` on top of `SimCluster`, with the invariants checked after every event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from experiments.check.suite import InvariantSuite
+from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent, Violation
+from experiments.sim.cluster import SimCluster
+from experiments.sim.network import NetworkModel
+from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicIdPartition, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import Command, ShutdownCommand
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+
+
+class SimEngine(Engine):
+    """A simulated cluster; see `SimCluster` for the options."""
+
+    name = "sim"
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        model: NetworkModel | None = None,
+        *,
+        elide_idle: bool = True,
+        paranoid: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
+        self.suite = InvariantSuite(self.cluster)
+
+    def now_ms(self) -> TimeMs:
+        return self.cluster.now_ms
+
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+        deadline_ms = self.cluster.now_ms + within_ms
+        if condition():
+            return True
+        while self.cluster.step(deadline_ms):
+            if condition():
+                return True
+        return False
+
+    def run_for(self, duration_ms: int) -> None:
+        self.cluster.run_until(self.cluster.now_ms + duration_ms)
+
+    def start(self, node: NodeId) -> None:
+        self.cluster.start(node)
+
+    def crash(self, node: NodeId, loss: Loss) -> None:
+        self.suite.before_crash(node, loss)
+        self.cluster.crash(node, loss)
+
+    def terminate(self, node: NodeId) -> None:
+        self.cluster.command(node, ShutdownCommand())
+
+    def pause(self, node: NodeId) -> None:
+        self.cluster.pause(node)
+
+    def resume(self, node: NodeId) -> None:
+        self.cluster.resume(node)
+
+    def is_running(self, node: NodeId) -> bool:
+        return node in self.cluster.nodes
+
+    def is_paused(self, node: NodeId) -> bool:
+        return self.cluster.is_paused(node)
+
+    def flush(self, broker: NodeId) -> None:
+        self._broker(broker).flush_all()
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        self.cluster.set_link(source, target, up)
+
+    def heal_links(self) -> None:
+        for source, target in self.cluster.network.cuts():
+            self.cluster.set_link(source, target, True)
+
+    def submit(self, command: Command) -> None:
+        self.cluster.command(FIRST_CLIENT, command)
+
+    def outcome(self, command_id: int) -> Message | None:
+        return self.cluster.outcomes.get(command_id)
+
+    def view(self) -> ClusterView | None:
+        for controller in self.spec.controller_ids:
+            node = self.cluster.nodes.get(controller)
+            if isinstance(node, ControllerNode):
+                image = node.state.image
+                partitions = {
+                    TopicPartition(image.topics[key.topic_id].name, key.partition): state
+                    for key, state in image.partitions()
+                }
+                return ClusterView(partitions, dict(image.brokers))
+        return None
+
+    def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
+        node = self.cluster.nodes.get(broker)
+        replica = (
+            node.context.replica_named(partition.topic, partition.partition) if isinstance(node, BrokerNode) else None
+        )
+        if replica is None:
+            return None
+        leadership = replica.leadership
+        return ReplicaView(
+            leads=leadership is not None,
+            leader_epoch=replica.leader_epoch,
+            log_end_offset=replica.log.end_offset,
+            high_watermark=replica.log.high_watermark,
+            maximal_isr=() if leadership is None else leadership.maximal_isr,
+        )
+
+    def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
+        context = self._broker(broker).context
+        key = TopicIdPartition(context.image.topic_ids[partition.topic], partition.partition)
+        return context.replicas[key].log.storage.read(0, 2**62)
+
+    def _broker(self, broker: NodeId) -> BrokerNode:
+        node = self.cluster.nodes[broker]
+        assert isinstance(node, BrokerNode), f"node {broker} is no broker"
+        return node
+
+    def traces(self) -> Sequence[TraceEvent]:
+        return self.cluster.traces
+
+    def trace_hash(self) -> str:
+        return self.cluster.trace_hash()
+
+    def violations(self) -> Sequence[Violation]:
+        return self.suite.violations
+
+    def close(self) -> None:
+        self.cluster.nodes.clear()

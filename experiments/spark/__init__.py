@@ -1,0 +1,3 @@
+"""The only place that imports pyspark: from the traces of a sweep to the sums that a study's numbers are made of."""
+
+from __future__ import annotations

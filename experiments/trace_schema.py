@@ -1,0 +1,127 @@
+"""What a trial leaves behind: rows of a trace, and the Parquet schemas of `trace/` and `trials/`.
+
+A trace is the story of one trial as far as a study asks about it, in time order. The partition's state is written
+when it changes, so that everything measured over time (offline, refusing, stalled) is a matter of intervals between
+`state` rows; everything counted (losses, unclean recoveries, regressions of the high watermark) is a row of its own.
+
+Rules that every trace keeps and that :func:`check_trace` enforces before a row reaches a disk: times do not decrease;
+the first row of each partition is a `state` at time 0; the last row of the trial, and only it, is `end`, at the trial's
+duration; `loss` carries a positive number of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+STATE: Final = "state"
+LOSS: Final = "loss"
+UNCLEAN_RECOVERY: Final = "unclean_recovery"
+HW_REGRESSION: Final = "hw_regression"
+CRASH: Final = "crash"
+START: Final = "start"
+END: Final = "end"
+KINDS: Final = frozenset({STATE, LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END})
+
+NONE: Final = -1
+"""No partition, no node, no leader."""
+
+
+class TraceRow(NamedTuple):
+    """One event of a trial.
+
+    `time_ms`: virtual time since the trial began. `kind`: one of :data:`KINDS`. `partition`, `node`: -1 where the row
+    is about none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
+    = a leader is recorded but does not answer), `isr_size`, `elr_size`, `min_isr` (effective). `value`: for `loss`,
+    the acks=all records newly lost in this one event; otherwise 0. `detail`: for `crash`, `clean`, `unclean` or
+    `lossy`; otherwise free.
+    """
+
+    time_ms: int
+    kind: str
+    partition: int = NONE
+    node: int = NONE
+    leader: int = NONE
+    leader_serves: bool = False
+    isr_size: int = 0
+    elr_size: int = 0
+    min_isr: int = 0
+    value: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """One trial: its trace in time order, the hash of the engine's full event trace, and how many events that had."""
+
+    rows: list[TraceRow]
+    trace_hash: str
+    events: int
+
+
+class TraceError(AssertionError):
+    """A trial produced a trace that breaks the rules of this module: a defect of the trial, not of the user's input."""
+
+
+def _columns(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+
+
+TRACE_SCHEMA: Final = _columns(
+    ("cell", pa.int32()),
+    ("trial", pa.int32()),
+    ("seq", pa.int32()),
+    ("time_ms", pa.int64()),
+    ("kind", pa.string()),
+    ("partition", pa.int32()),
+    ("node", pa.int32()),
+    ("leader", pa.int32()),
+    ("leader_serves", pa.bool_()),
+    ("isr_size", pa.int32()),
+    ("elr_size", pa.int32()),
+    ("min_isr", pa.int32()),
+    ("value", pa.int64()),
+    ("detail", pa.string()),
+)
+"""`trace/`: the rows of :class:`TraceRow` with the cell, the trial and the row's place in it."""
+
+TRIALS_SCHEMA: Final = _columns(
+    ("cell", pa.int32()),
+    ("trial", pa.int32()),
+    ("seed", pa.int64()),
+    ("duration_ms", pa.int64()),
+    ("partitions", pa.int32()),
+    ("events", pa.int64()),
+    ("trace_hash", pa.string()),
+    ("trace_rows", pa.int32()),
+    ("losses", pa.int64()),
+    ("lost_records", pa.int64()),
+    ("unclean_recoveries", pa.int64()),
+    ("hw_regressions", pa.int64()),
+)
+"""`trials/`: one row per trial. `trace_rows` lets a reader see that its trace is whole; the four counts are what the
+stopping rule of a study looks at between batches (the published numbers are counted anew from the trace)."""
+
+
+def check_trace(rows: list[TraceRow], partitions: int, duration_ms: int) -> None:
+    """Raises :class:`TraceError` unless `rows` keep the rules of this module."""
+    if not rows or rows[-1].kind != END or rows[-1].time_ms != duration_ms:
+        raise TraceError(f"the last row must be `end` at {duration_ms} ms; found {rows[-1] if rows else 'no rows'}")
+    seen: set[int] = set()
+    before_ms = 0
+    for row in rows:
+        if row.kind not in KINDS or (row.kind == END and row is not rows[-1]):
+            raise TraceError(f"unexpected kind in {row}")
+        if row.time_ms < before_ms:
+            raise TraceError(f"time goes back from {before_ms} ms to {row}")
+        if row.kind == LOSS and row.value < 1:
+            raise TraceError(f"a loss of no records: {row}")
+        if row.partition != NONE and row.partition not in seen:
+            if row.kind != STATE or row.time_ms != 0:
+                raise TraceError(f"partition {row.partition} must begin with a `state` at 0 ms; found {row}")
+            seen.add(row.partition)
+        before_ms = row.time_ms
+    if seen != set(range(partitions)):
+        raise TraceError(f"states of partitions {sorted(seen)}; expected 0..{partitions - 1}")

@@ -1,0 +1,70 @@
+"""Reading users' YAML: strictly, and with one line that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from experiments.errors import InputError
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML that refuses a key given twice instead of silently taking the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
+    """The mapping in a YAML file; InputError names `what` was expected."""
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "bytes that are not UTF-8"
+        raise InputError(str(path), "", found, f"{what} (YAML)") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}" if mark else ""
+        raise InputError(str(path), line, getattr(error, "problem", error), "YAML, each key once") from error
+    if not isinstance(raw, dict):
+        raise InputError(str(path), "", type(raw).__name__, f"a mapping: {what}")
+    return raw
+
+
+def first_error(error: ValidationError) -> ErrorDetails:
+    """The error to report of several: an unknown field, where there is one, says more than what is missing because of it."""
+    errors = error.errors()
+    return next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
+
+
+def dotted(location: Sequence[object]) -> str:
+    """`("steps", 3, "produce")` as `steps[3].produce`."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
+    """What would have been allowed, in words; `fields` are the names that the place takes."""
+    context = details.get("ctx") or {}
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        return f"one of {', '.join(fields)}" if fields else "no such field"
+    if kind == "missing":
+        return "a value (it is required)"
+    if kind in ("literal_error", "enum"):
+        return str(context.get("expected"))
+    if kind == "value_error":
+        return str(context.get("error")).removeprefix("allowed: ")
+    message = details["msg"]
+    return message.removeprefix("Input should be ").removeprefix("Value error, ")

@@ -1,0 +1,132 @@
+"""Carries a broker's ISR proposals to the controller (KIP-497).
+
+One AlterPartition request is in flight per broker; proposals that come up meanwhile leave with the next one, together (B15). A proposal stays open, and the maximal ISR with it, until the
+controller has definitely answered: on silence or NOT_CONTROLLER it is sent again (B22), on a definite rejection it is withdrawn (B19), on an epoch error the leader waits for the
+metadata that it has not seen yet.
+"""
+
+from __future__ import annotations
+
+from protocol.broker.context import BrokerContext, Replica
+from protocol.config import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
+from protocol.errors import ErrorCode
+from protocol.ids import TimeMs, TopicIdPartition
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    PartitionIsrProposal,
+    PartitionIsrResult,
+)
+from protocol.metadata.partition import LeaderRecoveryState
+
+ALTER_PARTITION_TIMER = "alter-partition"
+_WITHDRAWN = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+class IsrManager:
+    """Queue and single flight of ISR proposals of one broker."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._queue: dict[TopicIdPartition, PartitionIsrProposal] = {}
+        self._in_flight: dict[TopicIdPartition, PartitionIsrProposal] = {}
+        self._correlation_id = 0
+
+    def propose(
+        self, replica: Replica, isr: tuple[int, ...], recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+    ) -> None:
+        """Queues a proposal for a partition that this broker leads and that has none in flight."""
+        leadership = replica.leadership
+        if leadership is None or leadership.proposed_isr is not None:
+            return
+        leadership.proposed_isr = isr
+        epochs = {broker: progress.broker_epoch for broker, progress in leadership.followers.items()}
+        epochs[self._context.me] = self._context.broker_epoch
+        self._queue[replica.key] = PartitionIsrProposal(
+            topic_id=replica.key.topic_id,
+            partition_id=replica.key.partition,
+            leader_epoch=leadership.leader_epoch,
+            partition_epoch=leadership.partition_epoch,
+            new_isr=tuple(BrokerState(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr),
+            leader_recovery_state=int(recovery_state),
+        )
+        self._context.out.trace("isr_proposed", replica.name, isr=isr, committed=leadership.isr)
+
+    def _epoch_of(self, broker: int, epochs: dict[int, int]) -> int:
+        """The epoch under which a member fetches; a member that has not fetched from this leader yet goes by the metadata."""
+        epoch = epochs.get(broker, -1)
+        known = self._context.image.broker_epoch(broker)
+        return known if epoch < 0 and known is not None else epoch
+
+    def send_queued(self, now_ms: TimeMs) -> None:
+        """Sends what is queued unless a request is in flight; call at the end of every input."""
+        if self._queue and not self._in_flight:
+            self._in_flight, self._queue = self._queue, {}
+            self._send(now_ms)
+
+    def _send(self, now_ms: TimeMs) -> None:
+        self._correlation_id += 1
+        context = self._context
+        context.out.send(
+            context.controller_id,
+            AlterPartitionRequest(
+                correlation_id=self._correlation_id,
+                broker_id=context.me,
+                broker_epoch=context.broker_epoch,
+                partitions=tuple(self._in_flight.values()),
+            ),
+        )
+        context.out.set_timer(ALTER_PARTITION_TIMER, now_ms + context.config.int_value(REQUEST_TIMEOUT_MS))
+
+    def fire(self, now_ms: TimeMs) -> None:
+        """No answer in time, or the back-off is over: what is still wanted is sent again, unchanged (B22)."""
+        self._in_flight = {key: item for key, item in self._in_flight.items() if self._is_open(key, item)}
+        if self._in_flight:
+            self._send(now_ms)
+
+    def _is_open(self, key: TopicIdPartition, item: PartitionIsrProposal) -> bool:
+        replica = self._context.replicas.get(key)
+        leadership = None if replica is None else replica.leadership
+        return (
+            leadership is not None
+            and leadership.proposed_isr is not None
+            and (leadership.leader_epoch, leadership.partition_epoch) == (item.leader_epoch, item.partition_epoch)
+        )
+
+    def receive(self, response: AlterPartitionResponse, now_ms: TimeMs) -> list[tuple[Replica, PartitionIsrResult]]:
+        """The results that concern proposals still open, for the leader to apply; an answer to an older request gives none."""
+        if response.correlation_id != self._correlation_id or not self._in_flight:
+            return []
+        if response.error is not ErrorCode.NONE:
+            backoff_ms = self._context.config.int_value(RETRY_BACKOFF_MS)
+            self._context.out.set_timer(ALTER_PARTITION_TIMER, now_ms + backoff_ms)
+            return []
+        answered, self._in_flight = self._in_flight, {}
+        self._context.out.cancel_timer(ALTER_PARTITION_TIMER)
+        results = []
+        for result in response.partitions:
+            key = TopicIdPartition(result.topic_id, result.partition_id)
+            item = answered.get(key)
+            if item is not None and self._is_open(key, item):
+                results.append((self._context.replicas[key], result))
+        return results
+
+
+def apply_result(replica: Replica, result: PartitionIsrResult) -> bool:
+    """Takes the controller's answer into the leadership; whether the committed ISR changed."""
+    leadership = replica.leadership
+    if leadership is None:
+        return False
+    if result.error in _WITHDRAWN:
+        leadership.proposed_isr = None
+        return False
+    if result.error is not ErrorCode.NONE or result.leader_epoch != leadership.leader_epoch:
+        return False
+    if result.partition_epoch < leadership.partition_epoch:
+        return False
+    leadership.partition_epoch = result.partition_epoch
+    leadership.isr = result.isr
+    leadership.proposed_isr = None
+    leadership.recovery_state = LeaderRecoveryState(result.leader_recovery_state)
+    return True

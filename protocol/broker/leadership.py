@@ -1,0 +1,139 @@
+"""Leading one partition: follower progress, ISR proposals, the high watermark.
+
+Decisions are pure functions of a `Leadership`; the replica manager carries them out. Sources: KIP-497 (B10-B24), KIP-966 (E1-E11), and the published model of the latter.
+
+- The *committed* ISR is the last one that the controller has stored. A proposal that is in flight may be stored already, so the leader counts with the union of both, the *maximal* ISR (B13).
+- The high watermark is the smallest log end of the maximal ISR, and does not move at all while the committed ISR is smaller than min ISR (E1-E3; switchable).
+- A follower may join when it has reached the high watermark and the start of this leader epoch, is active in the metadata, and fetches under the broker epoch that the metadata knows (N5, B6).
+- A follower leaves when it has not been at the log end for `replica.lag.time.max.ms`. Kafka spares a silent follower whose log end equals the leader's;
+  here silence alone is enough (A47, M41), so that min ISR means replicas that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, TimeMs
+from protocol.messages.data import FetchPartition
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """What the leader knows of one follower in this leader epoch. `wish` is its parked fetch, None while it has been answered."""
+
+    end_offset: Offset = NO_OFFSET
+    broker_epoch: Epoch = NO_EPOCH
+    last_caught_up_ms: TimeMs = 0
+    last_fetch_ms: TimeMs = 0
+    leader_end_at_last_fetch: Offset = 0
+    wish: FetchPartition | None = None
+
+
+@dataclass(slots=True)
+class Leadership:
+    """A leader's state of one partition. `epoch_start_offset` is its log end when it became leader of this epoch."""
+
+    leader_epoch: Epoch
+    partition_epoch: Epoch
+    epoch_start_offset: Offset
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    recovery_state: LeaderRecoveryState
+    proposed_isr: tuple[BrokerId, ...] | None = None
+    followers: dict[BrokerId, FollowerProgress] = field(default_factory=dict)
+
+    @property
+    def maximal_isr(self) -> tuple[BrokerId, ...]:
+        """Committed ISR and proposal in flight together (B13, B14)."""
+        if self.proposed_isr is None:
+            return self.isr
+        return (*self.isr, *(broker for broker in self.proposed_isr if broker not in self.isr))
+
+
+def begin(state: PartitionState, me: BrokerId, log_end: Offset, now_ms: TimeMs) -> Leadership:
+    """The leadership of a new leader epoch: ISR members count as caught up from now, the others as never."""
+    leadership = Leadership(
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        epoch_start_offset=log_end,
+        replicas=state.replicas,
+        isr=state.isr,
+        recovery_state=state.leader_recovery_state,
+    )
+    for broker in state.replicas:
+        if broker != me:
+            leadership.followers[broker] = FollowerProgress(last_caught_up_ms=now_ms if broker in state.isr else 0)
+    return leadership
+
+
+def adopt(leadership: Leadership, state: PartitionState, me: BrokerId) -> bool:
+    """Takes over a newer committed state of the same leader epoch; a proposal in flight is void (B18). Whether it was newer."""
+    if state.partition_epoch <= leadership.partition_epoch:
+        return False
+    leadership.partition_epoch = state.partition_epoch
+    leadership.isr = state.isr
+    leadership.proposed_isr = None
+    leadership.recovery_state = state.leader_recovery_state
+    leadership.replicas = state.replicas
+    for broker in state.replicas:
+        if broker != me:
+            leadership.followers.setdefault(broker, FollowerProgress())
+    for broker in [broker for broker in leadership.followers if broker not in state.replicas]:
+        del leadership.followers[broker]
+    return True
+
+
+def note_fetch(
+    progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch, leader_end: Offset, now_ms: TimeMs
+) -> None:
+    """Follower's log end is `fetch_offset`. It counts as caught up now, or when it last fetched if it has reached what the log end was then."""
+    if fetch_offset >= leader_end:
+        progress.last_caught_up_ms = now_ms
+    elif fetch_offset >= progress.leader_end_at_last_fetch:
+        progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
+    progress.end_offset = fetch_offset
+    progress.broker_epoch = broker_epoch
+    progress.last_fetch_ms = now_ms
+    progress.leader_end_at_last_fetch = leader_end
+
+
+def high_watermark_target(
+    leadership: Leadership, me: BrokerId, log_end: Offset, min_isr: int, needs_min_isr: bool
+) -> Offset:
+    """How far the high watermark may move; -1 if it may not (E1-E3)."""
+    if needs_min_isr and len(leadership.isr) < min_isr:
+        return NO_OFFSET
+    followers = leadership.followers
+    ends = [log_end if broker == me else followers[broker].end_offset for broker in leadership.maximal_isr]
+    return min(ends, default=NO_OFFSET)
+
+
+def may_join(
+    leadership: Leadership, broker: BrokerId, high_watermark: Offset, is_eligible: Callable[[BrokerId, Epoch], bool]
+) -> bool:
+    """Whether to propose adding a follower: caught up, eligible, and no proposal in flight (N5, B6, B21)."""
+    if leadership.proposed_isr is not None or broker in leadership.isr:
+        return False
+    if leadership.recovery_state is LeaderRecoveryState.RECOVERING:
+        return False
+    progress = leadership.followers[broker]
+    return progress.end_offset >= max(high_watermark, leadership.epoch_start_offset) and is_eligible(
+        broker, progress.broker_epoch
+    )
+
+
+def lagging(leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, lag_time_max_ms: int) -> list[BrokerId]:
+    """ISR followers to drop: those that are silent, and those with no parked fetch that were last caught up too long ago (A44)."""
+    if leadership.proposed_isr is not None:
+        return []
+    result = []
+    for broker in leadership.isr:
+        progress = leadership.followers.get(broker)
+        if progress is None:
+            continue
+        late = progress.wish is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
+        if late or broker in silent:
+            result.append(broker)
+    return result

@@ -1,0 +1,107 @@
+"""The replica manager: makes a broker's replicas what the metadata says they are.
+
+After each batch of metadata the broker looks at the partitions that changed. A new leader epoch makes it leader or follower, in the order that A26 and A27 give: first the old
+role ends (nothing more from the old leader is appended, no client is answered as leader), then the new one begins. A newer partition epoch of the same leader epoch is
+adopted by the leader. Replicas that were deleted or moved away are removed with their logs.
+"""
+
+from __future__ import annotations
+
+from protocol.broker import leadership as rules
+from protocol.broker.context import BrokerContext, Replica, log_name
+from protocol.broker.fetcher import Fetcher
+from protocol.broker.flushing import Flusher
+from protocol.broker.leader import LeaderSide
+from protocol.ids import NO_LEADER, TimeMs, TopicIdPartition, TopicPartition
+from protocol.log.replica_log import ReplicaLog
+from protocol.metadata.image import MetadataDelta
+from protocol.metadata.partition import PartitionState
+
+
+class ReplicaManager:
+    """Applies metadata changes to the replicas of one broker."""
+
+    def __init__(self, context: BrokerContext, flusher: Flusher, leader: LeaderSide, fetcher: Fetcher) -> None:
+        self._context = context
+        self._flusher = flusher
+        self._leader = leader
+        self._fetcher = fetcher
+
+    def apply(self, delta: MetadataDelta, now_ms: TimeMs) -> None:
+        """Brings the replicas in line with the image, given what changed in it."""
+        for topic_id, topic in delta.deleted_topics.items():
+            for index in topic.partitions:
+                self._remove(TopicIdPartition(topic_id, index))
+        for key in delta.partitions:
+            state = self._context.image.partition(key)
+            if state is None:
+                continue
+            if self._context.me in state.replicas:
+                self._apply_partition(key, state, now_ms)
+            else:
+                self._remove(key)
+        if delta.configs or delta.brokers:
+            self._reconsider(now_ms)
+
+    def _apply_partition(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
+        replica = self._context.replicas.get(key) or self._open(key)
+        leads = state.leader == self._context.me
+        if state.leader_epoch > replica.leader_epoch or (replica.leadership is not None) != leads:
+            self._end_role(replica)
+            replica.leader_epoch = state.leader_epoch
+            replica.leader_id = state.leader
+            if leads:
+                self._become_leader(replica, state, now_ms)
+            elif state.leader != NO_LEADER:
+                self._context.out.trace(
+                    "became_follower", replica.name, leader=state.leader, leader_epoch=state.leader_epoch
+                )
+                self._fetcher.follow(replica)
+        elif replica.leadership is not None and rules.adopt(replica.leadership, state, self._context.me):
+            self._leader.isr_committed(replica, now_ms)
+
+    def _become_leader(self, replica: Replica, state: PartitionState, now_ms: TimeMs) -> None:
+        replica.leadership = rules.begin(state, self._context.me, replica.log.end_offset, now_ms)
+        self._context.out.trace(
+            "became_leader",
+            replica.name,
+            leader_epoch=state.leader_epoch,
+            log_end=replica.log.end_offset,
+            high_watermark=replica.log.high_watermark,
+        )
+        self._leader.lead(replica, now_ms)
+
+    def _end_role(self, replica: Replica) -> None:
+        if replica.leadership is not None:
+            self._leader.resign(replica)
+        elif replica.wish is not None:
+            self._fetcher.unfollow(replica)
+
+    def _reconsider(self, now_ms: TimeMs) -> None:
+        """Broker states or configs changed: followers may have become eligible, min ISR may have fallen (B6, E11)."""
+        for replica in self._context.replicas.values():
+            if replica.leadership is not None:
+                self._leader.isr_committed(replica, now_ms)
+
+    def _open(self, key: TopicIdPartition) -> Replica:
+        name = TopicPartition(self._context.image.topics[key.topic_id].name, key.partition)
+        log = ReplicaLog(
+            self._context.storage.open_log(log_name(key)), self._flusher.checkpointed_high_watermark(key)
+        )
+        replica = Replica(key, name, log)
+        self._context.replicas[key] = replica
+        return replica
+
+    def _remove(self, key: TopicIdPartition) -> None:
+        replica = self._context.replicas.get(key)
+        if replica is not None:
+            self._end_role(replica)
+            del self._context.replicas[key]
+            self._context.storage.delete_log(log_name(key))
+
+    def remove_stale_logs(self) -> None:
+        """Deletes logs of partitions that the metadata does not place here; call once the metadata is caught up (A34, M36)."""
+        wanted = {log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas}
+        for name in self._context.storage.log_names():
+            if name not in wanted:
+                self._context.storage.delete_log(name)

@@ -1,0 +1,59 @@
+"""What the controller makes of a heartbeat (KIP-631): the broker's next state, as a pure decision.
+
+A broker is fenced, unfenced, in controlled shutdown, or told to shut down now. A fenced broker is unfenced once it has applied its own registration and wants to be. A broker that wants to
+shut down first loses its leaderships; it is let go when no partition is led by it and every other active broker has applied the metadata of that moment, so that
+clients and followers already look elsewhere (M56).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from protocol.ids import Offset
+
+
+class BrokerControlState(Enum):
+    """A broker as the controller treats it."""
+
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "shutdown now"
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatView:
+    """What the decision looks at. `shutdown_offset` is the metadata offset at which controlled shutdown began, None before it;
+    `lowest_active_offset` the smallest metadata offset that any other active broker is known to have applied."""
+
+    state: BrokerControlState
+    want_fence: bool
+    want_shut_down: bool
+    has_applied_registration: bool
+    leads_partitions: bool
+    shutdown_offset: Offset | None
+    lowest_active_offset: Offset
+
+
+def next_control_state(view: HeartbeatView) -> BrokerControlState:
+    """The state that the heartbeat moves the broker to."""
+    if view.state is BrokerControlState.FENCED:
+        if view.want_shut_down:
+            return BrokerControlState.SHUTDOWN_NOW
+        if view.want_fence or not view.has_applied_registration:
+            return BrokerControlState.FENCED
+        return BrokerControlState.UNFENCED
+    if view.state is BrokerControlState.UNFENCED:
+        if view.want_fence:
+            return BrokerControlState.SHUTDOWN_NOW if view.want_shut_down else BrokerControlState.FENCED
+        if view.want_shut_down:
+            return (
+                BrokerControlState.CONTROLLED_SHUTDOWN if view.leads_partitions else BrokerControlState.SHUTDOWN_NOW
+            )
+        return BrokerControlState.UNFENCED
+    if view.state is BrokerControlState.CONTROLLED_SHUTDOWN:
+        if view.leads_partitions or view.shutdown_offset is None or view.lowest_active_offset < view.shutdown_offset:
+            return BrokerControlState.CONTROLLED_SHUTDOWN
+        return BrokerControlState.SHUTDOWN_NOW
+    return BrokerControlState.SHUTDOWN_NOW

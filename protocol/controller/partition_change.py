@@ -1,0 +1,268 @@
+"""What becomes of a partition: one decision, from a state and a wish to the record that changes it.
+
+`decide` reads as the rules in order; each rule is a function below it:
+
+1. a reassignment whose replicas are all in sync is completed;
+2. ELR and last known ELR follow the ISR: whoever leaves an ISR below min ISR stays eligible to lead, unless it came
+   back from an unclean shutdown, in which case it is remembered in the last known ELR (requirements E13-E15, E20,
+   E23);
+3. a leader is elected (`partition_election.py`);
+4. an elected leader takes its seat: out of the ELR it becomes the whole ISR (E30), elected uncleanly it does so at
+   the price of everything that the ELR stood for, and the partition is RECOVERING (KIP-704);
+5. the leader epoch rises when the leader changes or the assignment loses a replica. A smaller ISR or ELR alone does
+   not raise it (E18, N29); the partition epoch rises with every record;
+6. the last known leader is kept for a partition that lost everyone (E24).
+
+Sources: KIP-966, KIP-704, and the behaviour of Apache Kafka's partition change code of October 2024 (metadata version
+4.0), which the vectors of `isray conformance` were recorded from. Four generations of the rules are told apart by the
+request:
+
+- without `elr_enabled` (`kip-497`): the ISR never becomes empty, its last member stays in it though it cannot lead
+  (K4), and any ELR that an older record left is dropped at the next change (K10);
+- `elr_enabled` with `use_last_known_leader` (`kip-966-elr`): Kafka's first phase, in which `last_known_elr` holds the
+  last known leader and nothing else;
+- `elr_enabled` alone: Kafka's code with the true last known ELR, and no last known leader;
+- `elr_enabled` with `track_last_known_leader` (`kip-966`): as before, with the last known leader in a field of its
+  own (N15) and with the KIP's word where Kafka's code departs from it. An election that leaves min ISR reached
+  empties the ELR in the same record (E14, M7); ELR and last known ELR hold replicas of the new assignment only (E34);
+  after an unclean election the last known ELR keeps all but the new leader until min ISR is reached (E23, N28).
+
+A completed reassignment has its whole final assignment in sync, so that E32 (the min ISR that is effective for it is
+reached, adding replicas are in sync) holds in every generation.
+
+The caller says who may lead. A broker that it takes out of the ISR because it failed, shut down or came back unclean
+must not be acceptable in the same request: the decision does not look for the reason of a removal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from protocol.controller.partition_election import Candidates, Elected, Election, elect
+from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId
+from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+
+__all__ = ["ChangeRequest", "Election", "apply_change", "decide"]
+
+Brokers = tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequest:
+    """What is wished for a partition, and under which rules.
+
+    `min_isr` is the effective min ISR of the present replicas (E8). `None` in a target leaves that part as it is;
+    target replicas are never empty. `unclean_shutdown_replicas` registered after an unclean shutdown (E20).
+    Raises ValueError if `track_last_known_leader` comes with `use_last_known_leader` or without `elr_enabled`.
+    """
+
+    min_isr: int
+    is_acceptable_leader: Callable[[BrokerId], bool]
+    elr_enabled: bool
+    use_last_known_leader: bool = False
+    track_last_known_leader: bool = False
+    election: Election = Election.ONLINE
+    target_isr: Brokers | None = None
+    target_replicas: Brokers | None = None
+    target_adding: Brokers | None = None
+    target_removing: Brokers | None = None
+    target_leader_recovery_state: int | None = None
+    unclean_shutdown_replicas: Brokers | None = None
+
+    def __post_init__(self) -> None:
+        if self.track_last_known_leader and (self.use_last_known_leader or not self.elr_enabled):
+            raise ValueError("track_last_known_leader goes with elr_enabled and without use_last_known_leader")
+
+
+class _Assignment(NamedTuple):
+    """Replicas and ISR as they are to be."""
+
+    replicas: Brokers
+    isr: Brokers
+    adding: Brokers
+    removing: Brokers
+
+
+class _Eligible(NamedTuple):
+    """ELR and last known ELR as they are to be, each in ascending order where this module computed it."""
+
+    elr: Brokers
+    last_known_elr: Brokers
+
+
+def decide(
+    topic_id: str, partition_id: int, state: PartitionState, request: ChangeRequest
+) -> PartitionChangeRecord | None:
+    """The record that fulfils the request as far as the rules let it, or None if nothing changes."""
+    target = _complete_reassignment(_target_assignment(state, request))
+    eligible = _follow_isr(state, request, target)
+    elected = _elect(state, request, target, eligible.elr)
+    leader_changes = elected.leader != state.leader
+    unclean = leader_changes and elected.unclean
+
+    isr = target.isr
+    if leader_changes and (unclean or elected.leader in eligible.elr):
+        isr = (elected.leader,)
+    eligible = _after_election(request, eligible, isr, elected.leader, unclean)
+
+    changes: dict[str, Any] = {}
+    if leader_changes or _loses_replica(state.replicas, target.replicas):
+        changes["leader"] = elected.leader
+    if unclean or (isr != state.isr and (isr or request.elr_enabled)):
+        changes["isr"] = isr
+    if eligible.elr != state.elr:
+        changes["eligible_leader_replicas"] = eligible.elr
+    _change_last_known(changes, state, request, eligible.last_known_elr, elected.leader)
+    _change_assignment(changes, state, target)
+    _change_recovery_state(changes, state, request, unclean)
+    if not changes:
+        return None
+    return PartitionChangeRecord(topic_id=topic_id, partition_id=partition_id, **changes)
+
+
+def apply_change(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
+    """The state after the record. A record that names a leader, even the same one, raises the leader epoch."""
+    leads = record.leader != UNCHANGED_LEADER
+    recovery = record.leader_recovery_state
+    return PartitionState(
+        replicas=_or(record.replicas, state.replicas),
+        isr=_or(record.isr, state.isr),
+        elr=_or(record.eligible_leader_replicas, state.elr),
+        last_known_elr=_or(record.last_known_elr, state.last_known_elr),
+        adding_replicas=_or(record.adding_replicas, state.adding_replicas),
+        removing_replicas=_or(record.removing_replicas, state.removing_replicas),
+        leader=record.leader if leads else state.leader,
+        leader_recovery_state=(
+            state.leader_recovery_state if recovery == UNCHANGED_RECOVERY_STATE else LeaderRecoveryState(recovery)
+        ),
+        leader_epoch=state.leader_epoch + leads,
+        partition_epoch=state.partition_epoch + 1,
+        last_known_leader=(
+            state.last_known_leader if record.last_known_leader == UNCHANGED_LEADER else record.last_known_leader
+        ),
+    )
+
+
+def _or(wanted: Brokers | None, present: Brokers) -> Brokers:
+    return present if wanted is None else wanted
+
+
+def _loses_replica(present: Brokers, wanted: Brokers) -> bool:
+    return wanted != present and not set(wanted).issuperset(present)
+
+
+def _target_assignment(state: PartitionState, request: ChangeRequest) -> _Assignment:
+    return _Assignment(
+        replicas=_or(request.target_replicas, state.replicas),
+        isr=_or(request.target_isr, state.isr),
+        adding=_or(request.target_adding, state.adding_replicas),
+        removing=_or(request.target_removing, state.removing_replicas),
+    )
+
+
+def _complete_reassignment(target: _Assignment) -> _Assignment:
+    """The assignment without its removing replicas, once all others are in sync; as it is until then."""
+    removing = target.removing
+    if not removing and not target.adding:
+        return target
+    isr = tuple(broker for broker in target.isr if broker not in removing)
+    replicas = tuple(broker for broker in target.replicas if broker not in removing)
+    if not replicas or not set(isr).issuperset(replicas):
+        return target
+    return _Assignment(replicas, isr, adding=(), removing=())
+
+
+def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignment) -> _Eligible:
+    """ELR and last known ELR for the new ISR, before anyone is elected."""
+    if not request.elr_enabled:
+        return _Eligible(state.elr, state.last_known_elr)
+    isr = target.isr
+    if len(isr) >= request.min_isr:
+        return _Eligible((), ())
+    unclean = request.unclean_shutdown_replicas or ()
+    eligible = {*state.isr, *state.elr}.difference(isr)
+    known = eligible.union(state.last_known_elr).difference(isr)
+    if request.track_last_known_leader:
+        eligible.intersection_update(target.replicas)
+        known.intersection_update(target.replicas)
+    elr = eligible.difference(unclean)
+    return _Eligible(tuple(sorted(elr)), tuple(sorted(known - elr)))
+
+
+def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, elr: Brokers) -> Elected:
+    last_known = NO_LEADER if target.isr or elr else _last_known_leader(state, request, target.replicas)
+    candidates = Candidates(target.replicas, target.isr, elr, state.leader, last_known)
+    return elect(request.election, candidates, request.is_acceptable_leader)
+
+
+def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: Brokers) -> BrokerId:
+    """Who led last, or -1. Kept in `last_known_elr` it stands alone: several members are a last known ELR (E24, K5)."""
+    if request.track_last_known_leader:
+        return state.last_known_leader if state.last_known_leader in replicas else NO_LEADER
+    if request.elr_enabled and request.use_last_known_leader and len(state.last_known_elr) == 1:
+        return state.last_known_elr[0]
+    return NO_LEADER
+
+
+def _after_election(
+    request: ChangeRequest, eligible: _Eligible, isr: Brokers, leader: BrokerId, unclean: bool
+) -> _Eligible:
+    """What is left of ELR and last known ELR once the leader has its seat."""
+    if not request.elr_enabled:
+        return _Eligible((), ())
+    if request.track_last_known_leader and len(isr) >= request.min_isr:
+        return _Eligible((), ())
+    if not unclean:
+        if leader not in isr or leader not in eligible.elr:
+            return eligible
+        return eligible._replace(elr=tuple(broker for broker in eligible.elr if broker != leader))
+    if request.track_last_known_leader:
+        known = {*eligible.last_known_elr, *eligible.elr}.difference(isr)
+        return _Eligible((), tuple(sorted(known)))
+    return _Eligible((), ())
+
+
+def _change_last_known(
+    changes: dict[str, Any], state: PartitionState, request: ChangeRequest, last_known_elr: Brokers, leader: BrokerId
+) -> None:
+    """Last known ELR and last known leader, in the field in which the generation keeps each."""
+    loses_everyone = changes.get("isr") == ()
+    if not request.use_last_known_leader:
+        if last_known_elr != state.last_known_elr:
+            changes["last_known_elr"] = last_known_elr
+    elif request.elr_enabled:
+        if loses_everyone and state.last_known_elr != (state.leader,):
+            changes["last_known_elr"] = (state.leader,)
+        elif leader != NO_LEADER and state.last_known_elr:
+            changes["last_known_elr"] = ()
+    if request.track_last_known_leader:
+        last_known = state.last_known_leader
+        if leader != NO_LEADER:
+            last_known = NO_LEADER
+        elif loses_everyone:
+            last_known = state.isr[0] if state.leader == NO_LEADER else state.leader
+        if last_known != state.last_known_leader:
+            changes["last_known_leader"] = last_known
+
+
+def _change_assignment(changes: dict[str, Any], state: PartitionState, target: _Assignment) -> None:
+    if target.replicas != state.replicas:
+        changes["replicas"] = target.replicas
+    if target.removing != state.removing_replicas:
+        changes["removing_replicas"] = target.removing
+    if target.adding != state.adding_replicas:
+        changes["adding_replicas"] = target.adding
+
+
+def _change_recovery_state(
+    changes: dict[str, Any], state: PartitionState, request: ChangeRequest, unclean: bool
+) -> None:
+    """RECOVERING from an unclean election until the leader clears it; a clean election leaves it as it is (N13)."""
+    wanted = request.target_leader_recovery_state
+    if wanted is None or wanted == state.leader_recovery_state:
+        wanted = LeaderRecoveryState.RECOVERING if unclean else state.leader_recovery_state
+    if wanted != state.leader_recovery_state:
+        changes["leader_recovery_state"] = int(wanted)

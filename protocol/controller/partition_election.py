@@ -1,0 +1,66 @@
+"""Who leads: the election among the replicas of one partition, as a pure function.
+
+The order of choice (requirements E29, E31, K5; Kafka's partition change code of October 2024):
+
+1. a replica that holds every committed record: a member of the ISR or, only when the ISR is empty, of the ELR. The
+   present leader is kept while it qualifies; otherwise the first that qualifies in the order of the assignment. A
+   PREFERRED election asks the first replica of the assignment before the present leader;
+2. the last known leader, where the caller names one; an unclean choice;
+3. in an UNCLEAN election, the first acceptable replica of the assignment. The KIP asks for any (K6); Kafka takes the
+   order of the assignment, and so does this module: the same state always elects the same leader.
+
+Departure: the last known leader must be acceptable like everyone else. The code of that time elected it dead or alive
+(KAFKA-19522, requirement N33).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from protocol.ids import NO_LEADER, BrokerId
+
+
+class Election(Enum):
+    """What an election may do to find a leader."""
+
+    PREFERRED = "PREFERRED"
+    ONLINE = "ONLINE"
+    UNCLEAN = "UNCLEAN"
+
+
+class Elected(NamedTuple):
+    """The outcome: the leader (-1 if nobody may lead) and whether committed records may be missing from its log."""
+
+    leader: BrokerId
+    unclean: bool
+
+
+class Candidates(NamedTuple):
+    """Among whom to choose. `last_known_leader` is -1 where none may be elected."""
+
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    elr: tuple[BrokerId, ...]
+    present_leader: BrokerId
+    last_known_leader: BrokerId
+
+
+def elect(election: Election, candidates: Candidates, is_acceptable_leader: Callable[[BrokerId], bool]) -> Elected:
+    """The leader that this election gives the partition; it may be the present one."""
+    replicas = candidates.replicas
+    complete = candidates.isr or candidates.elr
+    present = candidates.present_leader
+    order = (*replicas[:1], present, *replicas[1:]) if election is Election.PREFERRED else (present, *replicas)
+    for broker in order:
+        if broker in complete and is_acceptable_leader(broker):
+            return Elected(broker, unclean=False)
+    last_known = candidates.last_known_leader
+    if last_known != NO_LEADER and is_acceptable_leader(last_known):
+        return Elected(last_known, unclean=True)
+    if election is Election.UNCLEAN:
+        for broker in replicas:
+            if is_acceptable_leader(broker):
+                return Elected(broker, unclean=True)
+    return Elected(NO_LEADER, unclean=False)

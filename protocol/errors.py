@@ -1,0 +1,84 @@
+"""Errors: what travels in answers (`ErrorCode`), and what is raised when the code itself is wrong.
+
+Wire errors are values: a handler returns one, and nothing is changed. Numbers are Kafka's (requirements G8, G31-G33).
+Exceptions are for two things only: bytes that are no message (`CodecError`), and a broken invariant of this program
+(`ProtocolInvariantError`), which must never be caught and carried on from.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Kafka's wire error codes, as far as this project uses them."""
+
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    STALE_BROKER_EPOCH = 77
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    INVALID_UPDATE_VERSION = 95
+    UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Answers after which a client refreshes its metadata and tries again."""
+
+
+class ProtocolError(Exception):
+    """Base of the exceptions of this package."""
+
+
+class CodecError(ProtocolError):
+    """Bytes that are not a message."""
+
+
+class UnknownMessageTypeError(CodecError):
+    """The bytes name a message type that does not exist here."""
+
+
+class MalformedMessageError(CodecError):
+    """The bytes are truncated, corrupted, or do not fit the type that they name."""
+
+
+class ProtocolInvariantError(ProtocolError):
+    """The program has reached a state that it must never reach."""
+
+
+class TransitionError(ProtocolInvariantError):
+    """A state machine was asked for a transition that its table does not have."""

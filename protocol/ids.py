@@ -1,0 +1,66 @@
+"""Names of things: typed ids and the constants that stand for "none".
+
+Brokers are numbered from 0, controllers from 1000, clients from 3000 (interfaces of the project, "Ids"). A node id is an
+`int`; the aliases below say which kind a signature wants. `NO_LEADER` is Kafka's -1; in a change record -2 means
+"unchanged" (requirements G22, N15).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+NodeId = int
+BrokerId = int
+Offset = int
+Epoch = int
+TimeMs = int
+TopicId = NewType("TopicId", str)
+"""Topic ids are opaque strings, unique for the life of a cluster, so that a recreated topic is another topic (N11)."""
+
+NO_LEADER = -1
+UNCHANGED_LEADER = -2
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+FIRST_CONTROLLER = 1000
+FIRST_CLIENT = 3000
+DRIVER = 9000
+"""The experiment itself, seen as a peer: it sends commands to clients and hears their outcomes."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition as users name it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition as brokers and the controller name it."""
+
+    topic_id: str
+    partition: int
+
+
+def is_broker(node: NodeId) -> bool:
+    return 0 <= node < FIRST_CONTROLLER
+
+
+def is_controller(node: NodeId) -> bool:
+    return FIRST_CONTROLLER <= node < FIRST_CLIENT
+
+
+def is_client(node: NodeId) -> bool:
+    return FIRST_CLIENT <= node < DRIVER
+
+
+def node_name(node: NodeId) -> str:
+    """The name under which logs, the dashboard and reports show a node: `broker-0`, `controller-1000`, `client-3000`."""
+    if is_broker(node):
+        return f"broker-{node}"
+    if is_controller(node):
+        return f"controller-{node}"
+    return "driver" if node == DRIVER else f"client-{node}"

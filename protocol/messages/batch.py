@@ -1,0 +1,28 @@
+"""Record batches: the unit that is produced, stored, replicated and consumed.
+
+The payload is opaque to brokers. Offsets are per record; a batch covers `base_offset .. base_offset + record_count - 1`. The leader stamps `base_offset` and
+`leader_epoch` when it appends (N1), followers store what they fetch unchanged.
+"""
+
+from __future__ import annotations
+
+from protocol.ids import Epoch, Offset
+from protocol.messages.base import Message
+
+
+class RecordBatch(Message):
+    """`record_count` records whose encoded form is `payload`."""
+
+    base_offset: Offset = 0
+    leader_epoch: Epoch = 0
+    record_count: int
+    payload: bytes
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset behind the last record."""
+        return self.base_offset + self.record_count
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.payload)

@@ -1,0 +1,131 @@
+"""Messages between brokers and controllers.
+
+Registration and heartbeats are KIP-631 with KIP-966's previous broker epoch (G23); AlterPartition is KIP-497 with the later names (G6-G8, B1-B24); the
+metadata fetch carries the controller's log to brokers, who are its observers. Every answer repeats the `correlation_id` of its request.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from protocol.errors import ErrorCode
+from protocol.ids import NO_EPOCH, NO_LEADER
+from protocol.messages.base import Message
+from protocol.messages.records import MetadataRecord
+
+
+class Request(Message):
+    """A message that is answered by one with the same correlation id."""
+
+    correlation_id: int
+
+
+class Response(Message):
+    """The answer to a request."""
+
+    correlation_id: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+class BrokerRegistrationRequest(Request):
+    """A new incarnation of a broker asks for its epoch. `previous_broker_epoch` is what its clean-shutdown file held, -1 without one (G23, E21)."""
+
+    CONTROL: ClassVar[bool] = True
+
+    broker_id: int
+    incarnation_id: str
+    previous_broker_epoch: int = NO_EPOCH
+    rack: str | None = None
+
+
+class BrokerRegistrationResponse(Response):
+    CONTROL: ClassVar[bool] = True
+
+    broker_epoch: int = NO_EPOCH
+
+
+class BrokerHeartbeatRequest(Request):
+    """Keeps a broker's session; `current_metadata_offset` is the offset behind the last record that it applied."""
+
+    CONTROL: ClassVar[bool] = True
+    RENEWAL: ClassVar[bool] = True
+
+    broker_id: int
+    broker_epoch: int
+    current_metadata_offset: int
+    want_fence: bool = False
+    want_shut_down: bool = False
+
+
+class BrokerHeartbeatResponse(Response):
+    CONTROL: ClassVar[bool] = True
+    RENEWAL: ClassVar[bool] = True
+
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+
+
+class MetadataFetchRequest(Message):
+    """A broker asks for the metadata log from `fetch_offset` on and means it as a standing wish: it is answered when there is more."""
+
+    RENEWAL: ClassVar[bool] = True
+
+    broker_id: int
+    fetch_offset: int
+
+
+class MetadataFetchResponse(Message):
+    """Committed records from `base_offset` on, in log order; `high_watermark` is the offset behind the last committed record."""
+
+    base_offset: int
+    records: tuple[MetadataRecord, ...]
+    high_watermark: int
+    controller_id: int
+
+
+class BrokerState(Message):
+    """A broker id with the epoch under which the sender knows it."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class PartitionIsrProposal(Message):
+    """One partition of an AlterPartition request."""
+
+    topic_id: str
+    partition_id: int
+    leader_epoch: int
+    partition_epoch: int
+    new_isr: tuple[BrokerState, ...]
+    leader_recovery_state: int = 0
+
+
+class AlterPartitionRequest(Request):
+    """A leader proposes new ISRs for any number of its partitions (B15)."""
+
+    CONTROL: ClassVar[bool] = True
+
+    broker_id: int
+    broker_epoch: int
+    partitions: tuple[PartitionIsrProposal, ...]
+
+
+class PartitionIsrResult(Message):
+    """The controller's answer for one partition: an error, or the state that is now committed."""
+
+    topic_id: str
+    partition_id: int
+    error: ErrorCode = ErrorCode.NONE
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    isr: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+    partition_epoch: int = 0
+
+
+class AlterPartitionResponse(Response):
+    CONTROL: ClassVar[bool] = True
+
+    partitions: tuple[PartitionIsrResult, ...] = ()

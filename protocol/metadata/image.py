@@ -1,0 +1,197 @@
+"""The cluster's metadata as its log tells it: brokers, topics, partitions, configs.
+
+An image changes in one way only, by `replay` of the next record of the metadata log; controller and brokers hold one each, and equal
+prefixes of the log give equal images. Since a partition's state and a broker's registration are immutable values, a change replaces a value in a
+dict and costs the same in a cluster of ten thousand partitions as in one of ten. What changed since the last look is kept in a `MetadataDelta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from protocol.config import CONFIGS, ClusterConfig, ConfigValue
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition
+from protocol.messages.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A broker's registration; `broker_epoch` is the offset of the record that made it."""
+
+    broker_id: BrokerId
+    broker_epoch: Epoch
+    incarnation_id: str
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    rack: str | None = None
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """A topic and its partitions by index."""
+
+    name: str
+    topic_id: str
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class MetadataDelta:
+    """What changed since the delta was last taken; insertion-ordered, so that iteration is deterministic."""
+
+    partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
+    deleted_topics: dict[str, TopicImage] = field(default_factory=dict)
+    brokers: dict[BrokerId, None] = field(default_factory=dict)
+    configs: dict[str | None, None] = field(default_factory=dict)
+
+
+class MetadataImage:
+    """See the module docstring. `next_offset` is the offset behind the last record replayed."""
+
+    def __init__(self, defaults: ClusterConfig) -> None:
+        self.defaults = defaults
+        self.next_offset: Offset = 0
+        self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        self.topics: dict[str, TopicImage] = {}
+        self.topic_ids: dict[str, str] = {}
+        self.configs: dict[str | None, dict[str, ConfigValue]] = {}
+        self._delta = MetadataDelta()
+
+    def take_delta(self) -> MetadataDelta:
+        """The changes since this was last called."""
+        delta, self._delta = self._delta, MetadataDelta()
+        return delta
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def is_active(self, broker_id: BrokerId) -> bool:
+        """Whether the broker is registered, unfenced and not shutting down: it may lead and be in an ISR (B6, E17)."""
+        registration = self.brokers.get(broker_id)
+        return registration is not None and not registration.fenced and not registration.in_controlled_shutdown
+
+    def broker_epoch(self, broker_id: BrokerId) -> Epoch | None:
+        registration = self.brokers.get(broker_id)
+        return None if registration is None else registration.broker_epoch
+
+    def partition(self, key: TopicIdPartition) -> PartitionState | None:
+        topic = self.topics.get(key.topic_id)
+        return None if topic is None else topic.partitions.get(key.partition)
+
+    def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
+        """All partitions, topics in order of creation."""
+        for topic in self.topics.values():
+            for index, state in topic.partitions.items():
+                yield TopicIdPartition(topic.topic_id, index), state
+
+    def topic_named(self, name: str) -> TopicImage | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def config(self, topic_id: str | None, name: str) -> ConfigValue:
+        """The value in force: the topic's override, else the cluster-wide dynamic value, else the static one."""
+        for scope in (topic_id, None):
+            overrides = self.configs.get(scope)
+            if overrides is not None and name in overrides:
+                return overrides[name]
+        return self.defaults.values[name]
+
+    def min_isr(self, topic_id: str, name: str, replica_count: int) -> int:
+        """Config `name` (min.insync.replicas) as it counts for a partition of `replica_count` replicas (E8, E9)."""
+        configured = int(self.config(topic_id, name))
+        return min(configured, replica_count) if self.defaults.features.effective_min_isr else configured
+
+    # -- replay --------------------------------------------------------------------------------------------------------
+
+    def replay(self, record: MetadataRecord) -> None:
+        """Applies the record at `next_offset`; ProtocolInvariantError where it does not fit what stands."""
+        handler = _REPLAY.get(type(record))
+        if handler is None:
+            raise ProtocolInvariantError(f"no replay for {type(record).__name__}")
+        handler(self, record)
+        self.next_offset += 1
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        self.brokers[record.broker_id] = BrokerRegistration(
+            record.broker_id,
+            record.broker_epoch,
+            record.incarnation_id,
+            record.fenced,
+            record.in_controlled_shutdown,
+            record.rack,
+        )
+        self._delta.brokers[record.broker_id] = None
+
+    def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
+        registration = self.brokers.get(record.broker_id)
+        if registration is None or registration.broker_epoch != record.broker_epoch:
+            raise ProtocolInvariantError(f"registration change for unknown broker {record.broker_id} at {record}")
+        changes: Mapping[str, bool | None] = {
+            "fenced": record.fenced,
+            "in_controlled_shutdown": record.in_controlled_shutdown,
+        }
+        self.brokers[record.broker_id] = replace(
+            registration, **{name: value for name, value in changes.items() if value is not None}
+        )
+        self._delta.brokers[record.broker_id] = None
+
+    def _add_topic(self, record: TopicRecord) -> None:
+        self.topics[record.topic_id] = TopicImage(record.name, record.topic_id)
+        self.topic_ids[record.name] = record.topic_id
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self.topics.pop(record.topic_id)
+        del self.topic_ids[topic.name]
+        self.configs.pop(record.topic_id, None)
+        self._delta.deleted_topics[record.topic_id] = topic
+
+    def _set_config(self, record: ConfigRecord) -> None:
+        overrides = self.configs.setdefault(record.topic_id, {})
+        if record.value is None:
+            overrides.pop(record.name, None)
+        else:
+            overrides[record.name] = CONFIGS[record.name].parse(record.value)
+        self._delta.configs[record.topic_id] = None
+
+    def _add_partition(self, record: PartitionRecord) -> None:
+        self.topics[record.topic_id].partitions[record.partition_id] = PartitionState(
+            replicas=record.replicas,
+            isr=record.isr,
+            elr=record.eligible_leader_replicas,
+            last_known_elr=record.last_known_elr,
+            adding_replicas=record.adding_replicas,
+            removing_replicas=record.removing_replicas,
+            leader=record.leader,
+            leader_recovery_state=LeaderRecoveryState(record.leader_recovery_state),
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            last_known_leader=record.last_known_leader,
+        )
+        self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
+
+    def _change_partition(self, record: PartitionChangeRecord) -> None:
+        partitions = self.topics[record.topic_id].partitions
+        partitions[record.partition_id] = replay_change(partitions[record.partition_id], record)
+        self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
+
+
+_REPLAY = {
+    RegisterBrokerRecord: MetadataImage._register_broker,
+    BrokerRegistrationChangeRecord: MetadataImage._change_registration,
+    TopicRecord: MetadataImage._add_topic,
+    RemoveTopicRecord: MetadataImage._remove_topic,
+    ConfigRecord: MetadataImage._set_config,
+    PartitionRecord: MetadataImage._add_partition,
+    PartitionChangeRecord: MetadataImage._change_partition,
+}

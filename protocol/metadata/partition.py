@@ -1,0 +1,75 @@
+"""The controller's state of one partition: who holds it, who is in sync, who may lead.
+
+The value is immutable: a change is a `PartitionChangeRecord` that is decided, appended to the metadata log and then replayed
+(decision: `controller/partition_change.py`; replay: `replay_change` here). `leader_epoch` rises with every change of leadership,
+`partition_epoch` with every change at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId, Epoch
+from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord
+
+
+class LeaderRecoveryState(IntEnum):
+    """KIP-704: whether the current leader was elected uncleanly and has not yet said that it has dealt with that (C11)."""
+
+    RECOVERED = 0
+    RECOVERING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as the controller sees it.
+
+    Order within `replicas` and `isr` carries meaning (the first replica is the preferred leader); within `elr` and
+    `last_known_elr` it does not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own first phase
+    keeps that broker in `last_known_elr` instead.
+    """
+
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    elr: tuple[BrokerId, ...] = ()
+    last_known_elr: tuple[BrokerId, ...] = ()
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    leader: BrokerId = NO_LEADER
+    leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+    leader_epoch: Epoch = 0
+    partition_epoch: Epoch = 0
+    last_known_leader: BrokerId = NO_LEADER
+
+
+def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
+    """min(min.insync.replicas, replication factor): a value above the replica count is accepted but not effective (E8, N31)."""
+    return min(min_insync_replicas, replica_count)
+
+
+def replay_change(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
+    """The state after a change record: fields that the record leaves out stay, the partition epoch rises by one.
+
+    The leader epoch rises with a record that names a leader, be it the same one or not; whether it should is the
+    decision's matter. A new ISR that reaches min ISR empties ELR and last known ELR because the record says so, not because of a rule here.
+    """
+    new_leader = record.leader != UNCHANGED_LEADER
+    recovery = state.leader_recovery_state
+    if record.leader_recovery_state != UNCHANGED_RECOVERY_STATE:
+        recovery = LeaderRecoveryState(record.leader_recovery_state)
+    return PartitionState(
+        replicas=state.replicas if record.replicas is None else record.replicas,
+        isr=state.isr if record.isr is None else record.isr,
+        elr=state.elr if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
+        last_known_elr=state.last_known_elr if record.last_known_elr is None else record.last_known_elr,
+        adding_replicas=state.adding_replicas if record.adding_replicas is None else record.adding_replicas,
+        removing_replicas=state.removing_replicas if record.removing_replicas is None else record.removing_replicas,
+        leader=record.leader if new_leader else state.leader,
+        leader_recovery_state=recovery,
+        leader_epoch=state.leader_epoch + 1 if new_leader else state.leader_epoch,
+        partition_epoch=state.partition_epoch + 1,
+        last_known_leader=(
+            state.last_known_leader if record.last_known_leader == UNCHANGED_LEADER else record.last_known_leader
+        ),
+    )

@@ -1,0 +1,304 @@
+"""The broker node: lifecycle with the controller, metadata fetch, and the replicas, behind the contract's three entry points.
+
+`lifecycle.py` says which states a broker passes through; this module sends what each state calls for. Registration is tried until the controller accepts it (a former incarnation may
+still have its session). From then on heartbeats go out every `broker.heartbeat.interval.ms`, and the metadata log is fetched from its start; the replicas see the first image when it
+includes this broker's own registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from protocol.broker.context import BrokerContext
+from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
+from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, Flusher
+from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
+from protocol.broker.leader import LAG_PREFIX, PRODUCE_TIMER, SILENT_PREFIX, LeaderSide
+from protocol.broker.lifecycle import (
+    CONTROLLED_SHUTDOWN_TIMEOUT_MS,
+    LifecycleEvent,
+    LifecycleState,
+    next_state,
+    take_clean_shutdown_epoch,
+    write_clean_shutdown_epoch,
+)
+from protocol.broker.replicas import ReplicaManager
+from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, REPLICA_FETCH_WAIT_MAX_MS, ClusterConfig
+from protocol.contract import Effect, Outbox, Storage
+from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.ids import NO_EPOCH, BrokerId, NodeId, TimeMs
+from protocol.messages.admin import MetadataRequest
+from protocol.messages.base import Message
+from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import (
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    MetadataFetchRequest,
+    MetadataFetchResponse,
+)
+from protocol.messages.data import ConsumeRequest, FetchRenewal, FetchRequest, FetchResponse, ProduceRequest
+from protocol.metadata.describe import describe_topic
+from protocol.metadata.image import MetadataImage
+
+HEARTBEAT_TIMER = "heartbeat"
+METADATA_TIMER = "metadata-fetch"
+SHUTDOWN_TIMER = "shutdown-timeout"
+
+
+class BrokerNode:
+    """One broker; see the module docstring. `rng` names its incarnations."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        controllers: Sequence[NodeId],
+        config: ClusterConfig,
+        storage: Storage,
+        rng: Random,
+        rack: str | None = None,
+    ) -> None:
+        self.node_id = broker_id
+        self.config = config
+        self.storage = storage
+        self.state = LifecycleState.NOT_RUNNING
+        self._controllers = tuple(controllers)
+        self._rng = rng
+        self._rack = rack
+        self._out = Outbox()
+        self._context = BrokerContext(
+            broker_id, config, MetadataImage(config), storage, self._out, controller_id=self._controllers[0]
+        )
+        self._flusher = Flusher(self._context)
+        self._isr = IsrManager(self._context)
+        self._leader = LeaderSide(self._context, self._flusher, self._isr)
+        self._fetcher = Fetcher(self._context, self._flusher)
+        self._replica_manager = ReplicaManager(self._context, self._flusher, self._leader, self._fetcher)
+        self._heartbeat_ms = config.int_value(BROKER_HEARTBEAT_INTERVAL_MS)
+        self._incarnation_id = ""
+        self._previous_epoch = NO_EPOCH
+        self._correlation_id = 0
+        self._published = False
+        self._handlers = {
+            BrokerRegistrationResponse: self._registered,
+            BrokerHeartbeatResponse: self._heartbeat_answered,
+            MetadataFetchResponse: self._metadata_fetched,
+            AlterPartitionResponse: self._alter_partition_answered,
+            FetchRequest: self._fetch,
+            FetchRenewal: self._fetch,
+            FetchResponse: self._fetched,
+            ProduceRequest: self._produce,
+            ConsumeRequest: self._consume,
+            MetadataRequest: self._describe,
+            ShutdownCommand: self._shut_down,
+        }
+
+    # -- what observers may ask ----------------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> BrokerContext:
+        """Replicas and image, for hosts and checkers to read; never to change."""
+        return self._context
+
+    def flush_all(self) -> None:
+        """An operator's wish: every log is written through to the disk."""
+        self._flusher.flush_all()
+
+    # -- contract ------------------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: TimeMs) -> list[Effect]:
+        self._previous_epoch = take_clean_shutdown_epoch(self.storage)
+        self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
+        self._move(LifecycleEvent.STARTED)
+        self._register(now_ms)
+        return self._finish(now_ms)
+
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise ProtocolInvariantError(f"broker {self.node_id} got {type(message).__name__} from {sender}")
+        if self.state is not LifecycleState.STOPPED:
+            handler(now_ms, sender, message)
+        return self._finish(now_ms)
+
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        if name == HEARTBEAT_TIMER:
+            self._beat(now_ms)
+        elif name == METADATA_TIMER:
+            self._fetch_metadata(now_ms)
+        elif name.startswith(FETCH_PREFIX):
+            self._fetcher.fire(name, now_ms)
+        elif name == ALTER_PARTITION_TIMER:
+            self._isr.fire(now_ms)
+        elif name == CHECKPOINT_TIMER:
+            self._flusher.write_checkpoint()
+        elif name.startswith(FLUSH_PREFIX):
+            self._flusher.fire_flush(name)
+        elif name.startswith(LAG_PREFIX):
+            self._leader.fire_lag(name, now_ms)
+        elif name.startswith(SILENT_PREFIX):
+            self._leader.fire_silent(name, now_ms)
+        elif name == PRODUCE_TIMER:
+            self._leader.fire_produce_timeout(now_ms)
+        elif name == SHUTDOWN_TIMER:
+            self._release()
+        else:
+            raise ProtocolInvariantError(f"broker {self.node_id} has no timer {name!r}")
+        return self._finish(now_ms)
+
+    def _finish(self, now_ms: TimeMs) -> list[Effect]:
+        if self.state is not LifecycleState.STOPPED:
+            self._leader.flush_answers()
+            self._fetcher.flush_wishes(now_ms)
+            self._isr.send_queued(now_ms)
+        return self._out.drain()
+
+    def _move(self, event: LifecycleEvent) -> None:
+        state = next_state(self.state, event)
+        if state is not self.state:
+            self.state = state
+            self._out.trace("broker_state", None, broker=self.node_id, state=state.value)
+
+    def _next_correlation_id(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+    # -- registration and heartbeats -----------------------------------------------------------------------------------
+
+    def _register(self, now_ms: TimeMs) -> None:
+        self._out.send(
+            self._context.controller_id,
+            BrokerRegistrationRequest(
+                correlation_id=self._next_correlation_id(),
+                broker_id=self.node_id,
+                incarnation_id=self._incarnation_id,
+                previous_broker_epoch=self._previous_epoch,
+                rack=self._rack,
+            ),
+        )
+        self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms // 4)
+
+    def _registered(self, now_ms: TimeMs, sender: NodeId, response: BrokerRegistrationResponse) -> None:
+        if self.state is not LifecycleState.REGISTERING or response.error is not ErrorCode.NONE:
+            return
+        self._context.broker_epoch = response.broker_epoch
+        self._context.controller_id = sender
+        self._move(LifecycleEvent.REGISTERED)
+        self._fetch_metadata(now_ms)
+        self._beat(now_ms)
+
+    def _beat(self, now_ms: TimeMs) -> None:
+        """The heartbeat timer is due, or something changed that the controller should know at once."""
+        if self.state is LifecycleState.REGISTERING:
+            self._register(now_ms)
+            return
+        if self.state in (LifecycleState.NOT_RUNNING, LifecycleState.STOPPED):
+            return
+        self._out.send(
+            self._context.controller_id,
+            BrokerHeartbeatRequest(
+                correlation_id=self._next_correlation_id(),
+                broker_id=self.node_id,
+                broker_epoch=self._context.broker_epoch,
+                current_metadata_offset=self._context.image.next_offset,
+                want_fence=not self._published,
+                want_shut_down=self.state is LifecycleState.SHUTTING_DOWN,
+            ),
+        )
+        self._set_heartbeat_timer(now_ms)
+
+    def _set_heartbeat_timer(self, now_ms: TimeMs) -> None:
+        idle_with = self._context.controller_id if self.state is LifecycleState.RUNNING else None
+        self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms, idle_with=idle_with)
+
+    def _heartbeat_answered(self, now_ms: TimeMs, sender: NodeId, response: BrokerHeartbeatResponse) -> None:
+        if self.state is LifecycleState.REGISTERING:
+            return
+        if response.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            self._lose_epoch(now_ms)
+        elif response.error is ErrorCode.NONE:
+            if response.should_shut_down and self.state is LifecycleState.SHUTTING_DOWN:
+                self._release()
+                return
+            before = self.state
+            self._move(LifecycleEvent.FENCED if response.is_fenced else LifecycleEvent.UNFENCED)
+            if self.state is not before:
+                self._set_heartbeat_timer(now_ms)
+
+    def _lose_epoch(self, now_ms: TimeMs) -> None:
+        """The controller does not know this epoch (any more): register again, without a claim to a clean past."""
+        self._move(LifecycleEvent.EPOCH_LOST)
+        if self.state is LifecycleState.REGISTERING:
+            self._previous_epoch = NO_EPOCH
+            self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
+            self._register(now_ms)
+
+    def _shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
+        if self.state is LifecycleState.SHUTTING_DOWN:
+            return
+        self._move(LifecycleEvent.SHUTDOWN_REQUESTED)
+        if self.state is LifecycleState.STOPPED:
+            self._out.exit()
+            return
+        self._out.set_timer(SHUTDOWN_TIMER, now_ms + CONTROLLED_SHUTDOWN_TIMEOUT_MS)
+        self._beat(now_ms)
+
+    def _release(self) -> None:
+        """The controller lets the broker go: flush everything, vouch for it, leave (E22)."""
+        self._flusher.flush_all()
+        write_clean_shutdown_epoch(self.storage, self._context.broker_epoch)
+        self._move(LifecycleEvent.RELEASED)
+        self._out.exit()
+
+    # -- metadata ------------------------------------------------------------------------------------------------------
+
+    def _fetch_metadata(self, now_ms: TimeMs) -> None:
+        if self.state in (LifecycleState.NOT_RUNNING, LifecycleState.STOPPED):
+            return
+        controller = self._context.controller_id
+        self._out.send(
+            controller, MetadataFetchRequest(broker_id=self.node_id, fetch_offset=self._context.image.next_offset)
+        )
+        wait_ms = self.config.int_value(REPLICA_FETCH_WAIT_MAX_MS)
+        self._out.set_timer(METADATA_TIMER, now_ms + wait_ms, idle_with=controller)
+
+    def _metadata_fetched(self, now_ms: TimeMs, sender: NodeId, response: MetadataFetchResponse) -> None:
+        image = self._context.image
+        if response.base_offset != image.next_offset or not response.records:
+            return
+        for record in response.records:
+            image.replay(record)
+        self._fetch_metadata(now_ms)
+        if image.next_offset < response.high_watermark or image.next_offset <= self._context.broker_epoch:
+            return
+        first = not self._published
+        if first:
+            self._published = True
+            self._replica_manager.remove_stale_logs()
+        self._replica_manager.apply(image.take_delta(), now_ms)
+        self._out.trace("metadata_published", None, broker=self.node_id, next_offset=image.next_offset)
+        if self.state is LifecycleState.CATCHING_UP:
+            self._beat(now_ms)
+
+    def _describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
+        self._out.send(sender, describe_topic(self._context.image, request))
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def _produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
+        self._leader.produce(sender, request, now_ms)
+
+    def _consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
+        self._leader.consume(sender, request)
+
+    def _fetch(self, now_ms: TimeMs, sender: NodeId, request: FetchRequest) -> None:
+        self._leader.fetch(sender, request, now_ms)
+
+    def _fetched(self, now_ms: TimeMs, sender: NodeId, response: FetchResponse) -> None:
+        self._fetcher.receive(sender, response, now_ms)
+
+    def _alter_partition_answered(self, now_ms: TimeMs, sender: NodeId, response: AlterPartitionResponse) -> None:
+        self._leader.alter_partition_answered(response, now_ms)

@@ -1,0 +1,275 @@
+"""The client node: does what an application with a Kafka client library would do, one command at a time or many at once.
+
+A produce finds the leader by asking every node of the bootstrap list for metadata (the newest leader epoch wins: a broker that is cut off may still think that it leads), sends its batch, and deals with the answer: done, failed for good, or refresh the metadata and try again. While an answer is outstanding, the
+client keeps an eye on the metadata; a batch is sent again only when the leader epoch has moved on, because the answer may then never come. Commands end with exactly one
+outcome, at the latest after `delivery.timeout.ms`: acknowledged, definitely failed, or unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocol.config import DELIVERY_TIMEOUT_MS, RETRY_BACKOFF_MS, ClusterConfig
+from protocol.contract import Effect, Outbox
+from protocol.errors import RETRIABLE, ErrorCode, ProtocolInvariantError
+from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, NodeId, TimeMs, TopicPartition
+from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse, PartitionMetadata
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    Command,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+)
+from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest, ProduceResponse
+
+WATCH_MS = 1_000
+"""How often a client that waits for an answer looks whether the leader has changed."""
+GATHER_MS = 50
+"""How long a client waits for the metadata of nodes that do not answer."""
+WATCH_PREFIX = "watch/"
+GATHER_PREFIX = "gather/"
+DEADLINE_PREFIX = "deadline/"
+
+
+@dataclass(slots=True)
+class _Task:
+    """A command under way. `sent_epoch` is the leader epoch of the attempt whose answer is outstanding, -1 if none is;
+    `awaited` the number of nodes that have not yet answered the metadata request, `found` the best answer so far."""
+
+    command: Command
+    driver: NodeId
+    request_id: int = -1
+    metadata_id: int = -1
+    sent_epoch: int = NO_EPOCH
+    awaited: int = 0
+    found: PartitionMetadata | None = None
+    may_be_applied: bool = False
+    last_error: ErrorCode = ErrorCode.REQUEST_TIMED_OUT
+    batches: list[RecordBatch] = field(default_factory=list)
+
+
+class ClientNode:
+    """A client; `brokers` and `controllers` are its bootstrap list."""
+
+    def __init__(
+        self, client_id: NodeId, brokers: Sequence[NodeId], controllers: Sequence[NodeId], config: ClusterConfig
+    ) -> None:
+        self.node_id = client_id
+        self._bootstrap = (*brokers, *controllers)
+        self._controllers = tuple(controllers)
+        self._out = Outbox()
+        self._delivery_ms = config.int_value(DELIVERY_TIMEOUT_MS)
+        self._backoff_ms = config.int_value(RETRY_BACKOFF_MS)
+        self._correlation_id = 0
+        self._tasks: dict[int, _Task] = {}
+        self._requests: dict[int, int] = {}
+
+    # -- contract ------------------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: TimeMs) -> list[Effect]:
+        return []
+
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        if isinstance(message, Command):
+            self._begin(now_ms, sender, message)
+        elif isinstance(message, MetadataResponse | ProduceResponse | ConsumeResponse | AdminResponse):
+            if isinstance(message, MetadataResponse):
+                command_id = self._requests.get(message.correlation_id)
+            else:
+                command_id = self._requests.pop(message.correlation_id, None)
+            task = None if command_id is None else self._tasks.get(command_id)
+            if task is not None:
+                self._answered(now_ms, task, message)
+        else:
+            raise ProtocolInvariantError(f"client {self.node_id} got {type(message).__name__} from {sender}")
+        return self._out.drain()
+
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        prefix, command_id = name.split("/")
+        task = self._tasks[int(command_id)]
+        if prefix + "/" == DEADLINE_PREFIX:
+            self._finish(task, task.last_error, unknown=task.may_be_applied)
+        elif prefix + "/" == GATHER_PREFIX:
+            self._leader_found(task)
+        else:
+            self._find_leader(now_ms, task)
+        return self._out.drain()
+
+    # -- one command ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, now_ms: TimeMs, driver: NodeId, command: Command) -> None:
+        task = _Task(command, driver)
+        self._tasks[command.command_id] = task
+        self._out.set_timer(f"{DEADLINE_PREFIX}{command.command_id}", now_ms + self._delivery_ms)
+        if isinstance(command, AdminCommand):
+            request = command.request.model_copy(update={"correlation_id": self._request_id(task)})
+            task.may_be_applied = True
+            self._out.send(self._controllers[0], request)
+        else:
+            self._find_leader(now_ms, task)
+
+    def _request_id(self, task: _Task) -> int:
+        self._correlation_id += 1
+        self._requests[self._correlation_id] = task.command.command_id
+        return self._correlation_id
+
+    def _find_leader(self, now_ms: TimeMs, task: _Task) -> None:
+        """Asks the bootstrap list who leads; comes again if nobody says."""
+        topic, _ = self._target(task)
+        command_id = task.command.command_id
+        self._requests.pop(task.metadata_id, None)
+        task.metadata_id = self._request_id(task)
+        task.found, task.awaited = None, len(self._bootstrap)
+        for node in self._bootstrap:
+            self._out.send(node, MetadataRequest(correlation_id=task.metadata_id, topic=topic))
+        self._out.set_timer(f"{GATHER_PREFIX}{command_id}", now_ms + GATHER_MS)
+        self._out.set_timer(f"{WATCH_PREFIX}{command_id}", now_ms + WATCH_MS)
+
+    def _target(self, task: _Task) -> tuple[str, int]:
+        command = task.command
+        if not isinstance(command, ProduceCommand | ConsumeCommand):
+            raise ProtocolInvariantError(f"{type(command).__name__} has no partition")
+        return command.topic, command.partition
+
+    def _answered(self, now_ms: TimeMs, task: _Task, message: Message) -> None:
+        if isinstance(message, MetadataResponse):
+            self._gathered(task, message)
+        elif isinstance(message, ProduceResponse):
+            self._produced(now_ms, task, message)
+        elif isinstance(message, ConsumeResponse):
+            self._consumed(now_ms, task, message)
+        elif isinstance(message, AdminResponse):
+            self._end(task)
+            outcome = AdminOutcome(
+                command_id=task.command.command_id, error=message.error, message=message.message
+            )
+            self._out.send(task.driver, outcome)
+
+    def _gathered(self, task: _Task, response: MetadataResponse) -> None:
+        """One node's metadata: kept if it knows of a newer leader epoch than the others."""
+        topic, index = self._target(task)
+        for found in (p for t in response.topics if t.name == topic for p in t.partitions if p.partition == index):
+            if task.found is None or found.leader_epoch > task.found.leader_epoch:
+                task.found = found
+        task.awaited -= 1
+        if task.awaited == 0:
+            self._out.cancel_timer(f"{GATHER_PREFIX}{task.command.command_id}")
+            self._leader_found(task)
+
+    def _leader_found(self, task: _Task) -> None:
+        """All have answered, or time is up: sends the attempt, unless there is no leader or it is the one already asked."""
+        found = task.found
+        if found is None:
+            task.last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif found.leader != NO_LEADER and found.leader_epoch > task.sent_epoch:
+            task.sent_epoch = found.leader_epoch
+            self._send(task, found.leader)
+
+    def _send(self, task: _Task, leader: NodeId) -> None:
+        command = task.command
+        self._requests.pop(task.request_id, None)
+        task.request_id = self._request_id(task)
+        if isinstance(command, ProduceCommand):
+            batch = RecordBatch(record_count=command.record_count, payload=command.payload)
+            task.may_be_applied = True
+            self._out.send(
+                leader,
+                ProduceRequest(
+                    correlation_id=task.request_id,
+                    topic=command.topic,
+                    partition=command.partition,
+                    acks=command.acks,
+                    batch=batch,
+                ),
+            )
+            if command.acks == 0:
+                self._finish(task, ErrorCode.NONE)
+        elif isinstance(command, ConsumeCommand):
+            offset = task.batches[-1].next_offset if task.batches else 0
+            self._out.send(
+                leader,
+                ConsumeRequest(
+                    correlation_id=task.request_id,
+                    topic=command.topic,
+                    partition=command.partition,
+                    fetch_offset=offset,
+                ),
+            )
+
+    def _produced(self, now_ms: TimeMs, task: _Task, response: ProduceResponse) -> None:
+        command = task.command
+        if not isinstance(command, ProduceCommand):
+            raise ProtocolInvariantError("a produce answer to no produce")
+        if response.error is ErrorCode.NONE:
+            self._finish(task, ErrorCode.NONE, response.base_offset)
+            return
+        task.last_error = response.error
+        task.may_be_applied = response.base_offset != NO_OFFSET
+        if response.error in command.final_errors or response.error not in RETRIABLE:
+            self._finish(task, response.error, unknown=task.may_be_applied)
+        else:
+            self._retry(now_ms, task)
+
+    def _consumed(self, now_ms: TimeMs, task: _Task, response: ConsumeResponse) -> None:
+        if response.error is not ErrorCode.NONE:
+            task.last_error = response.error
+            task.batches.clear()
+            self._retry(now_ms, task)
+            return
+        task.batches.extend(response.batches)
+        end = task.batches[-1].next_offset if task.batches else 0
+        if response.batches and end < response.high_watermark:
+            task.sent_epoch = NO_EPOCH
+            self._find_leader(now_ms, task)
+            return
+        self._end(task)
+        outcome = ConsumeOutcome(
+            command_id=task.command.command_id,
+            error=ErrorCode.NONE,
+            batches=tuple(task.batches),
+            high_watermark=response.high_watermark,
+        )
+        self._out.send(task.driver, outcome)
+
+    def _retry(self, now_ms: TimeMs, task: _Task) -> None:
+        task.sent_epoch = NO_EPOCH
+        self._out.set_timer(f"{WATCH_PREFIX}{task.command.command_id}", now_ms + self._backoff_ms)
+
+    def _finish(self, task: _Task, error: ErrorCode, base_offset: int = NO_OFFSET, unknown: bool = False) -> None:
+        command_id = task.command.command_id
+        self._end(task)
+        if isinstance(task.command, ProduceCommand):
+            name = TopicPartition(task.command.topic, task.command.partition)
+            self._out.trace(
+                "produced",
+                name,
+                command_id=command_id,
+                acks=task.command.acks,
+                error=error.name,
+                unknown=unknown,
+                base_offset=base_offset,
+            )
+            self._out.send(
+                task.driver,
+                ProduceOutcome(command_id=command_id, error=error, base_offset=base_offset, unknown=unknown),
+            )
+        elif isinstance(task.command, ConsumeCommand):
+            self._out.send(task.driver, ConsumeOutcome(command_id=command_id, error=error))
+        else:
+            self._out.send(
+                task.driver, AdminOutcome(command_id=command_id, error=error, message="no answer in time")
+            )
+
+    def _end(self, task: _Task) -> None:
+        command_id = task.command.command_id
+        del self._tasks[command_id]
+        self._requests = {request: owner for request, owner in self._requests.items() if owner != command_id}
+        self._out.cancel_timer(f"{WATCH_PREFIX}{command_id}")
+        self._out.cancel_timer(f"{GATHER_PREFIX}{command_id}")
+        self._out.cancel_timer(f"{DEADLINE_PREFIX}{command_id}")

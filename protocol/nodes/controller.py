@@ -1,0 +1,343 @@
+"""The controller node: one event at a time, decide, append, replay, answer.
+
+Every change takes the same way: a handler plans records against the present state, the records are appended to the metadata log and flushed, then replayed, then the request
+is answered and brokers with a standing metadata fetch are sent the news. Nothing is changed that is not in the log, so a restarted controller is where its
+log is. Sessions of brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import msgpack
+
+from protocol.config import BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, ClusterConfig
+from protocol.contract import Effect, Outbox, Storage
+from protocol.controller import alter_partition, brokers
+from protocol.controller.administration import plan
+from protocol.controller.context import ControllerState
+from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, next_control_state
+from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.ids import BrokerId, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import decode, encode
+from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    MetadataFetchRequest,
+    MetadataFetchResponse,
+    PartitionIsrProposal,
+    PartitionIsrResult,
+)
+from protocol.messages.records import MetadataRecord
+from protocol.metadata.describe import describe_topic
+from protocol.metadata.partition import PartitionState
+
+METADATA_LOG = "__cluster_metadata/0"
+SESSION_PREFIX = "session/"
+HEARTBEAT_TIMER = "heartbeat"
+_SCAN_BYTES = 8 * 1_048_576
+
+
+class ControllerNode:
+    """The active controller of a cluster; see the module docstring."""
+
+    def __init__(
+        self, controller_id: NodeId, controllers: Sequence[NodeId], config: ClusterConfig, storage: Storage, rng: Random
+    ) -> None:
+        self.node_id = controller_id
+        self.config = config
+        self.storage = storage
+        self.state = ControllerState(config)
+        self._out = Outbox()
+        self._log = storage.open_log(METADATA_LOG)
+        self._records: list[MetadataRecord] = []
+        self._session_ms = config.int_value(BROKER_SESSION_TIMEOUT_MS)
+        self._sessions: set[BrokerId] = set()
+        self._applied: dict[BrokerId, Offset] = {}
+        self._shutdown_offsets: dict[BrokerId, Offset] = {}
+        self._parked: dict[BrokerId, Offset] = {}
+
+    @property
+    def records(self) -> Sequence[MetadataRecord]:
+        """The metadata log, for checkers to read."""
+        return self._records
+
+    # -- contract ------------------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: TimeMs) -> list[Effect]:
+        offset = 0
+        while offset < self._log.end_offset:
+            for batch in self._log.read(offset, _SCAN_BYTES):
+                self._replay(unpack_records(batch.payload))
+                offset = batch.next_offset
+        for broker, registration in sorted(self.state.image.brokers.items()):
+            if not registration.fenced:
+                self._touch(broker, now_ms)
+        self._out.trace("controller_started", None, next_offset=self.state.image.next_offset)
+        return self._out.drain()
+
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        if isinstance(message, BrokerHeartbeatRequest):
+            self._heartbeat(now_ms, sender, message)
+        elif isinstance(message, MetadataFetchRequest):
+            self._fetch(sender, message)
+        elif isinstance(message, AlterPartitionRequest):
+            self._alter_partition(sender, message)
+        elif isinstance(message, BrokerRegistrationRequest):
+            self._register(now_ms, sender, message)
+        elif isinstance(message, AdminRequest):
+            self._administer(sender, message)
+        elif isinstance(message, MetadataRequest):
+            self._out.send(sender, describe_topic(self.state.image, message))
+        elif isinstance(message, ShutdownCommand):
+            self._out.exit()
+        else:
+            raise ProtocolInvariantError(f"controller {self.node_id} got {type(message).__name__} from {sender}")
+        self._answer_parked()
+        return self._out.drain()
+
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        if not name.startswith(SESSION_PREFIX):
+            raise ProtocolInvariantError(f"controller {self.node_id} has no timer {name!r}")
+        broker = int(name.removeprefix(SESSION_PREFIX))
+        self._sessions.discard(broker)
+        registration = self.state.image.brokers[broker]
+        if not registration.fenced:
+            self._out.trace("session_expired", None, broker=broker)
+            self._write(brokers.fence(self.state, broker, registration.broker_epoch))
+        self._answer_parked()
+        return self._out.drain()
+
+    # -- the one way to change anything --------------------------------------------------------------------------------
+
+    def _write(self, records: Sequence[MetadataRecord]) -> None:
+        """Appends, flushes and replays a batch of records, which thereby are committed."""
+        if not records:
+            return
+        self._log.append(
+            RecordBatch(
+                base_offset=self._log.end_offset,
+                leader_epoch=0,
+                record_count=len(records),
+                payload=pack_records(records),
+            )
+        )
+        self._log.flush()
+        for key in self._replay(records):
+            self._trace_partition(key)
+
+    def _replay(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
+        changed: dict[TopicIdPartition, None] = {}
+        for record in records:
+            delta = self.state.replay(record)
+            self._records.append(record)
+            changed.update(delta.partitions)
+            for broker in delta.brokers:
+                registration = self.state.image.brokers[broker]
+                self._out.trace(
+                    "broker_registration",
+                    None,
+                    broker=broker,
+                    broker_epoch=registration.broker_epoch,
+                    fenced=registration.fenced,
+                    in_controlled_shutdown=registration.in_controlled_shutdown,
+                )
+        return changed
+
+    def _trace_partition(self, key: TopicIdPartition) -> None:
+        state = self.state.image.partition(key)
+        if state is None:
+            return
+        name = TopicPartition(self.state.image.topics[key.topic_id].name, key.partition)
+        min_isr = self.state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
+        self._out.trace("partition", name, **partition_detail(state), min_isr=min_isr)
+
+    # -- brokers -------------------------------------------------------------------------------------------------------
+
+    def _touch(self, broker: BrokerId, now_ms: TimeMs) -> None:
+        """The broker has a session from now."""
+        self._sessions.add(broker)
+        self._out.set_timer(
+            f"{SESSION_PREFIX}{broker}", now_ms + self._session_ms, idle_with=broker, renewed_by=HEARTBEAT_TIMER
+        )
+
+    def _register(self, now_ms: TimeMs, sender: NodeId, request: BrokerRegistrationRequest) -> None:
+        broker = request.broker_id
+        known = self.state.image.brokers.get(broker)
+        error, epoch = ErrorCode.NONE, -1
+        if known is not None and known.incarnation_id == request.incarnation_id:
+            epoch = known.broker_epoch
+        elif known is not None and not known.fenced and broker in self._sessions:
+            error = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        else:
+            self._applied.pop(broker, None)
+            self._shutdown_offsets.pop(broker, None)
+            self._parked.pop(broker, None)
+            records = brokers.register(
+                self.state, broker, request.incarnation_id, request.previous_broker_epoch, request.rack
+            )
+            self._write(records)
+            epoch = self.state.image.brokers[broker].broker_epoch
+        self._out.send(
+            sender,
+            BrokerRegistrationResponse(correlation_id=request.correlation_id, error=error, broker_epoch=epoch),
+        )
+
+    def _heartbeat(self, now_ms: TimeMs, sender: NodeId, request: BrokerHeartbeatRequest) -> None:
+        broker = request.broker_id
+        registration = self.state.image.brokers.get(broker)
+        if registration is None or registration.broker_epoch != request.broker_epoch:
+            error = ErrorCode.BROKER_ID_NOT_REGISTERED if registration is None else ErrorCode.STALE_BROKER_EPOCH
+            self._out.send(sender, BrokerHeartbeatResponse(correlation_id=request.correlation_id, error=error))
+            return
+        self._applied[broker] = max(self._applied.get(broker, 0), request.current_metadata_offset)
+        state = self._control_state(broker)
+        target = next_control_state(
+            HeartbeatView(
+                state=state,
+                want_fence=request.want_fence,
+                want_shut_down=request.want_shut_down,
+                has_applied_registration=request.current_metadata_offset > registration.broker_epoch,
+                leads_partitions=self.state.has_leaderships(broker),
+                shutdown_offset=self._shutdown_offsets.get(broker),
+                lowest_active_offset=self._lowest_active_offset(broker),
+            )
+        )
+        if target is not state:
+            self._change_control_state(broker, registration.broker_epoch, target)
+        if not self.state.image.brokers[broker].fenced:
+            self._touch(broker, now_ms)
+        self._out.send(
+            sender,
+            BrokerHeartbeatResponse(
+                correlation_id=request.correlation_id,
+                is_caught_up=request.current_metadata_offset > registration.broker_epoch,
+                is_fenced=self.state.image.brokers[broker].fenced,
+                should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
+            ),
+        )
+
+    def _control_state(self, broker: BrokerId) -> BrokerControlState:
+        registration = self.state.image.brokers[broker]
+        if registration.fenced:
+            return BrokerControlState.FENCED
+        if registration.in_controlled_shutdown:
+            return BrokerControlState.CONTROLLED_SHUTDOWN
+        return BrokerControlState.UNFENCED
+
+    def _lowest_active_offset(self, but: BrokerId) -> Offset:
+        offsets = [
+            self._applied.get(broker, 0) for broker in self.state.image.brokers if broker != but and self.state.image.is_active(broker)
+        ]
+        return min(offsets, default=self.state.image.next_offset)
+
+    def _change_control_state(self, broker: BrokerId, epoch: int, target: BrokerControlState) -> None:
+        if target is BrokerControlState.UNFENCED:
+            self._write(brokers.unfence(self.state, broker, epoch))
+        elif target is BrokerControlState.CONTROLLED_SHUTDOWN:
+            self._write(brokers.begin_controlled_shutdown(self.state, broker, epoch))
+            self._shutdown_offsets[broker] = self.state.image.next_offset
+        elif not self.state.image.brokers[broker].fenced:
+            self._write(brokers.fence(self.state, broker, epoch))
+            self._sessions.discard(broker)
+            self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
+
+    # -- metadata fetch ------------------------------------------------------------------------------------------------
+
+    def _fetch(self, sender: NodeId, request: MetadataFetchRequest) -> None:
+        self._applied[request.broker_id] = max(self._applied.get(request.broker_id, 0), request.fetch_offset)
+        self._parked[sender] = request.fetch_offset
+
+    def _answer_parked(self) -> None:
+        """Sends the records behind their offset to all brokers whose fetch is parked."""
+        end = len(self._records)
+        for broker, offset in sorted(self._parked.items()):
+            if offset < end:
+                del self._parked[broker]
+                self._out.send(
+                    broker,
+                    MetadataFetchResponse(
+                        base_offset=offset,
+                        records=tuple(self._records[offset:]),
+                        high_watermark=end,
+                        controller_id=self.node_id,
+                    ),
+                )
+
+    # -- partitions and administration ---------------------------------------------------------------------------------
+
+    def _alter_partition(self, sender: NodeId, request: AlterPartitionRequest) -> None:
+        if self.state.image.broker_epoch(request.broker_id) != request.broker_epoch:
+            error = ErrorCode.STALE_BROKER_EPOCH
+            self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, error=error))
+            return
+        results = tuple(self._alter_one(request.broker_id, proposal) for proposal in request.partitions)
+        self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, partitions=results))
+
+    def _alter_one(self, leader: BrokerId, proposal: PartitionIsrProposal) -> PartitionIsrResult:
+        error = alter_partition.validate(self.state, leader, proposal)
+        if error is ErrorCode.NONE:
+            record = alter_partition.propose(self.state, proposal)
+            self._write([record] if record is not None else [])
+            state = self.state.image.topics[proposal.topic_id].partitions[proposal.partition_id]
+            if state.leader == leader:
+                return PartitionIsrResult(
+                    topic_id=proposal.topic_id,
+                    partition_id=proposal.partition_id,
+                    leader=state.leader,
+                    leader_epoch=state.leader_epoch,
+                    isr=state.isr,
+                    leader_recovery_state=int(state.leader_recovery_state),
+                    partition_epoch=state.partition_epoch,
+                )
+            error = ErrorCode.NEW_LEADER_ELECTED
+        return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
+
+    def _administer(self, sender: NodeId, request: AdminRequest) -> None:
+        outcome = plan(self.state, request)
+        self._write(outcome.records)
+        self._out.send(
+            sender,
+            AdminResponse(correlation_id=request.correlation_id, error=outcome.error, message=outcome.message),
+        )
+
+
+def partition_detail(state: PartitionState) -> dict[str, object]:
+    """A partition's state in the plain values of a trace event."""
+    return {
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "partition_epoch": state.partition_epoch,
+        "replicas": state.replicas,
+        "isr": state.isr,
+        "elr": state.elr,
+        "last_known_elr": state.last_known_elr,
+        "last_known_leader": state.last_known_leader,
+        "recovering": bool(state.leader_recovery_state),
+    }
+
+
+def pack_records(records: Sequence[MetadataRecord]) -> bytes:
+    """The payload of a metadata batch."""
+    packed: bytes = msgpack.packb([encode(record) for record in records])
+    return packed
+
+
+def unpack_records(payload: bytes) -> list[MetadataRecord]:
+    """The records of a metadata batch; MalformedMessageError where one is none."""
+    records = []
+    for frame in msgpack.unpackb(payload):
+        record = decode(frame)
+        if not isinstance(record, MetadataRecord):
+            raise ProtocolInvariantError(f"{type(record).__name__} in the metadata log")
+        records.append(record)
+    return records

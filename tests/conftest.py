@@ -1,0 +1,38 @@
+"""What holds for every test: the marker of its folder, the order of the kinds, and the citations of the checklist.
+
+A test in `tests/ray/` is marked `ray`, and so on for every folder in `KINDS`; nobody marks by hand. Kinds run in the
+order of `KINDS`, cheapest first, so that a broken rule shows before a cluster is started. A test elsewhere is an error.
+A process that outlives the run fails it (`tests/strays.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.strays import StrayGuard
+
+pytest_plugins = ["tests.requirements_plugin"]
+
+KINDS = ("house", "unit", "sim", "ray", "spark", "browser")
+TESTS = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(StrayGuard())
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a test file: the name of its folder under `tests/`. UsageError if that is no kind."""
+    folder = path.relative_to(TESTS).parts[0]
+    if folder not in KINDS:
+        raise pytest.UsageError(f"{path}: tests live in one of tests/{{{','.join(KINDS)}}}/")
+    return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(kind_of(item.path))
+    items.sort(key=lambda item: KINDS.index(kind_of(item.path)))

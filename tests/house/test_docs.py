@@ -1,0 +1,57 @@
+"""The documents speak of what is there: paths exist, dependencies are justified, trace events are explained."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
+
+_PATH = re.compile(r"(?:protocol|actors|experiments|tests|docs)/[\w./-]*\w")
+
+
+def traced_kinds() -> set[str]:
+    """The first argument of every `.trace("kind", ...)` in `protocol`."""
+    calls = (
+        node
+        for path in (ROOT / "protocol").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "trace"
+    )
+    kinds = (call.args[0] for call in calls if call.args)
+    return {kind.value for kind in kinds if isinstance(kind, ast.Constant) and isinstance(kind.value, str)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_exist(page: str) -> None:
+    named = set(_PATH.findall((ROOT / page).read_text(encoding="utf-8")))
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_every_dependency_has_its_line() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {Requirement(line).name for line in project["dependencies"] + project["optional-dependencies"]["dev"]}
+    cells = [
+        line.split("|")[1] for line in ARCHITECTURE.split("## Dependencies")[1].splitlines() if line.startswith("|")
+    ]
+    justified = {re.sub(r"[\[(].*", "", name).strip() for cell in cells for name in cell.split(",")}
+    assert names <= justified
+
+
+def test_trace_events_are_explained() -> None:
+    section = ARCHITECTURE.split("### Trace events")[1].split("\n## ")[0]
+    assert traced_kinds() <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_the_picture_needs_no_network() -> None:
+    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    assert set(re.findall(r"https?://[^\s\"']+", picture)) == {"http://www.w3.org/2000/svg"}
+    assert "href" not in picture

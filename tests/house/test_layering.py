@@ -1,0 +1,101 @@
+"""The imports of the three packages keep to the layering, and the walk that says so fires on what breaks it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.house.layering import imports, violations
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("protocol", "actors", "experiments")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_code_keeps_to_the_layering(package: str) -> None:
+    found = [
+        line
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line in violations(module_name(path), path.read_text(), is_package=path.name == "__init__.py")
+    ]
+    assert found == []
+
+
+BAD = [
+    ("protocol.ids", "import time"),
+    ("protocol.ids", "def f():\n    from datetime import datetime"),
+    ("protocol.log.epochs", "import asyncio"),
+    ("protocol.log.epochs", "import os.path"),
+    ("protocol.log.epochs", "import socket, json"),
+    ("protocol.log.epochs", "from concurrent.futures import Future"),
+    ("protocol.nodes.broker", "import ray"),
+    ("protocol.nodes.broker", "from pyspark.sql import Row"),
+    ("protocol.nodes.broker", "import numpy"),
+    ("protocol.nodes.broker", "import actors.host"),
+    ("protocol.nodes.broker", "from experiments import durations"),
+    ("protocol.nodes.broker", "import random\nrandom.choice([1])"),
+    ("protocol.nodes.broker", "from random import shuffle"),
+    ("protocol.nodes.broker", "import random as dice"),
+    ("protocol.nodes.broker", "open('x')"),
+    ("protocol.errors", "from protocol.messages import base"),
+    ("protocol.messages.base", "from protocol import contract"),
+    ("protocol.contract", "from protocol.log import epochs"),
+    ("protocol.log.epochs", "from protocol.metadata import image"),
+    ("protocol.controller.topics", "from protocol.broker.isr import Isr"),
+    ("protocol.broker.isr", "from ..controller import topics"),
+    ("protocol.quorum", "from protocol.nodes import controller"),
+    ("protocol.metadata", "import protocol.quorum.voters"),
+    ("protocol.other", "import protocol.ids"),
+    ("actors.host", "from experiments.errors import InputError"),
+    ("actors.host", "import pyspark"),
+    ("actors.host", "import pandas"),
+    ("experiments.sim.host", "from actors import transport"),
+    ("experiments.ray_session", "from actors import transport"),
+    ("experiments.sweep", "import pyspark"),
+    ("experiments.sweep", "import tests.helpers"),
+    ("experiments.sweep", "import flask"),
+]
+
+GOOD = [
+    ("protocol.config", "from protocol.ids import BrokerId\nfrom protocol.errors import ErrorCode"),
+    ("protocol.messages.base", "import msgpack\nfrom pydantic import BaseModel\nfrom ..ids import BrokerId"),
+    ("protocol.nodes.broker", "from protocol.broker import isr\nfrom protocol.recovery import ranking"),
+    ("protocol.nodes.broker", "import random\ndef f(dice: random.Random) -> float:\n    return dice.random()"),
+    ("protocol.controller.topics", "from protocol.controller.partition_change import decide\nfrom . import brokers"),
+    ("actors.host", "import ray, os, asyncio\nfrom protocol.nodes import broker"),
+    ("experiments.ray_engine", "from actors import cluster"),
+    ("experiments.ray.engine", "from actors import cluster"),
+    ("experiments.spark.session", "from pyspark.sql import SparkSession"),
+    ("experiments.sweep", "import ray\nimport pyarrow.parquet\nfrom protocol import ids"),
+]
+
+
+@pytest.mark.parametrize(("module", "source"), BAD, ids=[f"{module}: {source}" for module, source in BAD])
+def test_fires_on_an_import_that_is_not_allowed(module: str, source: str) -> None:
+    assert len(violations(module, source)) == 1
+
+
+@pytest.mark.parametrize(("module", "source"), GOOD, ids=[module for module, _ in GOOD])
+def test_is_silent_on_what_is_allowed(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "source", "target"),
+    [
+        ("a.b.c", False, "from . import x", "a.b.x"),
+        ("a.b.c", False, "from ..y import x", "a.y.x"),
+        ("a.b", True, "from . import x", "a.b.x"),
+        ("a.b", True, "from ..y import x", "a.y.x"),
+        ("a.b", True, "from .y import x", "a.b.y.x"),
+    ],
+)
+def test_relative_imports_are_resolved(module: str, is_package: bool, source: str, target: str) -> None:
+    assert [name for _, name in imports(module, ast.parse(source), is_package=is_package)] == [target]

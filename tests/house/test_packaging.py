@@ -1,0 +1,79 @@
+"""The lock is whole and names no host, dependencies are bounded, and a built wheel holds all that the command needs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DECLARED = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+LOCK = (ROOT / "requirements.lock").read_text()
+PACKAGES = ("protocol", "actors", "experiments")
+DATA = {".yaml", ".j2", ".css"}
+
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;\\]+)(?P<rest>.*(?:\n    (?:--hash|#).*)*)", re.MULTILINE)
+
+
+def pins() -> dict[str, list[str]]:
+    """Canonical name -> locked versions (one per environment marker)."""
+    versions: dict[str, list[str]] = {}
+    for pin in _PIN.finditer(LOCK):
+        versions.setdefault(canonicalize_name(pin[1]), []).append(pin[2])
+    return versions
+
+
+@pytest.mark.parametrize("requirement", DECLARED, ids=str)
+def test_a_dependency_is_bounded_and_locked_within_its_bounds(requirement: Requirement) -> None:
+    assert {">=", "<"} <= {bound.operator for bound in requirement.specifier}
+    locked = pins()[canonicalize_name(requirement.name)]
+    assert all(requirement.specifier.contains(version) for version in locked)
+
+
+def test_every_pin_is_hashed() -> None:
+    assert len(pins()) > len(DECLARED)
+    assert [pin[1] for pin in _PIN.finditer(LOCK) if "--hash=sha256:" not in pin["rest"]] == []
+
+
+@pytest.mark.parametrize("word", ["://", "index-url", "find-links", "trusted-host", " @ ", "file:"])
+def test_the_lock_names_no_host(word: str) -> None:
+    assert word not in LOCK
+
+
+def test_no_other_lock_lies_beside_it() -> None:
+    assert not (ROOT / "uv.lock").exists()
+
+
+def test_the_command_is_there() -> None:
+    module, _, function = PROJECT["scripts"]["isray"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_python_bound_is_the_one_that_make_checks() -> None:
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text()
+
+
+def test_the_wheel_holds_modules_and_data_and_nothing_else(tmp_path: Path) -> None:
+    source, ignore = tmp_path / "source", shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, source / package, ignore=ignore)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "tests", source / "tests", ignore=ignore)
+    script = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", script], cwd=source, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("isray-*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = (path for package in PACKAGES for path in (source / package).rglob("*"))
+    assert held == {str(path.relative_to(source)) for path in files if path.suffix in DATA | {".py"}}

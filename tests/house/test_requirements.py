@@ -1,0 +1,58 @@
+"""The checklist is whole, citations are checked at collection, and the report counts what is cited."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.requirements_plugin import CHECKLIST, read_checklist
+from tests.requirements_report import summarise
+
+pytest_plugins = ["pytester"]
+
+COUNTS = dict(zip("ABCDEFGHIJKLMN", (55, 24, 12, 35, 36, 30, 34, 15, 10, 19, 18, 21, 87, 37), strict=True))
+SMALL = "## A. First\n- A1 one\n- A2 two\nHeading\n- A3 three\n## B. Second\n- B1 one\n"
+
+
+def test_the_checklist_has_all_items_in_their_sections() -> None:
+    checklist = read_checklist(CHECKLIST.read_text(encoding="utf-8"))
+    counts = {letter: sum(item[0] == letter for item in checklist.items) for letter in checklist.sections}
+    assert counts == COUNTS
+    for letter, count in COUNTS.items():
+        assert [item for item in checklist.items if item[0] == letter] == [f"{letter}{n}" for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("text", ["- A1 one\n", "## A. x\n- B1 one\n", "## A. x\n- A1 one\n- A1 two\n"])
+def test_a_damaged_checklist_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"section|twice"):
+        read_checklist(text)
+
+
+def test_report_counts_by_section() -> None:
+    report = summarise(read_checklist(SMALL), {"A2": ["t::b", "t::a", "t::a"], "B1": ["t::a"]})
+    assert (report["items"], report["covered"], report["open"]) == (4, 2, 2)
+    assert report["sections"] == [
+        {"section": "A", "title": "First", "items": 3, "covered": {"A2": ["t::a", "t::b"]}, "open": ["A1", "A3"]},
+        {"section": "B", "title": "Second", "items": 1, "covered": {"B1": ["t::a"]}, "open": []},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mark", "complaint"),
+    [
+        ("covers('E13', 'M1')", None),
+        ("covers('E13', 'E99')", "*test_it*covers unknown item 'E99'*"),
+        ("covers('0.1')", "*covers unknown item '0.1'*"),
+        ("covers()", "*covers takes items*"),
+        ("covers", "*covers takes items*"),
+        ("cover('E13')", "*'cover' not found in `markers`*"),
+    ],
+)
+def test_citations_are_checked_at_collection(pytester: pytest.Pytester, mark: str, complaint: str | None) -> None:
+    pytester.makeini("[pytest]\nmarkers = covers(*items): cites\naddopts = --strict-markers\n")
+    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{mark}\ndef test_it():\n    assert False, 'must not run'\n")
+    result = pytester.runpytest("--collect-only", "-p", "tests.requirements_plugin")
+    if complaint is None:
+        assert result.ret == pytest.ExitCode.OK
+    else:
+        assert result.ret != pytest.ExitCode.OK
+        assert complaint.strip("*").split("*")[-1] in result.stdout.str() + result.stderr.str()

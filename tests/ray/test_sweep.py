@@ -1,0 +1,117 @@
+"""The sweep on a private Ray cluster: complete, resumable, the same whatever happens, and gone when it is over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from experiments.batch import TrialFailed
+from experiments.errors import InputError
+from experiments.output import committed_batches
+from experiments.ray_session import ray_session
+from experiments.studies.loader import study_from
+from experiments.studies.model import CellParameters, Study
+from experiments.sweep import check_complete, sweep
+from experiments.trace_schema import TrialResult
+from tests.spark.fake_trial import fake_trial
+
+ROOT = Path(__file__).parent.parent.parent
+RAW = {"name": "s", "seed": 3, "trials": 16, "duration": "1h", "sweep": {"min_insync_replicas": [1, 2]}}
+
+INTERRUPTED = f"""
+import os, signal, sys
+from pathlib import Path
+import experiments.sweep as module
+from experiments.studies.loader import study_from
+from tests.spark.fake_trial import fake_trial
+commit = module.write_batch
+def commit_and_be_told_to_stop(*arguments):
+    commit(*arguments)
+    os.kill(os.getpid(), int(sys.argv[2]))
+module.write_batch = commit_and_be_told_to_stop
+module.sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial)
+"""
+
+
+def study() -> Study:
+    return study_from(RAW, "s.yaml")
+
+
+def second_cell_fails(parameters: CellParameters, seed: int) -> TrialResult:
+    if parameters.min_insync_replicas == 2:
+        raise ValueError("a defect")
+    return fake_trial(parameters, seed)
+
+
+def all_trials(out: Path) -> pa.Table:
+    return pa.concat_tables(committed_batches(out, study()).values()).sort_by(
+        [("cell", "ascending"), ("trial", "ascending")]
+    )
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("reference")
+    assert sweep(study(), out, fake_trial, quiet=True) == 32
+    return out
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Ray's sockets need a short path."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def command_lines() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def test_a_sweep_is_complete_and_running_it_again_does_nothing(reference: Path) -> None:
+    check_complete(study(), reference)
+    table = all_trials(reference)
+    assert table["trial"].to_pylist() == [*range(16), *range(16)]
+    assert len(set(table["seed"].to_pylist())) == 32
+    assert sweep(study(), reference, fake_trial, quiet=True) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_sweep_leaves_no_process_and_resumes_to_the_same_trials(
+    reference: Path, tmp_path: Path, short_folder: Path, number: int
+) -> None:
+    environment = os.environ | {"TMPDIR": str(short_folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), str(int(number))]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode in (128 + number, -number), ended.stderr
+    assert not [line for line in command_lines() if str(short_folder).encode() in line]
+    assert not list(short_folder.iterdir())
+    with pytest.raises(InputError, match="missing"):
+        check_complete(study(), tmp_path)
+    assert 0 < sweep(study(), tmp_path, fake_trial, quiet=True) < 32
+    assert all_trials(tmp_path).equals(all_trials(reference))
+
+
+def test_a_failing_trial_ends_the_sweep_and_what_was_finished_stays(reference: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrialFailed, match="a defect"):
+        sweep(study(), tmp_path, second_cell_fails, quiet=True)
+    assert sweep(study(), tmp_path, fake_trial, quiet=True) > 0
+    assert all_trials(tmp_path).equals(all_trials(reference))
+
+
+def test_a_cluster_that_does_not_answer_is_wrong_input() -> None:
+    with pytest.raises(InputError, match="--address"), ray_session("not an address"):
+        pass

@@ -1,0 +1,86 @@
+"""`make requirements`: which items of docs/requirements.md some test cites, and which are open, by section.
+
+Collects the tests without running them. Standard output holds the report and nothing else. With `--json` it is one
+document, counts at the top: `{items, covered, open, sections: [{section, title, items, covered: {item: [test]}, open:
+[item]}]}`. Exit code 1 if the tests cannot be collected; standard error then says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pytest
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tests.requirements_plugin import CHECKLIST, Checklist, cited, read_checklist
+
+Citations = Mapping[str, list[str]]
+
+
+class Collector:
+    """A pytest plugin that keeps which test cites which item."""
+
+    def __init__(self) -> None:
+        self.citations: dict[str, list[str]] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for test in session.items:
+            for item in cited(test):
+                self.citations.setdefault(item, []).append(test.nodeid)
+
+
+def collect(arguments: list[str]) -> Citations:
+    """Item -> ids of the tests that cite it; leaves with exit code 1, and pytest's own words, if collection fails."""
+    collector = Collector()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = pytest.main(["--collect-only", "-qq", *arguments], plugins=[collector])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        print(said.getvalue(), file=sys.stderr)
+        raise typer.Exit(1)
+    return collector.citations
+
+
+def summarise(checklist: Checklist, citations: Citations) -> dict[str, Any]:
+    """The report as the JSON document that the module's docstring describes."""
+    sections = []
+    for letter, title in checklist.sections.items():
+        items = [item for item in checklist.items if item[0] == letter]
+        covered = {item: sorted(set(citations[item])) for item in items if item in citations}
+        still_open = [item for item in items if item not in citations]
+        sections.append(
+            {"section": letter, "title": title, "items": len(items), "covered": covered, "open": still_open}
+        )
+    covered_count = sum(len(section["covered"]) for section in sections)
+    total = len(checklist.items)
+    return {"items": total, "covered": covered_count, "open": total - covered_count, "sections": sections}
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    for section in report["sections"]:
+        count = f"{len(section['covered'])} of {section['items']} covered"
+        console.print(f"[bold]{section['section']}. {escape(section['title'])}[/bold]: {count}")
+        for name in ("covered", "open"):
+            if section[name]:
+                console.print(f"  {name:8}{' '.join(section[name])}", soft_wrap=True)
+    console.print(f"{report['covered']} of {report['items']} items covered, {report['open']} open")
+
+
+def main(as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False) -> None:
+    """Covered and open items of the requirements checklist."""
+    checklist = read_checklist(CHECKLIST.read_text(encoding="utf-8"))
+    report = summarise(checklist, collect(["tests"]))
+    if as_json:
+        print(json.dumps(report))
+    else:
+        show(report, Console(highlight=False))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,62 @@
+"""`isray study run` from end to end, with a trial that needs no protocol: what it prints, where, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.study import app
+from experiments.errors import InputError
+from tests.spark.fake_trial import fake_trial
+
+STUDY = """
+name: small
+trials: 6
+duration: 1h
+sweep: {generation: [kip-497, kip-966]}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(sys.modules, "experiments.trial", SimpleNamespace(run_trial=fake_trial))
+    path = tmp_path / "small.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+def test_run_prints_one_document_and_a_rerun_prints_the_table(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    document = json.loads(CliRunner().invoke(app, ["run", str(file), "--out", str(out), "--json"]).stdout)
+    assert set(document) == {"out", "report", "cells"}
+    assert document["cells"] == json.loads((out / "gold" / "cells.json").read_text())
+    assert Path(document["report"]).read_text().startswith("<!DOCTYPE html>")
+    again = CliRunner().invoke(app, ["run", str(file), "--out", str(out)])
+    assert again.exit_code == 0
+    assert "kip-966" in again.stdout
+    assert again.stdout.strip().endswith(f"report: {out / 'report.html'}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [(["--engine", "ray"], "--engine"), (["--trials", "0"], "--trials"), (["--address", "nobody"], "--address")],
+)
+def test_wrong_options_are_wrong_input_and_leave_nothing_to_resume(
+    file: Path, tmp_path: Path, arguments: list[str], field: str
+) -> None:
+    result = CliRunner().invoke(app, ["sweep", str(file), "--out", str(tmp_path / "out"), *arguments])
+    assert isinstance(result.exception, InputError)
+    assert result.exception.source == field
+    assert not list(tmp_path.glob("out/trials/*"))
+
+
+@pytest.mark.parametrize("command", ["analyze", "report"])
+def test_a_directory_without_a_study_is_wrong_input(command: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [command, str(tmp_path)])
+    assert isinstance(result.exception, InputError)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,45 @@
+"""Distributions have the mean they are given, whatever their kind."""
+
+from __future__ import annotations
+
+import statistics
+from random import Random
+
+import pytest
+from pydantic import ValidationError
+
+from experiments.studies.model import CellParameters, Distribution
+
+DRAWS = 20_000
+
+
+@pytest.mark.parametrize(
+    ("dist", "shape", "relative_spread"),
+    [
+        ("exponential", None, 1.0),
+        ("weibull", 0.7, 1.462),
+        ("weibull", 2.0, 0.523),
+        ("lognormal", 0.5, 0.533),
+        ("constant", None, 0),
+    ],
+)
+def test_the_mean_and_spread_of_draws_are_those_of_the_distribution(
+    dist: str, shape: float | None, relative_spread: float
+) -> None:
+    random = Random(1)
+    distribution = Distribution(dist=dist, mean_ms=1_000_000, shape=shape)
+    draws = [distribution.sample_ms(random) for _ in range(DRAWS)]
+    assert statistics.fmean(draws) == pytest.approx(1_000_000, rel=0.04)
+    assert statistics.pstdev(draws) == pytest.approx(relative_spread * 1_000_000, rel=0.06)
+
+
+def test_draws_are_whole_and_positive_and_follow_the_seed() -> None:
+    distribution = Distribution(mean_ms=1)
+    draws = [[distribution.sample_ms(random) for _ in range(50)] for random in (Random(3), Random(3), Random(4))]
+    assert all(isinstance(draw, int) and draw >= 1 for draw in draws[0])
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_more_replicas_than_brokers_is_no_cell() -> None:
+    with pytest.raises(ValidationError, match="replication_factor 3 on 2 brokers"):
+        CellParameters(brokers=2)
