@@ -1,6 +1,7 @@
 """Time as a host needs it: the cluster's milliseconds, and calls that are due at one of them.
 
-All nodes of a cluster count from the same wall-clock moment; from a node's birth on its time follows the monotonic clock, so that it never runs backwards within a life.
+All nodes of a cluster count from the same wall-clock moment; from a node's birth on its time follows the monotonic
+clock, so that it never runs backwards within a life.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """A cluster of node actors on a Ray that is connected already: placement, lives, links, and its end.
 
-Placement: brokers and controllers have a placement group each, with one small bundle per node, spread strictly where there are as many Ray nodes as members and as well as possible
-elsewhere. A bundle stays where it is, so a restarted node finds its directory again. Directories lie in a folder of the run on every machine; if a machine is lost for good, Ray moves its bundles,
-and their nodes start with empty disks there.
+Placement: brokers and controllers have a placement group each, with one small bundle per node, spread strictly where
+there are as many Ray nodes as members and as well as possible elsewhere. A bundle stays where it is, so a restarted
+node finds its directory again. Directories lie in a folder of the run on every machine; if a machine is lost for good,
+Ray moves its bundles, and their nodes start with empty disks there.
 
-Names live in a Ray namespace of the run, so clusters do not see each other. Actors and placement groups belong to the job that made them: if this process dies without `close`, Ray ends them.
+Names live in a Ray namespace of the run, so clusters do not see each other. Actors and placement groups belong to the
+job that made them: if this process dies without `close`, Ray ends them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayActorError
@@ -28,7 +30,7 @@ from actors.nodes import NodePlan, Report, actor_class
 from actors.storage import LossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
-from protocol.ids import DRIVER, NodeId, is_broker, is_client, is_controller, node_name
+from protocol.ids import DRIVER, NodeId, TopicPartition, is_broker, is_client, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 
@@ -39,6 +41,13 @@ ORDER_TIMEOUT_S = 10.0
 """How long an order to a node may take before the node counts as unreachable."""
 _RETRY_S = 0.02
 
+Order = Literal["pause", "resume", "flush"]
+
+
+def is_connected() -> bool:
+    """Whether this process is connected to a Ray cluster."""
+    return ray.is_initialized()
+
 
 class PlacementError(RuntimeError):
     """The Ray cluster has no room for the nodes."""
@@ -48,13 +57,24 @@ class NodeNotRunningError(RuntimeError):
     """An order was given to a node that does not run."""
 
 
+class NodeFailedError(RuntimeError):
+    """A node broke, or could not be made: the program is wrong, or the node's disk is damaged."""
+
+    def __init__(self, node: NodeId, what: str) -> None:
+        super().__init__(f"{node_name(node)} failed: {what}")
+
+
 @dataclass(slots=True)
 class _Member:
-    """One node: where it is placed, its present actor (None while it does not run), and what its last crash takes from its disk at the next start."""
+    """One node: where it is placed, its present actor (None while it does not run) with the poll that is under way and
+    the version that the last one gave (-1: none in this life), and what its last crash takes from its disk at the next
+    start."""
 
     strategy: PlacementGroupSchedulingStrategy
     actor: Any = None
     life: int = 0
+    poll: Any = None
+    version: int = -1
     loss_kind: LossKind = "none"
     loss_count: int = 0
 
@@ -93,8 +113,8 @@ class ActorCluster:
 
     def _place(self, nodes: Sequence[NodeId]) -> None:
         """One bundle for each of some nodes, as far from each other as they may be."""
-        hosts = sum(1 for host in ray.nodes() if host["Alive"] and host["Resources"].get("CPU", 0) > 0)
-        strategy = "STRICT_SPREAD" if hosts >= len(nodes) else "SPREAD"
+        hosts = [host for host in _machines() if host["Resources"].get("CPU", 0) > 0]
+        strategy = "STRICT_SPREAD" if len(hosts) >= len(nodes) else "SPREAD"
         group = placement_group([{"CPU": CPU_SHARE} for _ in nodes], strategy=strategy)
         self._groups.append(group)
         if not group.wait(PLACEMENT_TIMEOUT_S):
@@ -118,6 +138,7 @@ class ActorCluster:
             "scheduling_strategy": member.strategy,
         }
         member.actor = _when_name_is_free(lambda: actor_class(node).options(**options).remote(plan))
+        member.poll, member.version = None, -1
         member.loss_kind, member.loss_count = "none", 0
 
     def _plan(self, node: NodeId, member: _Member) -> NodePlan:
@@ -138,21 +159,22 @@ class ActorCluster:
             cut_from=cut_from,
         )
 
-    def crash(self, node: NodeId, kind: LossKind, count: int) -> Report | None:
-        """SIGKILLs a node. What it had seen until then, None where it could not be asked any more. The loss is taken from its disk when it starts again."""
+    def crash(self, node: NodeId, kind: LossKind, count: int) -> list[Report]:
+        """SIGKILLs a node. What it had to say until then, nothing where it could not be asked any more. The loss is
+        taken from its disk when it starts again."""
         member = self._running(node)
+        halted = member.actor.halt.remote()
+        asked = [halted] if member.poll is None else [member.poll, halted]
+        ray.wait(asked, num_returns=len(asked), timeout=ORDER_TIMEOUT_S)
+        last = [] if member.poll is None else self._collect(node, member)
+        if member.actor is not None:
+            member.poll = halted
+            last += self._collect(node, member)
         actor, member.actor = member.actor, None
         member.loss_kind, member.loss_count = kind, count
-        halted = actor.halt.remote()
-        report = None
-        if ray.wait([halted], timeout=ORDER_TIMEOUT_S)[0]:
-            try:
-                report = ray.get(halted)
-            except RayActorError:
-                return None
-        if not ray.wait([actor.kill_self.remote()], timeout=ORDER_TIMEOUT_S)[0]:
+        if actor is not None and not ray.wait([actor.kill_self.remote()], timeout=ORDER_TIMEOUT_S)[0]:
             ray.kill(actor)
-        return report
+        return last
 
     def ended(self, node: NodeId) -> None:
         """The node has exited, or is known to have died: its process goes, its disk stays as it is."""
@@ -175,13 +197,52 @@ class ActorCluster:
 
     # -- orders and questions ------------------------------------------------------------------------------------------
 
-    def actor(self, node: NodeId) -> Any:
-        """The handle of a running node's actor; NodeNotRunningError where it does not run."""
-        return self._running(node).actor
+    def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
+        """Asks all running nodes what is new; waits, at most `wait_s`, for those that have answered before in this
+        life, and takes what the others have to say if it is there. A node that exited or died does not run any more.
+
+        NodeFailedError for a node that could not be made, or broke.
+        """
+        running = {node: self._members[node] for node in self.running()}
+        for member in running.values():
+            if member.poll is None:
+                member.poll = member.actor.poll.remote(member.version)
+        known = [member.poll for member in running.values() if member.version >= 0]
+        if known:
+            ray.wait(known, num_returns=len(known), timeout=wait_s)
+        return [(node, report) for node, member in running.items() for report in self._collect(node, member)]
+
+    def _collect(self, node: NodeId, member: _Member) -> list[Report]:
+        """The answer to a member's poll, if it is there."""
+        if not ray.wait([member.poll], timeout=0)[0]:
+            return []
+        poll, member.poll = member.poll, None
+        try:
+            report: Report = ray.get(poll)
+        except RayActorError as error:
+            if member.version < 0:
+                raise NodeFailedError(node, str(error)) from error
+            self.ended(node)
+            return []
+        member.version = report.version
+        if report.failure is not None:
+            raise NodeFailedError(node, report.failure)
+        if report.exited:
+            self.ended(node)
+        return [report]
+
+    def order(self, node: NodeId, name: Order) -> None:
+        """Has a running node carry out an order; returns when it has."""
+        ray.get(getattr(self._running(node).actor, name).remote(), timeout=ORDER_TIMEOUT_S)
+
+    def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
+        """The batches of a running broker's replica, encoded; empty where there is none."""
+        batches: list[bytes] = ray.get(self._running(node).actor.read_log.remote(partition))
+        return batches
 
     def send(self, node: NodeId, message: Message) -> None:
         """Hands a node a message from the experiment; does not wait for it to be handled."""
-        actor = self.actor(node)
+        actor = self._running(node).actor
         deliver = actor.deliver_control if message.CONTROL else actor.deliver
         deliver.remote(pack_frame([encode(message)]), DRIVER, 0)
 
@@ -190,7 +251,7 @@ class ActorCluster:
         links = set(links)
         self._links.cut = self._links.cut - links if up else self._links.cut | links
         concerned = sorted({node for link in links for node in link} & set(self.running()))
-        orders = [self.actor(node).set_filter.remote(*self._links.of(node)) for node in concerned]
+        orders = [self._members[node].actor.set_filter.remote(*self._links.of(node)) for node in concerned]
         if orders:
             ray.wait(orders, num_returns=len(orders), timeout=ORDER_TIMEOUT_S)
 
@@ -201,7 +262,8 @@ class ActorCluster:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends all actors and placement groups and removes all directories. Does nothing where Ray is gone already, since they went with it."""
+        """Ends all actors and placement groups and removes all directories. Does nothing where Ray is gone already,
+        since they went with it."""
         if ray.is_initialized():
             names = self.running()
             for node in names:
@@ -227,13 +289,17 @@ class ActorCluster:
     def _remove_elsewhere(self) -> None:
         """Removes the run's folder on the other machines of the Ray cluster."""
         here = socket.gethostname()
-        others = [host["NodeID"] for host in ray.nodes() if host["Alive"] and host["NodeManagerHostname"] != here]
-        removed = [
-            _remove_directory.options(scheduling_strategy=NodeAffinitySchedulingStrategy(host, soft=False)).remote(self._root)
-            for host in others
-        ]
+        others = [host["NodeID"] for host in _machines() if host["NodeManagerHostname"] != here]
+        pins = [NodeAffinitySchedulingStrategy(host, soft=False) for host in others]
+        removed = [_remove_directory.options(scheduling_strategy=pin).remote(self._root) for pin in pins]
         if removed:
             ray.wait(removed, num_returns=len(removed), timeout=ORDER_TIMEOUT_S)
+
+
+def _machines() -> list[dict[str, Any]]:
+    """Ray's description of each of its nodes that is alive."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"]]
 
 
 @ray.remote(num_cpus=0)
@@ -243,7 +309,8 @@ def _remove_directory(directory: Path) -> None:
 
 
 def _when_name_is_free(create: Callable[[], Any]) -> Any:
-    """Makes a named actor as soon as the name of its last life is free: Ray frees it when it has seen the old process die."""
+    """Makes a named actor as soon as the name of its last life is free: Ray frees it when it has seen the old process
+    die."""
     deadline_s = time.monotonic() + ORDER_TIMEOUT_S
     while True:
         try:

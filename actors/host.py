@@ -1,12 +1,15 @@
 """The host of one node: feeds it one input at a time and carries out its effects, in order (`protocol.contract`).
 
-Inputs wait in two queues: control messages go before everything else, data messages and due timers follow in the order of their arrival. A message's frame counts as taken
-when its last message has been handled, which is what the sender waits for before it sends the next one; so a slow node fills its peers' queues and not its own.
+Inputs wait in two queues: control messages go before everything else, data messages and due timers follow in the order
+of their arrival. A message's frame counts as taken when its last message has been handled, which is what the sender
+waits for before it sends the next one; so a slow node fills its peers' queues and not its own.
 
-A timer that comes due while inputs wait queues behind them, and is forgotten if one of these sets it anew or cancels it. The marks of idle timers are ignored, as the contract allows.
+A timer that comes due while inputs wait queues behind them, and is forgotten if one of these sets it anew or cancels
+it. The marks of idle timers are ignored, as the contract allows.
 
-Paused, the host takes no input and keeps queueing, as a process in a long garbage collection does. Halted (a crash), it takes none ever again. When the node exits, or breaks an
-invariant, the host ends it in the same way; `failure` then says what was broken. Traces and messages to the experiment (`DRIVER`) are kept until they are drained.
+Paused, the host takes no input and keeps queueing, as a process in a long garbage collection does. Halted (a crash),
+it takes none ever again. When the node exits, or breaks an invariant, the host ends it in the same way; `failure` then
+says what was broken. Traces and messages to the experiment (`DRIVER`) are kept until they are drained.
 
 Everything here happens on one thread.
 """

@@ -1,16 +1,21 @@
 """What a node on Ray measures, derived from its messages and trace events; exported by `ray.util.metrics`.
 
-Every Ray node serves its nodes' series on its metrics port, for Prometheus to collect, under the names below with `ray_` in front (and `_total` behind, for counters). The series of a
-finished process stay there: `run` tells clusters apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
+Every Ray node serves its nodes' series on its metrics port, for Prometheus to collect, under the names below with
+`ray_` in front (and `_total` behind, for counters). The series of a finished process stay there: `run` tells clusters
+apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
+
+`per partition` stands for the tags `run, node, topic, partition`.
 
 | name | kind | tags | value |
 |---|---|---|---|
 | `isray_messages_sent` | counter | `run, node, type` | messages that the node sent, by message type |
 | `isray_produce_requests` | counter | `run, node, acks` | produce requests that a broker took, by acks (0, 1, -1) |
-| `isray_elections` | counter | `run, node, topic, partition` | leaders that the controller elected, the first one included; a restarted controller counts from a partition's second change on |
-| `isray_isr_size` | gauge | `run, node, topic, partition` | brokers in the ISR, as the controller records it |
-| `isray_elr_size` | gauge | `run, node, topic, partition` | eligible leader replicas outside the ISR, as the controller records them |
-| `isray_high_watermark_lag` | gauge | `run, node, topic, partition` | records at the leader that are not committed yet; 0 on a follower |
+| `isray_elections` | counter | per partition | leaders that the controller elected, the first one included (*) |
+| `isray_isr_size` | gauge | per partition | brokers in the ISR, by the controller's record |
+| `isray_elr_size` | gauge | per partition | eligible leader replicas, by the controller's record |
+| `isray_high_watermark_lag` | gauge | per partition | uncommitted records at the leader; 0 on a follower |
+
+(*) A restarted controller has not seen what came before it and counts from a partition's second change on.
 """
 
 from __future__ import annotations

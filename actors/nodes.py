@@ -1,11 +1,14 @@
 """The Ray actors: a thin shell around a host, one actor per node.
 
-An actor is called as its node is (`broker-0`, `controller-1000`, `client-3000`), within the Ray namespace of its cluster, so that several clusters fit on one Ray. Ray runs every concurrency
-group of an async actor on an event loop of its own: frames of the data path arrive in `data`, control frames and orders of the experiment in `ctl`, questions in the default group, and none of
-them waits for another. The node itself runs on one further thread with a loop of its own; every method hands over to it.
+An actor is called as its node is (`broker-0`, `controller-1000`, `client-3000`), within the Ray namespace of its
+cluster, so that several clusters fit on one Ray. Ray runs every concurrency group of an async actor on an event loop
+of its own: frames of the data path arrive in `data`, control frames and orders of the experiment in `ctl`, questions
+in the default group, and none of them waits for another. The node itself runs on one further thread with a loop of its
+own; every method hands over to it.
 
-`kill_self` is SIGKILL of the process on whichever machine it runs: no handler, no flush, no farewell. The next life of a node is a new actor of the same name on the same directory; `life`
-counts them, and peers look a node up anew when they hear from a newer life.
+`kill_self` is SIGKILL of the process on whichever machine it runs: no handler, no flush, no farewell. The next life of
+a node is a new actor of the same name on the same directory; `life` counts them, and peers look a node up anew when
+they hear from a newer life.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError
@@ -50,8 +53,9 @@ RACK_LABEL = "rack"
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """All that an actor needs to be a node. `run` is the namespace; `started_at_s` (Unix time) is the cluster's time 0; `loss_kind` and `loss_count` are what its last crash took from the
-    directory (`storage.apply_loss`); `cut_to` and `cut_from` are the links that are cut at birth."""
+    """All that an actor needs to be a node. `run` is the namespace; `started_at_s` (Unix time) is the cluster's time
+    0; `loss_kind` and `loss_count` are what its last crash took from the directory (`storage.apply_loss`); `cut_to`
+    and `cut_from` are the links that are cut at birth."""
 
     node: NodeId
     life: int
@@ -90,8 +94,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer to `poll`. `snapshot` is None where nothing happened since `version`; `outcomes` are encoded messages to the experiment; `exited`: the node is done and its process may go;
-    `failure`: the traceback of what broke it."""
+    """The answer to `poll`. `snapshot` is None where nothing happened since `version`; `outcomes` are encoded messages
+    to the experiment; `exited`: the node is done and its process may go; `failure`: the traceback of what broke it."""
 
     version: int
     snapshot: Snapshot | None
@@ -135,7 +139,8 @@ def observe(node: Node) -> Snapshot:
 
 
 class RayPeers:
-    """Hands frames to the actors of the other nodes (`transport.Call`). Looks names up as they are needed, off the loop, since that is a call to Ray's control store."""
+    """Hands frames to the actors of the other nodes (`transport.Call`). Looks names up as they are needed, off the
+    loop, since that is a call to Ray's control store."""
 
     def __init__(self, run: str, me: NodeId, life: int) -> None:
         self._run = run
@@ -171,13 +176,14 @@ class RayPeers:
 
 
 class NodeShell:
-    """The actor's methods; see the module docstring. A node of each kind has a class of its own below, so that lists of actors show it."""
+    """The actor's methods; see the module docstring. A node of each kind has a class of its own below, so that lists
+    of actors show it."""
 
     def __init__(self, plan: NodePlan) -> None:
         apply_loss(plan.directory, plan.loss_kind, plan.loss_count)
-        labels = ray.get_runtime_context().get_node_labels()
+        rack = cast("dict[str, str]", ray.get_runtime_context().get_node_labels()).get(RACK_LABEL)
         self._name = node_name(plan.node)
-        self._node = build_node(plan, DiskStorage(plan.directory), labels.get(RACK_LABEL))
+        self._node = build_node(plan, DiskStorage(plan.directory), rack)
         self._loop = asyncio.new_event_loop()
         self._peers = RayPeers(plan.run, plan.node, plan.life)
         self._transport = Transport(self._peers, lambda error: self._host.fail(repr(error)))
@@ -303,7 +309,8 @@ class NodeShell:
         return await asyncio.wrap_future(future)
 
 
-_AS_ACTOR = ray.remote(concurrency_groups={"data": 1000, "ctl": 1000}, max_restarts=0, max_task_retries=0)
+_OPTIONS: Any = {"concurrency_groups": {"data": 1000, "ctl": 1000}, "max_restarts": 0, "max_task_retries": 0}
+_AS_ACTOR = ray.remote(**_OPTIONS)
 
 
 @_AS_ACTOR

@@ -2,17 +2,20 @@
 
 Layout and format
 -----------------
-    NAME                    a small file (temporary file, fsync, rename, fsync of the directory)
-    logs/TOPIC/N.log        the log `TOPIC/N`: frames one after another, each a length (4 bytes, big endian) and an encoded batch,
+    NAME                    a small file (temporary file, fsync, rename, fsync of the directory) logs/TOPIC/N.log
+    the log `TOPIC/N`: frames one after another, each a length (4 bytes, big endian) and an encoded batch,
                             which begins with its CRC-32 (`protocol.messages.codec`)
     logs/TOPIC/N.flushed    the end of what has been fsynced, in bytes (8), and the CRC-32 of that (4)
 
-A log that is opened is scanned once, which gives the index in memory (base offset, end offset and end position of each batch), so that reads and truncations find their place by
-bisection. The first frame that is no batch, or does not begin where the one before ended, is a torn tail and is cut off together with what follows; below the flushed position it is
-damage to what was durable, and an error.
+A log that is opened is scanned once, which gives the index in memory (base offset, end offset and end position of each
+batch), so that reads and truncations find their place by bisection. The first frame that is no batch, or does not
+begin where the one before ended, is a torn tail and is cut off together with what follows; below the flushed position
+it is damage to what was durable, and an error.
 
-The flushed position is raised after the fsync of the log and lowered, durably, before a truncation below it. So it never promises more than the disk holds. It exists for the sake of
-`apply_loss`: SIGKILL ends a process and keeps the page cache, and an experiment that wants the machine to have died takes away what was never fsynced before the node starts again.
+The flushed position is raised after the fsync of the log and lowered, durably, before a truncation below it. So it
+never promises more than the disk holds. It exists for the sake of `apply_loss`: SIGKILL ends a process and keeps the
+page cache, and an experiment that wants the machine to have died takes away what was never fsynced before the node
+starts again.
 """
 
 from __future__ import annotations
@@ -249,8 +252,9 @@ class DiskStorage:
 
 
 def apply_loss(directory: Path, kind: LossKind, count: int = 0) -> None:
-    """Takes from a dead node's directory what a crash takes: nothing (`none`), every log's unflushed suffix (`unflushed`), the last `count` records of every log as far as unflushed
-    (`records`), or everything (`all`). A batch goes as a whole."""
+    """Takes from a dead node's directory what a crash takes: nothing (`none`), every log's unflushed suffix
+    (`unflushed`), the last `count` records of every log as far as unflushed (`records`), or everything (`all`). A
+    batch goes as a whole."""
     if kind == "all":
         if directory.exists():
             shutil.rmtree(directory)

@@ -1,12 +1,14 @@
-"""Messages to peers: one call in flight per channel, everything else coalesces (measured: a call costs about a millisecond, a thousand messages in one hardly more).
+"""Messages to peers: one call in flight per channel, everything else coalesces (measured: a call costs about a
+millisecond, a thousand messages in one hardly more).
 
-There are two channels to each peer, control (`Message.CONTROL`) and data. A channel hands over one frame at a time, a msgpack list of encoded messages, and waits until
-the peer has handled it; what is sent meanwhile waits and leaves in the next frame. So the order within a channel is kept, and nothing is ever sent twice. Messages get lost in
-four ways, all of which nodes survive: the peer is gone and the call fails (its frame is dropped, not repeated, as it may have been handled); the link is cut; the channel is full (what comes
-newly is dropped, never what waits); the process ends.
+There are two channels to each peer, control (`Message.CONTROL`) and data. A channel hands over one frame at a time, a
+msgpack list of encoded messages, and waits until the peer has handled it; what is sent meanwhile waits and leaves in
+the next frame. So the order within a channel is kept, and nothing is ever sent twice. Messages get lost in four ways,
+all of which nodes survive: the peer is gone and the call fails (its frame is dropped, not repeated, as it may have
+been handled); the link is cut; the channel is full (what comes newly is dropped, never what waits); the process ends.
 
-`cut` names the peers to which nothing leaves; the receiving side filters as well (`Transport.hears`), so that a frame under way cannot slip through after both sides have been told. Paused, a
-transport keeps what is sent to it.
+`cut` names the peers to which nothing leaves; the receiving side filters as well (`Transport.hears`), so that a frame
+under way cannot slip through after both sides have been told. Paused, a transport keeps what is sent to it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ MAX_QUEUED_BYTES = 64 * 1_048_576
 """Per channel: what a peer that does not answer may hold up, like a socket's buffer."""
 
 Call = Callable[[NodeId, bytes, bool], Awaitable[None]]
-"""Hands a frame to a peer, on the control channel or not, and returns once it has been handled; PeerGoneError if there is no such peer (any more)."""
+"""Hands a frame to a peer, on the control channel or not, and returns once it has been handled; PeerGoneError if there
+is no such peer (any more)."""
 
 
 class PeerGoneError(Exception):
@@ -95,7 +98,8 @@ class _Channel:
 
 
 class Transport:
-    """See the module docstring. `call` hands over a frame; `on_failure` is told of errors other than a peer that is gone. All calls on one event loop."""
+    """See the module docstring. `call` hands over a frame; `on_failure` is told of errors other than a peer that is
+    gone. All calls on one event loop."""
 
     def __init__(self, call: Call, on_failure: Callable[[BaseException], None]) -> None:
         self._call = call

@@ -24,9 +24,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import InputError
-from protocol.controller.partition_change import ChangeRequest, Election, apply_change, decide
+from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
-from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
 PARTITION_CHANGE = "partition change"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -137,7 +137,7 @@ def differences(row: PartitionChangeRow) -> tuple[Difference, ...]:
     """The fields of record, state after and error in which the core's answer differs from the recorded one."""
     before = _state(row.partition)
     record = decide("vector", 0, before, _request(row))
-    after = before if record is None else apply_change(before, record)
+    after = before if record is None else replay_change(before, record)
     unlike = [
         *_compare("record", _fields(row.record), None if record is None else _record_fields(record)),
         *_compare("after", _fields(row.after), _state_fields(after)),

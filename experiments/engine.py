@@ -1,7 +1,8 @@
 """What an engine is to the experiments above it: a cluster that can be built, broken, asked and watched.
 
-Two engines implement `Engine`: `experiments.sim` (one process, virtual clock) and `experiments.ray_engine` (an actor per node). Scenario steps, expectations, checks of history and results are written
-once, against this interface. Time is the engine's own: virtual milliseconds in sim, milliseconds since the cluster started in ray.
+Two engines implement `Engine`: `experiments.sim` (one process, virtual clock) and `experiments.ray_engine` (an actor
+per node). Scenario steps, expectations, checks of history and results are written once, against this interface. Time
+is the engine's own: virtual milliseconds in sim, milliseconds since the cluster started in ray.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a crash does to the logs of a node: `none` (the page cache survives), `unflushed` (every log loses its unflushed suffix),
-    `records` (the last `count` records of every log, as far as unflushed), `all` (the disk is replaced by an empty one)."""
+    """What a crash does to the logs of a node: `none` (the page cache survives), `unflushed` (every log loses its
+    unflushed suffix), `records` (the last `count` records of every log, as far as unflushed), `all` (the disk is
+    replaced by an empty one).
+    """
 
     kind: Literal["none", "unflushed", "records", "all"] = "none"
     count: int = 0

@@ -1,10 +1,12 @@
 """The engine `ray`: every node an actor process, real disks, real kills, real time (`actors`).
 
-The engine watches by polling: each poll of a node brings its new trace events, the outcomes of commands, and, if anything happened there, a snapshot of its state. `run_until` polls every
-`POLL_MS` and looks at the condition in between; outside it a question polls first, so that what stands now is what is answered. Trace events are in order of time within what one poll of the
-cluster brings; across polls a node that answers late may come after others.
+The engine watches by polling: each poll of a node brings its new trace events, the outcomes of commands, and, if
+anything happened there, a snapshot of its state. `run_until` polls every `POLL_MS` and looks at the condition in
+between; outside it a question polls first, so that what stands now is what is answered. Trace events are in order of
+time within what one poll of the cluster brings; across polls a node that answers late may come after others.
 
-Time is milliseconds since the cluster was made. A run cannot be repeated exactly: the operating system decides what comes first. `trace_hash` identifies a run, and two runs of one scenario differ in it.
+Time is milliseconds since the cluster was made. A run cannot be repeated exactly: the operating system decides what
+comes first. `trace_hash` identifies a run, and two runs of one scenario differ in it.
 """
 
 from __future__ import annotations
@@ -14,13 +16,9 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
-
-import ray
-from ray.exceptions import RayActorError
 
 from actors.clock import ClusterTime
-from actors.cluster import ActorCluster
+from actors.cluster import ActorCluster, is_connected
 from actors.nodes import Report, Snapshot
 from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent
 from experiments.ray_session import ray_session
@@ -38,16 +36,10 @@ _TICK_WAIT_S = 0.05
 _QUESTION_WAIT_S = 5.0
 
 
-class NodeFailedError(RuntimeError):
-    """A node broke, or could not be made: the program is wrong, or its disk is damaged."""
-
-    def __init__(self, node: NodeId, what: str) -> None:
-        super().__init__(f"{node_name(node)} failed: {what}")
-
-
 class RayEngine(Engine):
-    """See the module docstring. Runs on the Ray that this process is connected to; where it is to none, on the one at `address`, or else on a private one that ends with the engine
-    (`experiments.ray_session`, which must be called from the main thread).
+    """See the module docstring. Runs on the Ray that this process is connected to; where it is to none, on the one at
+    `address`, or else on a private one that ends with the engine (`experiments.ray_session`, which must be called from
+    the main thread).
 
     Raises InputError if the named cluster cannot be reached, `actors.cluster.PlacementError` if it has no room.
     """
@@ -60,12 +52,10 @@ class RayEngine(Engine):
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
         self._snapshots: dict[NodeId, Snapshot] = {}
-        self._versions: dict[NodeId, int] = {}
-        self._polls: dict[NodeId, Any] = {}
         self._asked_at_s = 0.0
         self._deciding = False
         with ExitStack() as stack:
-            if not ray.is_initialized():
+            if not is_connected():
                 stack.enter_context(ray_session(address))
             self._cluster = ActorCluster(spec.node_ids, spec.config, spec.seed)
             stack.callback(self._cluster.close)
@@ -109,15 +99,8 @@ class RayEngine(Engine):
     def crash(self, node: NodeId, loss: Loss) -> None:
         """SIGKILL of the node's process; the loss is applied before it starts again."""
         self._changed()
-        report = self._cluster.crash(node, loss.kind, loss.count)
-        pending = self._polls.pop(node, None)
-        events: list[TraceEvent] = []
-        if pending is not None and ray.wait([pending], timeout=0)[0]:
-            self._receive(node, pending, events)
-        if report is not None:
-            self._take(node, report, events)
-        self._record(events)
-        self._forget(node)
+        self._record([(node, report) for report in self._cluster.crash(node, loss.kind, loss.count)])
+        self._snapshots.pop(node, None)
 
     def terminate(self, node: NodeId) -> None:
         self._changed()
@@ -125,11 +108,11 @@ class RayEngine(Engine):
 
     def pause(self, node: NodeId) -> None:
         self._changed()
-        ray.get(self._cluster.actor(node).pause.remote())
+        self._cluster.order(node, "pause")
 
     def resume(self, node: NodeId) -> None:
         self._changed()
-        ray.get(self._cluster.actor(node).resume.remote())
+        self._cluster.order(node, "resume")
 
     def is_running(self, node: NodeId) -> bool:
         self._look()
@@ -137,7 +120,7 @@ class RayEngine(Engine):
 
     def flush(self, broker: NodeId) -> None:
         self._changed()
-        ray.get(self._cluster.actor(broker).flush.remote())
+        self._cluster.order(broker, "flush")
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
@@ -182,7 +165,7 @@ class RayEngine(Engine):
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         """NodeNotRunningError where the broker does not run."""
         batches = []
-        for frame in ray.get(self._cluster.actor(broker).read_log.remote(partition)):
+        for frame in self._cluster.read_log(broker, partition):
             batch = decode(frame)
             if not isinstance(batch, RecordBatch):
                 raise ProtocolInvariantError(f"{type(batch).__name__} in the log of {partition}")
@@ -202,7 +185,6 @@ class RayEngine(Engine):
         """Ends all nodes, and the private Ray if there is one; safe to call again."""
         atexit.unregister(self.close)
         self._snapshots.clear()
-        self._polls.clear()
         self._resources.close()
 
     # -- polling -------------------------------------------------------------------------------------------------------
@@ -218,54 +200,20 @@ class RayEngine(Engine):
             self._asked_at_s = time.monotonic()
 
     def _poll(self, wait_s: float) -> None:
-        """Polls every running node; waits for those that have answered before in this life, and takes what others have to say if it is there."""
-        for node in self._cluster.running():
-            if node not in self._polls:
-                self._polls[node] = self._cluster.actor(node).poll.remote(self._versions.get(node, -1))
-        known = [ref for node, ref in self._polls.items() if node in self._versions]
-        if known:
-            ray.wait(known, num_returns=len(known), timeout=wait_s)
+        self._record(self._cluster.poll(wait_s))
+        for node in set(self._snapshots) - set(self._cluster.running()):
+            del self._snapshots[node]
+
+    def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
         events: list[TraceEvent] = []
-        for node, ref in list(self._polls.items()):
-            if ray.wait([ref], timeout=0)[0]:
-                del self._polls[node]
-                self._receive(node, ref, events)
-        self._record(events)
-
-    def _receive(self, node: NodeId, ref: Any, events: list[TraceEvent]) -> None:
-        try:
-            report: Report = ray.get(ref)
-        except RayActorError as error:
-            if node not in self._versions:
-                raise NodeFailedError(node, str(error)) from error
-            self._forget(node)
-            if self._cluster.is_running(node):
-                self._cluster.ended(node)
-            return
-        self._take(node, report, events)
-
-    def _take(self, node: NodeId, report: Report, events: list[TraceEvent]) -> None:
-        self._versions[node] = report.version
-        if report.snapshot is not None:
-            self._snapshots[node] = report.snapshot
-        events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces)
-        for outcome in map(decode, report.outcomes):
-            if not isinstance(outcome, ProduceOutcome | ConsumeOutcome | AdminOutcome):
-                raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
-            self._outcomes[outcome.command_id] = outcome
-        if report.failure is not None:
-            raise NodeFailedError(node, report.failure)
-        if report.exited and self._cluster.is_running(node):
-            self._cluster.ended(node)
-            self._forget(node)
-
-    def _forget(self, node: NodeId) -> None:
-        """The node does not run any more."""
-        self._polls.pop(node, None)
-        self._snapshots.pop(node, None)
-        self._versions.pop(node, None)
-
-    def _record(self, events: list[TraceEvent]) -> None:
+        for node, report in reports:
+            if report.snapshot is not None:
+                self._snapshots[node] = report.snapshot
+            events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces)
+            for outcome in map(decode, report.outcomes):
+                if not isinstance(outcome, ProduceOutcome | ConsumeOutcome | AdminOutcome):
+                    raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
+                self._outcomes[outcome.command_id] = outcome
         for event in sorted(events, key=lambda event: event.time_ms):
             trace = event.trace
             self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.partition, trace.detail)).encode())

@@ -1,11 +1,14 @@
 """One trial of a study: a simulated cluster under crash and repair for a stretch of virtual time.
 
-The model (the project's interfaces, section 2): brokers fail independently, each after a time drawn from `broker_mttf` while it is up, and come back after a time drawn from `broker_mttr`. A failure is a
-crash without a clean-shutdown file with `unclean_probability`, and then takes the unflushed tail of the logs with it with `tail_loss_probability`; otherwise it is a controlled
-shutdown. Power events crash all running brokers uncleanly at once. Writes are continuous in the sense that every change of a partition's ISR or leader is followed by a write, so
+The model (the project's interfaces, section 2): brokers fail independently, each after a time drawn from
+`broker_mttf` while it is up, and come back after a time drawn from `broker_mttr`. A failure is a crash without a
+clean-shutdown file with `unclean_probability`, and then takes the unflushed tail of the logs with it with
+`tail_loss_probability`; otherwise it is a controlled shutdown. Power events crash all running brokers uncleanly at
+once. Writes are continuous in the sense that every change of a partition's ISR or leader is followed by a write, so
 that there is always an acknowledged record that depends on the present ISR.
 
-What is measured comes from ground truth, not from the protocol's opinion: the log of each new leader is compared with what clients were told.
+What is measured comes from ground truth, not from the protocol's opinion: the log of each new leader is compared with
+what clients were told.
 """
 
 from __future__ import annotations
@@ -19,7 +22,17 @@ from experiments.engine import ClusterSpec, Loss
 from experiments.scenarios.history import RegressionCounter
 from experiments.sim.cluster import SimCluster
 from experiments.studies.model import YEAR_MS, CellParameters
-from experiments.trace_schema import CRASH, END, HW_REGRESSION, LOSS, START, STATE, UNCLEAN_RECOVERY, TraceRow, TrialResult
+from experiments.trace_schema import (
+    CRASH,
+    END,
+    HW_REGRESSION,
+    LOSS,
+    START,
+    STATE,
+    UNCLEAN_RECOVERY,
+    TraceRow,
+    TrialResult,
+)
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -48,7 +61,10 @@ class TrialSetUpError(RuntimeError):
 
 @dataclass(slots=True)
 class _Partition:
-    """What the trial knows of one partition. `acked` holds (offset, payload) of acks=all batches, by offset."""
+    """What the trial knows of one partition. `acked` holds (offset, payload) of acks=all batches, by offset.
+    `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is gone, and nobody is
+    in sync with nobody.
+    """
 
     leader: NodeId = NO_LEADER
     leader_epoch: int = 0
@@ -232,7 +248,8 @@ class _Trial:
         partition = self.partitions[name]
         same_term = partition.leader_epoch == detail["leader_epoch"] and partition.leader == detail["leader"]
         partition.leader, partition.leader_epoch = detail["leader"], detail["leader_epoch"]
-        partition.isr_size, partition.elr_size = len(detail["isr"]), len(detail["elr"])
+        in_sync = 0 if partition.leader == NO_LEADER else len(detail["isr"])
+        partition.isr_size, partition.elr_size = in_sync, len(detail["elr"])
         partition.min_isr = detail["min_isr"]
         partition.serves = partition.serves and same_term
         if detail["recovering"] and not partition.recovering:
@@ -254,7 +271,9 @@ class _Trial:
             self._set_serves(name, True)
 
     def _forget_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:
-        """Counts and drops acknowledged records that are not in the leader's log. Logs that agree at an offset agree before it, so the search ends at the first match from the end."""
+        """Counts and drops acknowledged records that are not in the leader's log. Logs that agree at an offset agree
+        before it, so the search ends at the first match from the end.
+        """
         node, acked = self.cluster.nodes[leader], self.partitions[name].acked
         assert isinstance(node, BrokerNode)
         replica = node.context.replica_named(name.topic, name.partition)

@@ -41,7 +41,9 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
 
 
 def first_error(error: ValidationError) -> ErrorDetails:
-    """The error to report of several: an unknown field, where there is one, says more than what is missing because of it."""
+    """The error to report of several: an unknown field, where there is one, says more than what is missing because of
+    it.
+    """
     errors = error.errors()
     return next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
 
@@ -54,17 +56,24 @@ def dotted(location: Sequence[object]) -> str:
     return text
 
 
+_SHAPES = {
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true | false",
+    "missing": "a value (required)",
+}
+
+
 def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
     """What would have been allowed, in words; `fields` are the names that the place takes."""
-    context = details.get("ctx") or {}
     kind = details["type"]
     if kind == "extra_forbidden":
         return f"one of {', '.join(fields)}" if fields else "no such field"
-    if kind == "missing":
-        return "a value (it is required)"
+    if kind in _SHAPES:
+        return _SHAPES[kind]
     if kind in ("literal_error", "enum"):
-        return str(context.get("expected"))
-    if kind == "value_error":
-        return str(context.get("error")).removeprefix("allowed: ")
-    message = details["msg"]
-    return message.removeprefix("Input should be ").removeprefix("Value error, ")
+        return str(details["ctx"]["expected"])
+    return details["msg"].removeprefix("Input should be ").removeprefix("Value error, ").rpartition("allowed: ")[2]

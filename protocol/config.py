@@ -1,7 +1,8 @@
 """Configs under Kafka's names, and protocol generations as sets of switches.
 
-Every config is declared once in `CONFIGS`: its type, default, range and scope. Topic-scoped configs may be overridden per topic; their cluster-wide value
-is the default (H1-H5). `Generation` names a set of `Features`; the protocol code asks for features and never for a generation by name.
+Every config is declared once in `CONFIGS`: its type, default, range and scope. Topic-scoped configs may be overridden
+per topic; their cluster-wide value is the default (H1-H5). `Generation` names a set of `Features`; the protocol code
+asks for features and never for a generation by name.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ CONFIGS: dict[str, ConfigDef] = {
 
 
 def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
-    """The typed value of config `name`; ConfigError for an unknown name (or one that no topic may override) or a bad value."""
+    """The typed value of config `name`; ConfigError for an unknown name (or one that no topic may override) or a bad
+    value.
+    """
     names = sorted(known for known, definition in CONFIGS.items() if definition.topic_scoped or not topic)
     if name not in names:
         raise ConfigError("config", name, ", ".join(names))

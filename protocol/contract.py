@@ -1,30 +1,31 @@
 """The contract between a node and the engine that hosts it: inputs, effects, ordering rules, storage.
 
-Theory of operation
--------------------
-A *node* (broker, controller, client) is a plain object. It never waits, reads no clock, rolls no dice of its own and touches no file or
-socket. The *host* calls it with one input and the current time, and it answers with the effects of that input:
+Theory of operation ------------------- A *node* (broker, controller, client) is a plain object. It never waits, reads
+no clock, rolls no dice of its own and touches no file or socket. The *host* calls it with one input and the current
+time, and it answers with the effects of that input:
 
     start(now)                    its storage holds what it held when the last life ended
     receive(now, sender, message) a message from another node
     fire(now, name)               a timer that is due
 
-Effects are `Send`, `SetTimer`, `CancelTimer`, `Trace` and `Exit`, carried out by the host in the order of the list. Rules that both engines keep:
+Effects are `Send`, `SetTimer`, `CancelTimer`, `Trace` and `Exit`, carried out by the host in the order of the list.
+Rules that both engines keep:
 
 1. One input at a time per node; its effects are carried out before the next input of that node.
-2. Messages from one node to another on the same channel arrive in the order sent, or not at all (a link may lose, a fault may
-   duplicate or reorder; nodes must survive both). Control messages (`Message.CONTROL`) travel on a channel of their own.
+2. Messages from one node to another on the same channel arrive in the order sent, or not at all (a link may lose, a
+   fault may duplicate or reorder; nodes must survive both). Control messages (`Message.CONTROL`) travel on a channel
+   of their own.
 3. A timer has a name that is unique in its node; setting it again replaces it, and a timer fires once.
-4. Storage calls are synchronous and stand in the code before the `Send` that depends on them: what must be durable is flushed before its
-   message is emitted. What Kafka leaves to the page cache stays unflushed.
+4. Storage calls are synchronous and stand in the code before the `Send` that depends on them: what must be durable is
+   flushed before its message is emitted. What Kafka leaves to the page cache stays unflushed.
 5. Time never runs backwards within a life of a node; a new life starts from storage alone.
 
-Idle timers
------------
-A quiet cluster must cost nothing in simulation. A node marks a periodic timer `idle_with=peer` when firing it would only tell `peer`
-what it knows already (a heartbeat of an unfenced broker, the renewal of a parked fetch), and a watchdog timer `renewed_by=name` when
-each arrival of the peer's timer `name` would only push it on. A host may leave such timers unfired as long as both nodes are up and the links between them are
-sound, and must resume them, phase kept, the moment one of these ends or the node sets the timer anew. A host that ignores both marks is correct too.
+Idle timers ----------- A quiet cluster must cost nothing in simulation. A node marks a periodic timer
+`idle_with=peer` when firing it would only tell `peer` what it knows already (a heartbeat of an unfenced broker, the
+renewal of a parked fetch), and a watchdog timer `renewed_by=name` when each arrival of the peer's timer `name` would
+only push it on. A host may leave such timers unfired as long as both nodes are up and the links between them are
+sound, and must resume them, phase kept, the moment one of these ends or the node sets the timer anew. A host that
+ignores both marks is correct too.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class CancelTimer:
 class Trace:
     """Something happened that an observer may want to know; never read by nodes.
 
-    `kind` is one of the words in docs/architecture.md ("Trace events"); `detail` holds plain values (int, str, bool, None, tuples of these).
+    `kind` is one of the words in docs/architecture.md ("Trace events"); `detail` holds plain values (int, str, bool,
+    None, tuples of these).
     """
 
     kind: str

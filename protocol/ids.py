@@ -1,7 +1,7 @@
 """Names of things: typed ids and the constants that stand for "none".
 
-Brokers are numbered from 0, controllers from 1000, clients from 3000 (interfaces of the project, "Ids"). A node id is an
-`int`; the aliases below say which kind a signature wants. `NO_LEADER` is Kafka's -1; in a change record -2 means
+Brokers are numbered from 0, controllers from 1000, clients from 3000 (interfaces of the project, "Ids"). A node id is
+an `int`; the aliases below say which kind a signature wants. `NO_LEADER` is Kafka's -1; in a change record -2 means
 "unchanged" (requirements G22, N15).
 """
 
@@ -58,7 +58,9 @@ def is_client(node: NodeId) -> bool:
 
 
 def node_name(node: NodeId) -> str:
-    """The name under which logs, the dashboard and reports show a node: `broker-0`, `controller-1000`, `client-3000`."""
+    """The name under which logs, the dashboard and reports show a node: `broker-0`, `controller-1000`,
+    `client-3000`.
+    """
     if is_broker(node):
         return f"broker-{node}"
     if is_controller(node):

@@ -1,6 +1,10 @@
 """stub"""
+from __future__ import annotations
+
+
 class InvariantSuite:
     def __init__(self, cluster):
         self.violations = []
+
     def before_crash(self, node, loss):
         pass

@@ -1,12 +1,13 @@
 """`isray scenario`: run one scenario file on an engine, or list the shipped ones.
 
-Exit code 1 when a step fails or an invariant is violated, 2 when the file is wrong. Ray is imported only when it is asked for.
+Exit code 1 when a step fails or an invariant is violated, 2 when the file is wrong. Ray is imported only when it is
+asked for.
 """
 
 from __future__ import annotations
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ app = typer.Typer(help="Scenarios: scripted runs with expectations.", no_args_is
 SHIPPED = Path(__file__).resolve().parent.parent / "scenarios"
 
 
-class EngineName(str, Enum):
+class EngineName(StrEnum):
     """The engines that a scenario runs on."""
 
     SIM = "sim"

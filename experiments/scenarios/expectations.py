@@ -52,8 +52,10 @@ def mismatch(expected: Expectation, engine: Engine, history: History) -> str:
 
 
 def let_leader_take_seat(expected: Expectation, engine: Engine) -> None:
-    """Between the controller's decision and the leader's first act lie a few messages. An expectation about data is about the leader that the controller names, so it gives
-    that leader the time to read of its election, if it runs at all."""
+    """Between the controller's decision and the leader's first act lie a few messages. An expectation about data is
+    about the leader that the controller names, so it gives that leader the time to read of its election, if it runs
+    at all.
+    """
     if expected.topic is None:
         return
     partition = TopicPartition(expected.topic, expected.partition)

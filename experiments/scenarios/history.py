@@ -1,8 +1,9 @@
 """What the clients of a run were told, and what is left of it.
 
-Every record that the experiment produces has a number of its own inside its payload; an acknowledged batch is remembered with its partition. A record is *lost* when it was acknowledged with
-acks=all and the present leader's log does not hold it. Regressions of the high watermark are read from the trace: a new leader whose log ends below what an earlier leader had shown to
-consumers takes visible records away.
+Every record that the experiment produces has a number of its own inside its payload; an acknowledged batch is
+remembered with its partition. A record is *lost* when it was acknowledged with acks=all and the present leader's log
+does not hold it. Regressions of the high watermark are read from the trace: a new leader whose log ends below what an
+earlier leader had shown to consumers takes visible records away.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ class History:
         return sum(batch.record_count for batch in outcome.batches)
 
     def lost_acked(self, partition: TopicPartition) -> int | None:
-        """Acknowledged acks=all records that the present leader's log lacks: 0 while there is no leader, None while the leader does not answer."""
+        """Acknowledged acks=all records that the present leader's log lacks: 0 while there is no leader, None while
+        the leader does not answer.
+        """
         view = self.engine.view()
         state = None if view is None else view.partitions.get(partition)
         if state is None or state.leader == NO_LEADER:

@@ -21,6 +21,7 @@ from experiments.scenarios.model import (
     TopicModel,
 )
 from experiments.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
+from protocol.config import ConfigError
 from protocol.ids import FIRST_CONTROLLER
 
 M = TypeVar("M", bound=BaseModel)
@@ -48,6 +49,9 @@ def _validate(model: type[M], raw: object, source: str, place: str) -> M:
     except ValidationError as error:
         details = first_error(error)
         field = ".".join(part for part in (place, dotted(details["loc"])) if part).replace(".[", "[")
+        cause = (details.get("ctx") or {}).get("error")
+        if isinstance(cause, ConfigError):
+            raise InputError(source, f"{field}.{cause.name}", repr(cause.found), cause.allowed) from error
         names = [info.alias or name for name, info in _model_at(model, details["loc"]).model_fields.items()]
         found = repr(details["input"]) if details["type"] != "missing" else "nothing"
         raise InputError(source, field, found, allowed_by(details, names)) from error

@@ -1,7 +1,8 @@
 """Runs a scenario on an engine: steps one after another, each finished before the next.
 
-The runner is the same for both engines. It keeps the history of what was acknowledged, so that `lost_acked` compares acknowledgements with logs and not the
-protocol's opinion of itself. A step that fails ends the scenario; a violated invariant fails it.
+The runner is the same for both engines. It keeps the history of what was acknowledged, so that `lost_acked` compares
+acknowledgements with logs and not the protocol's opinion of itself. A step that fails ends the scenario; a violated
+invariant fails it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The simulator: the same nodes as everywhere, one process, one heap of events, a virtual clock.
 
-Events are ordered by (time, sequence number); nothing else decides, so a seed replays a run exactly. The cluster carries out effects, keeps the disks, applies faults between events, and
-calls its observers after every event with what the node emitted. Objects pass by reference; with `paranoid` every message is encoded and decoded on its way.
+Events are ordered by (time, sequence number); nothing else decides, so a seed replays a run exactly. The cluster
+carries out effects, keeps the disks, applies faults between events, and calls its observers after every event with
+what the node emitted. Objects pass by reference; with `paranoid` every message is encoded and decoded on its way.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Observer = Callable[[TimeMs, NodeId, Trace], None]
 
 
 class SimCluster:
-    """A simulated cluster. `on_event` is called after every event with (time, node) once its effects are carried out."""
+    """A simulated cluster. `on_event` is called after every event with (time, node) once its effects are carried
+    out.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,9 @@ class SimCluster:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def step(self, until_ms: TimeMs) -> bool:
-        """Carries out the next event that is due by `until_ms`; False (and the clock at `until_ms`) if there is none."""
+        """Carries out the next event that is due by `until_ms`; False (and the clock at `until_ms`) if there is
+        none.
+        """
         while self._heap:
             due_ms = self._heap[0][0]
             if due_ms > until_ms:

@@ -1,7 +1,8 @@
 """Simulated disks: the storage port in memory, with a flushed and an unflushed part per log.
 
-The process writes into the page cache; `flush` moves the line up to which the platter has it. A process crash keeps the page cache. A machine crash may lose any suffix of what lies above
-the line (`lose_unflushed`, `lose_last`), and a replaced disk holds nothing. Small files are written durably at once, as the port says.
+The process writes into the page cache; `flush` moves the line up to which the platter has it. A process crash keeps
+the page cache. A machine crash may lose any suffix of what lies above the line (`lose_unflushed`, `lose_last`), and a
+replaced disk holds nothing. Small files are written durably at once, as the port says.
 """
 
 from __future__ import annotations

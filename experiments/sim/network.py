@@ -1,9 +1,10 @@
 """The simulated network: one-way links with latency, cuts, loss and duplication.
 
-A link is the ordered pair of two nodes on one channel (data or control). Messages of a channel arrive in the order sent. Latency is a base plus a jitter drawn
-from a generator that belongs to the link alone, so that traffic on one link does not disturb another. Messages that only renew
-(`Message.RENEWAL`) travel at the base latency and draw nothing: their arrival is a function of when they were sent, which is what lets the scheduler leave
-them out (`timers.py`). A cut drops what is sent, and what is on its way.
+A link is the ordered pair of two nodes on one channel (data or control). Messages of a channel arrive in the order
+sent. Latency is a base plus a jitter drawn from a generator that belongs to the link alone, so that traffic on one
+link does not disturb another. Messages that only renew (`Message.RENEWAL`) travel at the base latency and draw
+nothing: their arrival is a function of when they were sent, which is what lets the scheduler leave them out
+(`timers.py`). A cut drops what is sent, and what is on its way.
 """
 
 from __future__ import annotations

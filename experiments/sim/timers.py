@@ -1,12 +1,16 @@
 """Timers under the virtual clock, and why a quiet cluster costs no events.
 
-Theory. Three exchanges go on for ever in a healthy idle cluster: heartbeats, renewals of parked fetches, and the metadata fetch. Each is driven by one periodic timer of a
-broker (the *active* timer, marked `idle_with`) and pushes on a watchdog at the other end (the *passive* timer, marked `renewed_by`). As long as both nodes are up and the links between
-them are sound, firing them changes nothing but their own due times, and these are known in advance: ticks are a period apart, and a renewal takes the link's base latency.
+Theory. Three exchanges go on for ever in a healthy idle cluster: heartbeats, renewals of parked fetches, and the
+metadata fetch. Each is driven by one periodic timer of a broker (the *active* timer, marked `idle_with`) and pushes
+on a watchdog at the other end (the *passive* timer, marked `renewed_by`). As long as both nodes are up and the links
+between them are sound, firing them changes nothing but their own due times, and these are known in advance: ticks are
+a period apart, and a renewal takes the link's base latency.
 
-So an active timer whose pair is sound is *asleep*: it is in no heap. A passive timer sleeps while its active timer does, whichever was set first. Sleep ends
-- when the pair stops being sound: the timer is put back with the due time of its next tick; a tick whose message would be on its way at this moment is fired with the time of that tick, so that the message arrives as
-  it would have; passive timers get the due time that their last renewal would have given them;
+So an active timer whose pair is sound is *asleep*: it is in no heap. A passive timer sleeps while its active timer
+does, whichever was set first. Sleep ends
+- when the pair stops being sound: the timer is put back with the due time of its next tick; a tick whose message
+  would be on its way at this moment is fired with the time of that tick, so that the message arrives as it would
+  have; passive timers get the due time that their last renewal would have given them;
 - when the node sets or cancels the timer itself; then a renewal on its way counts as arrived.
 The result is the same trace as with all timers fired (test_elision), less the renewals.
 """
@@ -33,7 +37,9 @@ class _Asleep:
 
 @dataclass(slots=True)
 class _Watch:
-    """A passive timer: its due time as last renewed, and how far each renewal pushes it. `token` is 0 while it sleeps."""
+    """A passive timer: its due time as last renewed, and how far each renewal pushes it. `token` is 0 while it
+    sleeps.
+    """
 
     due_ms: TimeMs
     period_ms: int
@@ -41,7 +47,9 @@ class _Watch:
 
 
 class Timers:
-    """All timers of all nodes. `push(due, key, token)` puts one into the event heap; an event is valid while `is_armed(key, token)`."""
+    """All timers of all nodes. `push(due, key, token)` puts one into the event heap; an event is valid while
+    `is_armed(key, token)`.
+    """
 
     def __init__(
         self,
@@ -114,7 +122,8 @@ class Timers:
     def disturb(self, concerns: Callable[[NodeId, NodeId], bool], now_ms: TimeMs) -> list[tuple[TimeMs, Key]]:
         """Ends the sleep of all timers whose pair `concerns` says will not be sound any more.
 
-        Returns the ticks (time, timer) whose renewal is on its way: the caller fires them, oldest first, with the time of the tick, before anything else.
+        Returns the ticks (time, timer) whose renewal is on its way: the caller fires them, oldest first, with the
+        time of the tick, before anything else.
         """
         on_their_way: list[tuple[TimeMs, Key]] = []
         for key, asleep in list(self._asleep.items()):

@@ -13,15 +13,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from experiments.durations import parse_duration_ms
 from experiments.errors import InputError
 from experiments.studies.model import Cell, CellParameters, Distribution, Precision, Study
+from experiments.yaml_input import allowed_by, read_yaml_mapping
 
 Combination = dict[str, object]
 
@@ -99,7 +99,7 @@ def load_study(path: Path, trials: int | None = None, engine: str | None = None)
 
     Raises InputError for everything that is wrong with file or overrides.
     """
-    raw = _read_yaml(path)
+    raw = read_yaml_mapping(path, "a study file")
     if engine is not None:
         if engine != "sim":
             raise InputError("--engine", "", engine, "sim (studies run on sim in this version)")
@@ -136,33 +136,6 @@ def study_from(raw: dict[str, object], source: str) -> Study:
         cells=cells,
         source=raw,
     )
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML that refuses a key given twice instead of silently taking the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(path: Path) -> dict[str, object]:
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            str(path), "", getattr(error, "strerror", None) or "not UTF-8", "a study file (YAML)"
-        ) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}" if mark else ""
-        raise InputError(str(path), line, getattr(error, "problem", error), "YAML, each key once") from error
-    if not isinstance(raw, dict):
-        raise InputError(str(path), "", type(raw).__name__, "a mapping with name, base, sweep, ...")
-    return raw
 
 
 def _combinations(file: _StudyFile, source: str) -> tuple[str, list[Combination]]:
@@ -260,26 +233,10 @@ def _refuse_twins(cells: tuple[Cell, ...], axis: str, source: str) -> None:
         seen[cell.parameters] = cell
 
 
-_SHAPES = {
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "string_type": "text",
-    "int_type": "a whole number",
-    "float_type": "a number",
-}
-
-
-def _input_error(source: str, detail: ErrorDetails | dict[str, Any], prefix: tuple[str, ...]) -> InputError:
+def _input_error(source: str, detail: ErrorDetails, prefix: tuple[str, ...]) -> InputError:
     """The first complaint of pydantic as one line: where, what was found, what is allowed."""
     field = ".".join([*prefix, *(str(part) for part in detail["loc"])])
-    kind, context = detail["type"], detail.get("ctx", {})
-    if kind == "missing":
-        return InputError(source, field, "nothing", "a value (required)")
-    if kind == "extra_forbidden":
-        model: type[BaseModel] = Precision if detail["loc"][0] == "precision" else _StudyFile
-        names = ["dist", "mean", "shape"] if prefix else list(model.model_fields)
-        return InputError(source, field, "an unknown field", ", ".join(names))
-    allowed_text = context.get("expected") or _SHAPES.get(kind)
-    if allowed_text is None:
-        allowed_text = detail["msg"].removeprefix("Value error, allowed: ").removeprefix("Input should be ")
-    return InputError(source, field, repr(detail["input"]), str(allowed_text))
+    model: type[BaseModel] = Precision if detail["loc"][:1] == ("precision",) else _StudyFile
+    names = ["dist", "mean", "shape"] if prefix else list(model.model_fields)
+    found = {"missing": "nothing", "extra_forbidden": "an unknown field"}.get(detail["type"], repr(detail["input"]))
+    return InputError(source, field, found, allowed_by(detail, names))

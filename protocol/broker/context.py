@@ -1,7 +1,7 @@
 """What the parts of one broker share: identity, metadata image, storage, partitions, outbox.
 
-A partition that the broker holds is a `Replica`: its log, and its role. The role is exactly one of: leader (`leadership`), follower (`leader_id`, with the open fetch
-`wish`), or none (no leader is known).
+A partition that the broker holds is a `Replica`: its log, and its role. The role is exactly one of: leader
+(`leadership`), follower (`leader_id`, with the open fetch `wish`), or none (no leader is known).
 """
 
 from __future__ import annotations

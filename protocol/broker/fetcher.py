@@ -1,9 +1,11 @@
 """The follower's side of replication.
 
-For every partition that this broker follows there is one open wish (`FetchPartition`): "my log ends here, in this epoch; tell me when there is more". It goes to the leader at once
-when it changes, and all open wishes to one leader are repeated every `replica.fetch.wait.max.ms` (`FetchRenewal`), which keeps the leader assured that the follower lives and makes
-up for anything lost. An answer is taken only if it answers the wish that is open: same leader, same leader epoch, same offset. An answer may carry records, a newer high watermark,
-a point to truncate to, or an error; after an error the wish waits for the next repetition or for newer metadata.
+For every partition that this broker follows there is one open wish (`FetchPartition`): "my log ends here, in this
+epoch; tell me when there is more". It goes to the leader at once when it changes, and all open wishes to one leader
+are repeated every `replica.fetch.wait.max.ms` (`FetchRenewal`), which keeps the leader assured that the follower
+lives and makes up for anything lost. An answer is taken only if it answers the wish that is open: same leader, same
+leader epoch, same offset. An answer may carry records, a newer high watermark, a point to truncate to, or an error;
+after an error the wish waits for the next repetition or for newer metadata.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Fetcher:
         self._refused: dict[BrokerId, set[TopicIdPartition]] = {}
 
     def follow(self, replica: Replica) -> None:
-        """Starts fetching a partition whose `leader_id` and `leader_epoch` have been set; sent with the next `flush_wishes`."""
+        """Starts fetching a partition whose `leader_id` and `leader_epoch` have been set; sent with the next
+        `flush_wishes`.
+        """
         self._followed.setdefault(replica.leader_id, {})[replica.key] = replica
         self._renew(replica)
 

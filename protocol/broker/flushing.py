@@ -1,8 +1,9 @@
 """When a broker writes its logs through to the disk, and what it remembers of high watermarks.
 
-Kafka leaves durability to replication: by default nothing is flushed by policy. `flush.messages` flushes after so many records, `flush.ms` so long after the first unflushed
-record. High watermarks are written to a checkpoint file at most every `replica.high.watermark.checkpoint.interval.ms`, so that a restarted broker starts from a recent one,
-which may lag (A29).
+Kafka leaves durability to replication: by default nothing is flushed by policy. `flush.messages` flushes after so
+many records, `flush.ms` so long after the first unflushed record. High watermarks are written to a checkpoint file at
+most every `replica.high.watermark.checkpoint.interval.ms`, so that a restarted broker starts from a recent one, which
+may lag (A29).
 """
 
 from __future__ import annotations

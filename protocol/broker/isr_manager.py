@@ -1,8 +1,9 @@
 """Carries a broker's ISR proposals to the controller (KIP-497).
 
-One AlterPartition request is in flight per broker; proposals that come up meanwhile leave with the next one, together (B15). A proposal stays open, and the maximal ISR with it, until the
-controller has definitely answered: on silence or NOT_CONTROLLER it is sent again (B22), on a definite rejection it is withdrawn (B19), on an epoch error the leader waits for the
-metadata that it has not seen yet.
+One AlterPartition request is in flight per broker; proposals that come up meanwhile leave with the next one, together
+(B15). A proposal stays open, and the maximal ISR with it, until the controller has definitely answered: on silence or
+NOT_CONTROLLER it is sent again (B22), on a definite rejection it is withdrawn (B19), on an epoch error the leader
+waits for the metadata that it has not seen yet.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class IsrManager:
         self._correlation_id = 0
 
     def propose(
-        self, replica: Replica, isr: tuple[int, ...], recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+        self,
+        replica: Replica,
+        isr: tuple[int, ...],
+        recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED,
     ) -> None:
         """Queues a proposal for a partition that this broker leads and that has none in flight."""
         leadership = replica.leadership
@@ -54,7 +58,9 @@ class IsrManager:
         self._context.out.trace("isr_proposed", replica.name, isr=isr, committed=leadership.isr)
 
     def _epoch_of(self, broker: int, epochs: dict[int, int]) -> int:
-        """The epoch under which a member fetches; a member that has not fetched from this leader yet goes by the metadata."""
+        """The epoch under which a member fetches; a member that has not fetched from this leader yet goes by the
+        metadata.
+        """
         epoch = epochs.get(broker, -1)
         known = self._context.image.broker_epoch(broker)
         return known if epoch < 0 and known is not None else epoch
@@ -95,7 +101,9 @@ class IsrManager:
         )
 
     def receive(self, response: AlterPartitionResponse, now_ms: TimeMs) -> list[tuple[Replica, PartitionIsrResult]]:
-        """The results that concern proposals still open, for the leader to apply; an answer to an older request gives none."""
+        """The results that concern proposals still open, for the leader to apply; an answer to an older request gives
+        none.
+        """
         if response.correlation_id != self._correlation_id or not self._in_flight:
             return []
         if response.error is not ErrorCode.NONE:

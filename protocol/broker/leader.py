@@ -1,7 +1,8 @@
 """The leader's side: produce, answering fetches, moving the high watermark, keeping the ISR.
 
-A fetch that finds nothing new is parked with its follower's progress and answered when the log or the high watermark moves. Parked means caught up. Two timers watch a follower:
-`silent/N` fires when broker N has not fetched at all for `replica.lag.time.max.ms`; `lag/N` looks after partitions whose wish has been answered and not renewed.
+A fetch that finds nothing new is parked with its follower's progress and answered when the log or the high watermark
+moves. Parked means caught up. Two timers watch a follower: `silent/N` fires when broker N has not fetched at all for
+`replica.lag.time.max.ms`; `lag/N` looks after partitions whose wish has been answered and not renewed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from protocol.config import (
 )
 from protocol.errors import ErrorCode
 from protocol.ids import BrokerId, Epoch, NodeId, TimeMs, TopicIdPartition
+from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     ConsumeRequest,
@@ -76,7 +78,9 @@ class LeaderSide:
         replica.leadership = None
 
     def advance(self, replica: Replica, now_ms: TimeMs) -> None:
-        """Moves the high watermark as far as it may go, answers producers that waited for it and followers that do not know it."""
+        """Moves the high watermark as far as it may go, answers producers that waited for it and followers that do
+        not know it.
+        """
         leadership, log = self._leadership(replica), replica.log
         target = rules.high_watermark_target(
             leadership,
@@ -168,23 +172,21 @@ class LeaderSide:
             self._arm_produce_timer(min(waiting))
 
     def consume(self, client: NodeId, request: ConsumeRequest) -> None:
-        """A consumer's read: between high watermark and log end there is nothing to see and no error; behind the log end it is out of range (A31, E7)."""
+        """A consumer's read: between high watermark and log end there is nothing to see and no error; behind the log
+        end it is out of range (A31, E7).
+        """
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
-            response = ConsumeResponse(
-                correlation_id=request.correlation_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
+            response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif request.fetch_offset > replica.log.end_offset:
             response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.OFFSET_OUT_OF_RANGE)
         else:
             limit = replica.log.high_watermark
-            batches = ()
+            batches: tuple[RecordBatch, ...] = ()
             if request.fetch_offset < limit:
                 stored = replica.log.storage.read(request.fetch_offset, request.max_bytes)
                 batches = tuple(batch for batch in stored if batch.next_offset <= limit)
-            response = ConsumeResponse(
-                correlation_id=request.correlation_id, high_watermark=limit, batches=batches
-            )
+            response = ConsumeResponse(correlation_id=request.correlation_id, high_watermark=limit, batches=batches)
         self._context.out.send(client, response)
 
     # -- fetch ---------------------------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class LeaderSide:
         wish, log = progress.wish, replica.log
         if wish is None or (wish.fetch_offset >= log.end_offset and wish.high_watermark >= log.high_watermark):
             return
-        batches = ()
+        batches: tuple[RecordBatch, ...] = ()
         if wish.fetch_offset < log.end_offset:
             batches = tuple(log.storage.read(wish.fetch_offset, self._max_bytes))
             if broker in self._leadership(replica).maximal_isr:

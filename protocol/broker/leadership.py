@@ -1,12 +1,17 @@
 """Leading one partition: follower progress, ISR proposals, the high watermark.
 
-Decisions are pure functions of a `Leadership`; the replica manager carries them out. Sources: KIP-497 (B10-B24), KIP-966 (E1-E11), and the published model of the latter.
+Decisions are pure functions of a `Leadership`; the replica manager carries them out. Sources: KIP-497 (B10-B24),
+KIP-966 (E1-E11), and the published model of the latter.
 
-- The *committed* ISR is the last one that the controller has stored. A proposal that is in flight may be stored already, so the leader counts with the union of both, the *maximal* ISR (B13).
-- The high watermark is the smallest log end of the maximal ISR, and does not move at all while the committed ISR is smaller than min ISR (E1-E3; switchable).
-- A follower may join when it has reached the high watermark and the start of this leader epoch, is active in the metadata, and fetches under the broker epoch that the metadata knows (N5, B6).
-- A follower leaves when it has not been at the log end for `replica.lag.time.max.ms`. Kafka spares a silent follower whose log end equals the leader's;
-  here silence alone is enough (A47, M41), so that min ISR means replicas that are there.
+- The *committed* ISR is the last one that the controller has stored. A proposal that is in flight may be stored
+  already, so the leader counts with the union of both, the *maximal* ISR (B13).
+- The high watermark is the smallest log end of the maximal ISR, and does not move at all while the committed ISR is
+  smaller than min ISR (E1-E3; switchable).
+- A follower may join when it has reached the high watermark and the start of this leader epoch, is active in the
+  metadata, and fetches under the broker epoch that the metadata knows (N5, B6).
+- A follower leaves when it has not been at the log end for `replica.lag.time.max.ms`. Kafka spares a silent follower
+  whose log end equals the leader's; here silence alone is enough (A47, M41), so that min ISR means replicas that are
+  there.
 """
 
 from __future__ import annotations
@@ -21,7 +26,9 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What the leader knows of one follower in this leader epoch. `wish` is its parked fetch, None while it has been answered."""
+    """What the leader knows of one follower in this leader epoch. `wish` is its parked fetch, None while it has been
+    answered.
+    """
 
     end_offset: Offset = NO_OFFSET
     broker_epoch: Epoch = NO_EPOCH
@@ -69,7 +76,9 @@ def begin(state: PartitionState, me: BrokerId, log_end: Offset, now_ms: TimeMs) 
 
 
 def adopt(leadership: Leadership, state: PartitionState, me: BrokerId) -> bool:
-    """Takes over a newer committed state of the same leader epoch; a proposal in flight is void (B18). Whether it was newer."""
+    """Takes over a newer committed state of the same leader epoch; a proposal in flight is void (B18). Whether it was
+    newer.
+    """
     if state.partition_epoch <= leadership.partition_epoch:
         return False
     leadership.partition_epoch = state.partition_epoch
@@ -88,7 +97,9 @@ def adopt(leadership: Leadership, state: PartitionState, me: BrokerId) -> bool:
 def note_fetch(
     progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch, leader_end: Offset, now_ms: TimeMs
 ) -> None:
-    """Follower's log end is `fetch_offset`. It counts as caught up now, or when it last fetched if it has reached what the log end was then."""
+    """Follower's log end is `fetch_offset`. It counts as caught up now, or when it last fetched if it has reached
+    what the log end was then.
+    """
     if fetch_offset >= leader_end:
         progress.last_caught_up_ms = now_ms
     elif fetch_offset >= progress.leader_end_at_last_fetch:
@@ -125,7 +136,9 @@ def may_join(
 
 
 def lagging(leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, lag_time_max_ms: int) -> list[BrokerId]:
-    """ISR followers to drop: those that are silent, and those with no parked fetch that were last caught up too long ago (A44)."""
+    """ISR followers to drop: those that are silent, and those with no parked fetch that were last caught up too long
+    ago (A44).
+    """
     if leadership.proposed_isr is not None:
         return []
     result = []

@@ -1,9 +1,11 @@
-"""A broker's lifecycle (KIP-631, KIP-966): registration, fenced start, running, controlled shutdown, and the clean-shutdown file.
+"""A broker's lifecycle (KIP-631, KIP-966): registration, fenced start, running, controlled shutdown, and the
+clean-shutdown file.
 
-A broker exists for the controller from its registration on. It starts fenced, catches up with the metadata log to its own registration, asks to be unfenced, and
-runs. When told to shut down it says so with its heartbeats until the controller has moved its leaderships and lets it go; then it flushes its logs and leaves a file with
-its broker epoch. The next incarnation sends that epoch back: equal to the controller's, the shutdown was clean and what it held is all there (E21, E22).
-The file is removed as soon as it is read, so that it vouches for one shutdown only (M16).
+A broker exists for the controller from its registration on. It starts fenced, catches up with the metadata log to its
+own registration, asks to be unfenced, and runs. When told to shut down it says so with its heartbeats until the
+controller has moved its leaderships and lets it go; then it flushes its logs and leaves a file with its broker epoch.
+The next incarnation sends that epoch back: equal to the controller's, the shutdown was clean and what it held is all
+there (E21, E22). The file is removed as soon as it is read, so that it vouches for one shutdown only (M16).
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from protocol.ids import NO_EPOCH, Epoch
 
 CLEAN_SHUTDOWN_FILE = "clean-shutdown.json"
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 300_000
-"""How long a broker waits for the controller to let it go; then it stops by itself, still in good order (Kafka: five minutes)."""
+"""How long a broker waits for the controller to let it go; then it stops by itself, still in good order (Kafka: five
+minutes).
+"""
 
 
 class LifecycleState(Enum):
@@ -73,7 +77,9 @@ def next_state(state: LifecycleState, event: LifecycleEvent) -> LifecycleState:
 
 
 def take_clean_shutdown_epoch(storage: Storage) -> Epoch:
-    """The broker epoch that the last clean shutdown left, -1 without one or where the file is unreadable (M16). Removes the file."""
+    """The broker epoch that the last clean shutdown left, -1 without one or where the file is unreadable (M16).
+    Removes the file.
+    """
     data = storage.read_file(CLEAN_SHUTDOWN_FILE)
     if data is None:
         return NO_EPOCH

@@ -1,8 +1,9 @@
 """The replica manager: makes a broker's replicas what the metadata says they are.
 
-After each batch of metadata the broker looks at the partitions that changed. A new leader epoch makes it leader or follower, in the order that A26 and A27 give: first the old
-role ends (nothing more from the old leader is appended, no client is answered as leader), then the new one begins. A newer partition epoch of the same leader epoch is
-adopted by the leader. Replicas that were deleted or moved away are removed with their logs.
+After each batch of metadata the broker looks at the partitions that changed. A new leader epoch makes it leader or
+follower, in the order that A26 and A27 give: first the old role ends (nothing more from the old leader is appended,
+no client is answered as leader), then the new one begins. A newer partition epoch of the same leader epoch is adopted
+by the leader. Replicas that were deleted or moved away are removed with their logs.
 """
 
 from __future__ import annotations
@@ -85,9 +86,7 @@ class ReplicaManager:
 
     def _open(self, key: TopicIdPartition) -> Replica:
         name = TopicPartition(self._context.image.topics[key.topic_id].name, key.partition)
-        log = ReplicaLog(
-            self._context.storage.open_log(log_name(key)), self._flusher.checkpointed_high_watermark(key)
-        )
+        log = ReplicaLog(self._context.storage.open_log(log_name(key)), self._flusher.checkpointed_high_watermark(key))
         replica = Replica(key, name, log)
         self._context.replicas[key] = replica
         return replica
@@ -100,8 +99,12 @@ class ReplicaManager:
             self._context.storage.delete_log(log_name(key))
 
     def remove_stale_logs(self) -> None:
-        """Deletes logs of partitions that the metadata does not place here; call once the metadata is caught up (A34, M36)."""
-        wanted = {log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas}
+        """Deletes logs of partitions that the metadata does not place here; call once the metadata is caught up (A34,
+        M36).
+        """
+        wanted = {
+            log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas
+        }
         for name in self._context.storage.log_names():
             if name not in wanted:
                 self._context.storage.delete_log(name)

@@ -1,6 +1,7 @@
 """Administration requests as records: topics, partitions, configs, elections, reassignments.
 
-`plan` answers with the records of a request, or with the error and a few words; nothing is changed here. Limits and errors follow requirements G31-G33.
+`plan` answers with the records of a request, or with the error and a few words; nothing is changed here. Limits and
+errors follow requirements G31-G33.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ def _alter_configs(state: ControllerState, request: AlterConfigsRequest) -> Plan
     return Plan(records)
 
 
-def _concerned(state: ControllerState, topic_id: str | None, config: str) -> list[tuple[TopicIdPartition, PartitionState]]:
+def _concerned(
+    state: ControllerState, topic_id: str | None, config: str
+) -> list[tuple[TopicIdPartition, PartitionState]]:
     """Partitions for which a change of `config` in that scope counts."""
     overridden = {scope for scope, values in state.image.configs.items() if scope is not None and config in values}
     return [
@@ -202,9 +205,7 @@ def _elect(state: ControllerState, request: ElectLeadersRequest) -> Plan:
         return Plan(error=ErrorCode.ELECTION_NOT_NEEDED, message=f"broker {partition.leader} leads")
     record = state.change(key, Election.PREFERRED if preferred else Election.UNCLEAN)
     if record is None or (preferred and record.leader != partition.replicas[0]):
-        error = (
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        )
+        error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         return Plan(error=error, message="no replica that may lead")
     return Plan([record])
 

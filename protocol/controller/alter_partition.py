@@ -1,6 +1,7 @@
 """AlterPartition: which proposals of a leader the controller takes (KIP-497, KIP-704, KIP-903).
 
-`validate` is the list of reasons to refuse, in the order in which they are checked (B18-B23, C11); `propose` turns an accepted proposal into the record that it makes.
+`validate` is the list of reasons to refuse, in the order in which they are checked (B18-B23, C11); `propose` turns an
+accepted proposal into the record that it makes.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ def _validate_isr(
     isr = [member.broker_id for member in proposal.new_isr]
     if len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas) or leader not in isr:
         return ErrorCode.INVALID_REQUEST
-    if proposal.leader_recovery_state == LeaderRecoveryState.RECOVERING:
-        if partition.leader_recovery_state is LeaderRecoveryState.RECOVERED or len(isr) > 1:
-            return ErrorCode.INVALID_REQUEST
+    if proposal.leader_recovery_state == LeaderRecoveryState.RECOVERING and (
+        partition.leader_recovery_state is LeaderRecoveryState.RECOVERED or len(isr) > 1
+    ):
+        return ErrorCode.INVALID_REQUEST
     for member in proposal.new_isr:
         if not state.image.is_active(member.broker_id):
             return ErrorCode.INELIGIBLE_REPLICA

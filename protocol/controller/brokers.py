@@ -1,7 +1,8 @@
 """Broker events as records: registration, fencing, unfencing, controlled shutdown, unclean restart.
 
-Each function returns the records of one event, partition changes first and the registration change last where Kafka has it so; nothing is changed here. Whoever leaves an
-ISR because of the event is not acceptable as a leader in the same decision; whoever is unfenced by it already is.
+Each function returns the records of one event, partition changes first and the registration change last where Kafka
+has it so; nothing is changed here. Whoever leaves an ISR because of the event is not acceptable as a leader in the
+same decision; whoever is unfenced by it already is.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def register(
 ) -> list[MetadataRecord]:
     """A new incarnation. Its epoch is the offset that its registration record will have.
 
-    If it does not bring the epoch that the controller knows, its last shutdown was unclean and it leaves every ISR and ELR (E20, E21); without
-    ELR the generations before KIP-966 leave the ISR alone.
+    If it does not bring the epoch that the controller knows, its last shutdown was unclean and it leaves every ISR
+    and ELR (E20, E21); without ELR the generations before KIP-966 leave the ISR alone.
     """
     records: list[MetadataRecord] = []
     known = state.image.brokers.get(broker)

@@ -1,7 +1,7 @@
 """The controller's view: the metadata image, and the indexes that make broker events cheap.
 
-`ControllerState` answers which partitions a broker is in the ISR or ELR of, which it leads, and which have no leader, without walking all partitions. The indexes follow
-the image by `refresh`, which is called after every replay.
+`ControllerState` answers which partitions a broker is in the ISR or ELR of, which it leads, and which have no leader,
+without walking all partitions. The indexes follow the image by `refresh`, which is called after every replay.
 """
 
 from __future__ import annotations

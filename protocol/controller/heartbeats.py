@@ -1,7 +1,8 @@
 """What the controller makes of a heartbeat (KIP-631): the broker's next state, as a pure decision.
 
-A broker is fenced, unfenced, in controlled shutdown, or told to shut down now. A fenced broker is unfenced once it has applied its own registration and wants to be. A broker that wants to
-shut down first loses its leaderships; it is let go when no partition is led by it and every other active broker has applied the metadata of that moment, so that
+A broker is fenced, unfenced, in controlled shutdown, or told to shut down now. A fenced broker is unfenced once it
+has applied its own registration and wants to be. A broker that wants to shut down first loses its leaderships; it is
+let go when no partition is led by it and every other active broker has applied the metadata of that moment, so that
 clients and followers already look elsewhere (M56).
 """
 
@@ -24,8 +25,10 @@ class BrokerControlState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatView:
-    """What the decision looks at. `shutdown_offset` is the metadata offset at which controlled shutdown began, None before it;
-    `lowest_active_offset` the smallest metadata offset that any other active broker is known to have applied."""
+    """What the decision looks at. `shutdown_offset` is the metadata offset at which controlled shutdown began, None
+    before it; `lowest_active_offset` the smallest metadata offset that any other active broker is known to have
+    applied.
+    """
 
     state: BrokerControlState
     want_fence: bool
@@ -48,9 +51,7 @@ def next_control_state(view: HeartbeatView) -> BrokerControlState:
         if view.want_fence:
             return BrokerControlState.SHUTDOWN_NOW if view.want_shut_down else BrokerControlState.FENCED
         if view.want_shut_down:
-            return (
-                BrokerControlState.CONTROLLED_SHUTDOWN if view.leads_partitions else BrokerControlState.SHUTDOWN_NOW
-            )
+            return BrokerControlState.CONTROLLED_SHUTDOWN if view.leads_partitions else BrokerControlState.SHUTDOWN_NOW
         return BrokerControlState.UNFENCED
     if view.state is BrokerControlState.CONTROLLED_SHUTDOWN:
         if view.leads_partitions or view.shutdown_offset is None or view.lowest_active_offset < view.shutdown_offset:

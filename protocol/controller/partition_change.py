@@ -41,11 +41,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from protocol.controller.partition_election import Candidates, Elected, Election, elect
-from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId
-from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord
+from protocol.ids import NO_LEADER, BrokerId
+from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
-__all__ = ["ChangeRequest", "Election", "apply_change", "decide"]
+__all__ = ["ChangeRequest", "Election", "decide"]
 
 Brokers = tuple[BrokerId, ...]
 
@@ -121,29 +121,6 @@ def decide(
     if not changes:
         return None
     return PartitionChangeRecord(topic_id=topic_id, partition_id=partition_id, **changes)
-
-
-def apply_change(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
-    """The state after the record. A record that names a leader, even the same one, raises the leader epoch."""
-    leads = record.leader != UNCHANGED_LEADER
-    recovery = record.leader_recovery_state
-    return PartitionState(
-        replicas=_or(record.replicas, state.replicas),
-        isr=_or(record.isr, state.isr),
-        elr=_or(record.eligible_leader_replicas, state.elr),
-        last_known_elr=_or(record.last_known_elr, state.last_known_elr),
-        adding_replicas=_or(record.adding_replicas, state.adding_replicas),
-        removing_replicas=_or(record.removing_replicas, state.removing_replicas),
-        leader=record.leader if leads else state.leader,
-        leader_recovery_state=(
-            state.leader_recovery_state if recovery == UNCHANGED_RECOVERY_STATE else LeaderRecoveryState(recovery)
-        ),
-        leader_epoch=state.leader_epoch + leads,
-        partition_epoch=state.partition_epoch + 1,
-        last_known_leader=(
-            state.last_known_leader if record.last_known_leader == UNCHANGED_LEADER else record.last_known_leader
-        ),
-    )
 
 
 def _or(wanted: Brokers | None, present: Brokers) -> Brokers:

@@ -1,7 +1,8 @@
 """The leader-epoch cache of a log (KIP-101, KIP-279): where each leader epoch begins.
 
-The cache answers the one question of truncation: "of the records up to leader epoch E, where do mine end?" Two logs that agree on an epoch and its end agree on everything
-before it (log matching), so a follower that is told where the leader's part of their last common epoch ends knows what to drop.
+The cache answers the one question of truncation: "of the records up to leader epoch E, where do mine end?" Two logs
+that agree on an epoch and its end agree on everything before it (log matching), so a follower that is told where the
+leader's part of their last common epoch ends knows what to drop.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class LeaderEpochCache:
             self._starts.append(start_offset)
 
     def end_offset_for(self, epoch: Epoch, log_end: Offset) -> tuple[Epoch, Offset]:
-        """The largest epoch here that is <= `epoch`, and the offset behind its last record; (-1, 0) if there is none."""
+        """The largest epoch here that is <= `epoch`, and the offset behind its last record; (-1, 0) if there is
+        none.
+        """
         index = bisect_right(self._epochs, epoch)
         if index == 0:
             return NO_EPOCH, 0

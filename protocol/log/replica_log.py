@@ -3,8 +3,9 @@
 Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
 
 - the leader stamps each batch with its offset and its leader epoch; a follower stores batches as fetched;
-- a follower says with each fetch the epoch of its last record; if the leader's log does not hold that epoch up to that offset, the leader answers with
-  the last epoch that both may share and its end, and the follower drops what lies behind the smaller of the two ends;
+- a follower says with each fetch the epoch of its last record; if the leader's log does not hold that epoch up to
+  that offset, the leader answers with the last epoch that both may share and its end, and the follower drops what
+  lies behind the smaller of the two ends;
 - the high watermark never moves back, except that it cannot lie behind the end of a truncated log.
 
 Bytes are the storage's business (`contract.LogStorage`); this class knows offsets and epochs.
@@ -24,7 +25,9 @@ _SCAN_BYTES = 8 * 1_048_576
 
 
 class ReplicaLog:
-    """A replica's log on top of its storage. `high_watermark` is the offset behind the last record known to be committed."""
+    """A replica's log on top of its storage. `high_watermark` is the offset behind the last record known to be
+    committed.
+    """
 
     __slots__ = ("epochs", "high_watermark", "storage")
 
@@ -65,7 +68,9 @@ class ReplicaLog:
             self.epochs.assign(batch.leader_epoch, batch.base_offset)
 
     def divergence(self, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEndOffset | None:
-        """Leader's side: None if the follower's log is a prefix of this one as far as it says, else what they may share (M43)."""
+        """Leader's side: None if the follower's log is a prefix of this one as far as it says, else what they may
+        share (M43).
+        """
         if fetch_offset == 0 and last_fetched_epoch < 0:
             return None
         epoch, end_offset = self.epochs.end_offset_for(last_fetched_epoch, self.end_offset)

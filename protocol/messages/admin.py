@@ -1,6 +1,7 @@
 """Administration: what a client asks the controller to change.
 
-Each request is answered when its records are committed. Wrong input is answered with an `ErrorCode` and changes nothing.
+Each request is answered when its records are committed. Wrong input is answered with an `ErrorCode` and changes
+nothing.
 """
 
 from __future__ import annotations

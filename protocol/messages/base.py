@@ -20,8 +20,9 @@ class Frozen(BaseModel):
 class Message(Frozen):
     """Base of everything that travels between nodes or lies in the metadata log; every concrete subclass is registered.
 
-    `CONTROL` marks traffic that must not queue behind data (heartbeats, registration, elections). `RENEWAL` marks a message
-    that only renews what its receiver already knows, such as a heartbeat of an unfenced broker (see `contract.SetTimer`).
+    `CONTROL` marks traffic that must not queue behind data (heartbeats, registration, elections). `RENEWAL` marks a
+    message that only renews what its receiver already knows, such as a heartbeat of an unfenced broker (see
+    `contract.SetTimer`).
     """
 
     CONTROL: ClassVar[bool] = False

@@ -1,7 +1,8 @@
 """Record batches: the unit that is produced, stored, replicated and consumed.
 
-The payload is opaque to brokers. Offsets are per record; a batch covers `base_offset .. base_offset + record_count - 1`. The leader stamps `base_offset` and
-`leader_epoch` when it appends (N1), followers store what they fetch unchanged.
+The payload is opaque to brokers. Offsets are per record; a batch covers `base_offset .. base_offset + record_count -
+1`. The leader stamps `base_offset` and `leader_epoch` when it appends (N1), followers store what they fetch
+unchanged.
 """
 
 from __future__ import annotations

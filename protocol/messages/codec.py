@@ -1,9 +1,10 @@
 """Messages as bytes: `encode` and `decode`.
 
-A frame is a CRC-32 of the body and the body; the body is one msgpack value. A message is msgpack extension type 1 around
-`[type name, value of each field in order of declaration]`, values being nil, booleans, integers, strings, bytes, arrays, and messages again. So nested
-messages and records of several types in one list need no schema beside the models themselves. Any bytes that are not exactly what `encode`
-makes of some message are refused with a `CodecError`; the CRC catches what still looks like one.
+A frame is a CRC-32 of the body and the body; the body is one msgpack value. A message is msgpack extension type 1
+around `[type name, value of each field in order of declaration]`, values being nil, booleans, integers, strings,
+bytes, arrays, and messages again. So nested messages and records of several types in one list need no schema beside
+the models themselves. Any bytes that are not exactly what `encode` makes of some message are refused with a
+`CodecError`; the CRC catches what still looks like one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def _unpack_ext(code: int, data: bytes) -> Message:
     name, *values = parts
     model = Message.REGISTRY.get(name)
     if model is None:
-        raise UnknownMessageTypeError(f"found message type {name!r}; allowed: one of {len(Message.REGISTRY)} known types")
+        raise UnknownMessageTypeError(
+            f"found message type {name!r}; allowed: one of {len(Message.REGISTRY)} known types"
+        )
     fields = list(model.model_fields)
     if len(values) != len(fields):
         raise MalformedMessageError(f"{name}: found {len(values)} fields; allowed: {len(fields)}")

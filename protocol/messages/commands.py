@@ -1,7 +1,8 @@
 """What the experiment asks of its clients, and what they report back.
 
-The experiment (node `DRIVER`) speaks to client nodes only; a client does what an application with a Kafka client library would do, retries included, and reports one outcome
-per command. Outcomes are one of three: acknowledged, definitely failed, unknown.
+The experiment (node `DRIVER`) speaks to client nodes only; a client does what an application with a Kafka client
+library would do, retries included, and reports one outcome per command. Outcomes are one of three: acknowledged,
+definitely failed, unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class ShutdownCommand(Message):
 
 
 class ProduceCommand(Command):
-    """Sends one batch and waits for its answer. Errors in `final_errors` end it at once; others that are retriable are retried until `delivery.timeout.ms`."""
+    """Sends one batch and waits for its answer. Errors in `final_errors` end it at once; others that are retriable
+    are retried until `delivery.timeout.ms`.
+    """
 
     topic: str
     partition: int

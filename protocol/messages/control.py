@@ -1,7 +1,8 @@
 """Messages between brokers and controllers.
 
-Registration and heartbeats are KIP-631 with KIP-966's previous broker epoch (G23); AlterPartition is KIP-497 with the later names (G6-G8, B1-B24); the
-metadata fetch carries the controller's log to brokers, who are its observers. Every answer repeats the `correlation_id` of its request.
+Registration and heartbeats are KIP-631 with KIP-966's previous broker epoch (G23); AlterPartition is KIP-497 with the
+later names (G6-G8, B1-B24); the metadata fetch carries the controller's log to brokers, who are its observers. Every
+answer repeats the `correlation_id` of its request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Response(Message):
 
 
 class BrokerRegistrationRequest(Request):
-    """A new incarnation of a broker asks for its epoch. `previous_broker_epoch` is what its clean-shutdown file held, -1 without one (G23, E21)."""
+    """A new incarnation of a broker asks for its epoch. `previous_broker_epoch` is what its clean-shutdown file held,
+    -1 without one (G23, E21).
+    """
 
     CONTROL: ClassVar[bool] = True
 
@@ -67,7 +70,9 @@ class BrokerHeartbeatResponse(Response):
 
 
 class MetadataFetchRequest(Message):
-    """A broker asks for the metadata log from `fetch_offset` on and means it as a standing wish: it is answered when there is more."""
+    """A broker asks for the metadata log from `fetch_offset` on and means it as a standing wish: it is answered when
+    there is more.
+    """
 
     RENEWAL: ClassVar[bool] = True
 
@@ -76,7 +81,9 @@ class MetadataFetchRequest(Message):
 
 
 class MetadataFetchResponse(Message):
-    """Committed records from `base_offset` on, in log order; `high_watermark` is the offset behind the last committed record."""
+    """Committed records from `base_offset` on, in log order; `high_watermark` is the offset behind the last committed
+    record.
+    """
 
     base_offset: int
     records: tuple[MetadataRecord, ...]

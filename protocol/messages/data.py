@@ -1,8 +1,9 @@
 """The data path: produce, and fetch by replicas and consumers.
 
-Replica fetches are standing wishes rather than request and response pairs: each `FetchPartition` says where a follower's log ends and stays parked at the leader until there
-is something to say; one message carries any number of wishes or answers, of any partitions. The follower repeats its open wishes every
-`replica.fetch.wait.max.ms`, which is what Kafka's empty long-poll answers amount to, and what makes loss of either direction harmless.
+Replica fetches are standing wishes rather than request and response pairs: each `FetchPartition` says where a
+follower's log ends and stays parked at the leader until there is something to say; one message carries any number of
+wishes or answers, of any partitions. The follower repeats its open wishes every `replica.fetch.wait.max.ms`, which is
+what Kafka's empty long-poll answers amount to, and what makes loss of either direction harmless.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ CONSUMER = -1
 
 
 class ProduceRequest(Request):
-    """Appends one batch to a partition. `acks`: 0 no answer, 1 answered on the leader's append, -1 (all) answered when replicated (E5)."""
+    """Appends one batch to a partition. `acks`: 0 no answer, 1 answered on the leader's append, -1 (all) answered
+    when replicated (E5).
+    """
 
     topic: str
     partition: int
@@ -35,7 +38,9 @@ class ProduceResponse(Response):
 
 
 class FetchPartition(Message):
-    """One partition's wish: everything from `fetch_offset` on. `last_fetched_epoch` is the epoch of the record before it, -1 on an empty log."""
+    """One partition's wish: everything from `fetch_offset` on. `last_fetched_epoch` is the epoch of the record before
+    it, -1 on an empty log.
+    """
 
     topic_id: str
     partition_id: int
@@ -60,14 +65,18 @@ class FetchRenewal(FetchRequest):
 
 
 class EpochEndOffset(Message):
-    """The last epoch that leader and follower may share, and where it ends in the leader's log (KIP-595 diverging epoch)."""
+    """The last epoch that leader and follower may share, and where it ends in the leader's log (KIP-595 diverging
+    epoch).
+    """
 
     leader_epoch: int
     end_offset: int
 
 
 class FetchPartitionResult(Message):
-    """The answer to a wish. `fetch_offset` and `leader_epoch` repeat it, so that an answer to an older wish is known as such."""
+    """The answer to a wish. `fetch_offset` and `leader_epoch` repeat it, so that an answer to an older wish is known
+    as such.
+    """
 
     topic_id: str
     partition_id: int

@@ -1,7 +1,8 @@
 """Metadata records: the only way in which controller state changes (decide, append, replay).
 
-Field names are Kafka's in snake_case. In a change record `None` means "unchanged"; the two integer fields that cannot be null
-on Kafka's wire use -2 (leader, last known leader) and -1 (leader recovery state) for it (requirements G20-G22, N15).
+Field names are Kafka's in snake_case. In a change record `None` means "unchanged"; the two integer fields that cannot
+be null on Kafka's wire use -2 (leader, last known leader) and -1 (leader recovery state) for it (requirements
+G20-G22, N15).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ class MetadataRecord(Message):
 
 
 class RegisterBrokerRecord(MetadataRecord):
-    """A broker registered (KIP-631): it is fenced until a later record unfences it. `broker_epoch` is the record's offset."""
+    """A broker registered (KIP-631): it is fenced until a later record unfences it. `broker_epoch` is the record's
+    offset.
+    """
 
     broker_id: int
     broker_epoch: int

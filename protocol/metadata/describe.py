@@ -11,9 +11,7 @@ def describe_topic(image: MetadataImage, request: MetadataRequest) -> MetadataRe
     """The answer to a metadata request; UNKNOWN_TOPIC_OR_PARTITION where the image has no such topic."""
     topic = image.topic_named(request.topic)
     if topic is None:
-        return MetadataResponse(
-            correlation_id=request.correlation_id, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        return MetadataResponse(correlation_id=request.correlation_id, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     partitions = tuple(
         PartitionMetadata(partition=index, leader=state.leader, leader_epoch=state.leader_epoch)
         for index, state in topic.partitions.items()

@@ -1,14 +1,16 @@
 """The cluster's metadata as its log tells it: brokers, topics, partitions, configs.
 
-An image changes in one way only, by `replay` of the next record of the metadata log; controller and brokers hold one each, and equal
-prefixes of the log give equal images. Since a partition's state and a broker's registration are immutable values, a change replaces a value in a
-dict and costs the same in a cluster of ten thousand partitions as in one of ten. What changed since the last look is kept in a `MetadataDelta`.
+An image changes in one way only, by `replay` of the next record of the metadata log; controller and brokers hold one
+each, and equal prefixes of the log give equal images. Since a partition's state and a broker's registration are
+immutable values, a change replaces a value in a dict and costs the same in a cluster of ten thousand partitions as in
+one of ten. What changed since the last look is kept in a `MetadataDelta`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue
 from protocol.errors import ProtocolInvariantError
@@ -137,12 +139,14 @@ class MetadataImage:
         registration = self.brokers.get(record.broker_id)
         if registration is None or registration.broker_epoch != record.broker_epoch:
             raise ProtocolInvariantError(f"registration change for unknown broker {record.broker_id} at {record}")
-        changes: Mapping[str, bool | None] = {
-            "fenced": record.fenced,
-            "in_controlled_shutdown": record.in_controlled_shutdown,
-        }
-        self.brokers[record.broker_id] = replace(
-            registration, **{name: value for name, value in changes.items() if value is not None}
+        shutting_down = record.in_controlled_shutdown
+        self.brokers[record.broker_id] = BrokerRegistration(
+            registration.broker_id,
+            registration.broker_epoch,
+            registration.incarnation_id,
+            registration.fenced if record.fenced is None else record.fenced,
+            registration.in_controlled_shutdown if shutting_down is None else shutting_down,
+            registration.rack,
         )
         self._delta.brokers[record.broker_id] = None
 
@@ -186,7 +190,7 @@ class MetadataImage:
         self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
 
 
-_REPLAY = {
+_REPLAY: dict[type[MetadataRecord], Callable[[MetadataImage, Any], None]] = {
     RegisterBrokerRecord: MetadataImage._register_broker,
     BrokerRegistrationChangeRecord: MetadataImage._change_registration,
     TopicRecord: MetadataImage._add_topic,

@@ -1,8 +1,8 @@
 """The controller's state of one partition: who holds it, who is in sync, who may lead.
 
-The value is immutable: a change is a `PartitionChangeRecord` that is decided, appended to the metadata log and then replayed
-(decision: `controller/partition_change.py`; replay: `replay_change` here). `leader_epoch` rises with every change of leadership,
-`partition_epoch` with every change at all.
+The value is immutable: a change is a `PartitionChangeRecord` that is decided, appended to the metadata log and then
+replayed (decision: `controller/partition_change.py`; replay: `replay_change` here). `leader_epoch` rises with every
+change of leadership, `partition_epoch` with every change at all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeR
 
 
 class LeaderRecoveryState(IntEnum):
-    """KIP-704: whether the current leader was elected uncleanly and has not yet said that it has dealt with that (C11)."""
+    """KIP-704: whether the current leader was elected uncleanly and has not yet said that it has dealt with that
+    (C11).
+    """
 
     RECOVERED = 0
     RECOVERING = 1
@@ -26,8 +28,8 @@ class PartitionState:
     """One partition as the controller sees it.
 
     Order within `replicas` and `isr` carries meaning (the first replica is the preferred leader); within `elr` and
-    `last_known_elr` it does not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own first phase
-    keeps that broker in `last_known_elr` instead.
+    `last_known_elr` it does not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own first
+    phase keeps that broker in `last_known_elr` instead.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -44,7 +46,9 @@ class PartitionState:
 
 
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
-    """min(min.insync.replicas, replication factor): a value above the replica count is accepted but not effective (E8, N31)."""
+    """min(min.insync.replicas, replication factor): a value above the replica count is accepted but not effective
+    (E8, N31).
+    """
     return min(min_insync_replicas, replica_count)
 
 
@@ -52,7 +56,8 @@ def replay_change(state: PartitionState, record: PartitionChangeRecord) -> Parti
     """The state after a change record: fields that the record leaves out stay, the partition epoch rises by one.
 
     The leader epoch rises with a record that names a leader, be it the same one or not; whether it should is the
-    decision's matter. A new ISR that reaches min ISR empties ELR and last known ELR because the record says so, not because of a rule here.
+    decision's matter. A new ISR that reaches min ISR empties ELR and last known ELR because the record says so, not
+    because of a rule here.
     """
     new_leader = record.leader != UNCHANGED_LEADER
     recovery = state.leader_recovery_state

@@ -1,14 +1,17 @@
-"""The broker node: lifecycle with the controller, metadata fetch, and the replicas, behind the contract's three entry points.
+"""The broker node: lifecycle with the controller, metadata fetch, and the replicas, behind the contract's three entry
+points.
 
-`lifecycle.py` says which states a broker passes through; this module sends what each state calls for. Registration is tried until the controller accepts it (a former incarnation may
-still have its session). From then on heartbeats go out every `broker.heartbeat.interval.ms`, and the metadata log is fetched from its start; the replicas see the first image when it
-includes this broker's own registration.
+`lifecycle.py` says which states a broker passes through; this module sends what each state calls for. Registration is
+tried until the controller accepts it (a former incarnation may still have its session). From then on heartbeats go
+out every `broker.heartbeat.interval.ms`, and the metadata log is fetched from its start; the replicas see the first
+image when it includes this broker's own registration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
@@ -82,7 +85,7 @@ class BrokerNode:
         self._previous_epoch = NO_EPOCH
         self._correlation_id = 0
         self._published = False
-        self._handlers = {
+        self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             BrokerRegistrationResponse: self._registered,
             BrokerHeartbeatResponse: self._heartbeat_answered,
             MetadataFetchResponse: self._metadata_fetched,

@@ -1,8 +1,11 @@
-"""The client node: does what an application with a Kafka client library would do, one command at a time or many at once.
+"""The client node: does what an application with a Kafka client library would do, one command at a time or many at
+once.
 
-A produce finds the leader by asking every node of the bootstrap list for metadata (the newest leader epoch wins: a broker that is cut off may still think that it leads), sends its batch, and deals with the answer: done, failed for good, or refresh the metadata and try again. While an answer is outstanding, the
-client keeps an eye on the metadata; a batch is sent again only when the leader epoch has moved on, because the answer may then never come. Commands end with exactly one
-outcome, at the latest after `delivery.timeout.ms`: acknowledged, definitely failed, or unknown.
+A produce finds the leader by asking every node of the bootstrap list for metadata (the newest leader epoch wins: a
+broker that is cut off may still think that it leads), sends its batch, and deals with the answer: done, failed for
+good, or refresh the metadata and try again. While an answer is outstanding, the client keeps an eye on the metadata;
+a batch is sent again only when the leader epoch has moved on, because the answer may then never come. Commands end
+with exactly one outcome, at the latest after `delivery.timeout.ms`: acknowledged, definitely failed, or unknown.
 """
 
 from __future__ import annotations
@@ -146,9 +149,7 @@ class ClientNode:
             self._consumed(now_ms, task, message)
         elif isinstance(message, AdminResponse):
             self._end(task)
-            outcome = AdminOutcome(
-                command_id=task.command.command_id, error=message.error, message=message.message
-            )
+            outcome = AdminOutcome(command_id=task.command.command_id, error=message.error, message=message.message)
             self._out.send(task.driver, outcome)
 
     def _gathered(self, task: _Task, response: MetadataResponse) -> None:
@@ -163,7 +164,9 @@ class ClientNode:
             self._leader_found(task)
 
     def _leader_found(self, task: _Task) -> None:
-        """All have answered, or time is up: sends the attempt, unless there is no leader or it is the one already asked."""
+        """All have answered, or time is up: sends the attempt, unless there is no leader or it is the one already
+        asked.
+        """
         found = task.found
         if found is None:
             task.last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -262,9 +265,7 @@ class ClientNode:
         elif isinstance(task.command, ConsumeCommand):
             self._out.send(task.driver, ConsumeOutcome(command_id=command_id, error=error))
         else:
-            self._out.send(
-                task.driver, AdminOutcome(command_id=command_id, error=error, message="no answer in time")
-            )
+            self._out.send(task.driver, AdminOutcome(command_id=command_id, error=error, message="no answer in time"))
 
     def _end(self, task: _Task) -> None:
         command_id = task.command.command_id

@@ -1,8 +1,9 @@
 """The controller node: one event at a time, decide, append, replay, answer.
 
-Every change takes the same way: a handler plans records against the present state, the records are appended to the metadata log and flushed, then replayed, then the request
-is answered and brokers with a standing metadata fetch are sent the news. Nothing is changed that is not in the log, so a restarted controller is where its
-log is. Sessions of brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up.
+Every change takes the same way: a handler plans records against the present state, the records are appended to the
+metadata log and flushed, then replayed, then the request is answered and brokers with a standing metadata fetch are
+sent the news. Nothing is changed that is not in the log, so a restarted controller is where its log is. Sessions of
+brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up.
 """
 
 from __future__ import annotations
@@ -236,7 +237,9 @@ class ControllerNode:
 
     def _lowest_active_offset(self, but: BrokerId) -> Offset:
         offsets = [
-            self._applied.get(broker, 0) for broker in self.state.image.brokers if broker != but and self.state.image.is_active(broker)
+            self._applied.get(broker, 0)
+            for broker in self.state.image.brokers
+            if broker != but and self.state.image.is_active(broker)
         ]
         return min(offsets, default=self.state.image.next_offset)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.controller.partition_change import ChangeRequest, Election, apply_change, decide
+from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
-from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
 KIP_497 = {"elr_enabled": False}
 KIP_966_ELR = {"elr_enabled": True, "use_last_known_leader": True}
@@ -41,7 +41,7 @@ def change(
 
 def after(state: PartitionState, *arguments: Any, **wish: Any) -> PartitionState:
     record = change(state, *arguments, **wish)
-    return state if record is None else apply_change(state, record)
+    return state if record is None else replay_change(state, record)
 
 
 @pytest.mark.parametrize("generation", ALL)
@@ -80,7 +80,7 @@ def test_reaching_min_isr_empties_the_elr_in_the_same_record(generation: dict[st
     record = change(state, generation, target_isr=(1, 3))
     assert record is not None
     assert (record.isr, record.eligible_leader_replicas) == ((1, 3), ())
-    lost = after(apply_change(state, record), generation, alive=(2,), target_isr=())
+    lost = after(replay_change(state, record), generation, alive=(2,), target_isr=())
     assert lost.leader == -1, "2 is no longer electable"
 
 
@@ -350,7 +350,7 @@ def test_the_state_stays_well_formed(case: tuple[PartitionState, dict[str, Any]]
 def test_epochs_only_rise_and_tell_of_every_change(case: tuple[PartitionState, dict[str, Any]]) -> None:
     state, wish = case
     record = change(state, KIP_966, **wish)
-    found = state if record is None else apply_change(state, record)
+    found = state if record is None else replay_change(state, record)
     assert (found.partition_epoch - state.partition_epoch) == (record is not None)
     assert found.leader_epoch - state.leader_epoch in (0, 1)
     if found.leader != state.leader:
