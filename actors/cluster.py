@@ -115,7 +115,8 @@ class ActorCluster:
         """One bundle for each of some nodes, as far from each other as they may be."""
         hosts = [host for host in _machines() if host["Resources"].get("CPU", 0) > 0]
         strategy = "STRICT_SPREAD" if len(hosts) >= len(nodes) else "SPREAD"
-        group = placement_group([{"CPU": CPU_SHARE} for _ in nodes], strategy=strategy)
+        bundles = [{"CPU": CPU_SHARE} for _ in nodes]
+        group = placement_group(bundles, strategy=strategy, name=f"{self.run}/{node_name(nodes[0])}")
         self._groups.append(group)
         if not group.wait(PLACEMENT_TIMEOUT_S):
             raise PlacementError(f"no room for {len(nodes)} nodes within {PLACEMENT_TIMEOUT_S:.0f} s")

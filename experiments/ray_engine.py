@@ -63,6 +63,11 @@ class RayEngine(Engine):
         self._time = ClusterTime(self._cluster.started_at_s)
         atexit.register(self.close)
 
+    @property
+    def run(self) -> str:
+        """The name of this run: the actors' Ray namespace, the `run` tag of metrics, the folder of the nodes' disks."""
+        return self._cluster.run
+
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def now_ms(self) -> TimeMs:

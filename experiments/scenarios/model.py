@@ -58,7 +58,7 @@ GenerationName = Annotated[str, BeforeValidator(_generation)]
 ConfigSetting = int | bool | str
 TopicConfig = Annotated[dict[str, ConfigSetting], _config(topic=True)]
 DynamicConfigs = TopicConfig
-"""Only topic-scoped configs can be changed while the cluster runs; without a topic they are the cluster-wide defaults."""
+"""What can be changed while the cluster runs; without a topic, the cluster-wide default of it."""
 ClusterConfigs = Annotated[dict[str, ConfigSetting], _config(topic=False)]
 Index = Annotated[int, Field(ge=0)]
 Assignment = Annotated[list[Index], Field(min_length=1)]

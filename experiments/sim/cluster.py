@@ -1,6 +1,8 @@
 """The simulator: the same nodes as everywhere, one process, one heap of events, a virtual clock.
 
-Events are ordered by (time, sequence number); nothing else decides, so a seed replays a run exactly. The cluster
+Events are ordered by time, then messages before timers before actions of the experiment, then by who is concerned, and
+last by the order in which they came up; nothing else decides, so a seed replays a run exactly, and leaving out an event
+does not reorder the others. The cluster
 carries out effects, keeps the disks, applies faults between events, and calls its observers after every event with
 what the node emitted. Objects pass by reference; with `paranoid` every message is encoded and decoded on its way.
 """
@@ -11,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from random import Random
+from zlib import crc32
 
 from experiments.engine import ClusterSpec, Loss, TraceEvent
 from experiments.sim.disk import SimStorage
@@ -26,6 +29,7 @@ from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
 
 _DELIVER, _TIMER, _CALL = 0, 1, 2
+_KIND_BITS, _NODE_BITS = 48, 24
 
 Observer = Callable[[TimeMs, NodeId, Trace], None]
 
@@ -59,10 +63,10 @@ class SimCluster:
         self._keep_traces = keep_traces
         self._instant_detection = instant_detection
         self._hash = hashlib.blake2b(digest_size=16)
-        self._heap: list[tuple[TimeMs, int, int, object, object, object]] = []
+        self._heap: list[tuple[TimeMs, int, int, int, object, object]] = []
         self._sequence = 0
         self._lives: dict[NodeId, int] = dict.fromkeys(spec.node_ids, 0)
-        self._backlogs: dict[NodeId, list[tuple[int, object, object, object]]] = {}
+        self._backlogs: dict[NodeId, list[tuple[int, object, object]]] = {}
         self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -75,8 +79,8 @@ class SimCluster:
             due_ms = self._heap[0][0]
             if due_ms > until_ms:
                 break
-            _, _, kind, first, second, third = heappop(self._heap)
-            if self._dispatch(due_ms, kind, first, second, third):
+            _, _, _, kind, first, second = heappop(self._heap)
+            if self._dispatch(due_ms, kind, first, second):
                 return True
         self.now_ms = max(self.now_ms, until_ms)
         return False
@@ -86,14 +90,14 @@ class SimCluster:
         while self.step(until_ms):
             pass
 
-    def _dispatch(self, due_ms: TimeMs, kind: int, first: object, second: object, third: object) -> bool:
+    def _dispatch(self, due_ms: TimeMs, kind: int, first: object, second: object) -> bool:
         """Whether the event was still wanted."""
         if kind == _DELIVER:
             target, source, message, life = first  # type: ignore[misc]
             if self._lives[target] != life or target not in self.nodes or self.network.is_cut(source, target):
                 return False
             if target in self._backlogs:
-                self._backlogs[target].append((kind, first, second, third))
+                self._backlogs[target].append((kind, first, second))
                 return False
             self.now_ms = due_ms
             self._carry_out(target, self.nodes[target].receive(due_ms, source, message), due_ms)
@@ -103,7 +107,7 @@ class SimCluster:
             if not self._timers.is_armed(key, second):  # type: ignore[arg-type]
                 return False
             if key[0] in self._backlogs:
-                self._backlogs[key[0]].append((kind, first, second, third))
+                self._backlogs[key[0]].append((kind, first, second))
                 return False
             self.now_ms = due_ms
             self._timers.fired(key)
@@ -121,14 +125,15 @@ class SimCluster:
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
         """Has `action` called at a time, between events (faults and workload)."""
-        self._push(at_ms, _CALL, action)
+        self._push(at_ms, _CALL << _KIND_BITS, _CALL, action)
 
-    def _push(self, due_ms: TimeMs, kind: int, first: object, second: object = None, third: object = None) -> None:
+    def _push(self, due_ms: TimeMs, order: int, kind: int, first: object, second: object = None) -> None:
         self._sequence += 1
-        heappush(self._heap, (due_ms, self._sequence, kind, first, second, third))
+        heappush(self._heap, (due_ms, order, self._sequence, kind, first, second))
 
     def _push_timer(self, due_ms: TimeMs, key: Key, token: int) -> None:
-        self._push(due_ms, _TIMER, key, token)
+        order = (_TIMER << _KIND_BITS) | (key[0] << _NODE_BITS) | (crc32(key[1].encode()) >> 8)
+        self._push(due_ms, order, _TIMER, key, token)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -155,7 +160,8 @@ class SimCluster:
             message = decode(encode(message))
         arrival = self.network.arrival_ms(now_ms, source, target, message)
         if target in self.nodes and not self.network.is_cut(source, target):
-            self._push(arrival, _DELIVER, (target, source, message, self._lives[target]))
+            order = (target << _NODE_BITS) | (source << 1) | message.CONTROL
+            self._push(arrival, order, _DELIVER, (target, source, message, self._lives[target]))
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         self._hash.update(repr((now_ms, node, trace.kind, trace.partition, trace.detail)).encode())
@@ -231,8 +237,8 @@ class SimCluster:
         self._backlogs[node] = []
 
     def resume(self, node: NodeId) -> None:
-        for kind, first, second, third in self._backlogs.pop(node):
-            self._push(self.now_ms, kind, first, second, third)
+        for kind, first, second in self._backlogs.pop(node):
+            self._push(self.now_ms, 0, kind, first, second)
 
     def life_of(self, node: NodeId) -> int:
         """Counts starts and ends of a node; the same number means the same life."""

@@ -52,8 +52,7 @@ class SimEngine(Engine):
         self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        self.suite.before_crash(node, loss)
-        self.cluster.crash(node, loss)
+        self.suite.crash(node, loss)
 
     def terminate(self, node: NodeId) -> None:
         self.cluster.command(node, ShutdownCommand())

@@ -1,19 +1,29 @@
-"""The simulated network: one-way links with latency, cuts, loss and duplication.
+"""The simulated network: one-way links with latency, and cuts.
 
 A link is the ordered pair of two nodes on one channel (data or control). Messages of a channel arrive in the order
-sent. Latency is a base plus a jitter drawn from a generator that belongs to the link alone, so that traffic on one
-link does not disturb another. Messages that only renew (`Message.RENEWAL`) travel at the base latency and draw
-nothing: their arrival is a function of when they were sent, which is what lets the scheduler leave them out
-(`timers.py`). A cut drops what is sent, and what is on its way.
+sent. Latency is a base plus a jitter that is a hash of the seed, the link and the time of sending: a counter-based
+generator, so that a message more or less on a link does not change the fate of the others. Messages that only renew
+(`Message.RENEWAL`) travel at the base latency: their arrival is a function of when they were sent, which is what lets
+the scheduler leave them out (`timers.py`). A cut drops what is sent, and what is on its way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message
+
+
+_MASK = (1 << 64) - 1
+
+
+def mix64(value: int) -> int:
+    """A 64-bit mixing function (the finalizer of SplitMix64): well spread, and the same everywhere."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +40,18 @@ class Network:
     def __init__(self, seed: int, model: NetworkModel) -> None:
         self.model = model
         self._seed = seed
-        self._random: dict[tuple[NodeId, NodeId, bool], Random] = {}
         self._last_arrival: dict[tuple[NodeId, NodeId, bool], TimeMs] = {}
         self._cuts: set[tuple[NodeId, NodeId]] = set()
 
     def arrival_ms(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> TimeMs:
         """When a message that is sent now arrives."""
-        link = (source, target, message.CONTROL)
         arrival = now_ms + self.model.base_ms
         if not message.RENEWAL and self.model.jitter_ms:
-            random = self._random.get(link)
-            if random is None:
-                random = self._random[link] = Random(f"{self._seed}/link/{link}")
-            arrival += int(random.random() * (self.model.jitter_ms + 1))
-        last = self._last_arrival.get(link, 0)
-        if arrival < last:
-            arrival = last
-        self._last_arrival[link] = arrival
+            link = (source << 40) ^ (target << 20) ^ message.CONTROL
+            arrival += mix64(mix64(self._seed ^ link) ^ now_ms) % (self.model.jitter_ms + 1)
+        link_key = (source, target, message.CONTROL)
+        arrival = max(arrival, self._last_arrival.get(link_key, 0))
+        self._last_arrival[link_key] = arrival
         return arrival
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:

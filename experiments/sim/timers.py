@@ -80,13 +80,17 @@ class Timers:
             token = 0 if active in self._asleep else self._arm(key, timer.at_ms)
             self._watchers.setdefault(active, {})[key] = _Watch(timer.at_ms, timer.at_ms - now_ms, token)
             self._watched[key] = active
-        elif self._is_sound(node, peer):
+        elif self._is_sound(node, peer) and self._will_renew(key, timer.at_ms):
             self._asleep[key] = _Asleep(timer.at_ms, timer.at_ms - now_ms, peer)
             for watcher, watch in self._watchers.get(key, {}).items():
                 del self._armed[watcher]
                 watch.token = 0
         else:
             self._arm(key, timer.at_ms)
+
+    def _will_renew(self, key: Key, due_ms: TimeMs) -> bool:
+        """Whether the next tick of an active timer arrives before any of its watchers is due; if not, nobody sleeps."""
+        return all(watch.due_ms >= due_ms + self._latency_ms for watch in self._watchers.get(key, {}).values())
 
     def cancel(self, key: Key, now_ms: TimeMs) -> None:
         """The node forgets a timer (or is about to set it anew)."""
@@ -122,15 +126,16 @@ class Timers:
     def disturb(self, concerns: Callable[[NodeId, NodeId], bool], now_ms: TimeMs) -> list[tuple[TimeMs, Key]]:
         """Ends the sleep of all timers whose pair `concerns` says will not be sound any more.
 
-        Returns the ticks (time, timer) whose renewal is on its way: the caller fires them, oldest first, with the
-        time of the tick, before anything else.
+        Everything that is due now has been done already, so a tick that falls on now has been sent. Returns the ticks
+        (time, timer) whose renewal is on its way: the caller fires them, oldest first, with the time of the tick,
+        before anything else.
         """
         on_their_way: list[tuple[TimeMs, Key]] = []
         for key, asleep in list(self._asleep.items()):
             if not concerns(key[0], asleep.peer):
                 continue
             del self._asleep[key]
-            ticks = self._ticks_before(asleep, now_ms)
+            ticks = self._ticks_before(asleep, now_ms + 1)
             last_tick = asleep.due_ms + (ticks - 1) * asleep.period_ms
             if ticks and last_tick + self._latency_ms >= now_ms:
                 self._wake_watchers(key, asleep, ticks - 1)

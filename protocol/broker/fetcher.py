@@ -36,12 +36,15 @@ class Fetcher:
         self._followed: dict[BrokerId, dict[TopicIdPartition, Replica]] = {}
         self._changed: dict[BrokerId, dict[TopicIdPartition, Replica]] = {}
         self._refused: dict[BrokerId, set[TopicIdPartition]] = {}
+        self._timed: set[BrokerId] = set()
+        self._unsettled: set[BrokerId] = set()
 
     def follow(self, replica: Replica) -> None:
         """Starts fetching a partition whose `leader_id` and `leader_epoch` have been set; sent with the next
         `flush_wishes`.
         """
         self._followed.setdefault(replica.leader_id, {})[replica.key] = replica
+        self._unsettled.add(replica.leader_id)
         self._renew(replica)
 
     def unfollow(self, replica: Replica) -> None:
@@ -54,10 +57,16 @@ class Fetcher:
         self._refused.get(replica.leader_id, set()).discard(replica.key)
         if not self._followed.get(replica.leader_id):
             self._followed.pop(replica.leader_id, None)
+            self._timed.discard(replica.leader_id)
             self._context.out.cancel_timer(f"{FETCH_PREFIX}{replica.leader_id}")
 
     def flush_wishes(self, now_ms: TimeMs) -> None:
-        """Sends the wishes that changed, one message per leader; call at the end of every input."""
+        """Sends the wishes that changed, one message per leader; call at the end of every input.
+
+        A repetition that is due stays due: it is for the open wishes that did not change, and may have been lost. Only the
+        first wish for a new leader epoch puts it off; the leader may not know of that epoch yet, so the repetition is then
+        more than a renewal.
+        """
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
@@ -70,11 +79,14 @@ class Fetcher:
                         replica_id=self._context.me, replica_epoch=self._context.broker_epoch, partitions=wishes
                     ),
                 )
-                self._set_timer(leader, now_ms)
+                if leader not in self._timed or leader in self._unsettled:
+                    self._set_timer(leader, now_ms)
 
     def fire(self, name: str, now_ms: TimeMs) -> None:
         """Repeats the open wishes to one leader."""
         leader = int(name.removeprefix(FETCH_PREFIX))
+        self._timed.discard(leader)
+        self._unsettled.discard(leader)
         wishes = tuple(r.wish for r in self._followed.get(leader, {}).values() if r.wish is not None)
         if not wishes:
             return
@@ -112,6 +124,8 @@ class Fetcher:
             self._flusher.appended(replica, now_ms)
         if log.advance_high_watermark(result.high_watermark):
             self._flusher.high_watermark_moved(now_ms)
+        elif not result.batches and result.diverging_epoch is None:
+            return  # an answer to a repetition of a wish that had been answered already
         self._renew(replica)
 
     def _renew(self, replica: Replica) -> None:
@@ -126,5 +140,6 @@ class Fetcher:
         self._changed.setdefault(replica.leader_id, {})[replica.key] = replica
 
     def _set_timer(self, leader: BrokerId, now_ms: TimeMs) -> None:
-        idle = None if self._refused.get(leader) else leader
+        self._timed.add(leader)
+        idle = None if self._refused.get(leader) or leader in self._unsettled else leader
         self._context.out.set_timer(f"{FETCH_PREFIX}{leader}", now_ms + self._wait_ms, idle_with=idle)

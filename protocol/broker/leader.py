@@ -18,6 +18,7 @@ from protocol.config import (
     REPLICA_FETCH_MAX_BYTES,
     REPLICA_LAG_TIME_MAX_MS,
     REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
 )
 from protocol.errors import ErrorCode
 from protocol.ids import BrokerId, Epoch, NodeId, TimeMs, TopicIdPartition
@@ -38,6 +39,7 @@ from protocol.metadata.partition import LeaderRecoveryState
 SILENT_PREFIX = "silent/"
 LAG_PREFIX = "lag/"
 PRODUCE_TIMER = "produce-timeout"
+ISR_RETRY_TIMER = "isr-retry"
 ACKS_ALL = -1
 
 
@@ -289,6 +291,9 @@ class LeaderSide:
         for replica, result in self._isr.receive(response, now_ms):
             if apply_result(replica, result):
                 self.isr_committed(replica, now_ms)
+            elif self._leadership(replica).proposed_isr is None:
+                backoff_ms = self._context.config.int_value(RETRY_BACKOFF_MS)
+                self._context.out.set_timer(ISR_RETRY_TIMER, now_ms + backoff_ms)
 
     def isr_committed(self, replica: Replica, now_ms: TimeMs) -> None:
         """The committed ISR (or min ISR) has changed: the high watermark may move, followers may now join."""
@@ -297,9 +302,20 @@ class LeaderSide:
             "isr_committed", replica.name, isr=leadership.isr, partition_epoch=leadership.partition_epoch
         )
         self.advance(replica, now_ms)
+        self._propose_joins(replica)
+
+    def _propose_joins(self, replica: Replica) -> None:
+        """Followers need not fetch again to be let in: a parked fetch is as good as a new one."""
+        leadership = self._leadership(replica)
         for broker in leadership.followers:
             if rules.may_join(leadership, broker, replica.log.high_watermark, self._is_eligible):
                 self._isr.propose(replica, (*leadership.isr, broker))
+
+    def fire_isr_retry(self) -> None:
+        """A proposal was withdrawn a moment ago; what stood in its way may have passed without a sign."""
+        for replica in self._context.replicas.values():
+            if replica.leadership is not None:
+                self._propose_joins(replica)
 
     def fire_silent(self, name: str, now_ms: TimeMs) -> None:
         """A follower has been silent: every ISR that it is in goes on without it."""

@@ -17,7 +17,7 @@ from protocol.broker.context import BrokerContext
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
 from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, Flusher
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
-from protocol.broker.leader import LAG_PREFIX, PRODUCE_TIMER, SILENT_PREFIX, LeaderSide
+from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, PRODUCE_TIMER, SILENT_PREFIX, LeaderSide
 from protocol.broker.lifecycle import (
     CONTROLLED_SHUTDOWN_TIMEOUT_MS,
     LifecycleEvent,
@@ -146,6 +146,8 @@ class BrokerNode:
             self._leader.fire_silent(name, now_ms)
         elif name == PRODUCE_TIMER:
             self._leader.fire_produce_timeout(now_ms)
+        elif name == ISR_RETRY_TIMER:
+            self._leader.fire_isr_retry()
         elif name == SHUTDOWN_TIMER:
             self._release()
         else:

@@ -202,6 +202,9 @@ class ControllerNode:
             return
         self._applied[broker] = max(self._applied.get(broker, 0), request.current_metadata_offset)
         state = self._control_state(broker)
+        if state is BrokerControlState.CONTROLLED_SHUTDOWN:
+            # A controller that took over does not know when the shutdown began; it counts from what it knows now.
+            self._shutdown_offsets.setdefault(broker, self.state.image.next_offset)
         target = next_control_state(
             HeartbeatView(
                 state=state,

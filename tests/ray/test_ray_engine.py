@@ -1,0 +1,439 @@
+"""The ray engine on three local Ray nodes: real processes, real kills, real disks; gone when it is over."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.state import list_actors
+
+from actors.cluster import NodeFailedError
+from experiments.engine import ClusterSpec, Loss
+from experiments.ray_engine import RayEngine
+from experiments.ray_session import ray_session
+from protocol.config import ClusterConfig, Generation
+from protocol.errors import ErrorCode
+from protocol.ids import TopicPartition
+from protocol.messages.admin import ConfigChange, CreateTopicRequest
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    Command,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+)
+
+ROOT = Path(__file__).parent.parent.parent
+T0 = TopicPartition("t", 0)
+ALL = -1
+WITHIN_MS = 60_000
+FAST = {
+    "broker.session.timeout.ms": 2_000,
+    "broker.heartbeat.interval.ms": 300,
+    "replica.lag.time.max.ms": 2_000,
+    "replica.fetch.wait.max.ms": 200,
+}
+
+
+@pytest.fixture(scope="module")
+def ray_nodes() -> Iterator[Cluster]:
+    """Three Ray nodes on this machine, to which this process is connected as to any named cluster."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_AUTH_MODE", "disabled")
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+        environment.setenv("RAY_TMPDIR", str(folder))
+        (folder / "ray").mkdir()
+        head = {"num_cpus": 2, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
+        cluster = Cluster()
+        try:
+            cluster.add_node(**head, _system_config={"metrics_report_interval_ms": 500})
+            for _ in range(2):
+                cluster.add_node(num_cpus=2)
+            with ray_session(cluster.address):
+                yield cluster
+        finally:
+            cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Lab:
+    """An engine, and the few things that these tests do with it again and again."""
+
+    def __init__(self, engine: RayEngine) -> None:
+        self.engine = engine
+        self._commands = 0
+
+    def await_(self, condition: Callable[[], bool], what: str) -> None:
+        assert self.engine.run_until(condition, WITHIN_MS), f"{what}: {self.engine.view()}"
+
+    def await_unfenced(self, *brokers: int) -> None:
+        def unfenced() -> bool:
+            view = self.engine.view()
+            return view is not None and all(b in view.brokers and not view.brokers[b].fenced for b in brokers)
+
+        self.await_(unfenced, f"{brokers} unfenced")
+
+    def await_partition(self, what: str, **expected: object) -> None:
+        """Waits for fields of the partition as the controller has it; sets compare as sets."""
+
+        def holds() -> bool:
+            view = self.engine.view()
+            state = None if view is None else view.partitions.get(T0)
+            found = {name: getattr(state, name) for name in expected}
+            return all(set(v) == expected[k] if isinstance(v, tuple) else v == expected[k] for k, v in found.items())
+
+        self.await_(holds, what)
+
+    def submit(self, make: Callable[[int], Command]) -> int:
+        self._commands += 1
+        self.engine.submit(make(self._commands))
+        return self._commands
+
+    def outcome(self, command_id: int) -> ProduceOutcome | ConsumeOutcome | AdminOutcome:
+        self.await_(lambda: self.engine.outcome(command_id) is not None, f"outcome {command_id}")
+        outcome = self.engine.outcome(command_id)
+        assert isinstance(outcome, ProduceOutcome | ConsumeOutcome | AdminOutcome)
+        return outcome
+
+    def create_topic(self, replicas: tuple[int, ...], min_isr: int, name: str = "t") -> None:
+        request = CreateTopicRequest(
+            correlation_id=0,
+            name=name,
+            assignments=(replicas,),
+            configs=(ConfigChange(name="min.insync.replicas", value=str(min_isr)),),
+        )
+        outcome = self.outcome(self.submit(lambda number: AdminCommand(command_id=number, request=request)))
+        assert outcome.error is ErrorCode.NONE
+
+    def produce(self, *payloads: bytes, acks: int = ALL) -> list[ErrorCode]:
+        return [self._produce(payload, acks) for payload in payloads]
+
+    def _produce(self, payload: bytes, acks: int) -> ErrorCode:
+        return self.outcome(
+            self.submit(
+                lambda number: ProduceCommand(
+                    command_id=number, topic="t", partition=0, acks=acks, record_count=1, payload=payload
+                )
+            )
+        ).error
+
+    def consumed(self) -> list[bytes]:
+        number = self.submit(lambda number: ConsumeCommand(command_id=number, topic="t", partition=0))
+        outcome = self.outcome(number)
+        assert isinstance(outcome, ConsumeOutcome)
+        return [batch.payload for batch in outcome.batches]
+
+    def leader_epoch(self) -> int:
+        view = self.engine.view()
+        assert view is not None
+        return view.partitions[T0].leader_epoch
+
+    def payloads(self, broker: int) -> list[bytes]:
+        return [batch.payload for batch in self.engine.log(broker, T0)]
+
+    def cut(self, a: int, b: int) -> None:
+        for source, target in ((a, b), (b, a)):
+            self.engine.set_link(source, target, False)
+
+
+@contextmanager
+def lab(brokers: int = 3, generation: Generation = Generation.KIP_966) -> Iterator[Lab]:
+    """A running cluster with all its brokers unfenced."""
+    engine = RayEngine(ClusterSpec(brokers, 1, ClusterConfig.of(generation, FAST)))
+    try:
+        for node in engine.spec.node_ids:
+            engine.start(node)
+        laboratory = Lab(engine)
+        laboratory.await_unfenced(*engine.spec.broker_ids)
+        yield laboratory
+    finally:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def shared(ray_nodes: Cluster) -> Iterator[Lab]:
+    """One cluster for the tests that leave it whole: topic t on three brokers, min ISR 2."""
+    with lab() as laboratory:
+        laboratory.create_topic((0, 1, 2), min_isr=2)
+        yield laboratory
+
+
+def make_whole(shared: Lab) -> int:
+    """Waits until every broker is in the ISR; the leader."""
+    shared.await_partition("the ISR is whole", isr={0, 1, 2})
+    view = shared.engine.view()
+    assert view is not None
+    return view.partitions[T0].leader
+
+
+@pytest.mark.covers("M25")
+def test_the_leader_is_killed_another_takes_over_and_the_killed_one_comes_back_with_all_records(shared: Lab) -> None:
+    leader = make_whole(shared)
+    others = {0, 1, 2} - {leader}
+    before, epoch = shared.consumed(), shared.leader_epoch()
+    assert shared.produce(b"a", b"b", b"c") == [ErrorCode.NONE] * 3
+    shared.engine.crash(leader, Loss("unflushed"))
+    assert not shared.engine.is_running(leader)
+    assert shared.engine.replica(leader, T0) is None
+    shared.await_partition("the dead leader leaves the ISR", isr=others)
+    assert shared.leader_epoch() == epoch + 1
+    assert shared.produce(b"d") == [ErrorCode.NONE]
+    shared.engine.start(leader)
+    assert make_whole(shared) in others
+    shared.await_(lambda: [len(shared.payloads(b)) for b in range(3)] == [len(before) + 4] * 3, "all caught up")
+    assert [shared.payloads(broker) for broker in range(3)] == [[*before, b"a", b"b", b"c", b"d"]] * 3
+    assert shared.consumed() == [*before, b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.covers("M41")
+def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_the_link_heals(shared: Lab) -> None:
+    leader = make_whole(shared)
+    follower = min({0, 1, 2} - {leader})
+    shared.cut(leader, follower)
+    shared.await_partition("the cut follower leaves", isr={0, 1, 2} - {follower}, leader=leader)
+    assert shared.produce(b"cut") == [ErrorCode.NONE]
+    assert b"cut" not in shared.payloads(follower)
+    shared.engine.heal_links()
+    make_whole(shared)
+    assert shared.payloads(follower) == shared.payloads(leader)
+
+
+def test_a_cut_is_one_way(shared: Lab) -> None:
+    """What the follower sends still arrives, so it stays in the ISR as caught up until something is written."""
+    leader = make_whole(shared)
+    follower = min({0, 1, 2} - {leader})
+    shared.engine.set_link(leader, follower, False)
+    assert shared.produce(b"one way", acks=1) == [ErrorCode.NONE]
+    shared.await_partition("the follower does not get the record", isr={0, 1, 2} - {follower}, leader=leader)
+    shared.engine.set_link(leader, follower, True)
+    make_whole(shared)
+
+
+def test_a_paused_leader_is_replaced_and_its_uncommitted_record_is_cut_when_it_wakes(shared: Lab) -> None:
+    leader = make_whole(shared)
+    committed = shared.consumed()
+    for follower in {0, 1, 2} - {leader}:
+        shared.cut(leader, follower)
+    assert shared.produce(b"lonely", acks=1) == [ErrorCode.NONE]
+    shared.engine.pause(leader)
+    assert shared.engine.is_running(leader)
+    shared.engine.heal_links()
+    shared.await_partition("the paused leader is replaced", isr={0, 1, 2} - {leader})
+    assert shared.payloads(leader) == [*committed, b"lonely"]
+    assert shared.produce(b"after") == [ErrorCode.NONE]
+    shared.engine.resume(leader)
+    assert make_whole(shared) != leader
+    assert [shared.payloads(broker) for broker in range(3)] == [[*committed, b"after"]] * 3
+
+
+def test_a_broker_that_is_asked_to_leaves_in_good_order_and_its_process_ends(shared: Lab) -> None:
+    leader = make_whole(shared)
+    process = pid_of(shared, f"broker-{leader}")
+    shared.engine.terminate(leader)
+    shared.await_(lambda: not shared.engine.is_running(leader), "the broker is gone")
+    assert ends(process)
+    shared.engine.start(leader)
+    assert make_whole(shared) != leader
+
+
+def test_a_killed_controller_comes_back_with_its_log(shared: Lab) -> None:
+    make_whole(shared)
+    before = shared.engine.view()
+    assert before is not None
+    shared.engine.crash(1000, Loss("unflushed"))
+    assert shared.engine.view() is None
+    shared.engine.start(1000)
+    shared.await_(lambda: shared.engine.view() is not None, "the controller is back")
+    after = shared.engine.view()
+    assert after is not None
+    assert T0 in after.partitions
+    assert after.partitions[T0].leader_epoch >= before.partitions[T0].leader_epoch
+    assert {b: r.incarnation_id for b, r in after.brokers.items()} == {
+        b: r.incarnation_id for b, r in before.brokers.items()
+    }
+    assert shared.produce(b"go on") == [ErrorCode.NONE]
+
+
+def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: Lab) -> None:
+    actors = {actor.name: actor for actor in live_actors(shared)}
+    assert set(actors) == {"broker-0", "broker-1", "broker-2", "controller-1000", "client-3000"}
+    assert {actors[f"broker-{n}"].class_name for n in range(3)} == {"BrokerActor"}
+    assert {actor.repr_name for actor in actors.values()} == set(actors)
+    assert len({actors[f"broker-{n}"].node_id for n in range(3)}) == 3
+
+
+def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
+    make_whole(shared)
+    assert shared.produce(b"measured") == [ErrorCode.NONE]
+    shared.create_topic((1, 2), min_isr=1, name="measured")
+    expected = {
+        ("messages_sent_total", 'type="FetchRequest"'): None,
+        ("produce_requests_total", 'acks="-1"'): None,
+        ("elections_total", 'topic="measured"'): 1.0,
+        ("isr_size", 'topic="measured"'): 2.0,
+        ("elr_size", 'topic="measured"'): 0.0,
+        ("high_watermark_lag", 'topic="measured"'): 0.0,
+    }
+
+    def served() -> bool:
+        lines = [line for line in metric_lines() if f'run="{shared.engine.run}"' in line]
+        return all(
+            any(
+                line.startswith(f"ray_isray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
+                for line in lines
+            )
+            for (name, tag), value in expected.items()
+        )
+
+    shared.await_(served, "all metrics are served")
+
+
+def metric_lines() -> list[str]:
+    lines = []
+    for node in ray.nodes():
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            lines += answer.read().decode().splitlines()
+    return lines
+
+
+def test_traces_only_grow_and_their_digest_follows(shared: Lab) -> None:
+    make_whole(shared)
+    before, digest = list(shared.engine.traces()), shared.engine.trace_hash()
+    shared.produce(b"traced")
+    after = shared.engine.traces()
+    assert list(after[: len(before)]) == before
+    assert any(event.trace.kind == "produced" and event.node == 3000 for event in after[len(before) :])
+    assert shared.engine.trace_hash() != digest
+
+
+@pytest.mark.parametrize(
+    ("loss", "left"),
+    [(Loss("none"), 6), (Loss("unflushed"), 2), (Loss("records", 1), 5), (Loss("records", 9), 2), (Loss("all"), 0)],
+    ids=lambda value: getattr(value, "kind", value),
+)
+def test_a_crash_takes_from_the_disk_what_it_should(ray_nodes: Cluster, loss: Loss, left: int) -> None:
+    payloads = [b"%d" % number for number in range(6)]
+    with lab(brokers=1, generation=Generation.KIP_497) as laboratory:
+        laboratory.create_topic((0,), min_isr=1)
+        laboratory.produce(*payloads[:2])
+        laboratory.engine.flush(0)
+        laboratory.produce(*payloads[2:])
+        laboratory.engine.crash(0, loss)
+        laboratory.engine.start(0)
+        laboratory.await_unfenced(0)
+        laboratory.await_(lambda: (r := laboratory.engine.replica(0, T0)) is not None and r.leads, "it leads again")
+        assert laboratory.payloads(0) == payloads[:left]
+
+
+def test_clusters_on_one_ray_do_not_see_each_other(shared: Lab) -> None:
+    with lab(brokers=1) as other:
+        other.create_topic((0,), min_isr=1)
+        assert other.produce(b"other") == [ErrorCode.NONE]
+        assert other.payloads(0) == [b"other"]
+        assert b"other" not in shared.payloads(0)
+
+
+def test_a_damaged_disk_is_an_error_that_names_the_node(ray_nodes: Cluster) -> None:
+    with lab(brokers=1) as laboratory:
+        laboratory.engine.crash(1000, Loss("none"))
+        [log] = Path(tempfile.gettempdir(), laboratory.engine.run, "controller-1000", "logs").glob("*/*.log")
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 1
+        log.write_bytes(data)
+        laboratory.engine.start(1000)
+        with pytest.raises(NodeFailedError, match=r"(?s)controller-1000 failed.*CorruptLogError"):
+            laboratory.engine.run_until(lambda: False, WITHIN_MS)
+
+
+def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
+    with lab(brokers=2) as laboratory:
+        run = laboratory.engine.run
+        processes = [pid_of(laboratory, name) for name in ("broker-0", "broker-1", "controller-1000", "client-3000")]
+        folder = Path(tempfile.gettempdir(), run)
+        assert folder.exists()
+    assert all(ends(process) for process in processes)
+    assert not folder.exists()
+    assert not live_actors(laboratory)
+    groups = ray.util.placement_group_table().values()
+    assert not [group for group in groups if group["name"].startswith(run) and group["state"] != "REMOVED"]
+
+
+PRIVATE = f"""
+import os, signal, sys
+from experiments.engine import ClusterSpec
+from experiments.ray_engine import RayEngine
+from protocol.config import ClusterConfig, Generation
+engine = RayEngine(ClusterSpec(1, 1, ClusterConfig.of(Generation.KIP_966, {FAST!r})))
+for node in engine.spec.node_ids:
+    engine.start(node)
+assert engine.run_until(lambda: (view := engine.view()) is not None and 0 in view.brokers, 60_000)
+print("up", flush=True)
+if sys.argv[1] != "0":
+    os.kill(os.getpid(), int(sys.argv[1]))
+raise RuntimeError("a defect")
+"""
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGINT, signal.SIGTERM], ids=["exception", "SIGINT", "SIGTERM"])
+def test_a_private_ray_is_gone_however_its_process_ends(number: int) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PRIVATE, str(int(number))]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    assert ended.stdout == "up\n", ended.stderr
+    assert ended.returncode == 128 + number if number == signal.SIGTERM else ended.returncode != 0
+    assert not [line for line in command_lines() if str(folder).encode() in line]
+    assert not list(folder.iterdir())
+    folder.rmdir()
+
+
+def command_lines() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def live_actors(laboratory: Lab) -> list[Any]:
+    actors = list_actors(detail=True, filters=[("ray_namespace", "=", laboratory.engine.run), ("state", "!=", "DEAD")])
+    return list(actors)
+
+
+def pid_of(laboratory: Lab, name: str) -> int:
+    """A handle (pidfd) to the process of a node's actor."""
+    [actor] = [actor for actor in live_actors(laboratory) if actor.name == name]
+    return os.pidfd_open(actor.pid)
+
+
+def ends(handle: int) -> bool:
+    """Whether a process ends within 30 s."""
+    try:
+        return bool(select.select([handle], [], [], 30)[0])
+    finally:
+        os.close(handle)

@@ -1,0 +1,185 @@
+"""Nodes on a bench: one broker, or one controller's state, fed by hand and asked what it did.
+
+Brokers 0, 1, 2 have the broker epochs 0, 1, 2 (the offsets of their registrations). Topic `t` has the id `T`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
+
+from experiments.sim.disk import SimStorage
+from protocol.broker.context import Replica
+from protocol.broker.lifecycle import LifecycleState
+from protocol.config import ClusterConfig, Generation
+from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
+from protocol.controller.context import ControllerState
+from protocol.ids import NodeId, TopicIdPartition
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.control import (
+    BrokerHeartbeatResponse,
+    BrokerRegistrationResponse,
+    MetadataFetchResponse,
+)
+from protocol.messages.data import FetchPartition, FetchRequest, ProduceRequest
+from protocol.messages.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.broker import BrokerNode
+
+CONTROLLER, CLIENT = 1000, 3000
+T0 = TopicIdPartition("T", 0)
+M = TypeVar("M", bound=Message)
+
+
+def config_of(generation: Generation = Generation.KIP_966, **values: object) -> ClusterConfig:
+    """A cluster's config; `replica_lag_time_max_ms=5` stands for `replica.lag.time.max.ms`."""
+    return ClusterConfig.of(generation, {name.replace("_", "."): value for name, value in values.items()})
+
+
+def batch(count: int = 1, base_offset: int = 0, leader_epoch: int = 0, payload: bytes = b"x") -> RecordBatch:
+    return RecordBatch(base_offset=base_offset, leader_epoch=leader_epoch, record_count=count, payload=payload)
+
+
+def registrations(brokers: Sequence[int] = (0, 1, 2), fenced: Sequence[int] = ()) -> list[MetadataRecord]:
+    """Registers the brokers at offsets (and broker epochs) 0, 1, ... and unfences all but `fenced`."""
+    records: list[MetadataRecord] = [
+        RegisterBrokerRecord(broker_id=broker, broker_epoch=epoch, incarnation_id=f"life-{broker}")
+        for epoch, broker in enumerate(brokers)
+    ]
+    return [*records, *(fencing(broker, epoch, False) for epoch, broker in enumerate(brokers) if broker not in fenced)]
+
+
+def fencing(broker: int, epoch: int, fenced: bool) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, fenced=fenced)
+
+
+def topic_records(min_isr: int = 1, **partition: object) -> list[MetadataRecord]:
+    """Topic `t` with one partition; by default replicas and ISR 0, 1, 2, led by 0 in leader epoch 0."""
+    fields: dict[str, object] = {"replicas": (0, 1, 2), "isr": (0, 1, 2), "leader": 0} | partition
+    return [
+        TopicRecord(name="t", topic_id="T"),
+        ConfigRecord(topic_id="T", name="min.insync.replicas", value=str(min_isr)),
+        PartitionRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields),
+    ]
+
+
+class ControllerBench:
+    """A controller's state, filled by records; `apply` replays what a decision returned."""
+
+    def __init__(self, *records: MetadataRecord, config: ClusterConfig | None = None) -> None:
+        self.state = ControllerState(config or config_of())
+        self.apply(records)
+
+    def apply(self, records: Sequence[MetadataRecord]) -> Sequence[MetadataRecord]:
+        for record in records:
+            self.state.replay(record)
+        return records
+
+    def partition(self, key: TopicIdPartition = T0) -> PartitionState:
+        state = self.state.image.partition(key)
+        assert state is not None
+        return state
+
+
+class BrokerBench:
+    """A broker node and the metadata log that it is told; `effects` are those of the last input."""
+
+    def __init__(self, me: int = 0, config: ClusterConfig | None = None, storage: SimStorage | None = None) -> None:
+        self.me = me
+        self.storage = storage or SimStorage()
+        self.node = BrokerNode(me, [CONTROLLER], config or config_of(), self.storage, Random(1))
+        self.now_ms = 0
+        self.records: list[MetadataRecord] = []
+        self.effects: list[Effect] = []
+
+    def start(self) -> BrokerBench:
+        self.effects = self.node.start(self.now_ms)
+        return self
+
+    def receive(self, sender: NodeId, message: Message) -> BrokerBench:
+        self.effects = self.node.receive(self.now_ms, sender, message)
+        return self
+
+    def fire(self, name: str, at_ms: int | None = None) -> BrokerBench:
+        self.now_ms = self.now_ms if at_ms is None else at_ms
+        self.effects = self.node.fire(self.now_ms, name)
+        return self
+
+    def publish(self, *records: MetadataRecord) -> BrokerBench:
+        """More of the metadata log reaches the broker."""
+        base = len(self.records)
+        self.records += records
+        fetched = MetadataFetchResponse(
+            base_offset=base, records=records, high_watermark=len(self.records), controller_id=CONTROLLER
+        )
+        return self.receive(CONTROLLER, fetched)
+
+    def registered(self) -> BrokerBench:
+        return self.receive(CONTROLLER, BrokerRegistrationResponse(correlation_id=1, broker_epoch=self.me))
+
+    def heartbeat_answered(self, **fields: object) -> BrokerBench:
+        answer = BrokerHeartbeatResponse.model_validate({"correlation_id": 1, "is_fenced": False} | fields)
+        return self.receive(CONTROLLER, answer)
+
+    def run(self, *records: MetadataRecord) -> BrokerBench:
+        """Starts the broker, registers it and its peers, publishes `records` on top, and unfences it."""
+        self.start().registered()
+        self.publish(*registrations())
+        self.heartbeat_answered()
+        assert self.node.state is LifecycleState.RUNNING
+        return self.publish(*records) if records else self
+
+    # -- what it did ---------------------------------------------------------------------------------------------------
+
+    def sends(self, kind: type[M]) -> list[tuple[NodeId, M]]:
+        return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+    def sent(self, kind: type[M]) -> M:
+        """The one message of that type among the last effects."""
+        [(_, message)] = self.sends(kind)
+        return message
+
+    def timer(self, name: str) -> SetTimer | None:
+        """How the last input left the timer, None if it did not set it."""
+        setting = None
+        for effect in self.effects:
+            if isinstance(effect, SetTimer | CancelTimer) and effect.name == name:
+                setting = effect if isinstance(effect, SetTimer) else None
+        return setting
+
+    def traces(self, kind: str) -> list[Trace]:
+        return [effect for effect in self.effects if isinstance(effect, Trace) and effect.kind == kind]
+
+    @property
+    def replica(self) -> Replica:
+        return self.node.context.replicas[T0]
+
+    @property
+    def high_watermark(self) -> int:
+        return self.replica.log.high_watermark
+
+    # -- the data path -------------------------------------------------------------------------------------------------
+
+    def produce(self, acks: int = -1, count: int = 1, correlation_id: int = 7, **fields: object) -> BrokerBench:
+        wanted = {"correlation_id": correlation_id, "topic": "t", "partition": 0, "acks": acks, "batch": batch(count)}
+        return self.receive(CLIENT, ProduceRequest.model_validate(wanted | fields))
+
+    def fetch(self, follower: int, offset: int, epoch: int | None = None, **wish: object) -> BrokerBench:
+        """A follower's wish under its known broker epoch, or `replica_epoch`; it knows high watermark 0."""
+        replica_epoch = wish.pop("replica_epoch", follower)
+        fields = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": self.replica.leader_epoch}
+        last_epoch = (-1 if offset == 0 else self.replica.log.latest_epoch) if epoch is None else epoch
+        fields |= {"fetch_offset": offset, "last_fetched_epoch": last_epoch} | wish
+        partitions = (FetchPartition.model_validate(fields),)
+        return self.receive(
+            follower, FetchRequest(replica_id=follower, replica_epoch=int(str(replica_epoch)), partitions=partitions)
+        )

@@ -1,0 +1,67 @@
+"""What metrics make of trace events."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import metrics
+from actors.metrics import PartitionSamples
+from protocol.contract import Trace
+from protocol.ids import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def values(
+    samples: PartitionSamples, kind: str, partition: TopicPartition | None = T0, **detail: object
+) -> dict[str, int]:
+    found = list(samples.of(Trace(kind, partition, detail)))
+    assert all(sample.tags == (("topic", "t"), ("partition", "0")) for sample in found)
+    return {sample.metric.removeprefix("isray_"): sample.value for sample in found}
+
+
+def change(
+    samples: PartitionSamples, leader: int, leader_epoch: int, partition_epoch: int, isr: int, elr: int = 0
+) -> dict[str, int]:
+    return values(
+        samples,
+        "partition",
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        isr=tuple(range(isr)),
+        elr=tuple(range(elr)),
+    )
+
+
+def test_an_election_is_a_leader_in_a_new_epoch() -> None:
+    samples = PartitionSamples()
+    assert change(samples, 0, 0, 0, isr=3) == {"elections": 1, "isr_size": 3, "elr_size": 0}
+    assert change(samples, 0, 0, 1, isr=2) == {"isr_size": 2, "elr_size": 0}
+    assert change(samples, -1, 1, 2, isr=0, elr=2) == {"isr_size": 0, "elr_size": 2}
+    assert change(samples, 2, 2, 3, isr=1, elr=1) == {"elections": 1, "isr_size": 1, "elr_size": 1}
+
+
+def test_a_restarted_controller_does_not_take_the_first_change_it_sees_for_an_election() -> None:
+    samples = PartitionSamples()
+    assert "elections" not in change(samples, 1, 4, 9, isr=2)
+    assert change(samples, 2, 5, 10, isr=1)["elections"] == 1
+
+
+def test_the_lag_is_what_the_leader_holds_above_its_high_watermark_and_nothing_on_a_follower() -> None:
+    samples = PartitionSamples()
+    assert values(samples, "became_leader", leader_epoch=1, log_end=7, high_watermark=5) == {"high_watermark_lag": 2}
+    assert values(samples, "appended", log_end=9, leader_epoch=1, acks=1) == {"high_watermark_lag": 4}
+    assert values(samples, "high_watermark", high_watermark=9, leader_epoch=1) == {"high_watermark_lag": 0}
+    assert values(samples, "appended", log_end=10, leader_epoch=1, acks=1) == {"high_watermark_lag": 1}
+    assert values(samples, "became_follower", leader=2, leader_epoch=2) == {"high_watermark_lag": 0}
+
+
+@pytest.mark.parametrize(("kind", "partition"), [("broker_state", None), ("truncated", T0), ("fetched", T0)])
+def test_other_events_give_nothing(kind: str, partition: TopicPartition | None) -> None:
+    assert values(PartitionSamples(), kind, partition, log_end=3) == {}
+
+
+def test_the_table_of_names_is_complete() -> None:
+    for name in (*metrics.COUNTERS, *metrics.GAUGES):
+        assert f"| `{name}` |" in (metrics.__doc__ or "")

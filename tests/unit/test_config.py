@@ -1,0 +1,118 @@
+"""Configs: names, types, ranges, scopes; generations as sets of switches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.config import CONFIGS, NEVER, ClusterConfig, ConfigDef, ConfigError, Generation, parse_config
+
+TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic_scoped}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("min.insync.replicas", 2, 2),
+        ("min.insync.replicas", "3", 3),
+        ("min.insync.replicas", 999, 999),
+        ("unclean.leader.election.enable", "true", True),
+        ("unclean.leader.election.enable", False, False),
+        ("unclean.recovery.strategy", "Balanced", "balanced"),
+        ("unclean.recovery.strategy", "proactive", "proactive"),
+        ("unclean.recovery.strategy", "MANUAL", "manual"),
+        ("flush.messages", str(NEVER), NEVER),
+    ],
+)
+@pytest.mark.covers("H3")
+def test_values_are_typed(name: str, value: object, expected: object) -> None:
+    found = parse_config(name, value, topic=True)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("min.insync.replicas", 0, "a whole number >= 1"),
+        ("min.insync.replicas", "0", "a whole number >= 1"),
+        ("min.insync.replicas", "-1", "a whole number >= 1"),
+        ("min.insync.replicas", "two", "a whole number >= 1"),
+        ("min.insync.replicas", 1.5, "a whole number >= 1"),
+        ("min.insync.replicas", True, "a whole number >= 1"),
+        ("min.insync.replicas", None, "a whole number >= 1"),
+        ("unclean.leader.election.enable", "yes", "true | false"),
+        ("unclean.leader.election.enable", 1, "true | false"),
+        ("unclean.recovery.strategy", "none", "proactive | balanced | manual"),
+        ("unclean.recovery.strategy", 1, "proactive | balanced | manual"),
+    ],
+)
+@pytest.mark.covers("H3")
+def test_wrong_values_say_what_is_allowed(name: str, value: object, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(name, value)
+    assert (caught.value.name, str(caught.value.found), caught.value.allowed) == (name, str(value), allowed)
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config("min.insync.replica", 1)
+    assert caught.value.found == "min.insync.replica"
+    assert set(caught.value.allowed.split(", ")) == set(CONFIGS)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_only_topic_scoped_configs_may_be_overridden_by_a_topic(name: str) -> None:
+    default = CONFIGS[name].default
+    assert parse_config(name, default) == default
+    if name in TOPIC_SCOPED:
+        assert parse_config(name, default, topic=True) == default
+    else:
+        with pytest.raises(ConfigError):
+            parse_config(name, default, topic=True)
+
+
+def test_what_leader_and_controller_must_agree_on_is_a_topic_config() -> None:
+    assert {"min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy"} <= TOPIC_SCOPED
+
+
+@given(st.sampled_from([c for c in CONFIGS.values() if type(c.default) is int]), st.integers(-5, NEVER))
+def test_integers_are_taken_from_their_minimum_on_and_in_either_spelling(definition: ConfigDef, value: int) -> None:
+    for spelling in (value, str(value)):
+        if value >= definition.minimum:
+            assert parse_config(definition.name, spelling) == value
+        else:
+            with pytest.raises(ConfigError):
+                parse_config(definition.name, spelling)
+
+
+def test_every_default_is_a_value_that_its_config_takes() -> None:
+    for name, definition in CONFIGS.items():
+        assert parse_config(name, definition.default) == definition.default
+    assert dict(ClusterConfig().values) == {name: definition.default for name, definition in CONFIGS.items()}
+
+
+def test_cluster_config_puts_overrides_on_top_of_defaults() -> None:
+    config = ClusterConfig.of(Generation.KIP_497, {"broker.session.timeout.ms": "250"})
+    assert config.int_value("broker.session.timeout.ms") == 250
+    assert config.int_value("broker.heartbeat.interval.ms") == CONFIGS["broker.heartbeat.interval.ms"].default
+    with pytest.raises(ConfigError):
+        ClusterConfig.of(Generation.KIP_497, {"broker.session.timeout.ms": 0})
+
+
+@pytest.mark.covers("N7")
+@pytest.mark.parametrize(
+    ("generation", "switches"),
+    [
+        (Generation.KIP_497, set()),
+        (
+            Generation.KIP_966_ELR,
+            {"elr", "effective_min_isr", "high_watermark_needs_min_isr", "last_known_leader_in_elr"},
+        ),
+        (Generation.KIP_966, {"elr", "effective_min_isr", "high_watermark_needs_min_isr", "track_last_known_leader"}),
+    ],
+)
+def test_a_generation_is_a_set_of_switches(generation: Generation, switches: set[str]) -> None:
+    features = ClusterConfig.of(generation).features
+    assert features is generation.features
+    assert {name for name in features.__slots__ if getattr(features, name) is True} == switches

@@ -1,0 +1,90 @@
+"""What the controller makes of a heartbeat: a table of states and wishes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, next_control_state
+
+S = BrokerControlState
+
+
+def view(state: BrokerControlState, **fields: object) -> HeartbeatView:
+    """A broker that is caught up, leads nothing and wishes nothing; everybody is at offset 10."""
+    defaults: dict[str, object] = {
+        "want_fence": False,
+        "want_shut_down": False,
+        "has_applied_registration": True,
+        "leads_partitions": False,
+        "shutdown_offset": None,
+        "lowest_active_offset": 10,
+    }
+    return HeartbeatView(state=state, **defaults | fields)  # type: ignore[arg-type]
+
+
+CASES = {
+    "fenced, ready": (view(S.FENCED), S.UNFENCED),
+    "fenced, has not applied its registration": (view(S.FENCED, has_applied_registration=False), S.FENCED),
+    "fenced, wants to stay so": (view(S.FENCED, want_fence=True), S.FENCED),
+    "fenced, wants to go": (view(S.FENCED, want_shut_down=True), S.SHUTDOWN_NOW),
+    "fenced, wants to go before it is ready": (
+        view(S.FENCED, want_shut_down=True, want_fence=True, has_applied_registration=False),
+        S.SHUTDOWN_NOW,
+    ),
+    "unfenced": (view(S.UNFENCED, leads_partitions=True), S.UNFENCED),
+    "unfenced, wants to be fenced": (view(S.UNFENCED, want_fence=True, leads_partitions=True), S.FENCED),
+    "unfenced, wants both": (view(S.UNFENCED, want_fence=True, want_shut_down=True), S.SHUTDOWN_NOW),
+    "unfenced, wants to go, leads": (
+        view(S.UNFENCED, want_shut_down=True, leads_partitions=True),
+        S.CONTROLLED_SHUTDOWN,
+    ),
+    "unfenced, wants to go, leads nothing": (view(S.UNFENCED, want_shut_down=True), S.SHUTDOWN_NOW),
+    "shutting down, still leads": (
+        view(S.CONTROLLED_SHUTDOWN, leads_partitions=True, shutdown_offset=10),
+        S.CONTROLLED_SHUTDOWN,
+    ),
+    "shutting down, others have not heard": (
+        view(S.CONTROLLED_SHUTDOWN, shutdown_offset=11),
+        S.CONTROLLED_SHUTDOWN,
+    ),
+    "shutting down, all have heard": (view(S.CONTROLLED_SHUTDOWN, shutdown_offset=10), S.SHUTDOWN_NOW),
+    "shutting down since an unknown offset": (view(S.CONTROLLED_SHUTDOWN), S.CONTROLLED_SHUTDOWN),
+    "told to go": (view(S.SHUTDOWN_NOW, leads_partitions=True), S.SHUTDOWN_NOW),
+}
+
+
+@pytest.mark.parametrize(("heartbeat", "expected"), CASES.values(), ids=CASES)
+def test_next_control_state(heartbeat: HeartbeatView, expected: BrokerControlState) -> None:
+    assert next_control_state(heartbeat) is expected
+
+
+def all_views() -> list[HeartbeatView]:
+    return [
+        HeartbeatView(state, *flags, offset, 10)
+        for state in S
+        for flags in itertools.product([False, True], repeat=4)
+        for offset in (None, 9, 10, 11)
+    ]
+
+
+def test_nobody_is_unfenced_against_its_wish_or_before_it_is_caught_up() -> None:
+    for heartbeat in all_views():
+        if heartbeat.state is S.FENCED and next_control_state(heartbeat) is S.UNFENCED:
+            assert heartbeat.has_applied_registration
+            assert not heartbeat.want_fence
+            assert not heartbeat.want_shut_down
+
+
+def test_whoever_serves_and_leads_is_not_let_go() -> None:
+    for heartbeat in all_views():
+        if heartbeat.leads_partitions and heartbeat.state in (S.UNFENCED, S.CONTROLLED_SHUTDOWN):
+            if not heartbeat.want_fence or heartbeat.state is S.CONTROLLED_SHUTDOWN:
+                assert next_control_state(heartbeat) is not S.SHUTDOWN_NOW
+
+
+def test_there_is_no_way_back_from_a_shutdown() -> None:
+    for heartbeat in all_views():
+        if heartbeat.state in (S.CONTROLLED_SHUTDOWN, S.SHUTDOWN_NOW):
+            assert next_control_state(heartbeat) in (S.CONTROLLED_SHUTDOWN, S.SHUTDOWN_NOW)

@@ -1,0 +1,229 @@
+"""The host: order of inputs and effects, timers, pause, halt, exit, failure; on a scripted node and a clock that the
+test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from actors.host import NodeHost
+from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer, Trace
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import DRIVER
+from protocol.messages.admin import MetadataRequest
+from protocol.messages.base import Message
+
+
+class FakeClock:
+    """Time that the test moves; `settle` carries out what was asked for soon."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self._soon: list[Callable[[], None]] = []
+        self._alarms: list[Alarm] = []
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def call_at(self, at_ms: int, action: Callable[[], None]) -> Alarm:
+        self._alarms.append(Alarm(at_ms, action))
+        return self._alarms[-1]
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        self._soon.append(action)
+
+    def settle(self) -> None:
+        while self._soon:
+            self._soon.pop(0)()
+
+    def move_to(self, time_ms: int) -> None:
+        """The alarms up to `time_ms` ring, each at its time; what follows from them waits for `settle`."""
+        for alarm in sorted(self._alarms, key=lambda alarm: alarm.at_ms):
+            if alarm.at_ms <= time_ms and not alarm.is_over:
+                self.time_ms = max(self.time_ms, alarm.at_ms)
+                alarm.is_over = True
+                alarm.action()
+        self.time_ms = time_ms
+
+
+class Alarm:
+    def __init__(self, at_ms: int, action: Callable[[], None]) -> None:
+        self.at_ms, self.action, self.is_over = at_ms, action, False
+
+    def cancel(self) -> None:
+        self.is_over = True
+
+
+class ScriptedNode:
+    """Answers each input with the effects that the script has for it; `inputs` is what it was given, with the time."""
+
+    node_id = 0
+
+    def __init__(self, script: dict[object, list[Effect]]) -> None:
+        self.script = script
+        self.inputs: list[tuple[int, object]] = []
+
+    def start(self, now_ms: int) -> list[Effect]:
+        return self._take(now_ms, "start")
+
+    def receive(self, now_ms: int, sender: int, message: Message) -> list[Effect]:
+        assert isinstance(message, MetadataRequest)
+        return self._take(now_ms, message.correlation_id)
+
+    def fire(self, now_ms: int, name: str) -> list[Effect]:
+        return self._take(now_ms, name)
+
+    def _take(self, now_ms: int, what: object) -> list[Effect]:
+        self.inputs.append((now_ms, what))
+        if what == "broken":
+            raise ProtocolInvariantError("the node is wrong")
+        return self.script.get(what, [])
+
+
+class Bench:
+    """A host with everything around it faked; it is its outbound and its meter too."""
+
+    def __init__(self, script: dict[object, list[Effect]] | None = None) -> None:
+        self.clock = FakeClock()
+        self.node = ScriptedNode(script or {})
+        self.messages: list[tuple[int, Message]] = []
+        self.metered: list[str] = []
+        self.host = NodeHost(self.node, self.clock, self, self)
+
+    def send(self, to: int, message: Message) -> None:
+        self.messages.append((to, message))
+
+    def sent(self, message: Message) -> None:
+        self.metered.append("sent")
+
+    def received(self, message: Message) -> None:
+        self.metered.append("received")
+
+    def traced(self, trace: Trace) -> None:
+        self.metered.append("traced")
+
+    def deliver(self, *numbers: int, control: bool = False, done: Callable[[], None] | None = None) -> None:
+        self.host.deliver(7, [message(number) for number in numbers], control, done)
+
+    @property
+    def seen(self) -> list[object]:
+        return [what for _, what in self.node.inputs]
+
+
+def message(number: int) -> Message:
+    return MetadataRequest(correlation_id=number, topic="t")
+
+
+def test_start_comes_first_and_control_before_data() -> None:
+    bench = Bench()
+    bench.host.start()
+    bench.deliver(1, 2)
+    bench.deliver(3, control=True)
+    bench.deliver(4)
+    bench.clock.settle()
+    assert bench.seen == ["start", 3, 1, 2, 4]
+    assert bench.host.inputs_taken == 5
+
+
+def test_a_frame_is_done_when_its_last_message_has_been_handled() -> None:
+    bench = Bench()
+    done: list[list[object]] = []
+    bench.deliver(1, 2, done=lambda: done.append(list(bench.seen)))
+    bench.deliver(3)
+    bench.clock.settle()
+    assert done == [[1, 2]]
+
+
+def test_effects_are_carried_out_in_order_before_the_next_input() -> None:
+    trace = Trace("broker_state", None, {})
+    bench = Bench({1: [Send(5, message(10)), trace, Send(DRIVER, message(11)), Send(6, message(12))]})
+    bench.clock.time_ms = 42
+    bench.deliver(1)
+    bench.clock.settle()
+    assert bench.messages == [(5, message(10)), (6, message(12))]
+    assert bench.host.drain() == ([(42, trace)], [message(11)])
+    assert bench.host.drain() == ([], [])
+    assert bench.metered == ["received", "sent", "traced", "sent", "sent"]
+
+
+def test_a_timer_fires_once_at_its_time_set_anew_it_is_another_and_cancelled_none() -> None:
+    bench = Bench(
+        {
+            "start": [SetTimer("once", 10), SetTimer("moved", 10), SetTimer("off", 10), SetTimer("late", 30)],
+            1: [SetTimer("moved", 20), CancelTimer("off"), CancelTimer("unknown")],
+        }
+    )
+    bench.host.start()
+    bench.deliver(1)
+    bench.clock.settle()
+    for time_ms in (9, 10, 19, 20, 25):
+        bench.clock.move_to(time_ms)
+        bench.clock.settle()
+    assert bench.node.inputs == [(0, "start"), (0, 1), (10, "once"), (20, "moved")]
+
+
+def test_a_due_timer_that_a_waiting_message_renews_does_not_fire() -> None:
+    bench = Bench({"start": [SetTimer("silent", 10)], 1: [SetTimer("silent", 20)]})
+    bench.host.start()
+    bench.clock.settle()
+    bench.deliver(1)
+    bench.clock.move_to(10)
+    bench.clock.settle()
+    assert bench.seen == ["start", 1]
+    bench.clock.move_to(20)
+    bench.clock.settle()
+    assert bench.seen == ["start", 1, "silent"]
+
+
+def test_paused_nothing_is_taken_and_nothing_is_lost() -> None:
+    bench = Bench({"start": [SetTimer("tick", 10)]})
+    bench.host.start()
+    bench.clock.settle()
+    bench.deliver(1)
+    bench.host.pause()
+    bench.deliver(2, control=True)
+    bench.clock.move_to(50)
+    bench.clock.settle()
+    assert bench.seen == ["start"]
+    bench.host.resume()
+    bench.clock.settle()
+    assert bench.node.inputs == [(0, "start"), (50, 2), (50, 1), (50, "tick")]
+
+
+def test_halted_nothing_is_taken_ever_again() -> None:
+    bench = Bench({"start": [SetTimer("tick", 10)]})
+    bench.host.start()
+    bench.clock.settle()
+    bench.deliver(1)
+    bench.host.halt()
+    bench.deliver(2)
+    bench.clock.move_to(10)
+    bench.host.resume()
+    bench.clock.settle()
+    assert bench.seen == ["start"]
+
+
+def test_an_exit_ends_the_node_after_the_effects_before_it() -> None:
+    bench = Bench({1: [Send(5, message(9)), Exit()]})
+    bench.deliver(1, 2)
+    bench.clock.settle()
+    assert bench.host.exited
+    assert bench.host.failure is None
+    assert bench.seen == [1]
+    assert bench.messages == [(5, message(9))]
+
+
+def test_a_broken_invariant_ends_the_node_and_is_told() -> None:
+    bench = Bench({"start": [SetTimer("broken", 5)]})
+    bench.host.start()
+    bench.clock.settle()
+    bench.clock.move_to(5)
+    bench.deliver(1)
+    with pytest.raises(ProtocolInvariantError):
+        bench.clock.settle()
+    bench.clock.settle()
+    assert bench.seen == ["start", "broken"]
+    assert bench.host.failure is not None
+    assert "the node is wrong" in bench.host.failure
+    assert not bench.host.exited
