@@ -30,6 +30,9 @@ class Invariant:
         """Judges a trace event as it is emitted."""
         return ""
 
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted; one of the same name will be another."""
+
     def check(self, node: NodeId, partition: TopicPartition) -> str:
         """Judges the state of a partition after an event of `node` that touched it."""
         return ""
@@ -48,6 +51,9 @@ class OneLeaderPerEpoch(Invariant):
         epoch = int(str(trace.detail["leader_epoch"]))
         first = self._leaders.setdefault((partition, epoch), node)
         return "" if first == node else f"brokers {first} and {node} both lead in epoch {epoch}"
+
+    def forget_topic(self, topic: str) -> None:
+        self._leaders = {key: node for key, node in self._leaders.items() if key[0].topic != topic}
 
 
 class LeaderCompleteness(Invariant):
@@ -114,8 +120,9 @@ class _PrefixCheck(Invariant):
         if replica is None or not self._concerns(replica):
             return ""
         key = (node, partition, self.truth.cluster.life_of(node))
-        offset = min(self._checked.get(key, 0), replica.log.high_watermark)
-        while offset < replica.log.high_watermark:
+        limit = min(replica.log.high_watermark, replica.log.end_offset)
+        offset = min(self._checked.get(key, 0), limit)
+        while offset < limit:
             batch = replica.log.storage.read(offset, 1)[0]
             wrong = self._compare(node, partition, batch)
             if wrong:
@@ -123,6 +130,9 @@ class _PrefixCheck(Invariant):
             offset = batch.next_offset
         self._checked[key] = offset
         return ""
+
+    def forget_topic(self, topic: str) -> None:
+        self._checked = {key: offset for key, offset in self._checked.items() if key[1].topic != topic}
 
     def _compare(self, node: NodeId, partition: TopicPartition, batch: RecordBatch) -> str:
         shown = self.truth.of(partition).shown.get(batch.base_offset)
@@ -175,6 +185,9 @@ class HighWatermarkMonotone(Invariant):
         elif trace.kind == "became_leader" and int(str(trace.detail["log_end"])) < shown:
             return f"leader {node} ends at {trace.detail['log_end']}, consumers were shown up to {shown}"
         return ""
+
+    def forget_topic(self, topic: str) -> None:
+        self._shown = {partition: shown for partition, shown in self._shown.items() if partition.topic != topic}
 
 
 class ReplicationQuorumSuperset(Invariant):

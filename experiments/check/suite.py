@@ -13,6 +13,7 @@ from experiments.sim.cluster import SimCluster
 from protocol.broker.context import log_name
 from protocol.contract import Trace
 from protocol.ids import NodeId, TimeMs, TopicPartition
+from protocol.nodes.broker import BrokerNode
 
 _EVERYWHERE = frozenset({"metadata_published", "controller_started", "broker_registration"})
 
@@ -35,6 +36,11 @@ class InvariantSuite:
         if partition is None:
             if trace.kind in _EVERYWHERE:
                 self._touched.update(dict.fromkeys(self.truth.partitions))
+            elif trace.kind == "topic_deleted":
+                self._forget_topic(str(trace.detail["topic"]))
+            return
+        broker = self._cluster.nodes.get(node)
+        if isinstance(broker, BrokerNode) and not self.truth.knows_topic(broker, partition.topic):
             return
         self._touched[partition] = None
         state = self.truth.controller_state(partition) if trace.kind == "partition" else None
@@ -42,6 +48,12 @@ class InvariantSuite:
             self.truth.note_partition(partition, state)
         for invariant in self._invariants:
             self._report(invariant, partition, invariant.note(node, partition, trace))
+
+    def _forget_topic(self, topic: str) -> None:
+        self.truth.forget_topic(topic)
+        self._touched = {partition: None for partition in self._touched if partition.topic != topic}
+        for invariant in self._invariants:
+            invariant.forget_topic(topic)
 
     def _check(self, now_ms: TimeMs, node: NodeId) -> None:
         if not self._touched:
@@ -51,6 +63,12 @@ class InvariantSuite:
             for invariant in self._invariants:
                 if not invariant.NEEDS_TOLERANCE or self.truth.of(partition).tolerant:
                     self._report(invariant, partition, invariant.check(node, partition))
+
+    def check_everything(self) -> None:
+        """Checks all partitions from every node's side, whether touched or not."""
+        for node in self._cluster.spec.node_ids:
+            self._touched = dict.fromkeys(self.truth.partitions)
+            self._check(self._cluster.now_ms, node)
 
     def _report(self, invariant: Invariant, partition: TopicPartition, wrong: str) -> None:
         name = type(invariant).__name__

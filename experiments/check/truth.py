@@ -66,10 +66,21 @@ class GroundTruth:
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> Replica | None:
+        """The broker's replica; None if it has none, or one of a topic of that name that is no more."""
         node = self.cluster.nodes.get(broker)
-        if not isinstance(node, BrokerNode):
+        if not isinstance(node, BrokerNode) or not self.knows_topic(node, partition.topic):
             return None
         return node.context.replica_named(partition.topic, partition.partition)
+
+    def knows_topic(self, node: BrokerNode, topic: str) -> bool:
+        """Whether the broker means the same topic by this name as the controller does."""
+        image = self.controller_image()
+        return image is None or node.context.image.topic_ids.get(topic) == image.topic_ids.get(topic)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted; one of the same name will be another."""
+        for partition in [partition for partition in self.partitions if partition.topic == topic]:
+            del self.partitions[partition]
 
     def is_registered(self, broker: NodeId) -> bool:
         """Whether the broker runs under the epoch that the controller knows."""

@@ -100,6 +100,11 @@ class History:
         assert isinstance(outcome, AdminOutcome)
         return outcome
 
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: what it held is gone by intent, and a topic of the same name is another one."""
+        for partition in [partition for partition in self.acknowledged if partition.topic == topic]:
+            del self.acknowledged[partition]
+
     def visible(self, partition: TopicPartition) -> int | None:
         """How many records a consumer gets that reads the partition from its start; None if it gets no answer."""
         outcome = self._run(

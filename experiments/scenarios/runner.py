@@ -261,6 +261,7 @@ class Runner:
 
     def _delete_topic(self, fields: DeleteTopicStep) -> None:
         self._administer(DeleteTopicRequest(correlation_id=0, name=fields.name))
+        self.history.forget_topic(fields.name)
 
     def _add_partitions(self, fields: AddPartitionsStep) -> None:
         assignments = tuple(tuple(replicas) for replicas in fields.assignments)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message
 
-
 _MASK = (1 << 64) - 1
 
 

@@ -11,8 +11,10 @@ does, whichever was set first. Sleep ends
 - when the pair stops being sound: the timer is put back with the due time of its next tick; a tick whose message
   would be on its way at this moment is fired with the time of that tick, so that the message arrives as it would
   have; passive timers get the due time that their last renewal would have given them;
-- when the node sets or cancels the timer itself; then a renewal on its way counts as arrived.
-The result is the same trace as with all timers fired (test_elision), less the renewals.
+- when the node sets or cancels the timer itself; then a renewal on its way counts as arrived. The result is the same
+  trace as with all timers fired (test_elision), less the renewals. One thing can differ by a round trip: a renewal
+  that crosses an answer on its way tells the leader again what it has just dealt with, and may so be ahead of the
+  follower's own next fetch.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class Fetcher:
     def flush_wishes(self, now_ms: TimeMs) -> None:
         """Sends the wishes that changed, one message per leader; call at the end of every input.
 
-        A repetition that is due stays due: it is for the open wishes that did not change, and may have been lost. Only the
-        first wish for a new leader epoch puts it off; the leader may not know of that epoch yet, so the repetition is then
-        more than a renewal.
+        A repetition that is due stays due: it is for the open wishes that did not change, and may have been lost.
+        Only the first wish for a new leader epoch puts it off; the leader may not know of that epoch yet, so the
+        repetition is then more than a renewal.
         """
         if not self._changed:
             return

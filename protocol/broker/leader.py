@@ -292,6 +292,7 @@ class LeaderSide:
             if apply_result(replica, result):
                 self.isr_committed(replica, now_ms)
             elif self._leadership(replica).proposed_isr is None:
+                self.advance(replica, now_ms)
                 backoff_ms = self._context.config.int_value(RETRY_BACKOFF_MS)
                 self._context.out.set_timer(ISR_RETRY_TIMER, now_ms + backoff_ms)
 

@@ -2,6 +2,7 @@
 
 Importing this package registers all message types, so that `codec.decode` knows them.
 """
+
 from __future__ import annotations
 
 from protocol.messages import admin, batch, commands, control, data, records

@@ -142,6 +142,8 @@ class ControllerNode:
             delta = self.state.replay(record)
             self._records.append(record)
             changed.update(delta.partitions)
+            for topic in delta.deleted_topics.values():
+                self._out.trace("topic_deleted", None, topic=topic.name)
             for broker in delta.brokers:
                 registration = self.state.image.brokers[broker]
                 self._out.trace(

@@ -131,12 +131,10 @@ class BrokerBench:
         return self.receive(CONTROLLER, answer)
 
     def run(self, *records: MetadataRecord) -> BrokerBench:
-        """Starts the broker, registers it and its peers, publishes `records` on top, and unfences it."""
-        self.start().registered()
-        self.publish(*registrations())
-        self.heartbeat_answered()
+        """Starts the broker, registers it and its peers, shows it the metadata with `records`, and unfences it."""
+        self.start().registered().publish(*registrations(), *records).heartbeat_answered()
         assert self.node.state is LifecycleState.RUNNING
-        return self.publish(*records) if records else self
+        return self
 
     # -- what it did ---------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ def test_the_maximal_isr_is_in_force_from_the_proposal_to_the_answer() -> None:
     assert bench.maximal_isr() == {0, 2}
 
 
-@pytest.mark.covers("B15", "B21", "L11", "M54")
+@pytest.mark.covers("B15", "B21")
 def test_what_comes_up_during_a_flight_leaves_together_with_the_next() -> None:
     bench = Bench(partitions=4)
     [first] = bench.propose(0, 1, 2, index=0)
@@ -150,7 +150,7 @@ def test_an_error_of_the_whole_request_is_retried_after_the_back_off(error: Erro
     assert second.broker_epoch == 33
 
 
-@pytest.mark.covers("B19", "B22", "M48")
+@pytest.mark.covers("B19", "B22")
 @pytest.mark.parametrize(
     "error", [ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 )
@@ -165,7 +165,7 @@ def test_a_definite_rejection_withdraws_the_proposal(error: ErrorCode) -> None:
     assert again.partitions == request.partitions
 
 
-@pytest.mark.covers("B19", "M51", "M52")
+@pytest.mark.covers("B19")
 @pytest.mark.parametrize(
     "error", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED]
 )
@@ -208,7 +208,6 @@ def test_a_proposal_that_metadata_has_overtaken_is_not_sent_again_nor_answered()
     assert newer.isr == (0, 1)
 
 
-@pytest.mark.covers("A48", "M47")
 def test_leading_no_more_ends_the_flight() -> None:
     bench = Bench()
     [request] = bench.propose(0)

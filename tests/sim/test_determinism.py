@@ -1,0 +1,55 @@
+"""The same seed gives the same trace: in one process, under any hash seed, and with every message encoded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from protocol.config import Generation
+from tests.sim.chaos import Chaos
+from tests.sim.run_scenario import SCENARIOS, run_file
+
+_HASH = """
+from protocol.config import Generation
+from tests.sim.chaos import Chaos
+print(Chaos(11, Generation.KIP_966).run().engine.trace_hash())
+"""
+
+
+def _hash_under(hash_seed: str) -> str:
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    done = subprocess.run([sys.executable, "-c", _HASH], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
+    first, second = _hash_under("0"), _hash_under("4711")
+    assert first == second
+    assert len(first) == 32
+
+
+def test_seeds_differ() -> None:
+    hashes = {run_file("last-replica-standing", seed).trace_hash for seed in range(4)}
+    assert len(hashes) == 4
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_same_seed_gives_the_same_trace(path: object) -> None:
+    name = path.stem  # type: ignore[attr-defined]
+    assert run_file(name, 3).trace_hash == run_file(name, 3).trace_hash
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_encoding_every_message_changes_nothing(path: object) -> None:
+    name = path.stem  # type: ignore[attr-defined]
+    assert run_file(name, 5).trace_hash == run_file(name, 5, paranoid=True).trace_hash
+
+
+@pytest.mark.parametrize("generation", list(Generation))
+def test_encoding_every_message_changes_nothing_under_faults(generation: Generation) -> None:
+    plain = Chaos(21, generation, duration_ms=60_000).run()
+    paranoid = Chaos(21, generation, duration_ms=60_000, paranoid=True).run()
+    assert plain.engine.trace_hash() == paranoid.engine.trace_hash()

@@ -1,0 +1,238 @@
+"""A checker that never fires proves nothing: each invariant fires on a state that breaks it, and the suite catches
+guards that are taken out of the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from experiments.check.invariants import INVARIANTS
+from experiments.engine import Loss
+from experiments.scenarios.loader import scenario_from
+from experiments.scenarios.runner import Runner
+from experiments.sim.disk import SimLog
+from experiments.sim.engine import SimEngine
+from protocol.broker import leadership as rules
+from protocol.broker.leadership import Leadership
+from protocol.config import Generation
+from protocol.contract import Trace
+from protocol.controller import brokers
+from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.log.replica_log import ReplicaLog
+from protocol.messages.batch import RecordBatch
+from protocol.metadata.image import MetadataImage
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+from tests.sim.chaos import Chaos
+from tests.sim.run_scenario import ClusterSpec, spec_of
+
+PARTITION = TopicPartition("t", 0)
+QUIET = {
+    "name": "quiet",
+    "cluster": {"brokers": 3, "generation": "kip-966"},
+    "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
+    "steps": [{"produce": {"topic": "t", "records": 5}}, {"wait": "10s"}],
+}
+
+
+@pytest.fixture
+def engine() -> SimEngine:
+    """A healthy cluster with five committed records in t-0, led by broker 0."""
+    scenario = scenario_from(dict(QUIET), "inline")
+    spec: ClusterSpec = spec_of(scenario, 0)
+    engine = SimEngine(spec)
+    assert Runner(scenario, engine).run().passed
+    return engine
+
+
+def _broker(engine: SimEngine, broker: int) -> BrokerNode:
+    node = engine.cluster.nodes[broker]
+    assert isinstance(node, BrokerNode)
+    return node
+
+
+def _log(engine: SimEngine, broker: int) -> SimLog:
+    replica = _broker(engine, broker).context.replica_named("t", 0)
+    assert replica is not None
+    assert isinstance(replica.log.storage, SimLog)
+    return replica.log.storage
+
+
+def _set_state(image: MetadataImage, **changes: object) -> None:
+    topic = image.topic_named("t")
+    assert topic is not None
+    topic.partitions[0] = replace(topic.partitions[0], **changes)
+
+
+def _controller_image(engine: SimEngine) -> MetadataImage:
+    node = engine.cluster.nodes[FIRST_CONTROLLER]
+    assert isinstance(node, ControllerNode)
+    return node.state.image
+
+
+def _forge(log: SimLog) -> None:
+    """Replaces the last record by another one."""
+    last = log.read(log.end_offset - 1, 1)[0]
+    log.truncate(last.base_offset)
+    log.append(last.model_copy(update={"payload": b"forged"}))
+
+
+def _second_leader(engine: SimEngine) -> None:
+    detail = {"leader_epoch": 0, "log_end": 5, "high_watermark": 5}
+    for observer in engine.cluster.trace_observers:
+        observer(engine.now_ms(), 1, Trace("became_leader", PARTITION, detail))
+
+
+def _leader_forgets(engine: SimEngine) -> None:
+    _log(engine, 0).truncate(3)
+
+
+def _follower_forgets(engine: SimEngine) -> None:
+    _log(engine, 2).truncate(3)
+
+
+def _all_forget(engine: SimEngine) -> None:
+    for broker in range(3):
+        _log(engine, broker).truncate(3)
+
+
+def _follower_differs(engine: SimEngine) -> None:
+    _forge(_log(engine, 2))
+    engine.crash(2, Loss())
+    engine.start(2)
+    engine.run_for(20_000)
+
+
+def _next_leader_differs(engine: SimEngine) -> None:
+    _forge(_log(engine, 1))
+    engine.crash(0, Loss())
+    engine.run_for(20_000)
+
+
+def _shown_is_taken_back(engine: SimEngine) -> None:
+    for observer in engine.cluster.trace_observers:
+        observer(engine.now_ms(), 0, Trace("became_leader", PARTITION, {"leader_epoch": 0, "log_end": 4}))
+
+
+def _leader_drops_a_member(engine: SimEngine) -> None:
+    replica = _broker(engine, 0).context.replica_named("t", 0)
+    assert replica is not None
+    assert replica.leadership is not None
+    replica.leadership.isr = (0, 1)
+
+
+def _recovery_quorum_shrinks(engine: SimEngine) -> None:
+    _set_state(_controller_image(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1)
+
+
+def _elr_overlaps(engine: SimEngine) -> None:
+    _set_state(_controller_image(engine), elr=(1,))
+
+
+def _broker_image_differs(engine: SimEngine) -> None:
+    _set_state(_broker(engine, 1).context.image, leader_epoch=7)
+
+
+BROKEN: dict[str, Callable[[SimEngine], None]] = {
+    "OneLeaderPerEpoch": _second_leader,
+    "LeaderCompleteness": _leader_forgets,
+    "LeaderCandidateCompleteness": _follower_forgets,
+    "NoCommittedRecordLostGlobally": _all_forget,
+    "LogMatching": _follower_differs,
+    "ConsistentRead": _next_leader_differs,
+    "HighWatermarkMonotone": _shown_is_taken_back,
+    "ReplicationQuorumSuperset": _leader_drops_a_member,
+    "MinIsrRecoveryQuorum": _recovery_quorum_shrinks,
+    "ValidControllerIsrAndElr": _elr_overlaps,
+    "MetadataLogMatching": _broker_image_differs,
+}
+
+
+def test_every_invariant_is_broken_here() -> None:
+    assert set(BROKEN) == {invariant.__name__ for invariant in INVARIANTS}
+
+
+def test_a_healthy_cluster_breaks_none(engine: SimEngine) -> None:
+    engine.suite.check_everything()
+    assert engine.violations() == []
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_the_invariant_fires(name: str, engine: SimEngine) -> None:
+    BROKEN[name](engine)
+    engine.suite.check_everything()
+    assert name in {violation.invariant for violation in engine.violations()}
+
+
+# -- guards taken out
+# ------------------------------------------------------------------------------------------------------
+
+
+def _ignore_min_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = rules.high_watermark_target
+    monkeypatch.setattr(rules, "high_watermark_target", lambda *args: target(*args[:3], 0, False))
+
+
+def _forget_maximal_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leadership, "maximal_isr", property(lambda self: self.proposed_isr or self.isr))
+
+
+def _take_unclean_as_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    register = brokers.register
+
+    def always_clean(state, broker, incarnation_id, previous_epoch, rack):  # type: ignore[no-untyped-def]
+        known = state.image.brokers.get(broker)
+        return register(state, broker, incarnation_id, known.broker_epoch if known else previous_epoch, rack)
+
+    monkeypatch.setattr(brokers, "register", always_clean)
+
+
+def _join_without_catching_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def may_join(leadership, broker, high_watermark, is_eligible):  # type: ignore[no-untyped-def]
+        progress = leadership.followers[broker]
+        free = leadership.proposed_isr is None and broker not in leadership.isr
+        return free and is_eligible(broker, progress.broker_epoch)
+
+    monkeypatch.setattr(rules, "may_join", may_join)
+
+
+def _skip_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(self: ReplicaLog, fetch_offset: int, last_fetched_epoch: int) -> None:
+        return None
+
+    monkeypatch.setattr(ReplicaLog, "divergence", blind)
+
+
+MUTANTS = {
+    "min ISR not needed for the high watermark": _ignore_min_isr,
+    "maximal ISR not used": _forget_maximal_isr,
+    "unclean restart taken as clean": _take_unclean_as_clean,
+    "ISR expansion without catching up": _join_without_catching_up,
+    "truncation skipped": _skip_truncation,
+}
+
+
+@pytest.mark.covers("M49", "E1", "E2", "B11", "N5", "E26", "N1")
+@pytest.mark.parametrize("mutant", sorted(MUTANTS))
+def test_a_missing_guard_is_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS[mutant](monkeypatch)
+    for seed in range(60):
+        try:
+            if Chaos(seed, Generation.KIP_966).run().complaints():
+                return
+        except AssertionError:
+            return  # the mutated cluster no longer keeps its own contracts
+    pytest.fail(f"no seed caught: {mutant}")
+
+
+def test_records_are_values() -> None:
+    """What the corruptions above rely on: batches and states are replaced, never changed in place."""
+    batch = RecordBatch(record_count=1, payload=b"x")
+    with pytest.raises(ValueError, match="frozen"):
+        batch.payload = b"y"  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        PartitionState((0,), (0,)).leader = 1  # type: ignore[misc]

@@ -1,0 +1,159 @@
+"""The shipped scenarios hold on sim, whatever the seed, and cite the requirement that each was written for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.engine import ClusterSpec
+from experiments.scenarios.loader import load_scenario, scenario_from
+from experiments.scenarios.runner import Runner, ScenarioResult
+from experiments.sim.engine import SimEngine
+from protocol.config import ClusterConfig, Generation
+from tests.sim.run_scenario import SCENARIOS, run_file, run_scenario
+
+SHOWS = {
+    "elr-clean-restart": ("M13", "M14", "E21", "E22", "E17", "E30", "E31"),
+    "elr-unclean-restart": ("M15", "M20", "E18", "E20", "E23", "E24", "M18"),
+    "high-watermark-regression": ("M3", "M4", "E1", "E5", "E6", "E7"),
+    "high-watermark-regression-kip-497": ("M3",),
+    "last-replica-standing": ("M1", "E12", "E13", "E15", "M9", "L17"),
+    "last-replica-standing-kip-497": ("M2",),
+    "leader-failover": ("M25", "J2"),
+    "silent-follower": ("M41", "A47"),
+    "slow-follower": ("M40", "A44"),
+}
+
+
+def test_every_shipped_scenario_is_cited() -> None:
+    assert sorted(SHOWS) == sorted(path.stem for path in SCENARIOS)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.covers(*items)) for name, items in sorted(SHOWS.items())]
+)
+def test_shipped_scenario_holds(name: str, seed: int) -> None:
+    result = run_file(name, seed)
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("M1", "M2", "E25")
+def test_the_twins_differ_in_what_is_lost() -> None:
+    assert run_file("last-replica-standing").lost_acked == 0
+    assert run_file("last-replica-standing-kip-497").lost_acked == 15
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("last-replica-standing", "visible: 17, lost_acked: 0", "visible: 17, lost_acked: 1"),
+        ("last-replica-standing-kip-497", "lost_acked: 15", "lost_acked: 0"),
+        (
+            "high-watermark-regression",
+            "high_watermark_regressions: 0}\n  - start",
+            "high_watermark_regressions: 1}\n  - start",
+        ),
+        ("leader-failover", "leader: 1, leader_epoch: 1", "leader: 2, leader_epoch: 1"),
+        ("silent-follower", "isr: [0, 2]", "isr: [2]"),
+    ],
+)
+def test_a_wrong_expectation_fails_the_scenario(name: str, old: str, new: str, tmp_path: Path) -> None:
+    [path] = [path for path in SCENARIOS if path.stem == name]
+    text = path.read_text()
+    assert old in text
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(text.replace(old, new))
+    result = run_scenario(load_scenario(changed))
+    assert not result.passed
+    assert not result.steps[-1].ok
+    assert "expected" in result.steps[-1].detail
+
+
+def _run(steps: list[dict[str, object]], brokers: int = 3, **topic: object) -> ScenarioResult:
+    raw: dict[str, object] = {
+        "name": "inline",
+        "cluster": {"brokers": brokers, "generation": "kip-966"},
+        "topics": [{"name": "t", "assignments": [[0, 1, 2][:brokers]], **topic}],
+        "steps": steps,
+    }
+    return run_scenario(scenario_from(raw, "inline"))
+
+
+@pytest.mark.covers("M5", "E8")
+def test_min_isr_above_the_replica_count_counts_as_the_replica_count() -> None:
+    result = _run(
+        [{"produce": {"topic": "t", "records": 3}}, {"expect": {"topic": "t", "high_watermark": 3, "visible": 3}}],
+        brokers=1,
+        config={"min.insync.replicas": 3},
+    )
+    assert result.passed, result.steps
+
+
+@pytest.mark.covers("M6", "E19", "E10", "E11")
+def test_lowering_min_isr_clears_the_elr_and_lets_the_high_watermark_move() -> None:
+    result = _run(
+        [
+            {"produce": {"topic": "t", "records": 2}},
+            {"shutdown": {"broker": 1}},
+            {"shutdown": {"broker": 2}},
+            {"await": {"topic": "t", "isr": [0], "elr": [2]}},
+            {"produce": {"topic": "t", "records": 3, "acks": 1}},
+            {"expect": {"topic": "t", "high_watermark": 2}},
+            {"configure": {"topic": "t", "config": {"min.insync.replicas": 1}}},
+            {"await": {"topic": "t", "isr": [0], "elr": [], "high_watermark": 5}},
+        ],
+        config={"min.insync.replicas": 2},
+    )
+    assert result.passed, result.steps
+
+
+@pytest.mark.covers("E32", "M44", "A39")
+def test_reassignment_copies_the_data_and_completes() -> None:
+    raw: dict[str, object] = {
+        "name": "inline",
+        "cluster": {"brokers": 4},
+        "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
+        "steps": [
+            {"produce": {"topic": "t", "records": 6}},
+            {"reassign": {"topic": "t", "replicas": [1, 2, 3]}},
+            {"await": {"topic": "t", "replicas": [1, 2, 3], "isr": [1, 2, 3], "leader": 1}},
+            {"await": {"topic": "t", "log_end_offset": {3: 6}, "lost_acked": 0, "visible": 6}},
+        ],
+    }
+    result = run_scenario(scenario_from(raw, "inline"))
+    assert result.passed, result.steps
+
+
+@pytest.mark.covers("M36", "A34")
+def test_a_topic_deleted_and_made_anew_has_no_old_records() -> None:
+    result = _run(
+        [
+            {"produce": {"topic": "t", "records": 4}},
+            {"crash": {"broker": 2}},
+            {"delete_topic": {"name": "t"}},
+            {"create_topic": {"name": "t", "assignments": [[0, 1]]}},
+            {"produce": {"topic": "t", "records": 1}},
+            {"start": {"broker": 2}},
+            {"expect": {"topic": "t", "replicas": [0, 1], "visible": 1, "log_end_offset": {0: 1, 1: 1}}},
+        ]
+    )
+    assert result.passed, result.steps
+
+
+def test_a_step_that_cannot_be_carried_out_ends_the_run() -> None:
+    """A step that cannot be carried out fails with its reason and ends the run."""
+    result = _run([{"crash": {"broker": 1}}, {"crash": {"broker": 1}}, {"wait": "1s"}])
+    assert [step.ok for step in result.steps] == [True, False]
+    assert result.steps[-1].detail == "node 1 is not running"
+
+
+def test_virtual_time_is_the_only_time() -> None:
+    spec = ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966))
+    raw: dict[str, object] = {"name": "n", "cluster": {"brokers": 3}, "steps": [{"wait": "30d"}]}
+    engine = SimEngine(spec)
+    result = Runner(scenario_from(raw, "inline"), engine).run()
+    assert result.passed
+    assert engine.now_ms() >= 30 * 86_400_000
+    assert engine.cluster.event_count < 200, "a quiet month costs no events"

@@ -1,0 +1,304 @@
+"""The controller node: decide, append, replay, answer; sessions; restart from its log."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from experiments.engine import Loss
+from experiments.sim.disk import SimStorage
+from protocol.config import ClusterConfig
+from protocol.contract import Effect, Exit, Send, SetTimer
+from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
+from protocol.messages.admin import (
+    AdminRequest,
+    AdminResponse,
+    AlterConfigsRequest,
+    ConfigChange,
+    CreateTopicRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
+from protocol.messages.base import Message
+from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    BrokerState,
+    MetadataFetchRequest,
+    MetadataFetchResponse,
+    PartitionIsrProposal,
+)
+from protocol.messages.data import FetchResponse
+from protocol.messages.records import ConfigRecord, PartitionChangeRecord
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.controller import METADATA_LOG, SESSION_PREFIX, ControllerNode, pack_records, unpack_records
+from tests.unit.nodes_under_test import CLIENT, CONTROLLER, config_of, topic_records
+
+SESSION_MS = 9_000
+M = TypeVar("M", bound=Message)
+
+
+class Bench:
+    """A controller with brokers 0, 1, 2 that beat by hand, and topic `t` on all three with min ISR 2."""
+
+    def __init__(self, storage: SimStorage | None = None, config: ClusterConfig | None = None) -> None:
+        self.storage = storage or SimStorage()
+        self.node = ControllerNode(CONTROLLER, [CONTROLLER], config or config_of(), self.storage, Random(1))
+        self.now_ms = 0
+        self.effects: list[Effect] = self.node.start(0)
+
+    def receive(self, sender: int, message: Message) -> Bench:
+        self.effects = self.node.receive(self.now_ms, sender, message)
+        return self
+
+    def fire(self, name: str, at_ms: int) -> Bench:
+        self.now_ms = at_ms
+        self.effects = self.node.fire(at_ms, name)
+        return self
+
+    def sent(self, kind: type[M]) -> M:
+        [message] = [e.message for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+        return message
+
+    def session(self, broker: int) -> int | None:
+        """When the broker's session ends, as the last input set it."""
+        name = f"{SESSION_PREFIX}{broker}"
+        ends = [effect.at_ms for effect in self.effects if isinstance(effect, SetTimer) and effect.name == name]
+        return ends[-1] if ends else None
+
+    def register(self, broker: int, life: str = "one", previous: int = -1) -> BrokerRegistrationResponse:
+        request = BrokerRegistrationRequest(
+            correlation_id=4, broker_id=broker, incarnation_id=life, previous_broker_epoch=previous
+        )
+        return self.receive(broker, request).sent(BrokerRegistrationResponse)
+
+    def beat(self, broker: int, offset: int | None = None, **fields: object) -> BrokerHeartbeatResponse:
+        image = self.node.state.image
+        stands = {"correlation_id": 5, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
+        stands["current_metadata_offset"] = image.next_offset if offset is None else offset
+        request = BrokerHeartbeatRequest.model_validate(stands | fields)
+        return self.receive(broker, request).sent(BrokerHeartbeatResponse)
+
+    def administer(self, request: AdminRequest) -> AdminResponse:
+        return self.receive(CLIENT, request).sent(AdminResponse)
+
+    def serve(self) -> Bench:
+        """Everyone registers and is unfenced; the topic is created."""
+        for broker in (0, 1, 2):
+            self.register(broker)
+            assert not self.beat(broker).is_fenced
+        configs = (ConfigChange(name="min.insync.replicas", value="2"),)
+        create = CreateTopicRequest(correlation_id=6, name="t", assignments=((0, 1, 2),), configs=configs)
+        assert self.administer(create).error is ErrorCode.NONE
+        return self
+
+    @property
+    def partition(self) -> PartitionState:
+        topic = self.node.state.image.topic_named("t")
+        assert topic is not None
+        return topic.partitions[0]
+
+    def propose(self, leader: int, *isr: int, broker_epoch: int | None = None) -> AlterPartitionResponse:
+        image, state = self.node.state.image, self.partition
+        members = tuple(BrokerState(broker_id=b, broker_epoch=image.broker_epoch(b) or 0) for b in isr)
+        proposal = PartitionIsrProposal(
+            topic_id=image.topic_ids["t"],
+            partition_id=0,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            new_isr=members,
+        )
+        epoch = image.broker_epoch(leader) if broker_epoch is None else broker_epoch
+        request = AlterPartitionRequest(
+            correlation_id=7, broker_id=leader, broker_epoch=epoch or 0, partitions=(proposal,)
+        )
+        return self.receive(leader, request).sent(AlterPartitionResponse)
+
+
+@pytest.mark.covers("E21", "E31")
+def test_a_broker_registers_is_fenced_and_is_unfenced_by_its_heartbeat() -> None:
+    bench = Bench()
+    assert (bench.register(0).broker_epoch, bench.register(1).broker_epoch) == (0, 1)
+    assert bench.session(0) is None
+    assert bench.beat(0, offset=0).is_fenced, "it has not applied its registration"
+    assert bench.beat(0, want_fence=True).is_fenced
+    answer = bench.beat(0)
+    assert (answer.is_fenced, answer.is_caught_up, answer.error) == (False, True, ErrorCode.NONE)
+    assert bench.session(0) == SESSION_MS
+
+
+def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_the_session() -> None:
+    bench = Bench().serve()
+    before = len(bench.node.records)
+    assert bench.register(0).broker_epoch == bench.node.state.image.broker_epoch(0)
+    assert bench.register(0, life="two").error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert len(bench.node.records) == before
+    bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
+    accepted = bench.register(0, life="two")
+    assert (accepted.error, accepted.broker_epoch) == (ErrorCode.NONE, len(bench.node.records) - 1)
+
+
+@pytest.mark.covers("B20", "M52")
+def test_requests_of_a_former_life_are_refused() -> None:
+    bench = Bench().serve()
+    epoch = bench.node.state.image.broker_epoch(0)
+    bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
+    bench.register(0, life="two")
+    before = len(bench.node.records)
+    assert bench.beat(0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
+    assert bench.propose(0, 0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
+    assert bench.beat(7, broker_epoch=1).error is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert len(bench.node.records) == before
+
+
+@pytest.mark.covers("E31", "E29")
+def test_a_session_that_ends_fences_the_broker_and_moves_its_leaderships() -> None:
+    bench = Bench().serve()
+    bench.now_ms = 5_000
+    bench.beat(0)
+    assert bench.session(0) == 5_000 + SESSION_MS
+    bench.fire(f"{SESSION_PREFIX}0", 5_000 + SESSION_MS)
+    assert bench.node.state.image.brokers[0].fenced
+    assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
+    assert not bench.beat(0).is_fenced, "the next heartbeat brings it back"
+
+
+@pytest.mark.covers("N3")
+def test_a_proposal_is_answered_with_what_is_committed() -> None:
+    bench = Bench().serve()
+    [result] = bench.propose(0, 0, 1).partitions
+    assert (result.error, result.leader, result.isr) == (ErrorCode.NONE, 0, (0, 1))
+    assert result.partition_epoch == bench.partition.partition_epoch == 1
+    [unchanged] = bench.propose(0, 0, 1).partitions
+    assert (unchanged.error, unchanged.isr, unchanged.partition_epoch) == (ErrorCode.NONE, (0, 1), 1)
+
+
+def test_a_refused_proposal_writes_nothing() -> None:
+    bench = Bench().serve()
+    before = len(bench.node.records)
+    [result] = bench.propose(1, 0, 1).partitions
+    assert result.error is ErrorCode.INVALID_REQUEST
+    assert len(bench.node.records) == before
+
+
+@pytest.mark.covers("E19", "M6")
+def test_elr_clearing_and_config_are_one_durable_batch() -> None:
+    bench = Bench().serve()
+    bench.propose(0, 0, 1)
+    bench.propose(0, 0)
+    assert bench.partition.elr == (1,)
+    change = ConfigChange(name="min.insync.replicas", value="1")
+    bench.administer(AlterConfigsRequest(correlation_id=8, topic="t", configs=(change,)))
+    log = bench.storage.open_log(METADATA_LOG)
+    last = log.read(log.end_offset - 1, 1)[-1]
+    assert [type(record) for record in unpack_records(last.payload)] == [PartitionChangeRecord, ConfigRecord]
+    assert log.flushed_offset == log.end_offset
+    assert bench.partition.elr == ()
+
+
+def test_a_refused_request_says_why_and_writes_nothing() -> None:
+    bench = Bench().serve()
+    before = len(bench.node.records)
+    answer = bench.administer(CreateTopicRequest(correlation_id=9, name="t", assignments=((0,),)))
+    assert (answer.correlation_id, answer.error) == (9, ErrorCode.TOPIC_ALREADY_EXISTS)
+    assert "'t'" in answer.message
+    assert len(bench.node.records) == before
+
+
+# -- controlled shutdown -----------------------------------------------------------------------------------------------
+
+
+def test_a_leader_is_let_go_when_the_others_know_of_its_successor() -> None:
+    bench = Bench().serve()
+    for broker in (1, 2):
+        bench.beat(broker)
+    assert not bench.beat(0, want_shut_down=True).should_shut_down
+    assert bench.node.state.image.brokers[0].in_controlled_shutdown
+    assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
+    assert not bench.beat(0, want_shut_down=True).should_shut_down, "1 and 2 have not heard"
+    bench.receive(1, MetadataFetchRequest(broker_id=1, fetch_offset=len(bench.node.records)))
+    assert not bench.beat(0, want_shut_down=True).should_shut_down, "2 has not heard"
+    bench.beat(2)
+    assert bench.beat(0, want_shut_down=True).should_shut_down
+    assert bench.node.state.image.brokers[0].fenced
+
+
+def test_who_leads_nothing_is_let_go_at_once() -> None:
+    bench = Bench().serve()
+    assert bench.beat(2, want_shut_down=True).should_shut_down
+    assert (bench.node.state.image.brokers[2].fenced, bench.partition.isr) == (True, (0, 1))
+
+
+@pytest.mark.covers("M14", "M15", "E21")
+@pytest.mark.parametrize(("clean", "elr", "last_known_elr"), [(True, (1,), ()), (False, (), (1,))])
+def test_an_elr_member_keeps_its_place_by_the_epoch_that_it_brings_back(
+    clean: bool, elr: tuple[int, ...], last_known_elr: tuple[int, ...]
+) -> None:
+    bench = Bench().serve()
+    for broker in (2, 1):
+        assert bench.beat(broker, want_shut_down=True).should_shut_down
+    assert (bench.partition.isr, bench.partition.elr) == ((0,), (1,))
+    leader_epoch, epoch = bench.partition.leader_epoch, bench.node.state.image.broker_epoch(1)
+    assert epoch is not None
+    bench.register(1, life="two", previous=epoch if clean else -1)
+    assert (bench.partition.elr, bench.partition.last_known_elr) == (elr, last_known_elr)
+    assert bench.partition.leader_epoch == leader_epoch
+
+
+# -- metadata log ------------------------------------------------------------------------------------------------------
+
+
+def test_a_standing_metadata_wish_is_answered_when_there_is_more() -> None:
+    bench = Bench().serve()
+    end = len(bench.node.records)
+    bench.receive(1, MetadataFetchRequest(broker_id=1, fetch_offset=end))
+    assert bench.effects == []
+    bench.propose(0, 0, 1)
+    answer = bench.sent(MetadataFetchResponse)
+    assert (answer.base_offset, answer.high_watermark, len(answer.records)) == (end, end + 1, 1)
+    bench.propose(0, 0)
+    assert not [e for e in bench.effects if isinstance(e, Send) and isinstance(e.message, MetadataFetchResponse)]
+    whole = bench.receive(2, MetadataFetchRequest(broker_id=2, fetch_offset=0)).sent(MetadataFetchResponse)
+    assert list(whole.records) == list(bench.node.records)
+
+
+@pytest.mark.covers("C9")
+def test_a_restarted_controller_is_where_its_log_is() -> None:
+    bench = Bench().serve()
+    bench.propose(0, 0, 1)
+    bench.propose(0, 0)
+    bench.storage.apply_loss(Loss("unflushed"))
+    again = Bench(bench.storage)
+    assert list(again.node.records) == list(bench.node.records)
+    assert again.partition == bench.partition
+    assert dict(again.node.state.image.brokers) == dict(bench.node.state.image.brokers)
+    assert [again.session(broker) for broker in (0, 1, 2)] == [SESSION_MS] * 3
+    again.fire(f"{SESSION_PREFIX}0", SESSION_MS)
+    assert (again.partition.leader, set(again.partition.elr)) == (1, {0})
+
+
+def test_metadata_batches_hold_records_only() -> None:
+    records = topic_records()
+    assert unpack_records(pack_records(records)) == records
+    with pytest.raises(ProtocolInvariantError, match="ShutdownCommand"):
+        unpack_records(pack_records([ShutdownCommand()]))  # type: ignore[list-item]
+    with pytest.raises(CodecError):
+        unpack_records(pack_records(records)[:-1] + b"\x00")
+
+
+def test_clients_are_told_and_a_shutdown_ends_it() -> None:
+    bench = Bench().serve()
+    [topic] = bench.receive(CLIENT, MetadataRequest(correlation_id=1, topic="t")).sent(MetadataResponse).topics
+    assert topic.partitions[0].leader == 0
+    assert [type(effect) for effect in bench.receive(CLIENT, ShutdownCommand()).effects] == [Exit]
+    with pytest.raises(ProtocolInvariantError, match="FetchResponse"):
+        bench.receive(1, FetchResponse(partitions=()))
+    with pytest.raises(ProtocolInvariantError, match="no-such-timer"):
+        bench.fire("no-such-timer", 1)

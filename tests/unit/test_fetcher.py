@@ -1,0 +1,195 @@
+"""The follower's side, on a broker node: wishes, renewals, appends, truncation."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.broker.fetcher import FETCH_PREFIX
+from protocol.errors import ErrorCode
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRenewal,
+    FetchRequest,
+    FetchResponse,
+)
+from protocol.messages.records import PartitionChangeRecord, RemoveTopicRecord
+from tests.unit.nodes_under_test import BrokerBench, batch, config_of, topic_records
+
+WAIT_MS = 500
+TIMER = f"{FETCH_PREFIX}0"
+
+
+def follower(records: int = 0) -> BrokerBench:
+    """Broker 1 follows broker 0 in leader epoch 3 and has fetched `records` records of epoch 3, one by one."""
+    config = config_of(replica_fetch_wait_max_ms=WAIT_MS)
+    bench = BrokerBench(me=1, config=config).run(*topic_records(1, leader_epoch=3))
+    for offset in range(records):
+        answer(bench, offset, batches=(batch(1, offset, 3),))
+    return bench
+
+
+def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, **fields: object) -> BrokerBench:
+    stands = {"topic_id": "T", "partition_id": 0, "fetch_offset": fetch_offset, "leader_epoch": 3}
+    result = FetchPartitionResult.model_validate(stands | fields)
+    return bench.receive(sender, FetchResponse(partitions=(result,)))
+
+
+def wish(bench: BrokerBench) -> FetchPartition:
+    [found] = bench.sent(FetchRequest).partitions
+    return found
+
+
+def log_end(bench: BrokerBench) -> int:
+    return bench.replica.log.end_offset
+
+
+@pytest.mark.covers("A27", "A42")
+def test_a_new_follower_wishes_from_its_log_end_on() -> None:
+    bench = BrokerBench(me=1).run().publish(*topic_records(1, leader_epoch=3))
+    [(leader, request)] = bench.sends(FetchRequest)
+    assert (leader, request.replica_id, request.replica_epoch) == (0, 1, 1)
+    found = wish(bench)
+    assert (found.current_leader_epoch, found.fetch_offset, found.last_fetched_epoch) == (3, 0, -1)
+
+
+@pytest.mark.covers("A43")
+def test_what_is_fetched_is_appended_as_it_is_and_the_next_wish_leaves_at_once() -> None:
+    bench = follower()
+    stored = (batch(2, 0, 1, b"one"), batch(1, 2, 3, b"two"))
+    answer(bench, 0, batches=stored, high_watermark=2)
+    assert tuple(bench.replica.log.storage.read(0, 1 << 20)) == stored
+    assert bench.high_watermark == 2
+    found = wish(bench)
+    assert (found.fetch_offset, found.last_fetched_epoch, found.high_watermark) == (3, 3, 2)
+
+
+@pytest.mark.covers("A43", "N6")
+@pytest.mark.parametrize(("told", "expected"), [(0, 1), (1, 1), (2, 2), (9, 3), (-1, 1)])
+def test_the_high_watermark_follows_the_leaders_up_to_the_log_end(told: int, expected: int) -> None:
+    bench = follower(records=3)
+    answer(bench, 3, high_watermark=1)
+    answer(bench, 3, high_watermark=told)
+    assert bench.high_watermark == expected
+
+
+STALE = {
+    "an older wish": {"fetch_offset": 1},
+    "a later offset": {"fetch_offset": 4},
+    "an earlier leader epoch": {"fetch_offset": 3, "leader_epoch": 2},
+    "a later leader epoch": {"fetch_offset": 3, "leader_epoch": 4},
+    "another broker": {"fetch_offset": 3, "sender": 2},
+    "another partition": {"fetch_offset": 3, "partition_id": 1},
+}
+
+
+@pytest.mark.covers("A26")
+@pytest.mark.parametrize("fields", STALE.values(), ids=STALE)
+def test_an_answer_to_another_wish_is_not_taken(fields: dict[str, object]) -> None:
+    bench = follower(records=3)
+    batches = (batch(1, int(str(fields["fetch_offset"])), 3),)
+    answer(bench, **{"batches": batches, "high_watermark": 3} | fields)  # type: ignore[arg-type]
+    assert (log_end(bench), bench.high_watermark) == (3, 0)
+    assert bench.sends(FetchRequest) == []
+
+
+def test_an_answer_that_comes_twice_is_appended_once() -> None:
+    bench = follower()
+    for _ in range(2):
+        answer(bench, 0, batches=(batch(2, 0, 3),))
+    assert log_end(bench) == 2
+
+
+@pytest.mark.covers("N1", "M43")
+def test_a_diverging_answer_truncates_and_asks_again() -> None:
+    bench = follower(records=3)
+    answer(bench, 3, diverging_epoch=EpochEndOffset(leader_epoch=3, end_offset=1))
+    assert log_end(bench) == 1
+    found = wish(bench)
+    assert (found.fetch_offset, found.last_fetched_epoch) == (1, 3)
+    answer(bench, 1, diverging_epoch=EpochEndOffset(leader_epoch=-1, end_offset=0))
+    assert (log_end(bench), wish(bench).last_fetched_epoch) == (0, -1)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
+def test_after_an_error_the_wish_waits_for_its_repetition(error: ErrorCode) -> None:
+    bench = follower(records=1)
+    answer(bench, 1, error=error)
+    assert bench.sends(FetchRequest) == []
+    timer = bench.timer(TIMER)
+    assert timer is not None
+    assert (timer.at_ms, timer.idle_with) == (WAIT_MS, None), "a repetition that must not be left out"
+    bench.fire(TIMER, at_ms=WAIT_MS)
+    [(_, renewal)] = bench.sends(FetchRenewal)
+    assert [p.fetch_offset for p in renewal.partitions] == [1]
+    timer = bench.timer(TIMER)
+    assert timer is not None
+    assert timer.idle_with == 0
+
+
+def test_open_wishes_are_repeated_unchanged() -> None:
+    bench = follower(records=2)
+    last = wish(bench)
+    for now_ms in (WAIT_MS, 2 * WAIT_MS):
+        [renewed] = bench.fire(TIMER, at_ms=now_ms).sent(FetchRenewal).partitions
+        assert renewed == last
+        timer = bench.timer(TIMER)
+        assert timer is not None
+        assert timer.at_ms == now_ms + WAIT_MS
+
+
+def change(**fields: object) -> PartitionChangeRecord:
+    return PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
+
+
+@pytest.mark.covers("A26", "A25")
+def test_a_new_leader_epoch_ends_the_old_wish_before_anything_else_is_appended() -> None:
+    bench = follower(records=1).publish(change(leader=2))
+    [(leader, _)] = bench.sends(FetchRequest)
+    assert (leader, wish(bench).current_leader_epoch) == (2, 4)
+    answer(bench, 1, batches=(batch(1, 1, 3),))
+    assert log_end(bench) == 1
+    assert bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchRequest) == []
+
+
+@pytest.mark.covers("A26")
+def test_a_follower_that_becomes_leader_fetches_no_more() -> None:
+    bench = follower(records=1).publish(change(leader=1))
+    assert bench.sends(FetchRequest) == []
+    assert bench.replica.leadership is not None
+    answer(bench, 1, batches=(batch(1, 1, 3),))
+    assert log_end(bench) == 1
+    assert bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchRenewal) == []
+
+
+def test_without_a_leader_nothing_is_fetched_and_the_log_stays() -> None:
+    bench = follower(records=2).publish(change(leader=-1, isr=()))
+    assert bench.sends(FetchRequest) == []
+    assert (bench.replica.wish, log_end(bench)) == (None, 2)
+
+
+@pytest.mark.parametrize("record", [RemoveTopicRecord(topic_id="T"), change(replicas=(0, 2), isr=(0, 2))])
+def test_a_replica_that_is_gone_from_the_metadata_is_gone_with_its_log(record: PartitionChangeRecord) -> None:
+    bench = follower(records=2)
+    bench.publish(record)
+    assert bench.node.context.replicas == {}
+    assert bench.storage.log_names() == []
+    answer(bench, 2, batches=(batch(1, 2, 3),))
+    assert bench.storage.log_names() == []
+
+
+def test_wishes_of_several_partitions_travel_together() -> None:
+    records = topic_records(1)
+    more = [records[-1].model_copy(update={"partition_id": index}) for index in (1, 2)]
+    bench = BrokerBench(me=1).run().publish(*records, *more)
+    assert [p.partition_id for p in bench.sent(FetchRequest).partitions] == [0, 1, 2]
+    results = tuple(
+        FetchPartitionResult(
+            topic_id="T", partition_id=index, fetch_offset=0, leader_epoch=0, batches=(RecordBatch(record_count=1, payload=b"x"),)
+        )
+        for index in (0, 2)
+    )
+    bench.receive(0, FetchResponse(partitions=results))
+    assert [(p.partition_id, p.fetch_offset) for p in bench.sent(FetchRequest).partitions] == [(0, 1), (2, 1)]
