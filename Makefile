@@ -49,7 +49,8 @@ check: $(INSTALLED) ## ruff, and mypy (strict) for protocol
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-study: $(INSTALLED) ## the shipped study: sweep, Spark, report; run it again and it goes on where it stopped
+study: $(INSTALLED) ## the shipped study, from scratch: sweep, Spark, report
+	rm -rf out/$(STUDY)
 	$(BIN)/isray study run experiments/studies/$(STUDY).yaml --out out/$(STUDY) $(ARGS)
 
 requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document

@@ -1,8 +1,8 @@
 """The output directory of a study, and the promise that nothing half-written in it is ever taken for whole.
 
 - `study.yaml` says which study the directory holds, and with which versions and git revision it was run. A directory
-  that holds another study is refused. Results of an earlier revision are kept, and a sweep that adds to them adds its
-  own entry.
+  that holds another study is refused, and so is one whose trials were run by other code: a trial is a function of its
+  parameters, its seed and `trial_code_digest`, and trials of two codes are not one sample.
 - A batch is a pair of Parquet files of the same name, `cell-C-trials-A-B` (trials A up to B, not including B), in
   `trace/` and in `trials/`. Each is written under a name that starts with a dot, synced, and renamed. Last comes the
   batch's commit mark, a file in `trials/` with the digests of both (`sha256sum -c` reads it from the directory). Files
@@ -64,8 +64,13 @@ def claim(out: Path, study: Study) -> None:
         raise InputError(str(out), "", "a file", "a directory")
     record_path = out / "study.yaml"
     if record_path.exists():
-        if read_record(out).study.source != study.source:
+        record = read_record(out)
+        if record.study.source != study.source:
             raise InputError(str(record_path), "study", "another study", "the same study, or another --out directory")
+        codes = {run.get("trial_code") for run in record.runs}
+        if codes - {trial_code_digest()}:
+            found = "trials run by another version of the protocol or the simulator"
+            raise InputError(str(record_path), "runs.trial_code", found, "the same version, or another --out directory")
         return
     strangers = [path.name for path in out.iterdir() if path.name != ".lock" and not path.name.startswith(".study")]
     if strangers:
@@ -107,7 +112,22 @@ def versions() -> dict[str, str | None]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = None
-    return found | {"python": sys.version.split()[0], "git_revision": git_revision(Path(__file__).parent)}
+    return found | {
+        "python": sys.version.split()[0],
+        "git_revision": git_revision(Path(__file__).parent),
+        "trial_code": trial_code_digest(),
+    }
+
+
+def trial_code_digest() -> str:
+    """Digest of all source that a trial's result depends on."""
+    here = Path(__file__).parent
+    sources = [*here.parent.joinpath("protocol").rglob("*.py"), *here.joinpath("sim").rglob("*.py")]
+    sources += [here / name for name in ("trial.py", "engine.py", "studies/model.py", "scenarios/history.py")]
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(sources):
+        digest.update(path.relative_to(here.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def git_revision(folder: Path) -> str | None:

@@ -74,6 +74,7 @@ class MetadataFetchRequest(Message):
     there is more.
     """
 
+    CONTROL: ClassVar[bool] = True
     RENEWAL: ClassVar[bool] = True
 
     broker_id: int
@@ -84,6 +85,8 @@ class MetadataFetchResponse(Message):
     """Committed records from `base_offset` on, in log order; `high_watermark` is the offset behind the last committed
     record.
     """
+
+    CONTROL: ClassVar[bool] = True
 
     base_offset: int
     records: tuple[MetadataRecord, ...]

@@ -111,7 +111,8 @@ class ClientNode:
         self._tasks[command.command_id] = task
         self._out.set_timer(f"{DEADLINE_PREFIX}{command.command_id}", now_ms + self._delivery_ms)
         if isinstance(command, AdminCommand):
-            request = command.request.model_copy(update={"correlation_id": self._request_id(task)})
+            task.request_id = self._request_id(task)
+            request = command.request.model_copy(update={"correlation_id": task.request_id})
             task.may_be_applied = True
             self._out.send(self._controllers[0], request)
         else:
@@ -270,7 +271,8 @@ class ClientNode:
     def _end(self, task: _Task) -> None:
         command_id = task.command.command_id
         del self._tasks[command_id]
-        self._requests = {request: owner for request, owner in self._requests.items() if owner != command_id}
+        self._requests.pop(task.request_id, None)
+        self._requests.pop(task.metadata_id, None)
         self._out.cancel_timer(f"{WATCH_PREFIX}{command_id}")
         self._out.cancel_timer(f"{GATHER_PREFIX}{command_id}")
         self._out.cancel_timer(f"{DEADLINE_PREFIX}{command_id}")

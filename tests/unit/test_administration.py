@@ -32,7 +32,9 @@ from tests.unit.nodes_under_test import ControllerBench, config_of, fencing, reg
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 
 
-def bench(*records: MetadataRecord, generation: Generation = Generation.KIP_966, **partition: object) -> ControllerBench:
+def bench(
+    *records: MetadataRecord, generation: Generation = Generation.KIP_966, **partition: object
+) -> ControllerBench:
     """Brokers 0..3 are active, 4 is fenced; topic `t` has one partition on 0, 1, 2 and min ISR 2."""
     base = [*registrations((0, 1, 2, 3, 4), fenced=(4,)), *topic_records(2, **partition)]
     return ControllerBench(*base, *records, config=config_of(generation))

@@ -177,9 +177,7 @@ def test_the_metadata_wish_is_repeated() -> None:
 def test_replicas_see_only_metadata_that_is_complete() -> None:
     bench = BrokerBench().start().registered()
     records = [*registrations(), *topic_records(1)]
-    half = MetadataFetchResponse(
-        base_offset=0, records=tuple(records[:8]), high_watermark=9, controller_id=CONTROLLER
-    )
+    half = MetadataFetchResponse(base_offset=0, records=tuple(records[:8]), high_watermark=9, controller_id=CONTROLLER)
     bench.receive(CONTROLLER, half)
     assert bench.node.context.replicas == {}
     bench.records = records[:8]

@@ -134,7 +134,8 @@ def test_an_unclean_restart_moves_an_elr_member_to_the_last_known_elr() -> None:
 
 @pytest.mark.covers("E21", "M16")
 @pytest.mark.parametrize(
-    ("previous_epoch", "clean"), [(1, True), (0, False), (2, False), (-1, False)],
+    ("previous_epoch", "clean"),
+    [(1, True), (0, False), (2, False), (-1, False)],
     ids=["the last epoch", "an earlier one", "one that never was", "none"],
 )
 def test_clean_is_who_brings_the_last_known_epoch(previous_epoch: int, clean: bool) -> None:
@@ -212,7 +213,7 @@ def well_formed(state: PartitionState, min_isr: int) -> None:
 
 @pytest.mark.covers("E13", "E14", "E17", "E23")
 @settings(max_examples=150)
-@given(st.integers(1, 3), st.lists(st.tuples(st.sampled_from("fence unfence clean".split()), st.integers(0, 2))))
+@given(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(["fence", "unfence", "clean"]), st.integers(0, 2))))
 def test_without_unclean_shutdowns_min_isr_replicas_can_always_lead(
     min_isr: int, events: list[tuple[str, int]]
 ) -> None:
@@ -229,7 +230,7 @@ def test_without_unclean_shutdowns_min_isr_replicas_can_always_lead(
 @pytest.mark.covers("E20", "E23", "E26", "E27")
 @settings(max_examples=150)
 @given(
-    st.integers(1, 3), st.lists(st.tuples(st.sampled_from("fence unfence clean unclean".split()), st.integers(0, 2)))
+    st.integers(1, 3), st.lists(st.tuples(st.sampled_from(["fence", "unfence", "clean", "unclean"]), st.integers(0, 2)))
 )
 def test_with_unclean_shutdowns_min_isr_replicas_stay_known(min_isr: int, events: list[tuple[str, int]]) -> None:
     controller = bench(min_isr=min_isr)

@@ -27,7 +27,8 @@ def test_a_duration_is_a_number_and_a_unit(text: str, expected_ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "s", "-1s", "1 s", "1s ", "1s\n", "1S", "1.s", ".5s", "1e3s", "1w", "1m30s", 5, 1.5, None, True, []]
+    "text",
+    ["", "5", "s", "-1s", "1 s", "1s ", "1s\n", "1S", "1.s", ".5s", "1e3s", "1w", "1m30s", 5, 1.5, None, True, []],
 )
 def test_anything_else_is_refused_with_what_is_allowed(text: object) -> None:
     with pytest.raises(ValueError, match=r"allowed: a number and a unit \(ms, s, m, h, d, y\)"):

@@ -187,7 +187,11 @@ def test_wishes_of_several_partitions_travel_together() -> None:
     assert [p.partition_id for p in bench.sent(FetchRequest).partitions] == [0, 1, 2]
     results = tuple(
         FetchPartitionResult(
-            topic_id="T", partition_id=index, fetch_offset=0, leader_epoch=0, batches=(RecordBatch(record_count=1, payload=b"x"),)
+            topic_id="T",
+            partition_id=index,
+            fetch_offset=0,
+            leader_epoch=0,
+            batches=(RecordBatch(record_count=1, payload=b"x"),),
         )
         for index in (0, 2)
     )

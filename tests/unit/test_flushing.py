@@ -35,7 +35,9 @@ def test_by_default_nothing_is_flushed_by_policy() -> None:
     assert flushed(bench) == 0
 
 
-@pytest.mark.parametrize(("flush_messages", "expected"), [("1", [1, 2, 3, 4]), ("2", [0, 2, 2, 4]), ("5", [0, 0, 0, 0])])
+@pytest.mark.parametrize(
+    ("flush_messages", "expected"), [("1", [1, 2, 3, 4]), ("2", [0, 2, 2, 4]), ("5", [0, 0, 0, 0])]
+)
 def test_flush_messages_counts_records_since_the_last_flush(flush_messages: str, expected: list[int]) -> None:
     bench = leader(flush_messages=flush_messages)
     assert [flushed(bench.produce()) for _ in range(4)] == expected

@@ -79,9 +79,11 @@ def test_nobody_is_unfenced_against_its_wish_or_before_it_is_caught_up() -> None
 
 def test_whoever_serves_and_leads_is_not_let_go() -> None:
     for heartbeat in all_views():
-        if heartbeat.leads_partitions and heartbeat.state in (S.UNFENCED, S.CONTROLLED_SHUTDOWN):
-            if not heartbeat.want_fence or heartbeat.state is S.CONTROLLED_SHUTDOWN:
-                assert next_control_state(heartbeat) is not S.SHUTDOWN_NOW
+        serves = heartbeat.state is S.CONTROLLED_SHUTDOWN or (
+            heartbeat.state is S.UNFENCED and not heartbeat.want_fence
+        )
+        if serves and heartbeat.leads_partitions:
+            assert next_control_state(heartbeat) is not S.SHUTDOWN_NOW
 
 
 def test_there_is_no_way_back_from_a_shutdown() -> None:

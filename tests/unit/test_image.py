@@ -178,7 +178,8 @@ def test_the_delta_names_what_changed_since_it_was_taken() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(-1, 2), st.sets(st.integers(0, 2)), st.sets(st.integers(0, 2))), max_size=12
+    st.tuples(st.integers(0, 3), st.integers(-1, 2), st.sets(st.integers(0, 2)), st.sets(st.integers(0, 2))),
+    max_size=12,
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.sim.disk import SimLog, SimStorage
 from protocol.broker.context import BrokerContext, Replica
-from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager, apply_result
+from protocol.broker.isr_manager import IsrManager, apply_result
 from protocol.broker.leadership import begin
 from protocol.contract import CancelTimer, Outbox, Send, SetTimer
 from protocol.errors import ErrorCode

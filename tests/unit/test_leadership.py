@@ -113,9 +113,7 @@ JOINING = {
 
 
 @pytest.mark.covers("N5", "A45", "B6", "B21")
-@pytest.mark.parametrize(
-    ("leadership", "high_watermark", "eligible", "expected"), JOINING.values(), ids=JOINING
-)
+@pytest.mark.parametrize(("leadership", "high_watermark", "eligible", "expected"), JOINING.values(), ids=JOINING)
 def test_who_may_join(leadership: Leadership, high_watermark: int, eligible: bool, expected: bool) -> None:
     assert may_join(leadership, 2, high_watermark, lambda broker, epoch: eligible) is expected
 

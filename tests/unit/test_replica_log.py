@@ -85,7 +85,9 @@ def related_logs(draw: st.DrawFn) -> tuple[ReplicaLog, ReplicaLog]:
     last = prefix[-1] if prefix else 0
     owner = draw(st.sampled_from([0, 1]))
     tails = [
-        sorted(draw(st.lists(st.integers(last, last + 8).filter(lambda e, side=side: _owner(e, last, owner) == side)))[:5])
+        sorted(
+            draw(st.lists(st.integers(last, last + 8).filter(lambda e, side=side: _owner(e, last, owner) == side)))[:5]
+        )
         for side in (0, 1)
     ]
     sizes = draw(st.lists(st.integers(1, 3), min_size=len(prefix), max_size=len(prefix)))
