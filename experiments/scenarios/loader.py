@@ -92,11 +92,14 @@ def _check_references(scenario: Scenario, source: str) -> None:
             _check_topic(scenario, step.fields, partitions, source, place)
             continue
         _check_nodes(scenario, step.fields, source, place)
-        name = getattr(step.fields, "topic", None) or getattr(step.fields, "name", None)
+        name_field = "topic" if hasattr(step.fields, "topic") else "name"
+        name = getattr(step.fields, name_field, None)
         if name is None:
             continue
         if name not in partitions:
-            raise InputError(source, f"{place}.topic", repr(name), f"a topic: {', '.join(partitions) or 'none exists'}")
+            raise InputError(
+                source, f"{place}.{name_field}", repr(name), f"a topic: {', '.join(partitions) or 'none exists'}"
+            )
         count = partitions[name]
         if getattr(step.fields, "partition", 0) >= count:
             allowed = f"a partition from 0 to {count - 1}"

@@ -62,8 +62,10 @@ class Flusher:
             self._context.out.set_timer(CHECKPOINT_TIMER, now_ms + interval_ms)
 
     def write_checkpoint(self) -> None:
+        """Writes the high watermarks of open replicas; logs that are not open yet keep what was known of them."""
         self._checkpoint_due = False
-        self._checkpoint = {
+        present = set(self._context.storage.log_names())
+        self._checkpoint = {name: offset for name, offset in self._checkpoint.items() if name in present} | {
             log_name(key): replica.log.high_watermark for key, replica in sorted(self._context.replicas.items())
         }
         self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())

@@ -116,6 +116,12 @@ class IsrManager:
         for result in response.partitions:
             key = TopicIdPartition(result.topic_id, result.partition_id)
             item = answered.get(key)
+            if item is not None and result.error is ErrorCode.NOT_CONTROLLER:
+                self._in_flight[key] = item
+                self._context.out.set_timer(
+                    ALTER_PARTITION_TIMER, now_ms + self._context.config.int_value(RETRY_BACKOFF_MS)
+                )
+                continue
             if item is not None and self._is_open(key, item):
                 results.append((self._context.replicas[key], result))
         return results

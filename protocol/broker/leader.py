@@ -234,10 +234,11 @@ class LeaderSide:
             return
         progress = leadership.followers[follower]
         rules.note_fetch(progress, wish.fetch_offset, broker_epoch, log.end_offset, now_ms)
-        progress.wish = wish
+        progress.wish = None
         if rules.may_join(leadership, follower, log.high_watermark, self._is_eligible):
             self._isr.propose(replica, (*leadership.isr, follower))
         self.advance(replica, now_ms)
+        progress.wish = wish
         self._answer_if_news(replica, follower, progress, now_ms)
 
     def _is_eligible(self, broker: BrokerId, broker_epoch: Epoch) -> bool:

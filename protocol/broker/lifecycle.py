@@ -87,7 +87,7 @@ def take_clean_shutdown_epoch(storage: Storage) -> Epoch:
     try:
         epoch = json.loads(data)["BrokerEpoch"]
         return int(epoch)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return NO_EPOCH
 
 

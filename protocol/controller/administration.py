@@ -90,6 +90,8 @@ def _create_partitions(state: ControllerState, request: CreatePartitionsRequest)
     topic = state.image.topic_named(request.name)
     if topic is None:
         return _no_such_topic(request.name)
+    if not request.assignments:
+        return Plan(error=ErrorCode.INVALID_PARTITIONS, message="no partitions")
     return _with_partitions(state, [], topic.topic_id, len(topic.partitions), request.assignments)
 
 
@@ -226,6 +228,8 @@ def _reassign(state: ControllerState, request: AlterPartitionReassignmentRequest
     removing = tuple(sorted(set(present) - set(request.replicas)))
     adding = tuple(sorted(set(request.replicas) - set(present)))
     dropped = set(partition.adding_replicas) - set(request.replicas)
+    if set(partition.isr) <= dropped:
+        return Plan(error=ErrorCode.INVALID_REPLICA_ASSIGNMENT, message="no remaining replica is in sync")
     record = state.change(
         key,
         target_replicas=(*request.replicas, *removing),

@@ -88,7 +88,7 @@ class ReplicaLog:
     def truncate(self, end_offset: Offset) -> None:
         """Drops everything from `end_offset` on."""
         self.storage.truncate(end_offset)
-        self.epochs.truncate(end_offset)
+        self.epochs.truncate(self.end_offset)
         self.high_watermark = min(self.high_watermark, self.end_offset)
 
     def advance_high_watermark(self, offset: Offset) -> bool:

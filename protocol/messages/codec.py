@@ -3,8 +3,8 @@
 A frame is a CRC-32 of the body and the body; the body is one msgpack value. A message is msgpack extension type 1
 around `[type name, value of each field in order of declaration]`, values being nil, booleans, integers, strings,
 bytes, arrays, and messages again. So nested messages and records of several types in one list need no schema beside
-the models themselves. Any bytes that are not exactly what `encode` makes of some message are refused with a
-`CodecError`; the CRC catches what still looks like one.
+the models themselves. Bytes that are no message are refused with a `CodecError`: the CRC catches what was damaged on
+its way, the models what does not fit their fields.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from protocol.messages.base import Message
 
 _MESSAGE_EXT = 1
 _CRC_BYTES = 4
+_MAX_DEPTH = 8
 
 
 def encode(message: Message) -> bytes:
@@ -33,13 +34,25 @@ def decode(frame: bytes) -> Message:
     body = frame[_CRC_BYTES:]
     if len(frame) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(frame[:_CRC_BYTES], "big"):
         raise MalformedMessageError(f"a frame of {len(frame)} bytes fails its checksum")
-    try:
-        value = msgpack.unpackb(body, raw=False, use_list=False, ext_hook=_unpack_ext, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise MalformedMessageError(f"not a message: {error}") from error
+    value = _unpack(body, 0)
     if not isinstance(value, Message):
         raise MalformedMessageError(f"found {type(value).__name__}; allowed: a message")
     return value
+
+
+def _unpack(data: bytes, depth: int) -> object:
+    if depth > _MAX_DEPTH:
+        raise MalformedMessageError(f"messages nested deeper than {_MAX_DEPTH}")
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            use_list=False,
+            strict_map_key=True,
+            ext_hook=lambda code, inner: _unpack_message(code, inner, depth + 1),
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise MalformedMessageError(f"not a message: {error}") from error
 
 
 def _pack_value(value: object) -> object:
@@ -53,10 +66,10 @@ def _pack_value(value: object) -> object:
     return value
 
 
-def _unpack_ext(code: int, data: bytes) -> Message:
+def _unpack_message(code: int, data: bytes, depth: int) -> Message:
     if code != _MESSAGE_EXT:
         raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT}")
-    parts = msgpack.unpackb(data, raw=False, use_list=False, ext_hook=_unpack_ext, strict_map_key=True)
+    parts = _unpack(data, depth)
     if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], str):
         raise MalformedMessageError("a message without a type name")
     name, *values = parts

@@ -82,8 +82,11 @@ class MetadataFetchRequest(Message):
 
 
 class MetadataFetchResponse(Message):
-    """Committed records from `base_offset` on, in log order; `high_watermark` is the offset behind the last committed
-    record.
+    """The answer to a fetch from `base_offset`: the committed records from there on, in log order, up to
+    `high_watermark`.
+
+    With `is_snapshot` the records are instead an image of all metadata as of `high_watermark`, which is shorter than
+    the log for a broker that is far behind.
     """
 
     CONTROL: ClassVar[bool] = True
@@ -92,6 +95,7 @@ class MetadataFetchResponse(Message):
     records: tuple[MetadataRecord, ...]
     high_watermark: int
     controller_id: int
+    is_snapshot: bool = False
 
 
 class BrokerState(Message):

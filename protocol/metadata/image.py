@@ -8,7 +8,7 @@ one of ten. What changed since the last look is kept in a `MetadataDelta`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,58 @@ class MetadataImage:
         configured = int(self.config(topic_id, name))
         return min(configured, replica_count) if self.defaults.features.effective_min_isr else configured
 
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def to_records(self) -> list[MetadataRecord]:
+        """Records that make this image from an empty one."""
+        records: list[MetadataRecord] = [
+            RegisterBrokerRecord(
+                broker_id=registration.broker_id,
+                broker_epoch=registration.broker_epoch,
+                incarnation_id=registration.incarnation_id,
+                fenced=registration.fenced,
+                in_controlled_shutdown=registration.in_controlled_shutdown,
+                rack=registration.rack,
+            )
+            for registration in self.brokers.values()
+        ]
+        records += [TopicRecord(name=topic.name, topic_id=topic.topic_id) for topic in self.topics.values()]
+        for topic_id, overrides in self.configs.items():
+            for name, value in overrides.items():
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                records.append(ConfigRecord(topic_id=topic_id, name=name, value=text))
+        for key, state in self.partitions():
+            records.append(
+                PartitionRecord(
+                    topic_id=key.topic_id,
+                    partition_id=key.partition,
+                    replicas=state.replicas,
+                    isr=state.isr,
+                    removing_replicas=state.removing_replicas,
+                    adding_replicas=state.adding_replicas,
+                    leader=state.leader,
+                    leader_recovery_state=int(state.leader_recovery_state),
+                    leader_epoch=state.leader_epoch,
+                    partition_epoch=state.partition_epoch,
+                    eligible_leader_replicas=state.elr,
+                    last_known_elr=state.last_known_elr,
+                    last_known_leader=state.last_known_leader,
+                )
+            )
+        return records
+
+    def load(self, records: Sequence[MetadataRecord], next_offset: Offset) -> None:
+        """Becomes what a snapshot says. Everything in it counts as changed, and what it lacks as deleted."""
+        before = self.topics
+        self.brokers, self.topics, self.topic_ids, self.configs = {}, {}, {}, {}
+        for record in records:
+            self.replay(record)
+        for topic_id, topic in before.items():
+            if topic_id not in self.topics:
+                self._delta.deleted_topics[topic_id] = topic
+        self._delta.configs.update(dict.fromkeys(self.configs))
+        self.next_offset = next_offset
+
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def replay(self, record: MetadataRecord) -> None:
@@ -121,7 +173,10 @@ class MetadataImage:
         handler = _REPLAY.get(type(record))
         if handler is None:
             raise ProtocolInvariantError(f"no replay for {type(record).__name__}")
-        handler(self, record)
+        try:
+            handler(self, record)
+        except KeyError as error:
+            raise ProtocolInvariantError(f"{record} does not fit: {error}") from error
         self.next_offset += 1
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:

@@ -240,6 +240,9 @@ class BrokerNode:
             self._previous_epoch = NO_EPOCH
             self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
             self._register(now_ms)
+        else:
+            self._out.cancel_timer(SHUTDOWN_TIMER)
+            self._out.exit()
 
     def _shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
         if self.state is LifecycleState.SHUTTING_DOWN:
@@ -274,8 +277,11 @@ class BrokerNode:
         image = self._context.image
         if response.base_offset != image.next_offset or not response.records:
             return
-        for record in response.records:
-            image.replay(record)
+        if response.is_snapshot:
+            image.load(response.records, response.high_watermark)
+        else:
+            for record in response.records:
+                image.replay(record)
         self._fetch_metadata(now_ms)
         if image.next_offset < response.high_watermark or image.next_offset <= self._context.broker_epoch:
             return

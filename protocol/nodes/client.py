@@ -42,8 +42,10 @@ DEADLINE_PREFIX = "deadline/"
 
 @dataclass(slots=True)
 class _Task:
-    """A command under way. `sent_epoch` is the leader epoch of the attempt whose answer is outstanding, -1 if none is;
-    `awaited` the number of nodes that have not yet answered the metadata request, `found` the best answer so far."""
+    """A command under way. `open_attempts` are requests whose batch may have been appended. `sent_epoch` is the
+    leader epoch of the attempt whose answer is outstanding, -1 if none is; `awaited` the number of nodes that have
+    not yet answered the metadata request, `found` the best answer so far.
+    """
 
     command: Command
     driver: NodeId
@@ -55,6 +57,7 @@ class _Task:
     may_be_applied: bool = False
     last_error: ErrorCode = ErrorCode.REQUEST_TIMED_OUT
     batches: list[RecordBatch] = field(default_factory=list)
+    open_attempts: set[int] = field(default_factory=set)
 
 
 class ClientNode:
@@ -182,6 +185,7 @@ class ClientNode:
         if isinstance(command, ProduceCommand):
             batch = RecordBatch(record_count=command.record_count, payload=command.payload)
             task.may_be_applied = True
+            task.open_attempts.add(task.request_id)
             self._out.send(
                 leader,
                 ProduceRequest(
@@ -214,7 +218,9 @@ class ClientNode:
             self._finish(task, ErrorCode.NONE, response.base_offset)
             return
         task.last_error = response.error
-        task.may_be_applied = response.base_offset != NO_OFFSET
+        if response.base_offset == NO_OFFSET:
+            task.open_attempts.discard(response.correlation_id)
+        task.may_be_applied = bool(task.open_attempts)
         if response.error in command.final_errors or response.error not in RETRIABLE:
             self._finish(task, response.error, unknown=task.may_be_applied)
         else:

@@ -45,6 +45,8 @@ from protocol.metadata.partition import PartitionState
 METADATA_LOG = "__cluster_metadata/0"
 SESSION_PREFIX = "session/"
 HEARTBEAT_TIMER = "heartbeat"
+SNAPSHOT_LAG = 64
+"""A broker that is more records behind than this gets an image of the metadata instead of the log."""
 _SCAN_BYTES = 8 * 1_048_576
 
 
@@ -271,13 +273,16 @@ class ControllerNode:
         for broker, offset in sorted(self._parked.items()):
             if offset < end:
                 del self._parked[broker]
+                far_behind = end - offset > SNAPSHOT_LAG
+                records = self.state.image.to_records() if far_behind else self._records[offset:]
                 self._out.send(
                     broker,
                     MetadataFetchResponse(
                         base_offset=offset,
-                        records=tuple(self._records[offset:]),
+                        records=tuple(records),
                         high_watermark=end,
                         controller_id=self.node_id,
+                        is_snapshot=far_behind,
                     ),
                 )
 

@@ -55,9 +55,9 @@ def _measure(parameters: CellParameters) -> tuple[Estimate, Estimate, Estimate]:
 def _markov(replicas: int, min_isr: int) -> tuple[float, float, float]:
     """Loss events a year, offline and refusing fraction of the time, from a Markov chain's stationary distribution.
 
-    All crashes are unclean. While k >= 1 replicas are up, all of them are in sync (catch-up is immediate). When the last
-    one crashes, only it may lead again; meanwhile j others may be up. It loses its tail with `TAIL_LOSS`. That is so
-    before KIP-966; with it, for min ISR 1 (otherwise every member of the ELR must have come back as well).
+    All crashes are unclean. While k >= 1 replicas are up, all of them are in sync (catch-up is immediate). When the
+    last one crashes, only it may lead again; meanwhile j others may be up. It loses its tail with `TAIL_LOSS`. That
+    is so before KIP-966; with it, for min ISR 1 (otherwise every member of the ELR must have come back as well).
     """
     fail, repair = YEAR_MS / (MTTF_DAYS * DAY_MS), YEAR_MS / (MTTR_DAYS * DAY_MS)
     up = {count: count - 1 for count in range(1, replicas + 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protocol.contract import CancelTimer, Effect, Send, SetTimer
@@ -249,6 +249,7 @@ EVENTS = st.lists(
 
 
 @settings(deadline=None)
+@example(-1, [("look", 0, 0), ("look", 1, 1), ("answer", ErrorCode.NOT_ENOUGH_REPLICAS, -1)])
 @given(st.sampled_from([-1, 1]), EVENTS)
 def test_every_command_has_one_outcome_and_it_is_unknown_if_an_attempt_may_have_been_appended(
     acks: int, events: list[tuple[str, Any, int]]

@@ -225,3 +225,12 @@ def test_messages_are_immutable_and_refuse_unknown_fields(message: Message) -> N
 def test_two_types_cannot_share_a_name() -> None:
     with pytest.raises(TypeError, match="TopicRecord"):
         type("TopicRecord", (Message,), {"__module__": __name__})
+
+
+def test_messages_nested_without_end_are_refused() -> None:
+    """A frame whose checksum is right may still be built to exhaust the stack."""
+    body = b"\xc0"
+    for _ in range(2_000):
+        body = msgpack.packb(msgpack.ExtType(1, body))
+    with pytest.raises(CodecError):
+        decode(framed(body))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments import output
 from experiments.batch import Batch, TrialFailed, run_batch, trial_seed
 from experiments.errors import InputError
 from experiments.output import batch_name, claim, committed_batches, note_run, read_record, sweep_leftovers, write_batch
@@ -203,9 +204,18 @@ def test_a_directory_belongs_to_one_study(tmp_path: Path) -> None:
         read_record(other)
 
 
+def test_trials_of_other_code_are_not_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(tmp_path, study_of())
+    note_run(tmp_path)
+    claim(tmp_path, study_of())
+    monkeypatch.setattr(output, "trial_code_digest", lambda: "another")
+    with pytest.raises(InputError, match="another version"):
+        claim(tmp_path, study_of())
+
+
 def test_the_record_tells_versions_once_per_kind_of_run(tmp_path: Path) -> None:
     claim(tmp_path, study_of())
     note_run(tmp_path)
     note_run(tmp_path)
     (run,) = read_record(tmp_path).runs
-    assert set(run) == {"isray", "ray", "pyspark", "python", "git_revision"}
+    assert set(run) == {"isray", "ray", "pyspark", "python", "git_revision", "trial_code"}
