@@ -11,7 +11,7 @@ from __future__ import annotations
 from protocol.broker.context import BrokerContext, Replica
 from protocol.config import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from protocol.errors import ErrorCode
-from protocol.ids import TimeMs, TopicIdPartition
+from protocol.ids import Offset, TimeMs, TopicIdPartition
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -67,7 +67,7 @@ class IsrManager:
 
     def send_queued(self, now_ms: TimeMs) -> None:
         """Sends what is queued unless a request is in flight; call at the end of every input."""
-        if self._queue and not self._in_flight:
+        if self._queue and not any(self._is_open(key, item) for key, item in self._in_flight.items()):
             self._in_flight, self._queue = self._queue, {}
             self._send(now_ms)
 
@@ -127,8 +127,12 @@ class IsrManager:
         return results
 
 
-def apply_result(replica: Replica, result: PartitionIsrResult) -> bool:
-    """Takes the controller's answer into the leadership; whether the committed ISR changed."""
+def apply_result(replica: Replica, result: PartitionIsrResult, replayed: Offset) -> bool:
+    """Takes the controller's answer into the leadership; whether the committed ISR changed.
+
+    `replayed` is how far this broker has replayed the metadata log. A state that lies ahead of it is left to the log to
+    bring: a config that was recorded before it (a higher min ISR) must be in force when it is (M8).
+    """
     leadership = replica.leadership
     if leadership is None:
         return False
@@ -137,7 +141,7 @@ def apply_result(replica: Replica, result: PartitionIsrResult) -> bool:
         return False
     if result.error is not ErrorCode.NONE or result.leader_epoch != leadership.leader_epoch:
         return False
-    if result.partition_epoch < leadership.partition_epoch:
+    if result.partition_epoch < leadership.partition_epoch or result.metadata_offset > replayed:
         return False
     leadership.partition_epoch = result.partition_epoch
     leadership.isr = result.isr

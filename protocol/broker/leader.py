@@ -21,7 +21,7 @@ from protocol.config import (
     RETRY_BACKOFF_MS,
 )
 from protocol.errors import ErrorCode
-from protocol.ids import BrokerId, Epoch, NodeId, TimeMs, TopicIdPartition
+from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, TimeMs, TopicIdPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
@@ -64,8 +64,7 @@ class LeaderSide:
         for broker in leadership.isr:
             if broker != self._context.me:
                 self._arm_lag(broker, now_ms + self._lag_ms)
-        if leadership.recovery_state is LeaderRecoveryState.RECOVERING:
-            self._isr.propose(replica, leadership.isr)
+        self._propose_recovered(replica)
         self.advance(replica, now_ms)
 
     def resign(self, replica: Replica) -> None:
@@ -198,7 +197,7 @@ class LeaderSide:
         leads = False
         for wish in request.partitions:
             replica = self._context.replicas.get(TopicIdPartition(wish.topic_id, wish.partition_id))
-            error = self._fetch_error(replica, follower, wish)
+            error = self._fetch_error(replica, follower, request.replica_epoch, wish)
             if replica is None or error is not ErrorCode.NONE:
                 self._refuse(follower, wish, error)
             else:
@@ -212,9 +211,13 @@ class LeaderSide:
                 renewed_by=f"{FETCH_PREFIX}{self._context.me}",
             )
 
-    def _fetch_error(self, replica: Replica | None, follower: BrokerId, wish: FetchPartition) -> ErrorCode:
+    def _fetch_error(
+        self, replica: Replica | None, follower: BrokerId, broker_epoch: Epoch, wish: FetchPartition
+    ) -> ErrorCode:
         if replica is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if broker_epoch < (self._context.image.broker_epoch(follower) or NO_EPOCH):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if wish.current_leader_epoch < replica.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if wish.current_leader_epoch > replica.leader_epoch:
@@ -290,7 +293,7 @@ class LeaderSide:
     def alter_partition_answered(self, response: AlterPartitionResponse, now_ms: TimeMs) -> None:
         """The controller has spoken: adopt, then see what the new ISR allows."""
         for replica, result in self._isr.receive(response, now_ms):
-            if apply_result(replica, result):
+            if apply_result(replica, result, self._context.image.next_offset):
                 self.isr_committed(replica, now_ms)
             elif self._leadership(replica).proposed_isr is None:
                 self.advance(replica, now_ms)
@@ -304,19 +307,28 @@ class LeaderSide:
             "isr_committed", replica.name, isr=leadership.isr, partition_epoch=leadership.partition_epoch
         )
         self.advance(replica, now_ms)
+        self._propose_recovered(replica)
         self._propose_joins(replica)
+
+    def _propose_recovered(self, replica: Replica) -> None:
+        leadership = self._leadership(replica)
+        if leadership.recovery_state is LeaderRecoveryState.RECOVERING:
+            self._isr.propose(replica, leadership.isr)
 
     def _propose_joins(self, replica: Replica) -> None:
         """Followers need not fetch again to be let in: a parked fetch is as good as a new one."""
         leadership = self._leadership(replica)
-        for broker in leadership.followers:
-            if rules.may_join(leadership, broker, replica.log.high_watermark, self._is_eligible):
+        for broker, progress in leadership.followers.items():
+            if progress.wish is not None and rules.may_join(
+                leadership, broker, replica.log.high_watermark, self._is_eligible
+            ):
                 self._isr.propose(replica, (*leadership.isr, broker))
 
     def fire_isr_retry(self) -> None:
         """A proposal was withdrawn a moment ago; what stood in its way may have passed without a sign."""
         for replica in self._context.replicas.values():
             if replica.leadership is not None:
+                self._propose_recovered(replica)
                 self._propose_joins(replica)
 
     def fire_silent(self, name: str, now_ms: TimeMs) -> None:

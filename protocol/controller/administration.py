@@ -206,7 +206,7 @@ def _elect(state: ControllerState, request: ElectLeadersRequest) -> Plan:
     if partition.leader == partition.replicas[0] if preferred else partition.leader != NO_LEADER:
         return Plan(error=ErrorCode.ELECTION_NOT_NEEDED, message=f"broker {partition.leader} leads")
     record = state.change(key, Election.PREFERRED if preferred else Election.UNCLEAN)
-    if record is None or (preferred and record.leader != partition.replicas[0]):
+    if record is None:
         error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         return Plan(error=error, message="no replica that may lead")
     return Plan([record])
@@ -224,20 +224,28 @@ def _reassign(state: ControllerState, request: AlterPartitionReassignmentRequest
     if not request.replicas or unknown or len(set(request.replicas)) != len(request.replicas):
         reason = f"replicas {list(request.replicas)}: none, duplicates, or unknown brokers {unknown}"
         return Plan(error=ErrorCode.INVALID_REPLICA_ASSIGNMENT, message=reason)
-    present = tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
-    removing = tuple(sorted(set(present) - set(request.replicas)))
-    adding = tuple(sorted(set(request.replicas) - set(present)))
-    dropped = set(partition.adding_replicas) - set(request.replicas)
-    if set(partition.isr) <= dropped:
-        return Plan(error=ErrorCode.INVALID_REPLICA_ASSIGNMENT, message="no remaining replica is in sync")
+    removing = tuple(sorted(set(partition.replicas) - set(request.replicas)))
+    adding = tuple(sorted(set(request.replicas) - set(partition.replicas)))
     record = state.change(
         key,
         target_replicas=(*request.replicas, *removing),
-        target_adding=adding,
-        target_removing=removing,
-        target_isr=tuple(broker for broker in partition.isr if broker not in dropped),
+        target_adding=adding or None,
+        target_removing=removing or None,
     )
     return Plan([record] if record is not None else [])
+
+
+def _keeps_min_isr(
+    state: ControllerState,
+    key: TopicIdPartition,
+    partition: PartitionState,
+    dropped: set[int],
+    replicas: tuple[int, ...],
+) -> bool:
+    left = len(set(partition.isr) - dropped)
+    if not state.config.features.track_last_known_leader:
+        return left > 0
+    return left >= state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(replicas))
 
 
 def _cancel_reassignment(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> Plan:
@@ -245,7 +253,9 @@ def _cancel_reassignment(state: ControllerState, key: TopicIdPartition, partitio
         return Plan(error=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message="no reassignment is under way")
     replicas = tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
     isr = tuple(broker for broker in partition.isr if broker not in partition.adding_replicas)
-    if not isr:
-        return Plan(error=ErrorCode.INVALID_REPLICA_ASSIGNMENT, message="no original replica is in sync")
+    if not _keeps_min_isr(state, key, partition, set(partition.adding_replicas), replicas):
+        return Plan(
+            error=ErrorCode.INVALID_REPLICA_ASSIGNMENT, message="fewer than min ISR original replicas are in sync"
+        )
     record = state.change(key, target_replicas=replicas, target_adding=(), target_removing=(), target_isr=isr)
     return Plan([record] if record is not None else [])

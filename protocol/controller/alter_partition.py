@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
-from protocol.ids import BrokerId, TopicIdPartition
+from protocol.ids import NO_EPOCH, BrokerId, TopicIdPartition
 from protocol.messages.control import PartitionIsrProposal
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
@@ -46,7 +46,7 @@ def _validate_isr(
     for member in proposal.new_isr:
         if not state.image.is_active(member.broker_id):
             return ErrorCode.INELIGIBLE_REPLICA
-        if member.broker_epoch != state.image.broker_epoch(member.broker_id):
+        if member.broker_epoch not in (NO_EPOCH, state.image.broker_epoch(member.broker_id)):
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

@@ -45,7 +45,7 @@ def _leader_and_isr_updates(
 def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
     """The broker is taken out of every ISR, its partitions get other leaders, and it is fenced."""
     return [
-        *_leader_and_isr_updates(state, state.partitions_with(broker), remove=broker),
+        *_leader_and_isr_updates(state, state.partitions_in_sync_with(broker), remove=broker),
         BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, fenced=True),
     ]
 
@@ -62,7 +62,7 @@ def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: E
     """Leaderships move away while the broker still serves."""
     return [
         BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, in_controlled_shutdown=True),
-        *_leader_and_isr_updates(state, state.partitions_with(broker), remove=broker),
+        *_leader_and_isr_updates(state, state.partitions_in_sync_with(broker), remove=broker),
     ]
 
 

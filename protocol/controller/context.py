@@ -55,6 +55,9 @@ class ControllerState:
         """Partitions that have the broker in their ISR or ELR, in order."""
         return sorted(self._members.get(broker, ()))
 
+    def partitions_in_sync_with(self, broker: BrokerId) -> list[TopicIdPartition]:
+        return [key for key in self.partitions_with(broker) if broker in self._indexed[key].isr]
+
     def partitions_led_by(self, broker: BrokerId) -> list[TopicIdPartition]:
         """Partitions that the broker leads, in order; NO_LEADER gives the leaderless ones."""
         return sorted(self._led.get(broker, ()))

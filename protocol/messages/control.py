@@ -127,7 +127,10 @@ class AlterPartitionRequest(Request):
 
 
 class PartitionIsrResult(Message):
-    """The controller's answer for one partition: an error, or the state that is now committed."""
+    """The controller's answer for one partition: an error, or the state that is now committed.
+
+    `metadata_offset` is the offset behind the records that made it.
+    """
 
     topic_id: str
     partition_id: int
@@ -137,6 +140,7 @@ class PartitionIsrResult(Message):
     isr: tuple[int, ...] = ()
     leader_recovery_state: int = 0
     partition_epoch: int = 0
+    metadata_offset: int = 0
 
 
 class AlterPartitionResponse(Response):

@@ -184,7 +184,7 @@ class BrokerNode:
                 rack=self._rack,
             ),
         )
-        self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms // 4)
+        self._out.set_timer(HEARTBEAT_TIMER, now_ms + max(1, self._heartbeat_ms // 4))
 
     def _registered(self, now_ms: TimeMs, sender: NodeId, response: BrokerRegistrationResponse) -> None:
         if self.state is not LifecycleState.REGISTERING or response.error is not ErrorCode.NONE:

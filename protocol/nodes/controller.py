@@ -311,6 +311,7 @@ class ControllerNode:
                     isr=state.isr,
                     leader_recovery_state=int(state.leader_recovery_state),
                     partition_epoch=state.partition_epoch,
+                    metadata_offset=self.state.image.next_offset,
                 )
             error = ErrorCode.NEW_LEADER_ELECTED
         return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)

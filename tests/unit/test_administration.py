@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.config import Generation
-from protocol.controller.administration import Plan, plan
+from protocol.controller.administration import plan
 from protocol.errors import ErrorCode
 from protocol.messages.admin import (
     AdminRequest,
@@ -271,10 +271,13 @@ def test_cancelling_goes_back_to_the_original_replicas() -> None:
     assert (found.adding_replicas, found.removing_replicas, found.elr) == ((), (), ())
 
 
-def test_cancelling_is_refused_where_no_original_replica_is_in_sync() -> None:
-    assert plan(under_way((3,), leader=3).state, CANCEL) == Plan(
-        error=BAD_ASSIGNMENT, message="no original replica is in sync"
-    )
+@pytest.mark.covers("E33")
+@pytest.mark.parametrize(("isr", "leader", "refused"), [((3,), 3, True), ((0, 3), 0, True), ((0, 1, 3), 0, False)])
+def test_cancelling_is_refused_where_fewer_than_min_isr_original_replicas_are_in_sync(
+    isr: tuple[int, ...], leader: int, refused: bool
+) -> None:
+    found = plan(under_way(isr, leader=leader).state, CANCEL)
+    assert (found.error is BAD_ASSIGNMENT, not found.records) == (refused, refused)
 
 
 def test_a_reassignment_that_replaces_another_keeps_someone_in_sync() -> None:

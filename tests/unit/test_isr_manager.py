@@ -23,6 +23,7 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from tests.unit.nodes_under_test import CONTROLLER, config_of, registrations
 
 TIMEOUT_MS, BACKOFF_MS = 1_000, 70
+REPLAYED = 40
 CONFIG = config_of(request_timeout_ms=TIMEOUT_MS, retry_backoff_ms=BACKOFF_MS)
 STATE = PartitionState(replicas=(0, 1, 2), isr=(0, 1), leader=0, leader_epoch=5, partition_epoch=9)
 
@@ -66,7 +67,7 @@ class Bench:
         response = AlterPartitionResponse(correlation_id=correlation_id, error=error, partitions=results)
         applied = self.manager.receive(response, now_ms=500)
         for replica, result in applied:
-            apply_result(replica, result)
+            apply_result(replica, result, REPLAYED)
         return [replica.key.partition for replica, _ in applied]
 
 
@@ -223,10 +224,12 @@ APPLIED = {
     "nothing changed": (result(isr=(0, 1), partition_epoch=9), True, (0, 1), 9),
     "older than what is known": (result(partition_epoch=8), False, (0, 1), 9),
     "of another leader epoch": (result(leader_epoch=6), False, (0, 1), 9),
+    "behind what is replayed": (result(metadata_offset=REPLAYED), True, (0, 1, 2), 10),
+    "ahead of what is replayed": (result(metadata_offset=REPLAYED + 1), False, (0, 1), 9),
 }
 
 
-@pytest.mark.covers("N3")
+@pytest.mark.covers("N3", "M8")
 @pytest.mark.parametrize(("answer", "changed", "isr", "partition_epoch"), APPLIED.values(), ids=APPLIED)
 def test_the_newest_version_wins(
     answer: PartitionIsrResult, changed: bool, isr: tuple[int, ...], partition_epoch: int
@@ -234,7 +237,7 @@ def test_the_newest_version_wins(
     replica = Bench().replica()
     assert replica.leadership is not None
     replica.leadership.proposed_isr = (0, 1, 2)
-    assert apply_result(replica, answer) is changed
+    assert apply_result(replica, answer, REPLAYED) is changed
     assert (replica.leadership.isr, replica.leadership.partition_epoch) == (isr, partition_epoch)
     assert (replica.leadership.proposed_isr is None) == changed
 
@@ -243,5 +246,5 @@ def test_the_newest_version_wins(
 def test_the_answer_carries_the_recovery_state() -> None:
     replica = Bench().replica()
     assert replica.leadership is not None
-    apply_result(replica, result(leader_recovery_state=1))
+    apply_result(replica, result(leader_recovery_state=1), REPLAYED)
     assert replica.leadership.recovery_state is LeaderRecoveryState.RECOVERING
