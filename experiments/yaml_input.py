@@ -48,10 +48,15 @@ def first_error(error: ValidationError) -> ErrorDetails:
     return next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
 
 
+_TYPE_NAMES = frozenset({"int", "str", "bool", "float"})
+
+
 def dotted(location: Sequence[object]) -> str:
-    """`("steps", 3, "produce")` as `steps[3].produce`."""
+    """`("steps", 3, "produce")` as `steps[3].produce`. What pydantic says of the members of a union is left out."""
     text = ""
     for part in location:
+        if isinstance(part, str) and ("[" in part or part in _TYPE_NAMES):
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
 
@@ -72,6 +77,8 @@ def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
     kind = details["type"]
     if kind == "extra_forbidden":
         return f"one of {', '.join(fields)}" if fields else "no such field"
+    if kind == "model_type":
+        return f"a mapping of fields: {', '.join(fields)}"
     if kind in _SHAPES:
         return _SHAPES[kind]
     if kind in ("literal_error", "enum"):

@@ -12,6 +12,7 @@ from experiments.errors import InputError
 from experiments.scenarios.model import (
     STEPS,
     AddPartitionsStep,
+    Expectation,
     LinkStep,
     ReassignStep,
     Scenario,
@@ -22,7 +23,7 @@ from experiments.scenarios.model import (
 )
 from experiments.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
 from protocol.config import ConfigError
-from protocol.ids import FIRST_CONTROLLER
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -48,9 +49,15 @@ def _validate(model: type[M], raw: object, source: str, place: str) -> M:
         return model.model_validate(raw)
     except ValidationError as error:
         details = first_error(error)
-        field = ".".join(part for part in (place, dotted(details["loc"])) if part).replace(".[", "[")
+        field = (
+            ".".join(part for part in (place, dotted(details["loc"])) if part)
+            .replace(".[", "[")
+            .removesuffix(".duration_ms")
+        )
         cause = (details.get("ctx") or {}).get("error")
         if isinstance(cause, ConfigError):
+            if cause.name == "config":
+                raise InputError(source, field, repr(cause.found), f"one of {cause.allowed}") from error
             raise InputError(source, f"{field}.{cause.name}", repr(cause.found), cause.allowed) from error
         names = [info.alias or name for name, info in _model_at(model, details["loc"]).model_fields.items()]
         found = repr(details["input"]) if details["type"] != "missing" else "nothing"
@@ -131,7 +138,7 @@ def _check_nodes(scenario: Scenario, fields: Strict, source: str, place: str) ->
     last = scenario.cluster.brokers - 1
     controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + scenario.cluster.controllers)
     for name, node in _named_nodes(fields):
-        is_broker_field = name == "broker" or (name != "controller" and node < FIRST_CONTROLLER)
+        is_broker_field = name not in ("controller", "between", "from/to") or node < FIRST_CONTROLLER
         if is_broker_field and not 0 <= node <= last:
             raise InputError(source, f"{place}.{name}", node, f"brokers 0 to {last}")
         if not is_broker_field and node not in controllers:
@@ -152,5 +159,11 @@ def _named_nodes(fields: Strict) -> Iterator[tuple[str, int]]:
         for node in fields.parties:
             if isinstance(node, int):
                 yield "between" if fields.between else "from/to", node
-    for broker in getattr(fields, "log_end_offset", None) or ():
-        yield "log_end_offset", broker
+    if isinstance(fields, Expectation):
+        for name in ("isr", "elr", "last_known_elr", "replicas", "log_end_offset"):
+            for broker in getattr(fields, name) or ():
+                yield name, broker
+        for name in ("leader", "last_known_leader"):
+            broker = getattr(fields, name)
+            if broker is not None and broker != NO_LEADER:
+                yield name, broker

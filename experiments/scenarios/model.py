@@ -53,6 +53,26 @@ def _config(topic: bool) -> Any:
 
 
 DurationMs = Annotated[int, BeforeValidator(_duration)]
+
+
+def _acks(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("allowed: 0, 1 or all")
+    return value
+
+
+def _lose(value: object) -> object:
+    if value in ("none", "unflushed", "all") or (isinstance(value, int) and value is not True and value >= 0):
+        return value
+    raise ValueError("allowed: none, unflushed, all, or a number of records")
+
+
+def _party(value: object) -> object:
+    if value in ("controllers", "rest") or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError("allowed: a node id, controllers or rest")
+
+
 ErrorName = Annotated[str, BeforeValidator(_error_name)]
 GenerationName = Annotated[str, BeforeValidator(_generation)]
 ConfigSetting = int | bool | str
@@ -62,7 +82,7 @@ DynamicConfigs = TopicConfig
 ClusterConfigs = Annotated[dict[str, ConfigSetting], _config(topic=False)]
 Index = Annotated[int, Field(ge=0)]
 Assignment = Annotated[list[Index], Field(min_length=1)]
-Party = int | Literal["controllers", "rest"]
+Party = Annotated[int | Literal["controllers", "rest"], BeforeValidator(_party)]
 
 
 class ClusterModel(Strict):
@@ -101,12 +121,12 @@ class ProduceStep(Strict):
     topic: str
     partition: Index = 0
     records: int = Field(ge=1)
-    acks: Literal[0, 1, "all"] = "all"
+    acks: Annotated[Literal[0, 1, "all"], BeforeValidator(_acks)] = "all"
     expect_error: ErrorName | None = None
 
 
 class CrashStep(NodeStep):
-    lose: Literal["none", "unflushed", "all"] | Index = "none"
+    lose: Annotated[Literal["none", "unflushed", "all"] | Index, BeforeValidator(_lose)] = "none"
 
 
 class LinkStep(Strict):
@@ -198,7 +218,7 @@ class Expectation(Strict):
     broker: Index | None = None
     state: Literal["fenced", "unfenced", "shutdown"] | None = None
     controller: int | None = None
-    role: Literal["leader"] | None = None
+    role: Literal["leader", "follower", "observer"] | None = None
 
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
@@ -210,7 +230,7 @@ class Expectation(Strict):
             subjects[0], set(Expectation.model_fields) - {"topic", "partition", "broker", "controller", "state", "role"}
         )
         if not named or named - fitting:
-            raise ValueError(f"allowed with {subjects[0]}: {', '.join(sorted(fitting))}")
+            raise ValueError(f"allowed: with {subjects[0]} one or more of {', '.join(sorted(fitting))}")
         return self
 
 
