@@ -8,8 +8,8 @@ from protocol.config import Generation
 from tests.sim.chaos import PARTITIONS, Chaos
 
 
-@pytest.mark.covers("L18", "B24", "E25", "M28", "M29", "M33", "M52")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.covers("L18", "B24", "E25")
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("generation", list(Generation))
 def test_faults_within_tolerance_lose_nothing_and_heal(seed: int, generation: Generation) -> None:
     run = Chaos(seed, generation).run()
@@ -18,7 +18,6 @@ def test_faults_within_tolerance_lose_nothing_and_heal(seed: int, generation: Ge
 
 
 # Each of these once ended with a follower outside the ISR, or a broker that never got out of its controlled shutdown.
-@pytest.mark.covers("B22", "M55", "M56")
 @pytest.mark.parametrize("seed", [156, 193, 212, 213, 240])
 def test_everything_converges_after_the_faults(seed: int) -> None:
     assert Chaos(seed, Generation.KIP_966).run().complaints() == []

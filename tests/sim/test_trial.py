@@ -13,7 +13,7 @@ from experiments.trace_schema import CRASH, LOSS, STATE, TraceRow, check_trace
 from experiments.trial import run_trial
 
 MTTF_DAYS, MTTR_DAYS, TAIL_LOSS = 12.0, 3.0, 0.6
-TRIALS = 30
+TRIALS = 16
 
 
 def _parameters(**changes: object) -> CellParameters:
@@ -89,7 +89,7 @@ def _covers(estimate: Estimate, expected: float) -> bool:
     return estimate.ci_low <= expected <= estimate.ci_high
 
 
-@pytest.mark.covers("K4", "K5", "A13", "A15")
+@pytest.mark.covers("K4", "A13", "A15")
 @pytest.mark.parametrize(
     ("generation", "replicas", "min_isr"),
     [("kip-497", 1, 1), ("kip-497", 2, 2), ("kip-497", 3, 2), ("kip-966", 1, 1), ("kip-966", 2, 1), ("kip-966", 3, 1)],
@@ -123,7 +123,6 @@ def test_flushing_in_time_loses_nothing() -> None:
     assert not any(row.kind == LOSS for row in rows)
 
 
-@pytest.mark.covers("M17", "M18", "F26")
 def test_power_events_crash_all_brokers_at_once() -> None:
     rows = run_trial(_parameters(power_events_per_year=20.0, tail_loss_probability=0.0), 3).rows
     crashes: dict[int, set[int]] = {}
@@ -134,13 +133,12 @@ def test_power_events_crash_all_brokers_at_once() -> None:
     assert not any(row.kind == LOSS for row in rows), "the last known leader kept its page cache, and is elected"
 
 
-@pytest.mark.covers("M2", "E20")
 def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> None:
     """The same faults for both generations: the study's claim in small."""
 
     def losses(generation: str) -> int:
         parameters = _parameters(generation=generation, min_insync_replicas=2, unclean_probability=0.5)
-        return sum(row.kind == LOSS for seed in range(25) for row in run_trial(parameters, seed).rows)
+        return sum(row.kind == LOSS for seed in range(8) for row in run_trial(parameters, seed).rows)
 
     before, after = losses("kip-497"), losses("kip-966")
     assert after < before
