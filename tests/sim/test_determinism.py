@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from protocol.config import Generation
 from tests.sim.chaos import Chaos
 from tests.sim.run_scenario import SCENARIOS, run_file
 
+ROOT = Path(__file__).parent.parent.parent
 _HASH = """
 from protocol.config import Generation
 from tests.sim.chaos import Chaos
@@ -21,7 +23,8 @@ print(Chaos(11, Generation.KIP_966).run().engine.trace_hash())
 
 def _hash_under(hash_seed: str) -> str:
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-    done = subprocess.run([sys.executable, "-c", _HASH], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", _HASH]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
