@@ -238,7 +238,7 @@ class _Trial:
         elif trace.kind == "became_leader":
             self._leader_seated(name, node, trace.detail)
         elif trace.kind == "high_watermark":
-            self.regressions.note_high_watermark(name, int(str(trace.detail["high_watermark"])))
+            self.regressions.note_high_watermark(name, trace.detail["leader_epoch"], trace.detail["high_watermark"])
         elif trace.kind == "produced":
             command_id = int(str(trace.detail["command_id"]))
             self.cluster.call_at(now_ms, lambda: self._written(self.commands.pop(command_id), command_id))
@@ -261,8 +261,10 @@ class _Trial:
 
     def _leader_seated(self, name: TopicPartition, node: NodeId, detail: Mapping[str, Any]) -> None:
         """A leader has taken its seat: what of the acknowledged records does its log lack?"""
-        if self.regressions.note_leader(name, detail["log_end"]):
+        if self.regressions.note_leader(name, detail["leader_epoch"], detail["log_end"]):
             self._add(HW_REGRESSION, partition=name.partition, node=node)
+        if detail["leader_epoch"] < self.partitions[name].leader_epoch:
+            return
         lost = self._forget_lost(name, node, detail["log_end"])
         if lost:
             self._add(LOSS, partition=name.partition, node=node, value=lost)

@@ -183,6 +183,9 @@ class HighWatermarkMonotone(Invariant):
         if trace.kind == "high_watermark":
             self._shown[partition] = max(shown, int(str(trace.detail["high_watermark"])))
         elif trace.kind == "became_leader" and int(str(trace.detail["log_end"])) < shown:
+            state = self.truth.controller_state(partition)
+            if state is not None and int(str(trace.detail["leader_epoch"])) < state.leader_epoch:
+                return ""  # deposed before it read of its election
             return f"leader {node} ends at {trace.detail['log_end']}, consumers were shown up to {shown}"
         return ""
 

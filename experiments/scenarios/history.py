@@ -8,6 +8,7 @@ earlier leader had shown to consumers takes visible records away.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgpack
@@ -36,18 +37,29 @@ class NoOutcomeError(AssertionError):
 
 @dataclass(slots=True)
 class RegressionCounter:
-    """Counts high watermark regressions per partition from `high_watermark` and `became_leader` trace events."""
+    """Counts high watermark regressions per partition from `high_watermark` and `became_leader` trace events.
+
+    A leader that was deposed without knowing it (it was paused, or cut off) may still report of its own epoch; what
+    comes from an epoch older than the newest seen is not looked at.
+    """
 
     seen: int = 0
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
     shown: dict[TopicPartition, int] = field(default_factory=dict)
     counts: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def note_high_watermark(self, partition: TopicPartition, high_watermark: int) -> None:
-        self.shown[partition] = max(self.shown.get(partition, 0), high_watermark)
+    def _is_stale(self, partition: TopicPartition, leader_epoch: int) -> bool:
+        newest = max(self.epochs.get(partition, 0), leader_epoch)
+        self.epochs[partition] = newest
+        return leader_epoch < newest
 
-    def note_leader(self, partition: TopicPartition, log_end: int) -> bool:
+    def note_high_watermark(self, partition: TopicPartition, leader_epoch: int, high_watermark: int) -> None:
+        if not self._is_stale(partition, leader_epoch):
+            self.shown[partition] = max(self.shown.get(partition, 0), high_watermark)
+
+    def note_leader(self, partition: TopicPartition, leader_epoch: int, log_end: int) -> bool:
         """A new leader's log ends at `log_end`; whether that takes visible records away."""
-        if log_end >= self.shown.get(partition, 0):
+        if self._is_stale(partition, leader_epoch) or log_end >= self.shown.get(partition, 0):
             return False
         self.shown[partition] = log_end
         self.counts[partition] = self.counts.get(partition, 0) + 1
@@ -139,9 +151,9 @@ class History:
         for event in events[counter.seen :]:
             name, detail = event.trace.partition, event.trace.detail
             if name is not None and event.trace.kind == "high_watermark":
-                counter.note_high_watermark(name, int(str(detail["high_watermark"])))
+                counter.note_high_watermark(name, *_ints(detail, "leader_epoch", "high_watermark"))
             elif name is not None and event.trace.kind == "became_leader":
-                counter.note_leader(name, int(str(detail["log_end"])))
+                counter.note_leader(name, *_ints(detail, "leader_epoch", "log_end"))
         counter.seen = len(events)
         return counter.counts.get(partition, 0)
 
@@ -150,3 +162,8 @@ class History:
         view = self.engine.view()
         registration = None if view is None else view.brokers.get(broker)
         return None if registration is None else registration.broker_epoch
+
+
+def _ints(detail: Mapping[str, object], *names: str) -> list[int]:
+    """Whole numbers of a trace event's detail."""
+    return [int(str(detail[name])) for name in names]

@@ -141,7 +141,8 @@ def apply_result(replica: Replica, result: PartitionIsrResult, replayed: Offset)
         return False
     if result.error is not ErrorCode.NONE or result.leader_epoch != leadership.leader_epoch:
         return False
-    if result.partition_epoch < leadership.partition_epoch or result.metadata_offset > replayed:
+    ahead = result.partition_epoch - leadership.partition_epoch
+    if ahead < 0 or (ahead > 0 and result.metadata_offset > replayed):
         return False
     leadership.partition_epoch = result.partition_epoch
     leadership.isr = result.isr

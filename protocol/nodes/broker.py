@@ -230,7 +230,8 @@ class BrokerNode:
                 return
             before = self.state
             self._move(LifecycleEvent.FENCED if response.is_fenced else LifecycleEvent.UNFENCED)
-            if self.state is not before:
+            if self.state is not before and self.state is LifecycleState.CATCHING_UP:
+                # The other way round the answer may be stale: only the next heartbeat shows whether all is idle.
                 self._set_heartbeat_timer(now_ms)
 
     def _lose_epoch(self, now_ms: TimeMs) -> None:

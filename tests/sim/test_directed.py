@@ -1,0 +1,271 @@
+"""Directed cases: races that random faults seldom hit. Each once lost a record, hung, or never came to rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.engine import ClusterSpec, Loss
+from experiments.sim.cluster import SimCluster
+from experiments.sim.network import NetworkModel
+from protocol.broker.context import Replica
+from protocol.config import ClusterConfig, Generation
+from protocol.contract import Trace
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
+from protocol.messages.admin import (
+    AdminRequest,
+    AlterConfigsRequest,
+    AlterPartitionReassignmentRequest,
+    ConfigChange,
+    CreateTopicRequest,
+)
+from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
+from protocol.messages.data import FetchPartition, FetchRequest
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+
+KEEP = Loss("none")
+
+
+class Bench:
+    """A simulated cluster with one partition `t-0`, up and running at 3 s."""
+
+    def __init__(
+        self, brokers: int = 3, replicas: tuple[int, ...] = (0, 1, 2), min_isr: int = 2, seed: int = 0, **options: bool
+    ) -> None:
+        config = ClusterConfig.of(Generation.KIP_966)
+        self.cluster = SimCluster(ClusterSpec(brokers, 1, config, seed), NetworkModel(1, 2), **options)
+        self.commands = 0
+        for node in self.cluster.spec.node_ids:
+            self.cluster.start(node)
+        self.run_until(2_000)
+        change = ConfigChange(name="min.insync.replicas", value=str(min_isr))
+        self.administer(CreateTopicRequest(correlation_id=0, name="t", assignments=(replicas,), configs=(change,)))
+        self.run_until(3_000)
+
+    def run_until(self, at_ms: int) -> None:
+        self.cluster.run_until(at_ms)
+
+    def administer(self, request: AdminRequest) -> int:
+        self.commands += 1
+        self.cluster.command(FIRST_CLIENT, AdminCommand(command_id=self.commands, request=request))
+        return self.commands
+
+    def configure(self, name: str, value: int) -> None:
+        change = ConfigChange(name=name, value=str(value))
+        self.administer(AlterConfigsRequest(correlation_id=0, topic="t", configs=(change,)))
+
+    def reassign(self, *replicas: int) -> int:
+        return self.administer(
+            AlterPartitionReassignmentRequest(correlation_id=0, topic="t", partition=0, replicas=replicas)
+        )
+
+    def produce(self) -> int:
+        self.commands += 1
+        payload = str(self.commands).encode()
+        command = ProduceCommand(
+            command_id=self.commands, topic="t", partition=0, acks=-1, record_count=1, payload=payload
+        )
+        self.cluster.command(FIRST_CLIENT, command)
+        return self.commands
+
+    def acked(self, command_id: int) -> bool:
+        outcome = self.cluster.outcomes.get(command_id)
+        return isinstance(outcome, ProduceOutcome) and outcome.error is ErrorCode.NONE
+
+    @property
+    def state(self) -> PartitionState:
+        controller = self.cluster.nodes[FIRST_CONTROLLER]
+        assert isinstance(controller, ControllerNode)
+        return next(state for _, state in controller.state.image.partitions())
+
+    def fenced(self, broker: int) -> bool:
+        controller = self.cluster.nodes[FIRST_CONTROLLER]
+        assert isinstance(controller, ControllerNode)
+        return controller.state.image.brokers[broker].fenced
+
+    def broker(self, broker: int) -> BrokerNode:
+        node = self.cluster.nodes[broker]
+        assert isinstance(node, BrokerNode)
+        return node
+
+    def replica(self, broker: int) -> Replica:
+        replica = self.broker(broker).context.replica_named("t", 0)
+        assert replica is not None
+        return replica
+
+    def holds(self, broker: int, command_id: int) -> bool:
+        batches = self.replica(broker).log.storage.read(0, 2**60)
+        return str(command_id).encode() in {batch.payload for batch in batches}
+
+    def cut(self, a: int, b: int, up: bool = False) -> None:
+        self.cluster.set_link(a, b, up)
+        self.cluster.set_link(b, a, up)
+
+    def changes(self) -> list[int]:
+        """Times of all changes of the partition."""
+        return [event.time_ms for event in self.cluster.traces if event.trace.kind == "partition"]
+
+
+@pytest.mark.parametrize("elide_idle", [True, False])
+@pytest.mark.parametrize("after_ms", range(12))
+def test_a_stale_answer_does_not_leave_a_broker_fenced(after_ms: int, elide_idle: bool) -> None:
+    """The broker is paused, longer than its session, while the answer that unfences it is on its way."""
+    bench = Bench(elide_idle=elide_idle)
+    bench.cluster.crash(2, KEEP)
+    bench.run_until(30_000)
+    bench.cluster.start(2)
+    bench.run_until(30_000 + after_ms)
+    bench.cluster.pause(2)
+    bench.run_until(60_000)
+    bench.cluster.resume(2)
+    bench.run_until(200_000)
+    assert not bench.fenced(2)
+    assert sorted(bench.state.isr) == [0, 1, 2]
+
+
+@pytest.mark.covers("M8", "E9")
+@pytest.mark.parametrize("seed", range(20))
+def test_an_isr_answer_does_not_overtake_a_higher_min_isr(seed: int) -> None:
+    """Min ISR is raised while the leader shrinks its ISR to itself; then the leader dies with what it has
+    acknowledged.
+    """
+    bench = Bench(replicas=(0, 1), min_isr=1, seed=seed)
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cut(0, 1)
+    last = bench.produce()
+    proposed: list[int] = []
+
+    def raise_min_isr() -> None:
+        bench.configure("flush.messages", 1_000)
+        bench.configure("min.insync.replicas", 2)
+
+    def observe(now_ms: int, node: int, trace: Trace) -> None:
+        if trace.kind == "isr_proposed" and node == 0 and not proposed:
+            proposed.append(now_ms)
+            bench.cluster.call_at(now_ms, raise_min_isr)
+        elif trace.kind == "produced" and trace.detail["command_id"] == last and trace.detail["error"] == "NONE":
+            bench.cluster.call_at(now_ms, lambda: bench.cluster.crash(0, KEEP))
+
+    bench.cluster.trace_observers.append(observe)
+    bench.run_until(80_000)
+    assert proposed
+    leader = bench.state.leader
+    assert not bench.acked(last) or leader == -1 or bench.holds(leader, last)
+
+
+@pytest.mark.covers("E33")
+def test_cancelling_does_not_drop_the_replica_that_min_isr_rests_on() -> None:
+    bench = Bench(brokers=4, replicas=(0, 1), min_isr=2)
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cluster.crash(1, KEEP)
+    bench.run_until(20_000)
+    bench.reassign(0, 2, 1)
+    bench.run_until(24_000)
+    assert sorted(bench.state.isr) == [0, 2]
+    cancelled = bench.administer(
+        AlterPartitionReassignmentRequest(correlation_id=0, topic="t", partition=0, replicas=None)
+    )
+    bench.run_until(25_000)
+    outcome = bench.cluster.outcomes[cancelled]
+    assert isinstance(outcome, AdminOutcome)
+    assert outcome.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert sorted(bench.state.isr) == [0, 2]
+
+
+def test_another_reassignment_does_not_drop_the_whole_isr() -> None:
+    bench = Bench(brokers=5, replicas=(0, 1), min_isr=1)
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cluster.crash(1, KEEP)
+    bench.run_until(20_000)
+    bench.reassign(2, 1)
+    bench.run_until(24_000)
+    bench.cluster.crash(0, KEEP)
+    bench.run_until(40_000)
+    assert bench.state.isr == (2,)
+    last = bench.produce()
+    bench.run_until(41_000)
+    assert bench.acked(last)
+    bench.reassign(0, 1)
+    bench.run_until(42_000)
+    bench.cluster.start(0)
+    bench.cluster.start(1)
+    bench.run_until(200_000)
+    assert (sorted(bench.state.replicas), sorted(bench.state.isr)) == ([0, 1], [0, 1])
+    assert bench.holds(bench.state.leader, last)
+
+
+@pytest.mark.covers("E28", "M53")
+def test_a_fetch_of_a_former_incarnation_counts_for_nothing() -> None:
+    """An orphaned process goes on fetching under the broker's old epoch; the registered one has none of the record."""
+    bench = Bench(replicas=(0, 1), min_isr=2)
+    bench.produce()
+    bench.run_until(4_000)
+    old_epoch = bench.broker(1).context.broker_epoch
+    bench.cluster.crash(1, KEEP)
+    bench.run_until(20_000)
+    bench.cluster.start(1)
+    bench.run_until(40_000)
+    assert sorted(bench.state.isr) == [0, 1]
+    bench.cluster.pause(1)
+    last = bench.produce()
+    bench.run_until(40_100)
+    leader = bench.replica(0)
+    wish = FetchPartition(
+        topic_id=leader.key.topic_id,
+        partition_id=0,
+        current_leader_epoch=leader.leader_epoch,
+        fetch_offset=leader.log.end_offset,
+        last_fetched_epoch=leader.log.latest_epoch,
+    )
+    before = leader.log.high_watermark
+    request = FetchRequest(replica_id=1, replica_epoch=old_epoch, partitions=(wish,))
+    bench.broker(0).receive(bench.cluster.now_ms, 1, request)
+    assert leader.log.high_watermark == before < leader.log.end_offset
+    assert not bench.acked(last)
+
+
+@pytest.mark.covers("C5")
+def test_a_recovering_leader_gets_its_state_cleared_in_the_end() -> None:
+    """The partition is changed while the leader's word that it has recovered cannot reach the controller."""
+    bench = Bench()
+    bench.produce()
+    bench.run_until(4_000)
+    for broker in (1, 2):
+        bench.cluster.crash(broker, KEEP)
+    bench.run_until(40_000)
+    bench.cluster.crash(0, KEEP)
+    bench.run_until(60_000)
+    elected: list[int] = []
+
+    def observe(now_ms: int, node: int, trace: Trace) -> None:
+        if trace.kind == "became_leader" and now_ms > 60_000 and not elected:
+            elected.append(node)
+            cluster = bench.cluster
+            cluster.call_at(now_ms, lambda: cluster.set_link(node, FIRST_CONTROLLER, False))
+            cluster.call_at(now_ms + 1_000, lambda: bench.reassign(0, 2, 1))
+            cluster.call_at(now_ms + 3_000, lambda: cluster.set_link(node, FIRST_CONTROLLER, True))
+
+    bench.cluster.trace_observers.append(observe)
+    for broker in (0, 1, 2):
+        bench.cluster.start(broker)
+    bench.run_until(300_000)
+    assert elected
+    assert (bench.state.leader_recovery_state, sorted(bench.state.isr)) == (0, [0, 1, 2])
+
+
+@pytest.mark.covers("M41")
+@pytest.mark.parametrize("elide_idle", [True, False])
+def test_a_silent_follower_of_an_idle_partition_leaves_once(elide_idle: bool) -> None:
+    bench = Bench(elide_idle=elide_idle)
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cut(0, 2)
+    before = len(bench.changes())
+    bench.run_until(400_000)
+    assert len(bench.changes()) - before == 1
+    assert sorted(bench.state.isr) == [0, 1]
