@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from experiments.errors import InputError
 
 PACKAGES = ("protocol", "actors", "experiments")
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
+CONNECT_WITHIN_S = 10
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
@@ -60,7 +62,19 @@ def _init(arguments: dict[str, Any]) -> None:
         raise InputError("--address", "", arguments["address"], f"a Ray cluster that answers ({error})") from error
 
 
+def _require_listener(address: str) -> None:
+    """Nobody waits minutes to hear that nothing listens there: `host:port` must accept a connection (`ray://` too)."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return  # "auto", or what Ray itself will judge
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise InputError("--address", "", address, f"host:port of a running Ray head ({error})") from error
+
+
 def _named_cluster(address: str) -> dict[str, Any]:
+    _require_listener(address)
     arguments: dict[str, Any] = {"address": address}
     if _IN_JOB not in os.environ:
         root = Path(__file__).resolve().parent.parent

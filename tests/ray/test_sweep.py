@@ -112,6 +112,7 @@ def test_a_failing_trial_ends_the_sweep_and_what_was_finished_stays(reference: P
     assert all_trials(tmp_path).equals(all_trials(reference))
 
 
-def test_a_cluster_that_does_not_answer_is_wrong_input() -> None:
-    with pytest.raises(InputError, match="--address"), ray_session("not an address"):
+@pytest.mark.parametrize("address", ["not an address", "127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_wrong_input(address: str) -> None:
+    with pytest.raises(InputError, match="--address"), ray_session(address):
         pass
