@@ -7,16 +7,13 @@ an `int`; the aliases below say which kind a signature wants. `NO_LEADER` is Kaf
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 
 NodeId = int
 BrokerId = int
 Offset = int
 Epoch = int
 TimeMs = int
-TopicId = NewType("TopicId", str)
-"""Topic ids are opaque strings, unique for the life of a cluster, so that a recreated topic is another topic (N11)."""
-
 NO_LEADER = -1
 UNCHANGED_LEADER = -2
 NO_EPOCH = -1
@@ -39,7 +36,8 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition as brokers and the controller name it."""
+    """A partition as brokers and the controller name it. A topic id is an opaque string, unique for the life of a cluster,
+    so that a recreated topic is another topic (N11)."""
 
     topic_id: str
     partition: int

@@ -130,6 +130,8 @@ class SimEngine(Engine):
         return self.cluster.trace_hash()
 
     def violations(self) -> Sequence[Violation]:
+        """Violations so far, after one more look at everything, touched or not."""
+        self.suite.check_everything()
         return self.suite.violations
 
     def close(self) -> None:
