@@ -36,8 +36,9 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition as brokers and the controller name it. A topic id is an opaque string, unique for the life of a cluster,
-    so that a recreated topic is another topic (N11)."""
+    """A partition as brokers and the controller name it. A topic id is an opaque string, unique for the life of a
+    cluster, so that a recreated topic is another topic (N11).
+    """
 
     topic_id: str
     partition: int
