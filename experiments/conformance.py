@@ -1,12 +1,14 @@
 """Conformance: does the protocol core decide as Apache Kafka's own controller code did?
 
-A vector is a JSON line: the state of a partition, a request, and the recorded answer. `replay_file` gives each state
-and request to `protocol.controller.partition_change` and compares every field of the record, of the state after it,
-and the error, with the answer. Order within ELR and last known ELR carries no meaning and is not compared; order
-within replicas and ISR is.
+A vector is a JSON line of one of two kinds, told apart by their keys. A controller trace has `steps`; it is the matter
+of `conformance_traces.py`. A partition change has the state of a partition, a request, and the recorded answer:
+`replay_file` gives state and request to `protocol.controller.partition_change` and compares every field of the record,
+of the state after it, and the error, with the answer. Order within ELR and last known ELR carries no meaning and is not
+compared; order within replicas and ISR is.
 
-The two switches of a row choose the generation: without `elr_enabled` it is `kip-497`, with `use_last_known_leader`
-`kip-966-elr`, else `kip-966`. Rows know no last known leader in a field of its own, so that it is not tracked here.
+The two switches of a partition change choose the generation: without `elr_enabled` it is `kip-497`, with
+`use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows know no last known leader in a field of its own, so that it
+is not tracked here.
 
 A file that is not made of such rows, all of them, is wrong input and not a mismatch: every field is validated
 strictly and nothing is skipped. A gzip file is told by its first two bytes, whatever its name.
@@ -15,14 +17,28 @@ strictly and nothing is skipped. A gzip file is told by its first two bytes, wha
 from __future__ import annotations
 
 import gzip
+import re
 import reprlib
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from experiments import conformance_traces
+from experiments.conformance_shapes import (
+    Brokers,
+    BrokersOrNone,
+    Difference,
+    PartitionShape,
+    RecoveryName,
+    Replicas,
+    Strict,
+    compare,
+    state_fields,
+)
+from experiments.conformance_traces import ControllerTraceRow
 from experiments.errors import InputError
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
@@ -30,38 +46,12 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState, rep
 
 PARTITION_CHANGE = "partition change"
 GZIP_MAGIC = b"\x1f\x8b"
+_STEPS = re.compile(rb'"steps"\s*:')
 READABLE = "a readable file of JSON lines, gzip or not"
-ONLY_ROWS = "partition change rows; controller traces are not supported by this version"
-UNORDERED = frozenset({"elr", "last_known_elr"})
-
-Broker = Annotated[int, Field(ge=0)]
-Brokers = tuple[Broker, ...]
-BrokersOrNone = tuple[Annotated[int, Field(ge=-1)], ...]
-"""Kafka's first phase may record "no leader" (-1) as the last known leader."""
-Replicas = Annotated[Brokers, Field(min_length=1)]
-RecoveryName = Literal["RECOVERED", "RECOVERING"]
+CONTROLLER_TRACE = "controller trace"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class PartitionShape(_Strict):
-    """The state of a partition in a vector."""
-
-    replicas: Replicas
-    isr: Brokers
-    elr: Brokers
-    last_known_elr: BrokersOrNone
-    adding_replicas: Brokers
-    removing_replicas: Brokers
-    leader: Annotated[int, Field(ge=-1)]
-    leader_recovery_state: RecoveryName
-    leader_epoch: Annotated[int, Field(ge=0)]
-    partition_epoch: Annotated[int, Field(ge=0)]
-
-
-class RecordShape(_Strict):
+class RecordShape(Strict):
     """The recorded change: `None` is unchanged, as are leader -2 and leader recovery state -1."""
 
     isr: Brokers | None
@@ -74,7 +64,7 @@ class RecordShape(_Strict):
     last_known_elr: BrokersOrNone | None
 
 
-class PartitionChangeRow(_Strict):
+class PartitionChangeRow(Strict):
     """One line of a partition change file: state and request, then the answer (`record`, `after`, `error`)."""
 
     partition: PartitionShape
@@ -92,15 +82,6 @@ class PartitionChangeRow(_Strict):
     record: RecordShape | None
     after: PartitionShape | None
     error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One field (dotted path) in which the answer is not the recorded one."""
-
-    field: str
-    expected: Any
-    found: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +109,16 @@ class FileResult:
 def replay_file(path: Path) -> FileResult:
     """Replays all rows of a file. Raises InputError (file, row, field) if it cannot be read or is not made of rows."""
     rows = [_parse(path, number, line) for number, line in enumerate(_lines(path), start=1)]
-    found = ((number, differences(row)) for number, row in enumerate(rows, start=1))
+    kind = CONTROLLER_TRACE if isinstance(rows[0], ControllerTraceRow) else PARTITION_CHANGE
+    found = ((number, _row_differences(row)) for number, row in enumerate(rows, start=1))
     mismatches = tuple(Mismatch(number, unlike) for number, unlike in found if unlike)
-    return FileResult(str(path), PARTITION_CHANGE, len(rows) - len(mismatches), mismatches)
+    return FileResult(str(path), kind, len(rows) - len(mismatches), mismatches)
+
+
+def _row_differences(row: PartitionChangeRow | ControllerTraceRow) -> tuple[Difference, ...]:
+    if isinstance(row, ControllerTraceRow):
+        return conformance_traces.differences(row)
+    return differences(row)
 
 
 def differences(row: PartitionChangeRow) -> tuple[Difference, ...]:
@@ -139,8 +127,8 @@ def differences(row: PartitionChangeRow) -> tuple[Difference, ...]:
     record = decide("vector", 0, before, _request(row))
     after = before if record is None else replay_change(before, record)
     unlike = [
-        *_compare("record", _fields(row.record), None if record is None else _record_fields(record)),
-        *_compare("after", _fields(row.after), _state_fields(after)),
+        *compare("record", _fields(row.record), None if record is None else _record_fields(record)),
+        *compare("after", _fields(row.after), state_fields(after)),
     ]
     if row.error is not None:
         unlike.append(Difference("error", row.error, None))
@@ -161,14 +149,13 @@ def _lines(path: Path) -> list[bytes]:
     return content.removesuffix(b"\n").split(b"\n")
 
 
-def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow:
+def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | ControllerTraceRow:
+    """A row of either kind; what is neither is judged as a partition change."""
+    model = ControllerTraceRow if _STEPS.search(line) else PartitionChangeRow
     try:
-        return PartitionChangeRow.model_validate_json(line)
+        return model.model_validate_json(line)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-    if any(problem["loc"] == ("steps",) for problem in problems):
-        raise InputError(str(path), f"row {number}: steps", "a controller trace", ONLY_ROWS)
-    problem = problems[0]
+        problem = error.errors(include_url=False)[0]
     found = "nothing" if problem["type"] == "missing" else reprlib.repr(problem["input"])
     field = ".".join(str(part) for part in problem["loc"])
     raise InputError(str(path), f"row {number}: {field}" if field else f"row {number}", found, problem["msg"])
@@ -196,29 +183,10 @@ def _request(row: PartitionChangeRow) -> ChangeRequest:
     )
 
 
-def _fields(shape: _Strict | None) -> dict[str, Any] | None:
+def _fields(shape: Strict | None) -> dict[str, Any] | None:
     return None if shape is None else shape.model_dump()
 
 
 def _record_fields(record: PartitionChangeRecord) -> dict[str, Any]:
     named_alike = {name: getattr(record, name) for name in RecordShape.model_fields if name != "elr"}
     return named_alike | {"elr": record.eligible_leader_replicas}
-
-
-def _state_fields(state: PartitionState) -> dict[str, Any]:
-    fields = {name: getattr(state, name) for name in PartitionShape.model_fields}
-    return fields | {"leader_recovery_state": state.leader_recovery_state.name}
-
-
-def _compare(what: str, expected: dict[str, Any] | None, found: dict[str, Any] | None) -> list[Difference]:
-    if expected is None or found is None:
-        return [] if expected is found else [Difference(what, expected, found)]
-    return [
-        Difference(f"{what}.{name}", value, found[name])
-        for name, value in expected.items()
-        if _comparable(name, value) != _comparable(name, found[name])
-    ]
-
-
-def _comparable(name: str, value: Any) -> Any:
-    return sorted(value) if name in UNORDERED and value is not None else value

@@ -13,6 +13,7 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """Kafka's wire error codes, as far as this project uses them."""
 
+    UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 3

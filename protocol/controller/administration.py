@@ -232,6 +232,10 @@ def _reassign(state: ControllerState, request: AlterPartitionReassignmentRequest
         target_adding=adding or None,
         target_removing=removing or None,
     )
+    if record is not None and record.leader >= 0 and record.leader not in partition.replicas:
+        # Only where a stale ELR names brokers that left the assignment (`kip-966-elr`); Kafka fails here as well.
+        reason = f"broker {record.leader} would lead without holding a replica"
+        return Plan(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=reason)
     return Plan([record] if record is not None else [])
 
 

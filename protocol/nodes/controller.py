@@ -20,7 +20,7 @@ from protocol.controller.administration import plan
 from protocol.controller.context import ControllerState
 from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, next_control_state
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import BrokerId, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -116,7 +116,7 @@ class ControllerNode:
         registration = self.state.image.brokers[broker]
         if not registration.fenced:
             self._out.trace("session_expired", None, broker=broker)
-            self._write(brokers.fence(self.state, broker, registration.broker_epoch))
+            self._fence(broker, registration.broker_epoch)
         self._answer_parked()
         return self._out.drain()
 
@@ -205,10 +205,7 @@ class ControllerNode:
             self._out.send(sender, BrokerHeartbeatResponse(correlation_id=request.correlation_id, error=error))
             return
         self._applied[broker] = max(self._applied.get(broker, 0), request.current_metadata_offset)
-        state = self._control_state(broker)
-        if state is BrokerControlState.CONTROLLED_SHUTDOWN:
-            # A controller that took over does not know when the shutdown began; it counts from what it knows now.
-            self._shutdown_offsets.setdefault(broker, self.state.image.next_offset)
+        state = self.control_state(broker)
         target = next_control_state(
             HeartbeatView(
                 state=state,
@@ -234,11 +231,11 @@ class ControllerNode:
             ),
         )
 
-    def _control_state(self, broker: BrokerId) -> BrokerControlState:
-        registration = self.state.image.brokers[broker]
-        if registration.fenced:
+    def control_state(self, broker: BrokerId) -> BrokerControlState:
+        """As this controller knows it: one that has just started sees a shutdown under way with the next heartbeat."""
+        if self.state.image.brokers[broker].fenced:
             return BrokerControlState.FENCED
-        if registration.in_controlled_shutdown:
+        if broker in self._shutdown_offsets:
             return BrokerControlState.CONTROLLED_SHUTDOWN
         return BrokerControlState.UNFENCED
 
@@ -257,9 +254,13 @@ class ControllerNode:
             self._write(brokers.begin_controlled_shutdown(self.state, broker, epoch))
             self._shutdown_offsets[broker] = self.state.image.next_offset
         elif not self.state.image.brokers[broker].fenced:
-            self._write(brokers.fence(self.state, broker, epoch))
+            self._fence(broker, epoch)
             self._sessions.discard(broker)
             self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
+
+    def _fence(self, broker: BrokerId, epoch: Epoch) -> None:
+        self._shutdown_offsets.pop(broker, None)
+        self._write(brokers.fence(self.state, broker, epoch))
 
     # -- metadata fetch ------------------------------------------------------------------------------------------------
 

@@ -150,8 +150,12 @@ def _with(**fields: Any) -> bytes:
         pytest.param(_with(min_isr=True), "row 1: min_isr: found True", id="truth for a number"),
         pytest.param(_with(election="RANDOM"), "row 1: election: found 'RANDOM'", id="unknown election"),
         pytest.param(_with(target_isr=[1, -1]), "row 1: target_isr.1: found -1", id="no broker"),
-        pytest.param(_with(steps=[]), "controller traces are not supported by this version", id="steps in a row"),
-        pytest.param(b'{"steps": [], "elr_enabled": true}', "row 1: steps: found a controller trace", id="trace"),
+        pytest.param(_with(steps=[]), "row 1: effective_min_insync_replicas: found nothing", id="steps in a row"),
+        pytest.param(
+            b'{"steps": [], "elr_enabled": true, "effective_min_insync_replicas": 1}',
+            "row 1: steps: found",
+            id="no steps",
+        ),
         pytest.param(gzip.compress(ROWS[0])[:-9], "damaged gzip", id="torn gzip"),
     ],
 )

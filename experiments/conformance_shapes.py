@@ -1,0 +1,70 @@
+"""What recorded vectors of both kinds share: the shape of a partition's state, and the comparison of answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.metadata.partition import PartitionState
+
+UNORDERED = frozenset({"elr", "last_known_elr"})
+
+Broker = Annotated[int, Field(ge=0)]
+Brokers = tuple[Broker, ...]
+BrokersOrNone = tuple[Annotated[int, Field(ge=-1)], ...]
+"""Kafka's first phase may record "no leader" (-1) as the last known leader."""
+Replicas = Annotated[Brokers, Field(min_length=1)]
+RecoveryName = Literal["RECOVERED", "RECOVERING"]
+
+
+class Strict(BaseModel):
+    """Frozen, no coercion, nothing unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PartitionShape(Strict):
+    """The state of a partition in a vector."""
+
+    replicas: Replicas
+    isr: Brokers
+    elr: Brokers
+    last_known_elr: BrokersOrNone
+    adding_replicas: Brokers
+    removing_replicas: Brokers
+    leader: Annotated[int, Field(ge=-1)]
+    leader_recovery_state: RecoveryName
+    leader_epoch: Annotated[int, Field(ge=0)]
+    partition_epoch: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field (dotted path) in which the answer is not the recorded one."""
+
+    field: str
+    expected: Any
+    found: Any
+
+
+def state_fields(state: PartitionState) -> dict[str, Any]:
+    """A partition's state in the fields of `PartitionShape`."""
+    fields = {name: getattr(state, name) for name in PartitionShape.model_fields}
+    return fields | {"leader_recovery_state": state.leader_recovery_state.name}
+
+
+def compare(what: str, expected: dict[str, Any] | None, found: dict[str, Any] | None) -> list[Difference]:
+    """All fields in which two answers differ; `what` is put before their names."""
+    if expected is None or found is None:
+        return [] if expected is found else [Difference(what, expected, found)]
+    return [
+        Difference(f"{what}.{name}", value, found[name])
+        for name, value in expected.items()
+        if _comparable(name, value) != _comparable(name, found[name])
+    ]
+
+
+def _comparable(name: str, value: Any) -> Any:
+    return sorted(value) if name in UNORDERED and value is not None else value
