@@ -19,6 +19,10 @@ KINDS = ("house", "unit", "sim", "ray", "spark", "browser")
 TESTS = Path(__file__).parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-traces", action="store_true", help="Write the transcripts in tests/traces anew.")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(StrayGuard())
 

@@ -18,6 +18,7 @@ import pytest
 
 MARK = "ISRAY_TEST_RUN"
 GRACE_S = 15.0
+EXEC_LOOKS = 1_000
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -25,13 +26,30 @@ def marked(mark: str) -> dict[int, str]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            environment = (folder / "environ").read_bytes()
+            environment = _environment(folder)
             command = (folder / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if f"{MARK}={mark}".encode() in environment.split(b"\0") and int(folder.name) != os.getpid():
             found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
     return found
+
+
+def _environment(folder: Path) -> bytes:
+    """The environment of a process. In the middle of an exec it is empty for a moment, though there is a program."""
+    for _ in range(EXEC_LOOKS):
+        environment = (folder / "environ").read_bytes()
+        if environment or not _has_program(folder):
+            return environment
+    return b""
+
+
+def _has_program(folder: Path) -> bool:
+    """Whether the process runs a program; kernel threads and zombies do not."""
+    try:
+        return bool(os.readlink(folder / "exe"))
+    except OSError:
+        return False
 
 
 def leaves_within(pid: int, grace_s: float) -> bool:

@@ -38,12 +38,14 @@ def run_scenario(
         str | None,
         typer.Option("--address", help="With --engine ray: a Ray cluster to use; otherwise a private local one."),
     ] = None,
+    story: Annotated[bool, typer.Option("--story", help="Tell on standard error what happened.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Carry out the steps one after another and say what held."""
     from experiments.engine import ClusterSpec, Engine
     from experiments.scenarios.loader import load_scenario
     from experiments.scenarios.runner import Runner
+    from experiments.story import tell
     from protocol.config import ClusterConfig, Generation
 
     scenario = load_scenario(file)
@@ -63,6 +65,8 @@ def run_scenario(
         running = SimEngine(spec)
     try:
         result = Runner(scenario, running).run()
+        if story:
+            typer.echo("\n".join(tell(running.traces())), err=True)
     finally:
         running.close()
     document = result.document()
