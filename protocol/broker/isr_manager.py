@@ -34,12 +34,7 @@ class IsrManager:
         self._in_flight: dict[TopicIdPartition, PartitionIsrProposal] = {}
         self._correlation_id = 0
 
-    def propose(
-        self,
-        replica: Replica,
-        isr: tuple[int, ...],
-        recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED,
-    ) -> None:
+    def propose(self, replica: Replica, isr: tuple[int, ...]) -> None:
         """Queues a proposal for a partition that this broker leads and that has none in flight."""
         leadership = replica.leadership
         if leadership is None or leadership.proposed_isr is not None:
@@ -53,7 +48,7 @@ class IsrManager:
             leader_epoch=leadership.leader_epoch,
             partition_epoch=leadership.partition_epoch,
             new_isr=tuple(BrokerState(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr),
-            leader_recovery_state=int(recovery_state),
+            leader_recovery_state=int(LeaderRecoveryState.RECOVERED),
         )
         self._context.out.trace("isr_proposed", replica.name, isr=isr, committed=leadership.isr)
 

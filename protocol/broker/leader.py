@@ -21,7 +21,7 @@ from protocol.config import (
     RETRY_BACKOFF_MS,
 )
 from protocol.errors import ErrorCode
-from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, TimeMs, TopicIdPartition
+from protocol.ids import BrokerId, Epoch, NodeId, TimeMs, TopicIdPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
@@ -216,7 +216,8 @@ class LeaderSide:
     ) -> ErrorCode:
         if replica is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if broker_epoch < (self._context.image.broker_epoch(follower) or NO_EPOCH):
+        registered = self._context.image.broker_epoch(follower)
+        if registered is not None and broker_epoch < registered:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if wish.current_leader_epoch < replica.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH

@@ -239,27 +239,16 @@ def _reassign(state: ControllerState, request: AlterPartitionReassignmentRequest
     return Plan([record] if record is not None else [])
 
 
-def _keeps_min_isr(
-    state: ControllerState,
-    key: TopicIdPartition,
-    partition: PartitionState,
-    dropped: set[int],
-    replicas: tuple[int, ...],
-) -> bool:
-    left = len(set(partition.isr) - dropped)
-    if not state.config.features.track_last_known_leader:
-        return left > 0
-    return left >= state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(replicas))
-
-
 def _cancel_reassignment(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> Plan:
     if not partition.adding_replicas and not partition.removing_replicas:
         return Plan(error=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message="no reassignment is under way")
     replicas = tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
     isr = tuple(broker for broker in partition.isr if broker not in partition.adding_replicas)
-    if not _keeps_min_isr(state, key, partition, set(partition.adding_replicas), replicas):
-        return Plan(
-            error=ErrorCode.INVALID_REPLICA_ASSIGNMENT, message="fewer than min ISR original replicas are in sync"
-        )
+    needed = 1
+    if state.config.features.track_last_known_leader:
+        needed = state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(replicas))
+    if len(isr) < needed:
+        reason = "fewer than min ISR original replicas are in sync"
+        return Plan(error=ErrorCode.INVALID_REPLICA_ASSIGNMENT, message=reason)
     record = state.change(key, target_replicas=replicas, target_adding=(), target_removing=(), target_isr=isr)
     return Plan([record] if record is not None else [])

@@ -1,7 +1,7 @@
 """The controller's view: the metadata image, and the indexes that make broker events cheap.
 
 `ControllerState` answers which partitions a broker is in the ISR or ELR of, which it leads, and which have no leader,
-without walking all partitions. The indexes follow the image by `refresh`, which is called after every replay.
+without walking all partitions. The indexes follow the image with every replay.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class ControllerState:
         return sorted(self._members.get(broker, ()))
 
     def partitions_in_sync_with(self, broker: BrokerId) -> list[TopicIdPartition]:
+        """Partitions that have the broker in their ISR, in order."""
         return [key for key in self.partitions_with(broker) if broker in self._indexed[key].isr]
 
     def partitions_led_by(self, broker: BrokerId) -> list[TopicIdPartition]:
