@@ -16,7 +16,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +62,7 @@ class NodeFailedError(RuntimeError):
 
     def __init__(self, node: NodeId, what: str) -> None:
         super().__init__(f"{node_name(node)} failed: {what}")
+        self.node = node
 
 
 @dataclass(slots=True)
@@ -92,14 +93,18 @@ class _Links:
 
 
 class ActorCluster:
-    """See the module docstring. `nodes` are all node ids; PlacementError if there is no room for them."""
+    """See the module docstring. `nodes` are all node ids, `racks` those of brokers whose rack is not their Ray node's
+    label; PlacementError if there is no room for the nodes."""
 
-    def __init__(self, nodes: Sequence[NodeId], config: ClusterConfig, seed: int) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeId], config: ClusterConfig, seed: int, racks: Mapping[NodeId, str] | None = None
+    ) -> None:
         self.run = f"isray-{uuid.uuid4().hex[:12]}"
         self.started_at_s = time.time()
         self._nodes = tuple(nodes)
         self._config = config
         self._seed = seed
+        self._racks = dict(racks or {})
         self._root = Path(tempfile.gettempdir()) / self.run
         self._links = _Links()
         self._groups: list[PlacementGroup] = []
@@ -122,6 +127,11 @@ class ActorCluster:
             raise PlacementError(f"no room for {len(nodes)} nodes within {PLACEMENT_TIMEOUT_S:.0f} s")
         for index, node in enumerate(nodes):
             self._members[node] = _Member(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index))
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, which holds the disks of its nodes, on every machine that has any."""
+        return self._root
 
     # -- lives ---------------------------------------------------------------------------------------------------------
 
@@ -158,6 +168,7 @@ class ActorCluster:
             loss_count=member.loss_count,
             cut_to=cut_to,
             cut_from=cut_from,
+            rack=self._racks.get(node),
         )
 
     def crash(self, node: NodeId, kind: LossKind, count: int) -> list[Report]:
@@ -240,6 +251,11 @@ class ActorCluster:
         """The batches of a running broker's replica, encoded; empty where there is none."""
         batches: list[bytes] = ray.get(self._running(node).actor.read_log.remote(partition))
         return batches
+
+    def read_metadata(self, controller: NodeId) -> bytes:
+        """The metadata log of a running controller, packed (`protocol.nodes.controller.unpack_records`)."""
+        packed: bytes = ray.get(self._running(controller).actor.read_metadata.remote())
+        return packed
 
     def send(self, node: NodeId, message: Message) -> None:
         """Hands a node a message from the experiment; does not wait for it to be handled."""

@@ -16,6 +16,7 @@ Everything here happens on one thread.
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,8 +26,13 @@ from typing import Protocol
 from actors.clock import Cancellable, Clock
 from actors.metrics import Meter
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
-from protocol.ids import DRIVER, NodeId, TimeMs
+from protocol.errors import CodecError
+from protocol.ids import DRIVER, NodeId, TimeMs, node_name
 from protocol.messages.base import Message
+
+_LOG = logging.getLogger(__name__)
+MAX_REASON = 200
+"""Characters of what is said about bytes that are no message; they may be many."""
 
 
 class Outbound(Protocol):
@@ -79,11 +85,19 @@ class NodeHost:
     def deliver(
         self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None] | None = None
     ) -> None:
-        """Queues a frame of messages; `done` is called once the last of them has been handled."""
+        """Queues a frame of messages, at least one; `done` is called once the last of them has been handled."""
         queue = self._control if control else self._data
         for message in messages[:-1]:
             self._enqueue(queue, _Input(self._receipt(sender, message)))
         self._enqueue(queue, _Input(self._receipt(sender, messages[-1]), done))
+
+    def malformed(self, sender: NodeId, error: CodecError) -> None:
+        """Bytes from a peer were no message: nothing reaches the node, and an operator is told."""
+        text = str(error)[:MAX_REASON]
+        _LOG.warning("%s: from %s: %s", node_name(self.node.node_id), node_name(sender), text)
+        trace = Trace("malformed", None, {"sender": sender, "reason": text})
+        self._traces.append((self._clock.now_ms(), trace))
+        self._meter.traced(trace)
 
     def _receipt(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
         def receive(now_ms: TimeMs) -> list[Effect]:
@@ -125,6 +139,7 @@ class NodeHost:
             self.fail(traceback.format_exc())
             raise
         self.inputs_taken += 1
+        self._meter.handled()
         if item.done is not None:
             item.done()
         self._schedule()

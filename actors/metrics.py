@@ -1,4 +1,4 @@
-"""What a node on Ray measures, derived from its messages and trace events; exported by `ray.util.metrics`.
+"""What a node on Ray measures: of its messages and trace events, and of itself; exported by `ray.util.metrics`.
 
 Every Ray node serves its nodes' series on its metrics port, for Prometheus to collect, under the names below with
 `ray_` in front (and `_total` behind, for counters). The series of a finished process stay there: `run` tells clusters
@@ -14,22 +14,32 @@ apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
 | `isray_isr_size` | gauge | per partition | brokers in the ISR, by the controller's record |
 | `isray_elr_size` | gauge | per partition | eligible leader replicas, by the controller's record |
 | `isray_high_watermark_lag` | gauge | per partition | uncommitted records at the leader; 0 on a follower |
+| `kafka_controller_electable_leaders_count` | gauge | per partition | ISR and ELR together, by the same |
+| `kafka_controller_...` | gauge | `run, node` | the controller's metrics, `protocol/controller/metrics.py` (**) |
 
 (*) A restarted controller has not seen what came before it and counts from a partition's second change on.
+(**) With underscores where the name there has dots. Counters and the parts of summaries are exported as gauges too, so
+that they keep their names and that a 0 is there to be seen.
+
+An `alert` trace event is written to the process's log as a warning besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from ray.util.metrics import Counter, Gauge
 
 from protocol.contract import Trace
+from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS, alert_text
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceRequest
+
+_LOG = logging.getLogger(__name__)
 
 MESSAGES_SENT = "isray_messages_sent"
 PRODUCE_REQUESTS = "isray_produce_requests"
@@ -37,6 +47,8 @@ ELECTIONS = "isray_elections"
 ISR_SIZE = "isray_isr_size"
 ELR_SIZE = "isray_elr_size"
 HIGH_WATERMARK_LAG = "isray_high_watermark_lag"
+
+ELECTABLE_LEADERS_COUNT = ELECTABLE_LEADERS.replace(".", "_")
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     MESSAGES_SENT: ("messages that a node sent, by type", ("type",)),
@@ -47,6 +59,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ISR_SIZE: ("brokers in the ISR", ("topic", "partition")),
     ELR_SIZE: ("eligible leader replicas outside the ISR", ("topic", "partition")),
     HIGH_WATERMARK_LAG: ("records at the leader that are not committed", ("topic", "partition")),
+    ELECTABLE_LEADERS_COUNT: ("brokers in ISR or ELR", ("topic", "partition")),
 }
 
 
@@ -60,13 +73,15 @@ class Sample:
 
 
 class Meter(Protocol):
-    """Takes note of what a node sends, receives and traces."""
+    """Takes note of what a node sends, receives and traces, and of what it has become with every input."""
 
     def sent(self, message: Message) -> None: ...
 
     def received(self, message: Message) -> None: ...
 
     def traced(self, trace: Trace) -> None: ...
+
+    def handled(self) -> None: ...
 
 
 class PartitionSamples:
@@ -103,17 +118,37 @@ class PartitionSamples:
         self._leader_epochs[partition] = epoch
         yield Sample(ISR_SIZE, _count(detail["isr"]), tags)
         yield Sample(ELR_SIZE, _count(detail["elr"]), tags)
+        yield Sample(ELECTABLE_LEADERS_COUNT, _count(detail["isr"]) + _count(detail["elr"]), tags)
+
+
+class Changes:
+    """Which metrics of a node have another value than when last asked; `read` gives them all by name."""
+
+    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
+        self._read = read
+        self._last: Mapping[str, int] = {}
+
+    def take(self) -> dict[str, int]:
+        """The changed ones by name; at first all of them."""
+        before, self._last = self._last, self._read()
+        return {name: value for name, value in self._last.items() if before.get(name) != value}
 
 
 class RayMeter:
-    """A `Meter` that feeds `ray.util.metrics`; make it in the process that hosts the node."""
+    """A `Meter` that feeds `ray.util.metrics`; make it in the process that hosts the node. `read` gives the metrics
+    that a controller keeps of itself, by the names of `CLUSTER_METRICS`; other nodes have none.
+    """
 
-    def __init__(self, run: str, node: str) -> None:
+    def __init__(self, run: str, node: str, read: Callable[[], Mapping[str, int]] | None = None) -> None:
         default = {"run": run, "node": node}
+        self._node = node
+        self._changes = None if read is None else Changes(read)
+        names = CLUSTER_METRICS if read is not None else ()
+        self._of_cluster = {name: Gauge(name.replace(".", "_"), name, ("run", "node")) for name in names}
         self._partitions = PartitionSamples()
         self._counters = {name: Counter(name, text, ("run", "node", *keys)) for name, (text, keys) in COUNTERS.items()}
         self._gauges = {name: Gauge(name, text, ("run", "node", *keys)) for name, (text, keys) in GAUGES.items()}
-        for metric in (*self._counters.values(), *self._gauges.values()):
+        for metric in (*self._counters.values(), *self._gauges.values(), *self._of_cluster.values()):
             metric.set_default_tags(default)
 
     def sent(self, message: Message) -> None:
@@ -124,11 +159,19 @@ class RayMeter:
             self._counters[PRODUCE_REQUESTS].inc(1, {"acks": str(message.acks)})
 
     def traced(self, trace: Trace) -> None:
+        if trace.kind == "alert":
+            _LOG.warning("%s: %s", self._node, alert_text(trace.partition, trace.detail))
         for sample in self._partitions.of(trace):
             if sample.metric in self._counters:
                 self._counters[sample.metric].inc(sample.value, dict(sample.tags))
             else:
                 self._gauges[sample.metric].set(sample.value, dict(sample.tags))
+
+    def handled(self) -> None:
+        """The node has handled an input, and may have changed."""
+        if self._changes is not None:
+            for name, value in self._changes.take().items():
+                self._of_cluster[name].set(value)
 
 
 def _whole(value: object) -> int:

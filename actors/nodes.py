@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from random import Random
 from typing import Any, TypeVar, cast
 
@@ -29,19 +30,23 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.clock import LoopClock
+from actors.desk import Desk
 from actors.host import NodeHost
 from actors.metrics import RayMeter
 from actors.storage import DiskStorage, LossKind, apply_loss
 from actors.transport import PeerGoneError, Transport, unpack_frame
-from protocol.config import ClusterConfig
+from protocol.broker.recovery import hook_named
+from protocol.config import UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node, Trace
+from protocol.errors import MalformedMessageError
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker, is_client, is_controller, node_name
-from protocol.messages.codec import encode
+from protocol.messages.admin import AdminRequest
+from protocol.messages.codec import decode, encode
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
-from protocol.nodes.controller import ControllerNode
+from protocol.nodes.controller import ControllerNode, pack_records
 
 Result = TypeVar("Result")
 
@@ -55,7 +60,7 @@ RACK_LABEL = "rack"
 class NodePlan:
     """All that an actor needs to be a node. `run` is the namespace; `started_at_s` (Unix time) is the cluster's time
     0; `loss_kind` and `loss_count` are what its last crash took from the directory (`storage.apply_loss`); `cut_to`
-    and `cut_from` are the links that are cut at birth."""
+    and `cut_from` are the links that are cut at birth; `rack` is None where the label of its Ray node says it."""
 
     node: NodeId
     life: int
@@ -70,6 +75,7 @@ class NodePlan:
     loss_count: int = 0
     cut_to: tuple[NodeId, ...] = ()
     cut_from: tuple[NodeId, ...] = ()
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +91,14 @@ class ReplicaSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a node shows of itself: a broker its replicas, a controller its partitions and brokers, a client nothing."""
+    """What a node shows of itself: a broker its replicas, a controller its partitions, brokers and metrics, a client
+    nothing.
+    """
 
     replicas: Mapping[TopicPartition, ReplicaSnapshot]
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
+    metrics: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +115,15 @@ class Report:
 
 
 def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
-    """The node that a plan asks for, on its storage."""
+    """The node that a plan asks for, on its storage. ConfigError where the config names a data-loss hook that does not
+    exist.
+    """
     if is_client(plan.node):
         return ClientNode(plan.node, plan.brokers, plan.controllers, plan.config)
     rng = Random(f"{plan.seed}/node/{plan.node}/{plan.life}")
     if is_broker(plan.node):
-        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack)
+        hook = hook_named(str(plan.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
+        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack, hook)
     return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng)
 
 
@@ -128,14 +140,14 @@ def observe(node: Node) -> Snapshot:
             )
             for replica in node.context.replicas.values()
         }
-        return Snapshot(replicas, {}, {})
+        return Snapshot(replicas, {}, {}, {})
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {
             TopicPartition(image.topics[key.topic_id].name, key.partition): state for key, state in image.partitions()
         }
-        return Snapshot({}, partitions, dict(image.brokers))
-    return Snapshot({}, {}, {})
+        return Snapshot({}, partitions, dict(image.brokers), node.metrics())
+    return Snapshot({}, {}, {}, {})
 
 
 class RayPeers:
@@ -181,7 +193,8 @@ class NodeShell:
 
     def __init__(self, plan: NodePlan) -> None:
         apply_loss(plan.directory, plan.loss_kind, plan.loss_count)
-        rack = cast("dict[str, str]", ray.get_runtime_context().get_node_labels()).get(RACK_LABEL)
+        labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
+        rack = plan.rack if plan.rack is not None else labels.get(RACK_LABEL)
         self._name = node_name(plan.node)
         self._node = build_node(plan, DiskStorage(plan.directory), rack)
         self._loop = asyncio.new_event_loop()
@@ -189,7 +202,10 @@ class NodeShell:
         self._transport = Transport(self._peers, lambda error: self._host.fail(repr(error)))
         self._transport.cut(plan.cut_to, plan.cut_from)
         clock = LoopClock(self._loop, plan.started_at_s)
-        self._host = NodeHost(self._node, clock, self._transport, RayMeter(plan.run, self._name))
+        read = self._node.metrics if isinstance(self._node, ControllerNode) else None
+        meter = RayMeter(plan.run, self._name, read)
+        self._desk = Desk(self._transport)
+        self._host = NodeHost(self._node, clock, self._desk, meter)
         self._loop.call_soon(self._host.start)
         threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True).start()
 
@@ -212,9 +228,11 @@ class NodeShell:
         if not self._transport.hears(sender):
             return
         self._peers.heard(sender, life)
-        handled = self._loop.create_future()
-        self._host.deliver(sender, unpack_frame(frame), control, lambda: handled.set_result(None))
-        await handled
+        messages = unpack_frame(frame, lambda error: self._host.malformed(sender, error))
+        if messages:
+            handled = self._loop.create_future()
+            self._host.deliver(sender, messages, control, lambda: handled.set_result(None))
+            await handled
 
     # -- orders of the experiment --------------------------------------------------------------------------------------
 
@@ -296,6 +314,13 @@ class NodeShell:
             return []
         return [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
+    async def read_metadata(self) -> bytes:
+        """A controller's metadata log, packed."""
+        return await self._call(self._read_metadata)
+
+    def _read_metadata(self) -> bytes:
+        return pack_records(self._node.records) if isinstance(self._node, ControllerNode) else pack_records(())
+
     # -- the node's thread ---------------------------------------------------------------------------------------------
 
     async def _call(self, action: Callable[[], Result]) -> Result:
@@ -326,6 +351,16 @@ class ControllerActor(NodeShell):
 @_AS_ACTOR
 class ClientActor(NodeShell):
     """A client."""
+
+    @ray.method(concurrency_group="ctl")
+    async def ask(self, request: bytes) -> bytes:
+        """Makes an administration request (encoded) for the caller alone; its outcome, an AdminOutcome, encoded.
+        CodecError where the bytes are no such request.
+        """
+        asked = decode(request)
+        if not isinstance(asked, AdminRequest):
+            raise MalformedMessageError(f"found {type(asked).__name__}; allowed: an administration request")
+        return encode(await self._on_loop(self._desk.ask(self._host, asked)))
 
 
 def actor_class(node: NodeId) -> Any:

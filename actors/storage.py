@@ -205,8 +205,8 @@ class DiskStorage:
         path = self._log_path(name)
         if not path.exists():
             return
+        path.with_suffix(_MARK_SUFFIX).unlink(missing_ok=True)  # first: it must not outlive the log that it speaks of
         path.unlink()
-        path.with_suffix(_MARK_SUFFIX).unlink(missing_ok=True)
         if not any(path.parent.iterdir()):
             path.parent.rmdir()
             _sync_directory(path.parent.parent)

@@ -6,6 +6,7 @@ msgpack list of encoded messages, and waits until the peer has handled it; what 
 the next frame. So the order within a channel is kept, and nothing is ever sent twice. Messages get lost in four ways,
 all of which nodes survive: the peer is gone and the call fails (its frame is dropped, not repeated, as it may have
 been handled); the link is cut; the channel is full (what comes newly is dropped, never what waits); the process ends.
+Bytes that are no message are lost on arrival, and they alone: the rest of their frame is handled.
 
 `cut` names the peers to which nothing leaves; the receiving side filters as well (`Transport.hears`), so that a frame
 under way cannot slip through after both sides have been told. Paused, a transport keeps what is sent to it.
@@ -19,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgpack
 
-from protocol.errors import MalformedMessageError
+from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
@@ -43,15 +44,29 @@ def pack_frame(encoded: Sequence[bytes]) -> bytes:
     return packed
 
 
-def unpack_frame(frame: bytes) -> list[Message]:
-    """The messages of a frame, at least one; CodecError where it is none."""
+def unpack_frame(frame: bytes, malformed: Callable[[CodecError], None]) -> list[Message]:
+    """The messages of a frame. What is none is left out, and `malformed` told of it; that may be the whole frame."""
     try:
         encoded = msgpack.unpackb(frame)
     except (ValueError, msgpack.UnpackException) as error:
-        raise MalformedMessageError(f"not a frame: {error}") from error
-    if not isinstance(encoded, list) or not encoded or not all(isinstance(item, bytes) for item in encoded):
-        raise MalformedMessageError("not a frame: no list of messages")
-    return [decode(item) for item in encoded]
+        malformed(MalformedMessageError(f"not a frame: {error}"))
+        return []
+    if not isinstance(encoded, list):
+        malformed(MalformedMessageError(f"not a frame: found {type(encoded).__name__}; allowed: a list of messages"))
+        return []
+    messages = []
+    for item in encoded:
+        try:
+            messages.append(_decode_item(item))
+        except CodecError as error:
+            malformed(error)
+    return messages
+
+
+def _decode_item(item: object) -> Message:
+    if not isinstance(item, bytes):
+        raise MalformedMessageError(f"not a message: found {type(item).__name__}; allowed: bytes")
+    return decode(item)
 
 
 class _Channel:

@@ -28,21 +28,14 @@ from experiments.conformance_shapes import (
     compare,
     state_fields,
 )
+from experiments.requests import create_topic, elect_leader, reassign
 from experiments.sim.disk import SimStorage
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
 from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
-from protocol.messages.admin import (
-    AdminRequest,
-    AdminResponse,
-    AlterPartitionReassignmentRequest,
-    ConfigChange,
-    CreateTopicRequest,
-    ElectionType,
-    ElectLeadersRequest,
-)
+from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.control import (
     AlterPartitionRequest,
@@ -55,6 +48,7 @@ from protocol.messages.control import (
     MetadataFetchRequest,
     PartitionIsrProposal,
 )
+from protocol.messages.partitions import ElectionType
 from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
 
 TOPIC = "foo"
@@ -197,7 +191,9 @@ class _Controller:
             return self._fence(event) if event.type == "fence" else self._heartbeat(event)
         if isinstance(event, AlterPartition):
             return self._alter_partition(event)
-        return self._ask(FIRST_CLIENT, self._admin_request(event), AdminResponse).error.name
+        request = self._admin_request(event).model_copy(update={"correlation_id": self._id()})
+        error, _ = self._ask(FIRST_CLIENT, request, AdminResponse).failure()
+        return error.name
 
     def _id(self) -> int:
         self._correlation_id += 1
@@ -273,13 +269,7 @@ class _Controller:
 
     def _admin_request(self, event: CreateTopic | ElectLeaders | Reassign) -> AdminRequest:
         if isinstance(event, CreateTopic):
-            change = ConfigChange(name=MIN_INSYNC_REPLICAS, value=str(event.min_insync_replicas))
-            return CreateTopicRequest(
-                correlation_id=self._id(), name=TOPIC, assignments=(event.replicas,), configs=(change,)
-            )
+            return create_topic(TOPIC, (event.replicas,), {MIN_INSYNC_REPLICAS: event.min_insync_replicas})
         if isinstance(event, ElectLeaders):
-            kind = ElectionType[event.election_type]
-            return ElectLeadersRequest(correlation_id=self._id(), topic=TOPIC, partition=0, election_type=kind)
-        return AlterPartitionReassignmentRequest(
-            correlation_id=self._id(), topic=TOPIC, partition=0, replicas=event.replicas
-        )
+            return elect_leader(TOPIC, 0, ElectionType[event.election_type])
+        return reassign(TOPIC, 0, event.replicas)

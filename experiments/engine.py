@@ -18,6 +18,7 @@ from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, Offset, TimeMs,
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command
+from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 
@@ -172,12 +173,20 @@ class Engine(ABC):
         """What the active controller knows, None while none is running."""
 
     @abstractmethod
+    def metrics(self) -> Mapping[str, int]:
+        """The active controller's metrics (`protocol.controller.metrics`), empty while none is running."""
+
+    @abstractmethod
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         """A running broker's replica, None where there is none."""
 
     @abstractmethod
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         """All batches of a running broker's replica."""
+
+    @abstractmethod
+    def metadata_log(self) -> Sequence[MetadataRecord]:
+        """The active controller's metadata log, empty while none is running."""
 
     @abstractmethod
     def traces(self) -> Sequence[TraceEvent]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from actors.clock import ClusterTime
@@ -28,6 +28,8 @@ from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
 from protocol.messages.commands import AdminOutcome, Command, ConsumeOutcome, ProduceOutcome, ShutdownCommand
+from protocol.messages.records import MetadataRecord
+from protocol.nodes.controller import unpack_records
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
@@ -157,6 +159,14 @@ class RayEngine(Engine):
                 return ClusterView(snapshot.partitions, snapshot.brokers)
         return None
 
+    def metrics(self) -> Mapping[str, int]:
+        self._look()
+        for controller in self.spec.controller_ids:
+            snapshot = self._snapshots.get(controller)
+            if snapshot is not None:
+                return snapshot.metrics
+        return {}
+
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         self._look()
         snapshot = self._snapshots.get(broker)
@@ -176,6 +186,12 @@ class RayEngine(Engine):
                 raise ProtocolInvariantError(f"{type(batch).__name__} in the log of {partition}")
             batches.append(batch)
         return batches
+
+    def metadata_log(self) -> Sequence[MetadataRecord]:
+        for controller in self.spec.controller_ids:
+            if self._cluster.is_running(controller):
+                return unpack_records(self._cluster.read_metadata(controller))
+        return ()
 
     def traces(self) -> Sequence[TraceEvent]:
         self._look()

@@ -6,6 +6,11 @@ usage statistics and has token authentication off (nothing outside this machine 
 every way out: the end, an error, Ctrl-C, SIGTERM and SIGHUP; Ray's processes are tied to this one by the kernel, so
 that even SIGKILL ends them.
 
+Ray takes 127.0.0.1 for a mistake and replaces it by the machine's own address, unless the switch that it has for
+systems without clusters says otherwise (`stay_on_loopback`). It reads the switch when it is imported: a process that
+has imported ray before it called that gets a Ray that listens on all interfaces. Who connects to a Ray on 127.0.0.1
+needs the switch too.
+
 On a named cluster outside a Ray job, the packages travel with the session (`py_modules`); in a job they are its
 working directory.
 """
@@ -16,9 +21,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,10 +36,20 @@ PACKAGES = ("protocol", "actors", "experiments")
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 CONNECT_WITHIN_S = 10
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+_LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
+@dataclass(frozen=True, slots=True)
+class RaySession:
+    """A Ray that this process is connected to: `host:port` of its head's control store, and the folder of a private
+    one's files (None for a named one)."""
+
+    address: str
+    folder: Path | None
 
 
 @contextmanager
-def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
+def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[RaySession]:
     """Ray, initialised for the block. `address`: a cluster to join; `cpus`: the size of a private one (default: this
     machine's).
 
@@ -46,7 +63,8 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
         try:
             with orderly_signals():  # Ray takes SIGTERM for itself; the end of this block takes it back
                 _init(arguments)
-            yield
+            found: str = ray.get_runtime_context().gcs_address
+            yield RaySession(found, None if named else Path(folder))
         finally:
             ray.shutdown()
 
@@ -83,7 +101,19 @@ def _named_cluster(address: str) -> dict[str, Any]:
     return arguments
 
 
+def is_private(address: str | None) -> bool:
+    """Whether a session at that address would be a private cluster."""
+    return not (address or os.environ.get("RAY_ADDRESS"))
+
+
+def stay_on_loopback() -> None:
+    """Has the ray that this process imports later take 127.0.0.1 as an address of its own."""
+    if "ray" not in sys.modules:
+        os.environ.setdefault(_LOOPBACK_SWITCH, "0")
+
+
 def _private_cluster(folder: Path, cpus: int | None) -> dict[str, Any]:
+    stay_on_loopback()
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,33 +1,60 @@
-"""A run as a story: what happened to brokers, partitions and records, one line each, in order of time.
+"""A run as a story: what was done, which metadata records the controller wrote, what became of brokers and partitions.
 
-The story is told from trace events. Left out is what only carries data on (appends, fetches, metadata that was
-applied); acknowledged records are counted up to the next thing that happened.
+The story is told from trace events in order of time, with the experiment's steps between them. Left out is what only
+carries data on (appends, fetches, metadata that was applied); acknowledged records are counted up to the next thing
+that happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from experiments.engine import TraceEvent
+from experiments.record_text import record_text, topic_names
+from protocol.controller.metrics import alert_text
 from protocol.ids import NO_LEADER, node_name
+from protocol.messages.records import MetadataRecord
 
 ACKS = {-1: "all", 0: "0", 1: "1"}
 
 
-def tell(events: Sequence[TraceEvent]) -> list[str]:
-    """The lines of the story: time in seconds, who, what."""
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A step of the experiment, in words, and how many trace events there were before it."""
+
+    text: str
+    begins_at: int
+
+
+def tell(
+    events: Sequence[TraceEvent], chapters: Sequence[Chapter] = (), records: Sequence[MetadataRecord] = ()
+) -> list[str]:
+    """The lines of the story: time in seconds, who, what. `records` is the metadata log, from its start."""
     lines = []
     acknowledged: dict[str, int] = {}
-    for event in events:
+    topics = topic_names(records)
+    open_chapters = list(reversed(chapters))
+    for index, event in enumerate(events):
+        while open_chapters and open_chapters[-1].begins_at <= index:
+            lines += [*_counted(acknowledged), f"-- {open_chapters.pop().text}"]
         if event.trace.kind == "produced" and event.trace.detail["error"] == "NONE":
             key = f"{event.trace.partition} with acks={ACKS[int(str(event.trace.detail['acks']))]}"
             acknowledged[key] = acknowledged.get(key, 0) + 1
             continue
-        for text in _told(event):
+        for text in [*_told(event), *_written(event, records, topics)]:
             lines += _counted(acknowledged)
             lines.append(f"{event.time_ms / 1000:10.3f}  {node_name(event.node):<15}  {text}")
-    return [*lines, *_counted(acknowledged)]
+    return [*lines, *_counted(acknowledged), *(f"-- {chapter.text}" for chapter in reversed(open_chapters))]
+
+
+def _written(event: TraceEvent, records: Sequence[MetadataRecord], topics: Mapping[str, str]) -> Iterator[str]:
+    """The records of a batch that the controller committed."""
+    if event.trace.kind == "committed":
+        begin, end = (int(str(event.trace.detail[name])) for name in ("base_offset", "end_offset"))
+        for offset, record in enumerate(records[begin:end], begin):
+            yield f"  {offset:>4}  {record_text(record, topics)}"
 
 
 def _counted(acknowledged: dict[str, int]) -> Iterator[str]:
@@ -49,8 +76,16 @@ def _told(event: TraceEvent) -> Iterator[str]:
         yield str(detail["state"])
     elif kind == "topic_deleted":
         yield f"topic {detail['topic']} deleted"
+    elif kind == "partition_removed":
+        yield f"{name} removed"
+    elif kind == "broker_unregistered":
+        yield f"broker {detail['broker']} unregistered"
+    elif kind == "feature_level":
+        yield f"{detail['feature']} is at level {detail['level']}"
     elif kind == "partition":
         yield f"{name}: {_state(detail)}"
+    elif kind == "alert":
+        yield f"ALERT: {alert_text(name, detail)}"
     elif kind == "became_leader":
         ends = f"log end {detail['log_end']}, high watermark {detail['high_watermark']}"
         yield f"leads {name} in epoch {detail['leader_epoch']}, {ends}"
@@ -58,6 +93,8 @@ def _told(event: TraceEvent) -> Iterator[str]:
         yield f"follows broker {detail['leader']} for {name} in epoch {detail['leader_epoch']}"
     elif kind == "truncated":
         yield f"truncates {name} from {detail['log_end']} to {detail['to_offset']}"
+    elif kind == "data_loss_routine" and detail["duration_ms"]:
+        yield f"runs its data-loss routine for {name}, log end {detail['log_end']}: {detail['duration_ms'] / 1000:g} s"
     elif kind == "isr_proposed":
         yield f"proposes ISR {_brokers(detail['isr'])} for {name}"
     elif kind == "produced":

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from experiments.engine import ClusterSpec, Loss
+from experiments.requests import create_topic
 from experiments.scenarios.history import RegressionCounter
 from experiments.sim.cluster import SimCluster
 from experiments.studies.model import YEAR_MS, CellParameters
@@ -45,7 +46,6 @@ from protocol.config import (
 from protocol.contract import Trace
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, NO_LEADER, NodeId, TimeMs, TopicPartition
-from protocol.messages.admin import ConfigChange, CreateTopicRequest
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome, ShutdownCommand
 from protocol.nodes.broker import BrokerNode
 
@@ -126,12 +126,7 @@ class _Trial:
             tuple((index + offset) % params.brokers for offset in range(params.replication_factor))
             for index in range(params.partitions)
         )
-        request = CreateTopicRequest(
-            correlation_id=0,
-            name=TOPIC,
-            assignments=assignments,
-            configs=(ConfigChange(name=MIN_INSYNC_REPLICAS, value=str(params.min_insync_replicas)),),
-        )
+        request = create_topic(TOPIC, assignments, {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
         cluster.command(FIRST_CLIENT, AdminCommand(command_id=self._command_id(), request=request))
         while not all(partition.serves for partition in self.partitions.values()):
             if not cluster.step(SET_UP_MS):

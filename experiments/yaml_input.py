@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
     if not isinstance(raw, dict):
         raise InputError(str(path), "", type(raw).__name__, f"a mapping: {what}")
     return raw
+
+
+def flow_yaml(value: object) -> str:
+    """A value on one line, as YAML writes it."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=sys.maxsize)
+    return text.removesuffix("...\n").strip()
 
 
 def first_error(error: ValidationError) -> ErrorDetails:

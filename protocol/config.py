@@ -1,8 +1,12 @@
 """Configs under Kafka's names, and protocol generations as sets of switches.
 
 Every config is declared once in `CONFIGS`: its type, default, range and scope. Topic-scoped configs may be overridden
-per topic; their cluster-wide value is the default (H1-H5). `Generation` names a set of `Features`; the protocol code
-asks for features and never for a generation by name.
+per topic; their cluster-wide value is the default (H1-H5). A value has three places, the first that has one wins: the
+topic's override, the dynamic default of the cluster, and the static configuration of the nodes. Configs that nodes read
+once, as they start, are read-only: a dynamic value of them would have no effect. Single brokers have no dynamic values,
+since leader and controller must agree (H15).
+
+`Generation` names a set of `Features`; the protocol code asks for features and never for a generation by name.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+
+from protocol.errors import ProtocolInvariantError
 
 ConfigValue = int | bool | str
 
@@ -24,36 +30,68 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
-    """One config. `minimum` bounds integers, `choices` lists the words of an enumeration."""
+    """One config. `minimum` and `maximum` bound integers, `choices` lists the words of an enumeration; a text without
+    choices takes any. Only `topic_scoped` configs may be set per topic; `read_only` ones not at all in a running
+    cluster.
+    """
 
     name: str
     default: ConfigValue
     topic_scoped: bool = False
     minimum: int = 0
+    maximum: int = 2**63 - 1
     choices: tuple[str, ...] = ()
+    read_only: bool = False
+
+    @property
+    def type_name(self) -> str:
+        """Kafka's word for the type."""
+        if isinstance(self.default, bool):
+            return "BOOLEAN"
+        if isinstance(self.default, int):
+            return "INT" if self.maximum <= INT_MAX else "LONG"
+        return "STRING"
 
     @property
     def allowed(self) -> str:
         if self.choices:
             return " | ".join(self.choices)
+        if isinstance(self.default, str):
+            return "a text"
+        if isinstance(self.default, int) and self.maximum < INT_MAX and not isinstance(self.default, bool):
+            return f"a whole number from {self.minimum} to {self.maximum}"
         return "true | false" if isinstance(self.default, bool) else f"a whole number >= {self.minimum}"
 
     def parse(self, value: object) -> ConfigValue:
-        """The typed value of what a user or a record wrote (`"2"`, `2`, `true`); ConfigError where it does not fit."""
+        """The typed value of what a user or a record wrote (`"2"`, `2`, `true`); ConfigError where it does not fit.
+
+        As in Kafka, blanks around a number or a word do not count, nor does the case of a word.
+        """
         if isinstance(self.default, bool):
             if isinstance(value, bool):
                 return value
-            if value in ("true", "false"):
-                return value == "true"
+            if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+                return value.strip().lower() == "true"
         elif isinstance(self.default, int):
-            if isinstance(value, str) and value.removeprefix("-").isdecimal():
+            if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and _is_number(value.strip()):
                 value = int(value)
-            if isinstance(value, int) and not isinstance(value, bool) and value >= self.minimum:
+            if isinstance(value, int) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
                 return value
-        elif isinstance(value, str) and value.lower() in self.choices:
-            return value.lower()
+        elif isinstance(value, str) and not self.choices:
+            return value
+        elif isinstance(value, str) and value.strip().lower() in self.choices:
+            return value.strip().lower()
         raise ConfigError(self.name, value, self.allowed)
 
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+_LONGEST_NUMBER = 40
+"""Characters; no number that any config takes is written with more."""
+
+INT_MAX = 2**31 - 1
 
 NEVER = 2**63 - 1
 """Kafka's "no flush by policy" (Long.MAX_VALUE) for `flush.messages` and `flush.ms`."""
@@ -72,26 +110,39 @@ RETRY_BACKOFF_MS = "retry.backoff.ms"
 HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = "replica.high.watermark.checkpoint.interval.ms"
 FLUSH_MESSAGES = "flush.messages"
 FLUSH_MS = "flush.ms"
+NUM_PARTITIONS = "num.partitions"
+DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
+UNCLEAN_LEADER_HOOK = "unclean.leader.hook"
+"""`module:function` of the routine that a broker runs when it was elected uncleanly (C8); empty: none."""
+AUTHORIZER_CLASS_NAME = "authorizer.class.name"
+SUPER_USERS = "super.users"
+ALLOW_EVERYONE_IF_NO_ACL_FOUND = "allow.everyone.if.no.acl.found"
 
 CONFIGS: dict[str, ConfigDef] = {
     definition.name: definition
     for definition in (
-        ConfigDef(MIN_INSYNC_REPLICAS, 1, topic_scoped=True, minimum=1),
+        ConfigDef(MIN_INSYNC_REPLICAS, 1, topic_scoped=True, minimum=1, maximum=INT_MAX),
         ConfigDef(UNCLEAN_LEADER_ELECTION_ENABLE, False, topic_scoped=True),
         ConfigDef(
             UNCLEAN_RECOVERY_STRATEGY, "balanced", topic_scoped=True, choices=("proactive", "balanced", "manual")
         ),
         ConfigDef(FLUSH_MESSAGES, NEVER, topic_scoped=True, minimum=1),
         ConfigDef(FLUSH_MS, NEVER, topic_scoped=True, minimum=1),
-        ConfigDef(BROKER_SESSION_TIMEOUT_MS, 9_000, minimum=1),
-        ConfigDef(BROKER_HEARTBEAT_INTERVAL_MS, 2_000, minimum=1),
-        ConfigDef(REPLICA_LAG_TIME_MAX_MS, 30_000, minimum=1),
-        ConfigDef(REPLICA_FETCH_WAIT_MAX_MS, 500, minimum=1),
-        ConfigDef(REPLICA_FETCH_MAX_BYTES, 1_048_576, minimum=1),
-        ConfigDef(REQUEST_TIMEOUT_MS, 30_000, minimum=1),
-        ConfigDef(DELIVERY_TIMEOUT_MS, 30_000, minimum=1),
-        ConfigDef(RETRY_BACKOFF_MS, 100, minimum=1),
-        ConfigDef(HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, 5_000, minimum=1),
+        ConfigDef(BROKER_SESSION_TIMEOUT_MS, 9_000, minimum=1, read_only=True),
+        ConfigDef(BROKER_HEARTBEAT_INTERVAL_MS, 2_000, minimum=1, read_only=True),
+        ConfigDef(REPLICA_LAG_TIME_MAX_MS, 30_000, minimum=1, read_only=True),
+        ConfigDef(REPLICA_FETCH_WAIT_MAX_MS, 500, minimum=1, read_only=True),
+        ConfigDef(REPLICA_FETCH_MAX_BYTES, 1_048_576, minimum=1, read_only=True),
+        ConfigDef(REQUEST_TIMEOUT_MS, 30_000, minimum=1, read_only=True),
+        ConfigDef(DELIVERY_TIMEOUT_MS, 30_000, minimum=1, read_only=True),
+        ConfigDef(RETRY_BACKOFF_MS, 100, minimum=1, read_only=True),
+        ConfigDef(HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, 5_000, minimum=1, read_only=True),
+        ConfigDef(NUM_PARTITIONS, 1, minimum=1, maximum=INT_MAX),
+        ConfigDef(DEFAULT_REPLICATION_FACTOR, 1, minimum=1, maximum=2**15 - 1),
+        ConfigDef(UNCLEAN_LEADER_HOOK, "", read_only=True),
+        ConfigDef(AUTHORIZER_CLASS_NAME, "", choices=("", "standard"), read_only=True),
+        ConfigDef(SUPER_USERS, "", read_only=True),
+        ConfigDef(ALLOW_EVERYONE_IF_NO_ACL_FOUND, False, read_only=True),
     )
 }
 
@@ -104,6 +155,11 @@ def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValu
     if name not in names:
         raise ConfigError("config", name, ", ".join(names))
     return CONFIGS[name].parse(value)
+
+
+def config_text(value: ConfigValue) -> str:
+    """A value as requests and records write it; `parse_config` reads it back."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,28 +178,68 @@ class Features:
     """The last known leader has a field of its own (E24, N15)."""
 
 
+METADATA_VERSION = "metadata.version"
+UNCLEAN_RECOVERY_ENABLED = "unclean.recovery.enabled"
+
+METADATA_VERSION_KIP_497 = 1
+METADATA_VERSION_ELR = 2
+
+SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {METADATA_VERSION: (1, 2), UNCLEAN_RECOVERY_ENABLED: (0, 1)}
+"""Feature levels that this code can run, lowest and highest. `metadata.version` 1 is the world before KIP-966, 2 brings
+ELR, the clean-shutdown epoch and empty ISRs (K2-K4, K7); `unclean.recovery.enabled` is KIP-966's flag (K8, N24).
+"""
+
+
+def record_version(levels: Mapping[str, int]) -> int:
+    """The version in which metadata records are written under these levels: 0 has no ELR fields (G34, K11)."""
+    return int(levels[METADATA_VERSION] >= METADATA_VERSION_ELR)
+
+
+def features_at(levels: Mapping[str, int]) -> Features:
+    """The switches that finalized feature levels stand for; ProtocolInvariantError for levels that this code cannot
+    run.
+    """
+    for name, level in levels.items():
+        lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
+        if not lowest <= level <= highest:
+            raise ProtocolInvariantError(f"feature {name!r} is not supported at level {level}")
+    if levels[METADATA_VERSION] < METADATA_VERSION_ELR:
+        return Features(elr=False, effective_min_isr=False, high_watermark_needs_min_isr=False)
+    if levels[UNCLEAN_RECOVERY_ENABLED]:
+        return Features(True, True, True, track_last_known_leader=True)
+    return Features(True, True, True, last_known_leader_in_elr=True)
+
+
 class Generation(Enum):
-    """Protocol generations that can be run; see docs/architecture.md for what each switches on."""
+    """Protocol generations that can be run; see docs/architecture.md for what each switches on. A cluster starts at the
+    feature levels of its generation, and moves to another one by changing its levels.
+    """
 
     KIP_497 = "kip-497"
     KIP_966_ELR = "kip-966-elr"
     KIP_966 = "kip-966"
 
     @property
+    def feature_levels(self) -> Mapping[str, int]:
+        return _LEVELS[self]
+
+    @property
     def features(self) -> Features:
-        return _FEATURES[self]
+        return features_at(_LEVELS[self])
 
 
-_FEATURES = {
-    Generation.KIP_497: Features(elr=False, effective_min_isr=False, high_watermark_needs_min_isr=False),
-    Generation.KIP_966_ELR: Features(True, True, True, last_known_leader_in_elr=True),
-    Generation.KIP_966: Features(True, True, True, track_last_known_leader=True),
+_LEVELS: Mapping[Generation, Mapping[str, int]] = {
+    Generation.KIP_497: {METADATA_VERSION: METADATA_VERSION_KIP_497, UNCLEAN_RECOVERY_ENABLED: 0},
+    Generation.KIP_966_ELR: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 0},
+    Generation.KIP_966: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 1},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """The static configuration of a cluster's nodes: generation and cluster-wide config values (typed, all present)."""
+    """The static configuration of a cluster's nodes: the generation in which it is born, and cluster-wide config values
+    (typed, all present).
+    """
 
     generation: Generation = Generation.KIP_966
     values: Mapping[str, ConfigValue] = field(default_factory=lambda: {d.name: d.default for d in CONFIGS.values()})
@@ -155,10 +251,6 @@ class ClusterConfig:
         for name, value in (overrides or {}).items():
             values[name] = parse_config(name, value)
         return cls(generation, values)
-
-    @property
-    def features(self) -> Features:
-        return _FEATURES[self.generation]
 
     def int_value(self, name: str) -> int:
         """The value of an integer config, in the unit of its name."""

@@ -2,7 +2,7 @@
 
 A test in `tests/ray/` is marked `ray`, and so on for every folder in `KINDS`; nobody marks by hand. Kinds run in the
 order of `KINDS`, cheapest first, so that a broken rule shows before a cluster is started. A test elsewhere is an error.
-A process that outlives the run fails it (`tests/strays.py`).
+A process that outlives the run fails it (`tests/strays.py`). Properties have no deadline: machines differ.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.strays import StrayGuard
 
@@ -24,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("isray", deadline=None)
+    settings.load_profile("isray")
     config.pluginmanager.register(StrayGuard())
 
 

@@ -8,6 +8,7 @@ that promise durability (`NEEDS_TOLERANCE`) are asked only while the partition i
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 from experiments.check.truth import GroundTruth
@@ -30,8 +31,8 @@ class Invariant:
         """Judges a trace event as it is emitted."""
         return ""
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic was deleted; one of the same name will be another."""
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        """Partitions were deleted; others of the same name will be others."""
 
     def check(self, node: NodeId, partition: TopicPartition) -> str:
         """Judges the state of a partition after an event of `node` that touched it."""
@@ -52,8 +53,8 @@ class OneLeaderPerEpoch(Invariant):
         first = self._leaders.setdefault((partition, epoch), node)
         return "" if first == node else f"brokers {first} and {node} both lead in epoch {epoch}"
 
-    def forget_topic(self, topic: str) -> None:
-        self._leaders = {key: node for key, node in self._leaders.items() if key[0].topic != topic}
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._leaders = {key: node for key, node in self._leaders.items() if not is_gone(key[0])}
 
 
 class LeaderCompleteness(Invariant):
@@ -131,8 +132,8 @@ class _PrefixCheck(Invariant):
         self._checked[key] = offset
         return ""
 
-    def forget_topic(self, topic: str) -> None:
-        self._checked = {key: offset for key, offset in self._checked.items() if key[1].topic != topic}
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._checked = {key: offset for key, offset in self._checked.items() if not is_gone(key[1])}
 
     def _compare(self, node: NodeId, partition: TopicPartition, batch: RecordBatch) -> str:
         shown = self.truth.of(partition).shown.get(batch.base_offset)
@@ -177,7 +178,8 @@ class HighWatermarkMonotone(Invariant):
         self._shown: dict[TopicPartition, Offset] = {}
 
     def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
-        if not self.truth.cluster.spec.config.features.high_watermark_needs_min_isr:
+        if not self.truth.features.high_watermark_needs_min_isr:
+            self._shown.pop(partition, None)
             return ""
         shown = self._shown.get(partition, 0)
         if trace.kind == "high_watermark":
@@ -189,8 +191,8 @@ class HighWatermarkMonotone(Invariant):
             return f"leader {node} ends at {trace.detail['log_end']}, consumers were shown up to {shown}"
         return ""
 
-    def forget_topic(self, topic: str) -> None:
-        self._shown = {partition: shown for partition, shown in self._shown.items() if partition.topic != topic}
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._shown = {partition: shown for partition, shown in self._shown.items() if not is_gone(partition)}
 
 
 class ReplicationQuorumSuperset(Invariant):
@@ -216,7 +218,7 @@ class MinIsrRecoveryQuorum(Invariant):
     """Where ISR and ELR are empty, the last known ELR has at least min ISR members (E27)."""
 
     def check(self, node: NodeId, partition: TopicPartition) -> str:
-        features = self.truth.cluster.spec.config.features
+        features = self.truth.features
         state = self.truth.controller_state(partition)
         if state is None or not features.track_last_known_leader or state.isr or state.elr:
             return ""
@@ -236,7 +238,7 @@ class ValidControllerIsrAndElr(Invariant):
         state = self.truth.controller_state(partition)
         if state is None:
             return ""
-        features = self.truth.cluster.spec.config.features
+        features = self.truth.features
         isr, elr = set(state.isr), set(state.elr)
         wrong = []
         if len(isr) != len(state.isr) or isr & elr or not isr | elr <= {*state.replicas}:

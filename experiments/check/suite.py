@@ -6,6 +6,8 @@ all of them. So an event costs what it changed, and a quiet one costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from experiments.check.invariants import INVARIANTS, Invariant
 from experiments.check.truth import GroundTruth
 from experiments.engine import Loss, Violation
@@ -37,10 +39,15 @@ class InvariantSuite:
             if trace.kind in _EVERYWHERE:
                 self._touched.update(dict.fromkeys(self.truth.partitions))
             elif trace.kind == "topic_deleted":
-                self._forget_topic(str(trace.detail["topic"]))
+                self._forget(lambda gone: gone.topic == trace.detail["topic"])
+            elif trace.kind == "feature_level":
+                self.truth.note_feature_levels()
+            return
+        if trace.kind == "partition_removed":
+            self._forget(lambda gone: gone == partition)
             return
         broker = self._cluster.nodes.get(node)
-        if isinstance(broker, BrokerNode) and not self.truth.knows_topic(broker, partition.topic):
+        if isinstance(broker, BrokerNode) and not self.truth.knows(broker, partition):
             return
         self._touched[partition] = None
         state = self.truth.controller_state(partition) if trace.kind == "partition" else None
@@ -49,11 +56,11 @@ class InvariantSuite:
         for invariant in self._invariants:
             self._report(invariant, partition, invariant.note(node, partition, trace))
 
-    def _forget_topic(self, topic: str) -> None:
-        self.truth.forget_topic(topic)
-        self._touched = {partition: None for partition in self._touched if partition.topic != topic}
+    def _forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self.truth.forget(is_gone)
+        self._touched = {partition: None for partition in self._touched if not is_gone(partition)}
         for invariant in self._invariants:
-            invariant.forget_topic(topic)
+            invariant.forget(is_gone)
 
     def _check(self, now_ms: TimeMs, node: NodeId) -> None:
         if not self._touched:

@@ -3,18 +3,21 @@
 The simulator sees everything at once, so the checkers need not believe any node. For each partition the truth is kept
 of what non-stale leaders have shown below their high watermark, and of *tolerance*: the promise of KIP-966 is that at
 most min ISR - 1 lossy unclean shutdowns may be outstanding (F27, L18). A lossy shutdown of a broker is outstanding
-until the broker is back in the ISR. Generations without ELR promise nothing once a member of the ISR has lost data.
-An unclean election, whatever the reason, ends the promise for its partition as well, because it chooses a leader that
-nobody vouches for. Beyond tolerance loss is a result and no violation, for the rest of the run.
+until the broker is back in the ISR. Generations without ELR promise nothing once a member of the ISR has lost data, and
+no more is promised with ELR as long as the ISR has not reached min ISR: what was committed under another min ISR, or
+under other feature levels, may be on fewer replicas. An unclean election, whatever the reason, ends the promise for its
+partition as well, because it chooses a leader that nobody vouches for. Beyond tolerance loss is a result and no
+violation, for the rest of the run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from experiments.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
-from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.config import MIN_INSYNC_REPLICAS, Features
 from protocol.ids import FIRST_CONTROLLER, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
@@ -44,6 +47,7 @@ class GroundTruth:
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
+        self._features = cluster.spec.config.generation.features
 
     def of(self, partition: TopicPartition) -> PartitionTruth:
         return self.partitions.setdefault(partition, PartitionTruth())
@@ -59,6 +63,11 @@ class GroundTruth:
         topic = None if image is None else image.topic_named(partition.topic)
         return None if topic is None else topic.partitions.get(partition.partition)
 
+    @property
+    def features(self) -> Features:
+        """What the feature levels in force switch on; without a controller those that were last in force."""
+        return self._features
+
     def min_isr(self, partition: TopicPartition, state: PartitionState) -> int:
         """Effective min ISR as the controller counts it."""
         image = self.controller_image()
@@ -68,19 +77,42 @@ class GroundTruth:
     def replica(self, broker: NodeId, partition: TopicPartition) -> Replica | None:
         """The broker's replica; None if it has none, or one of a topic of that name that is no more."""
         node = self.cluster.nodes.get(broker)
-        if not isinstance(node, BrokerNode) or not self.knows_topic(node, partition.topic):
+        if not isinstance(node, BrokerNode) or not self.knows(node, partition):
             return None
         return node.context.replica_named(partition.topic, partition.partition)
 
-    def knows_topic(self, node: BrokerNode, topic: str) -> bool:
-        """Whether the broker means the same topic by this name as the controller does."""
-        image = self.controller_image()
-        return image is None or node.context.image.topic_ids.get(topic) == image.topic_ids.get(topic)
+    def knows(self, node: BrokerNode, partition: TopicPartition) -> bool:
+        """Whether the broker means the same partition by this name as the controller does: of the same topic, and not
+        one of that index that was removed since.
+        """
+        image, own = self.controller_image(), node.context.image
+        if image is None:
+            return True
+        topic, theirs = image.topic_named(partition.topic), own.topic_named(partition.topic)
+        if topic is None or theirs is None or topic.topic_id != theirs.topic_id:
+            return topic is theirs
+        state, known = topic.partitions.get(partition.partition), theirs.partitions.get(partition.partition)
+        if state is None or known is None:
+            return known is None
+        return state.first_leader_epoch == known.first_leader_epoch
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic was deleted; one of the same name will be another."""
-        for partition in [partition for partition in self.partitions if partition.topic == topic]:
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        """Partitions were deleted; others of the same name will be others."""
+        for partition in [partition for partition in self.partitions if is_gone(partition)]:
             del self.partitions[partition]
+
+    def note_feature_levels(self) -> None:
+        """Where other rules are in force: what they promise builds up anew from the present ISR."""
+        image = self.controller_image()
+        if image is None or image.features == self._features:
+            return
+        self._features = image.features
+        for partition, truth in self.partitions.items():
+            state = self.controller_state(partition)
+            if state is not None:
+                truth.min_isr = self.min_isr(partition, state)
+                truth.reached_min_isr = len(state.isr) >= truth.min_isr
+            self._judge(partition)
 
     def is_registered(self, broker: NodeId) -> bool:
         """Whether the broker runs under the epoch that the controller knows."""
@@ -138,7 +170,7 @@ class GroundTruth:
         truth, state = self.of(partition), self.controller_state(partition)
         if state is None:
             return
-        elr = self.cluster.spec.config.features.elr
-        allowed = self.min_isr(partition, state) - 1 if elr else 0
+        promised = self.features.elr and truth.reached_min_isr
+        allowed = self.min_isr(partition, state) - 1 if promised else 0
         if len(truth.lossy) > allowed:
             truth.tolerant = False

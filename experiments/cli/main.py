@@ -18,7 +18,19 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli import conformance, scenario, study
+from experiments.cli import (
+    acls,
+    bench,
+    cluster,
+    configs,
+    conformance,
+    features,
+    leader_election,
+    reassign_partitions,
+    scenario,
+    study,
+    topics,
+)
 from experiments.errors import InputError
 
 EXIT_WRONG_INPUT = 2
@@ -32,8 +44,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("conformance")(conformance.conformance)
+app.add_typer(bench.app, name="bench")
 app.add_typer(scenario.app, name="scenario")
 app.add_typer(study.app, name="study")
+for command in (cluster.up, cluster.down, cluster.status):
+    app.command(command.__name__)(command)
+app.command("topics")(topics.topics)
+app.command("leader-election")(leader_election.leader_election)
+app.command("reassign-partitions")(reassign_partitions.reassign_partitions)
+app.command("configs")(configs.configs)
+app.command("acls")(acls.acls)
+app.add_typer(features.app, name="features")
 
 
 @app.command()

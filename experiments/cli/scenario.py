@@ -56,6 +56,10 @@ def run_scenario(
     spec = ClusterSpec(cluster.brokers, cluster.controllers, config, seed)
     running: Engine
     if engine is EngineName.RAY:
+        from experiments.ray_session import is_private, stay_on_loopback
+
+        if is_private(address):
+            stay_on_loopback()
         from experiments.ray_engine import RayEngine
 
         running = RayEngine(spec, address)
@@ -64,9 +68,10 @@ def run_scenario(
 
         running = SimEngine(spec)
     try:
-        result = Runner(scenario, running).run()
+        runner = Runner(scenario, running)
+        result = runner.run()
         if story:
-            typer.echo("\n".join(tell(running.traces())), err=True)
+            typer.echo("\n".join(tell(running.traces(), runner.chapters, running.metadata_log())), err=True)
     finally:
         running.close()
     document = result.document()

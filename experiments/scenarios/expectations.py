@@ -8,6 +8,7 @@ from typing import Any
 from experiments.engine import Engine
 from experiments.scenarios.history import History
 from experiments.scenarios.model import Expectation
+from protocol.controller.metrics import partition_metrics
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.metadata.partition import PartitionState
 
@@ -28,11 +29,30 @@ _CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], Any]] = {
 
 def mismatch(expected: Expectation, engine: Engine, history: History) -> str:
     """What does not hold, in words; empty if all does."""
-    if expected.broker is not None:
-        return _compare("state", _broker_state(engine, expected.broker), expected.state)
-    if expected.controller is not None:
+    if expected.broker is not None and expected.state is not None:
+        wrong = _compare("state", _broker_state(engine, expected.broker), expected.state)
+    elif expected.controller is not None and expected.role is not None:
         role = "leader" if engine.is_running(expected.controller) else "none"
-        return _compare("role", role, expected.role)
+        wrong = _compare("role", role, expected.role)
+    elif expected.topic is not None:
+        wrong = _partition_mismatch(expected, engine, history)
+    else:
+        wrong = ""
+    return "; ".join(text for text in (wrong, *_metric_mismatches(expected, engine)) if text)
+
+
+def _metric_mismatches(expected: Expectation, engine: Engine) -> list[str]:
+    if not expected.metrics:
+        return []
+    found = dict(engine.metrics())
+    view = engine.view()
+    if expected.topic is not None and view is not None:
+        state = view.partitions.get(TopicPartition(expected.topic, expected.partition))
+        found |= {} if state is None else partition_metrics(state)
+    return [_compare(name, found.get(name), wanted) for name, wanted in expected.metrics.items()]
+
+
+def _partition_mismatch(expected: Expectation, engine: Engine, history: History) -> str:
     assert expected.topic is not None
     partition = TopicPartition(expected.topic, expected.partition)
     view = engine.view()

@@ -8,7 +8,7 @@ earlier leader had shown to consumers takes visible records away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgpack
@@ -28,6 +28,8 @@ from protocol.messages.commands import (
 )
 
 OUTCOME_WITHIN_MS = 90_000
+_GONE = 2**63
+"""Behind every leader epoch."""
 ACKS = {0: 0, 1: 1, "all": -1}
 
 
@@ -40,7 +42,8 @@ class RegressionCounter:
     """Counts high watermark regressions per partition from `high_watermark` and `became_leader` trace events.
 
     A leader that was deposed without knowing it (it was paused, or cut off) may still report of its own epoch; what
-    comes from an epoch older than the newest seen is not looked at.
+    comes from an epoch older than the newest seen is not looked at. Of a partition that was removed nothing is looked
+    at until the controller has recorded one of that name again.
     """
 
     seen: int = 0
@@ -64,6 +67,22 @@ class RegressionCounter:
         self.shown[partition] = log_end
         self.counts[partition] = self.counts.get(partition, 0) + 1
         return True
+
+    def note_removed(self, partition: TopicPartition) -> None:
+        """The partition is gone, with what it had shown."""
+        self.epochs[partition] = _GONE
+        self.shown.pop(partition, None)
+        self.counts.pop(partition, None)
+
+    def note_topic_deleted(self, topic: str) -> None:
+        """All partitions of the topic are gone."""
+        for partition in [partition for partition in self.epochs if partition.topic == topic]:
+            self.note_removed(partition)
+
+    def note_recorded(self, partition: TopicPartition, leader_epoch: int) -> None:
+        """The controller has recorded a state of the partition."""
+        if self.epochs.get(partition) == _GONE:
+            self.epochs[partition] = leader_epoch
 
 
 @dataclass(slots=True)
@@ -114,8 +133,12 @@ class History:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: what it held is gone by intent, and a topic of the same name is another one."""
-        for partition in [partition for partition in self.acknowledged if partition.topic == topic]:
-            del self.acknowledged[partition]
+        self.forget([partition for partition in self.acknowledged if partition.topic == topic])
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """The partitions were removed, and what they held with them."""
+        for partition in partitions:
+            self.acknowledged.pop(partition, None)
 
     def visible(self, partition: TopicPartition) -> int | None:
         """How many records a consumer gets that reads the partition from its start; None if it gets no answer."""
@@ -154,6 +177,12 @@ class History:
                 counter.note_high_watermark(name, *_ints(detail, "leader_epoch", "high_watermark"))
             elif name is not None and event.trace.kind == "became_leader":
                 counter.note_leader(name, *_ints(detail, "leader_epoch", "log_end"))
+            elif name is not None and event.trace.kind == "partition":
+                counter.note_recorded(name, *_ints(detail, "leader_epoch"))
+            elif name is not None and event.trace.kind == "partition_removed":
+                counter.note_removed(name)
+            elif event.trace.kind == "topic_deleted":
+                counter.note_topic_deleted(str(detail["topic"]))
         counter.seen = len(events)
         return counter.counts.get(partition, 0)
 

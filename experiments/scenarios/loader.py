@@ -15,13 +15,14 @@ from experiments.scenarios.model import (
     Expectation,
     LinkStep,
     ReassignStep,
+    RemovePartitionsStep,
     Scenario,
     ScenarioFile,
     Step,
     Strict,
     TopicModel,
 )
-from experiments.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
+from experiments.yaml_input import allowed_by, dotted, first_error, flow_yaml, read_yaml_mapping
 from protocol.config import ConfigError
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
@@ -79,11 +80,12 @@ def _step(raw: dict[str, Any], source: str, place: str) -> Step:
     [(kind, fields)] = raw.items()
     if kind not in STEPS:
         raise InputError(source, place, repr(kind), f"one of {', '.join(STEPS)}")
+    text = f"{kind}: {flow_yaml(fields)}"
     if kind == "heal" and fields == "all":
-        return Step(kind=kind, fields=None)
+        return Step(kind=kind, fields=None, text=text)
     if kind == "wait":
         fields = {"duration_ms": fields}
-    return Step(kind=kind, fields=_validate(STEPS[kind], fields, source, f"{place}.{kind}"))
+    return Step(kind=kind, fields=_validate(STEPS[kind], fields, source, f"{place}.{kind}"), text=text)
 
 
 def _check_references(scenario: Scenario, source: str) -> None:
@@ -115,6 +117,16 @@ def _check_references(scenario: Scenario, source: str) -> None:
             del partitions[name]
         elif isinstance(step.fields, AddPartitionsStep):
             partitions[name] += len(step.fields.assignments)
+        elif isinstance(step.fields, RemovePartitionsStep):
+            partitions[name] = _check_removed(step.fields.partitions, count, source, f"{place}.partitions")
+
+
+def _check_removed(removed: list[int], count: int, source: str, place: str) -> int:
+    """How many partitions of `count` are left."""
+    left = count - len(removed)
+    if left < 1 or sorted(removed) != list(range(left, count)):
+        raise InputError(source, place, removed, f"the last ones of partitions 0 to {count - 1}, and not all")
+    return left
 
 
 def _check_topic(scenario: Scenario, topic: TopicModel, partitions: dict[str, int], source: str, place: str) -> None:
@@ -122,6 +134,9 @@ def _check_topic(scenario: Scenario, topic: TopicModel, partitions: dict[str, in
         raise InputError(source, f"{place}.name", repr(topic.name), "a name that no other topic has")
     for index, replicas in enumerate(topic.assignments):
         _check_assignment(scenario, replicas, source, f"{place}.assignments[{index}]")
+        factor = len(topic.assignments[0])
+        if len(replicas) != factor:
+            raise InputError(source, f"{place}.assignments[{index}]", replicas, f"{factor} brokers, as in the first")
     partitions[topic.name] = len(topic.assignments)
 
 
@@ -151,7 +166,7 @@ def _check_nodes(scenario: Scenario, fields: Strict, source: str, place: str) ->
 
 
 def _named_nodes(fields: Strict) -> Iterator[tuple[str, int]]:
-    for name in ("broker", "controller"):
+    for name in ("broker", "controller", "desired_leader"):
         node = getattr(fields, name, None)
         if node is not None:
             yield name, node

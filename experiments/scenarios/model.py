@@ -7,16 +7,21 @@ steps speak of exist.
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from experiments.durations import parse_duration_ms
-from protocol.config import Generation, parse_config
+from protocol.broker.recovery import hook_named
+from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
+from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
+from protocol.controller.topic_names import MAX_NAME_LENGTH, why_invalid
 from protocol.errors import ErrorCode
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
 GENERATIONS = tuple(generation.value for generation in Generation)
+METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
 
 
 class Strict(BaseModel):
@@ -46,10 +51,18 @@ def _config(topic: bool) -> Any:
         if not isinstance(value, dict):
             raise ValueError("allowed: a mapping of config names to values")
         for name, setting in value.items():
-            parse_config(name, setting, topic=topic)
+            parsed = parse_config(name, setting, topic=topic)
+            if name == UNCLEAN_LEADER_HOOK:
+                hook_named(str(parsed), resolve_name)
         return value
 
     return BeforeValidator(check)
+
+
+def _metric_name(value: object) -> object:
+    if value not in METRIC_NAMES:
+        raise ValueError(f"allowed: one of {', '.join(METRIC_NAMES)}")
+    return value
 
 
 DurationMs = Annotated[int, BeforeValidator(_duration)]
@@ -73,6 +86,14 @@ def _party(value: object) -> object:
     raise ValueError("allowed: a node id, controllers or rest")
 
 
+def _topic_name(value: str) -> str:
+    if why_invalid(value) is not None:
+        allowed = f"at most {MAX_NAME_LENGTH} ASCII letters, digits, '.', '_' and '-'; not '.' or '..'"
+        raise ValueError(f"allowed: {allowed}")
+    return value
+
+
+TopicName = Annotated[str, Field(min_length=1), AfterValidator(_topic_name)]
 ErrorName = Annotated[str, BeforeValidator(_error_name)]
 GenerationName = Annotated[str, BeforeValidator(_generation)]
 ConfigSetting = int | bool | str
@@ -82,6 +103,7 @@ DynamicConfigs = TopicConfig
 ClusterConfigs = Annotated[dict[str, ConfigSetting], _config(topic=False)]
 Index = Annotated[int, Field(ge=0)]
 Assignment = Annotated[list[Index], Field(min_length=1)]
+Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
 Party = Annotated[int | Literal["controllers", "rest"], BeforeValidator(_party)]
 
 
@@ -93,7 +115,7 @@ class ClusterModel(Strict):
 
 
 class TopicModel(Strict):
-    name: str = Field(min_length=1)
+    name: TopicName
     assignments: list[Assignment] = Field(min_length=1)
     config: TopicConfig = {}
 
@@ -164,8 +186,15 @@ class BrokerStep(Strict):
 class ElectStep(Strict):
     topic: str
     partition: Index = 0
-    type: Literal["preferred", "unclean"]
+    type: Literal["preferred", "unclean", "longest_log_proactive", "longest_log_balanced", "designation"]
+    desired_leader: Index | None = None
     expect_error: ErrorName | None = None
+
+    @model_validator(mode="after")
+    def _named_leader(self) -> ElectStep:
+        if (self.type == "designation") != (self.desired_leader is not None):
+            raise ValueError("allowed: desired_leader with type designation, and only there")
+        return self
 
 
 class ReassignStep(Strict):
@@ -187,6 +216,19 @@ class ConfigureStep(Strict):
     config: DynamicConfigs
 
 
+class UpdateFeatureStep(Strict):
+    """Raises a feature level, or lowers it with `downgrade`: safe refuses to lose metadata, unsafe does not."""
+
+    feature: Literal["metadata.version", "unclean.recovery.enabled"]
+    level: int
+    downgrade: Literal["safe", "unsafe"] | None = None
+    expect_error: ErrorName | None = None
+
+
+class UnregisterStep(BrokerStep):
+    expect_error: ErrorName | None = None
+
+
 class DeleteTopicStep(Strict):
     name: str
 
@@ -196,8 +238,20 @@ class AddPartitionsStep(Strict):
     assignments: list[Assignment] = Field(min_length=1)
 
 
+class RemovePartitionsStep(Strict):
+    """The last partitions of a topic."""
+
+    name: str
+    partitions: list[Index] = Field(min_length=1)
+
+
+_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", "metrics"}
+
+
 class Expectation(Strict):
-    """What must hold. Sets compare as sets; only what is named is looked at."""
+    """What must hold. Sets compare as sets; only what is named is looked at. `metrics` are the active controller's, and
+    with a topic those of its partition too; they go with any subject, or alone.
+    """
 
     topic: str | None = None
     partition: Index = 0
@@ -219,18 +273,24 @@ class Expectation(Strict):
     state: Literal["fenced", "unfenced", "shutdown"] | None = None
     controller: int | None = None
     role: Literal["leader", "follower", "observer"] | None = None
+    metrics: Metrics | None = None
 
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
         subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
-        if len(subjects) != 1:
-            raise ValueError("allowed: exactly one of topic, broker, controller")
-        named = set(self.model_fields_set) - {"topic", "partition", "broker", "controller", "within"}
+        named = set(self.model_fields_set) - {"topic", "partition", "broker", "controller", "within", "metrics"}
+        if len(subjects) > 1 or (not subjects and (named or not self.metrics)):
+            raise ValueError("allowed: exactly one of topic, broker, controller; metrics with it or alone")
+        for metric in self.metrics or ():
+            if metric in PARTITION_METRICS and self.topic is None:
+                raise ValueError(f"allowed: {metric} with topic and partition")
+        if not subjects:
+            return self
         fitting = {"broker": {"state"}, "controller": {"role"}}.get(
-            subjects[0], set(Expectation.model_fields) - {"topic", "partition", "broker", "controller", "state", "role"}
+            subjects[0], set(Expectation.model_fields) - _NOT_OF_A_TOPIC
         )
-        if not named or named - fitting:
-            raise ValueError(f"allowed: with {subjects[0]} one or more of {', '.join(sorted(fitting))}")
+        if named - fitting or not (named or self.metrics):
+            raise ValueError(f"allowed: with {subjects[0]} one or more of {', '.join(sorted(fitting))}; and metrics")
         return self
 
 
@@ -257,9 +317,12 @@ STEPS: dict[str, type[Strict]] = {
     "elect": ElectStep,
     "reassign": ReassignStep,
     "configure": ConfigureStep,
+    "update_feature": UpdateFeatureStep,
+    "unregister": UnregisterStep,
     "create_topic": TopicModel,
     "delete_topic": DeleteTopicStep,
     "add_partitions": AddPartitionsStep,
+    "remove_partitions": RemovePartitionsStep,
     "wait": WaitStep,
     "await": AwaitStep,
     "expect": Expectation,
@@ -267,10 +330,11 @@ STEPS: dict[str, type[Strict]] = {
 
 
 class Step(Strict):
-    """One step: its kind and its fields. `fields` None only for `heal: all`."""
+    """One step: its kind, its fields, and how the file writes it. `fields` None only for `heal: all`."""
 
     kind: str
     fields: Any
+    text: str
 
 
 class ScenarioFile(Strict):

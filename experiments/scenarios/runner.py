@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from experiments import requests
 from experiments.engine import Engine, Loss, Violation
 from experiments.scenarios import expectations
 from experiments.scenarios.history import History
@@ -27,24 +28,20 @@ from experiments.scenarios.model import (
     Party,
     ProduceStep,
     ReassignStep,
+    RemovePartitionsStep,
     Scenario,
     Step,
     TopicModel,
+    UnregisterStep,
+    UpdateFeatureStep,
     WaitStep,
 )
+from experiments.story import Chapter
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition, is_broker, is_client
-from protocol.messages.admin import (
-    AdminRequest,
-    AlterConfigsRequest,
-    AlterPartitionReassignmentRequest,
-    ConfigChange,
-    CreatePartitionsRequest,
-    CreateTopicRequest,
-    DeleteTopicRequest,
-    ElectionType,
-    ElectLeadersRequest,
-)
+from protocol.messages.admin import AdminRequest
+from protocol.messages.cluster import UpgradeType
+from protocol.messages.partitions import ElectionType
 
 START_WITHIN_MS = 60_000
 SHUTDOWN_WITHIN_MS = 360_000
@@ -88,6 +85,7 @@ class Runner:
     scenario: Scenario
     engine: Engine
     history: History = field(init=False)
+    chapters: list[Chapter] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.history = History(self.engine)
@@ -100,6 +98,7 @@ class Runner:
         except StepFailedError as error:
             steps.append(StepResult(-1, "set-up", False, str(error)))
         for index, step in enumerate(self.scenario.steps if not steps else ()):
+            self.chapters.append(Chapter(step.text, len(self.engine.traces())))
             try:
                 detail = self._carry_out(step) or ""
                 steps.append(StepResult(index, step.kind, True, detail))
@@ -234,14 +233,7 @@ class Runner:
             raise StepFailedError(f"found {outcome.error.name}{text}; expected {expected.name}")
 
     def _create_topic(self, fields: TopicModel) -> None:
-        self._administer(
-            CreateTopicRequest(
-                correlation_id=0,
-                name=fields.name,
-                assignments=tuple(tuple(replicas) for replicas in fields.assignments),
-                configs=_changes(fields.config),
-            )
-        )
+        self._administer(requests.create_topic(fields.name, fields.assignments, fields.config))
         self._await_topic(fields.name)
 
     def _await_topic(self, name: str) -> None:
@@ -260,34 +252,49 @@ class Runner:
         self.engine.run_until(everywhere, START_WITHIN_MS)
 
     def _delete_topic(self, fields: DeleteTopicStep) -> None:
-        self._administer(DeleteTopicRequest(correlation_id=0, name=fields.name))
+        self._administer(requests.delete_topic(fields.name))
         self.history.forget_topic(fields.name)
 
     def _add_partitions(self, fields: AddPartitionsStep) -> None:
-        assignments = tuple(tuple(replicas) for replicas in fields.assignments)
-        self._administer(CreatePartitionsRequest(correlation_id=0, name=fields.name, assignments=assignments))
+        view = self.engine.view()
+        present = 0 if view is None else sum(partition.topic == fields.name for partition in view.partitions)
+        self._administer(requests.add_partitions(fields.name, present, fields.assignments))
         self._await_topic(fields.name)
 
+    def _remove_partitions(self, fields: RemovePartitionsStep) -> None:
+        """Partitions of these names that come later are others, so the step ends when the live replicas are gone."""
+        removed = [TopicPartition(fields.name, index) for index in fields.partitions]
+        view = self.engine.view()
+        held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
+        self._administer(requests.remove_partitions(fields.name, fields.partitions))
+        self.history.forget(removed)
+
+        def nowhere() -> bool:
+            return all(
+                self.engine.replica(broker, partition) is None
+                for broker, partition in held
+                if self.engine.is_running(broker)
+            )
+
+        self.engine.run_until(nowhere, START_WITHIN_MS)
+
     def _configure(self, fields: ConfigureStep) -> None:
-        self._administer(AlterConfigsRequest(correlation_id=0, topic=fields.topic, configs=_changes(fields.config)))
+        self._administer(requests.alter_config(fields.topic, fields.config))
+
+    def _update_feature(self, fields: UpdateFeatureStep) -> None:
+        kind = UpgradeType.UPGRADE if fields.downgrade is None else UpgradeType[f"{fields.downgrade.upper()}_DOWNGRADE"]
+        self._administer(requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
+
+    def _unregister(self, fields: UnregisterStep) -> None:
+        self._administer(requests.unregister_broker(fields.broker), fields.expect_error)
 
     def _elect(self, fields: ElectStep) -> None:
-        request = ElectLeadersRequest(
-            correlation_id=0,
-            topic=fields.topic,
-            partition=fields.partition,
-            election_type=ElectionType[fields.type.upper()],
-        )
+        kind = ElectionType[fields.type.upper()]
+        request = requests.elect_leader(fields.topic, fields.partition, kind, fields.desired_leader)
         self._administer(request, fields.expect_error)
 
     def _reassign(self, fields: ReassignStep) -> None:
-        request = AlterPartitionReassignmentRequest(
-            correlation_id=0,
-            topic=fields.topic,
-            partition=fields.partition,
-            replicas=None if fields.replicas is None else tuple(fields.replicas),
-        )
-        self._administer(request, fields.expect_error)
+        self._administer(requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
 
     # -- time and expectations -----------------------------------------------------------------------------------------
 
@@ -309,8 +316,3 @@ class Runner:
 
     def _mismatch(self, fields: Expectation) -> str:
         return expectations.mismatch(fields, self.engine, self.history)
-
-
-def _changes(config: dict[str, Any]) -> tuple[ConfigChange, ...]:
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
-    return tuple(ConfigChange(name=name, value=value) for name, value in texts.items())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from pkgutil import resolve_name
 from random import Random
 from zlib import crc32
 
@@ -19,6 +20,8 @@ from experiments.engine import ClusterSpec, Loss, TraceEvent
 from experiments.sim.disk import SimStorage
 from experiments.sim.network import Network, NetworkModel
 from experiments.sim.timers import Key, Timers
+from protocol.broker.recovery import hook_named
+from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import DRIVER, NodeId, TimeMs, is_broker, is_client
@@ -36,7 +39,7 @@ Observer = Callable[[TimeMs, NodeId, Trace], None]
 
 class SimCluster:
     """A simulated cluster. `on_event` is called after every event with (time, node) once its effects are carried
-    out.
+    out. ConfigError where the config names a data-loss hook that does not exist.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class SimCluster:
         self.traces: list[TraceEvent] = []
         self.trace_observers: list[Observer] = []
         self.on_event: Callable[[TimeMs, NodeId], None] | None = None
+        self._data_loss_hook = hook_named(str(spec.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         self._paranoid = paranoid
         self._keep_traces = keep_traces
         self._instant_detection = instant_detection
@@ -209,7 +213,8 @@ class SimCluster:
         spec, storage = self.spec, self.disks[node]
         rng = Random(f"{spec.seed}/node/{node}/{self._lives[node]}")
         if is_broker(node):
-            return BrokerNode(node, spec.controller_ids, spec.config, storage, rng)
+            hook = self._data_loss_hook
+            return BrokerNode(node, spec.controller_ids, spec.config, storage, rng, data_loss_hook=hook)
         if is_client(node):
             return ClientNode(node, spec.broker_ids, spec.controller_ids, spec.config)
         return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from experiments.check.suite import InvariantSuite
 from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent, Violation
 from experiments.sim.cluster import SimCluster
 from experiments.sim.network import NetworkModel
-from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import FIRST_CLIENT, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command, ShutdownCommand
+from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 
@@ -32,6 +33,7 @@ class SimEngine(Engine):
         self.spec = spec
         self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
         self.suite = InvariantSuite(self.cluster)
+        self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
 
     def now_ms(self) -> TimeMs:
         return self.cluster.now_ms
@@ -89,13 +91,26 @@ class SimEngine(Engine):
         for controller in self.spec.controller_ids:
             node = self.cluster.nodes.get(controller)
             if isinstance(node, ControllerNode):
-                image = node.state.image
-                partitions = {
-                    TopicPartition(image.topics[key.topic_id].name, key.partition): state
-                    for key, state in image.partitions()
-                }
-                return ClusterView(partitions, dict(image.brokers))
+                return self._view_of(node)
         return None
+
+    def _view_of(self, node: ControllerNode) -> ClusterView:
+        """Made anew only when the controller has replayed more: conditions ask for it after every event."""
+        image = node.state.image
+        if self._view is None or self._view[:2] != (node, image.next_offset):
+            partitions = {
+                TopicPartition(image.topics[key.topic_id].name, key.partition): state
+                for key, state in image.partitions()
+            }
+            self._view = (node, image.next_offset, ClusterView(partitions, dict(image.brokers)))
+        return self._view[2]
+
+    def metrics(self) -> Mapping[str, int]:
+        for controller in self.spec.controller_ids:
+            node = self.cluster.nodes.get(controller)
+            if isinstance(node, ControllerNode):
+                return node.metrics()
+        return {}
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         node = self.cluster.nodes.get(broker)
@@ -122,6 +137,13 @@ class SimEngine(Engine):
         node = self.cluster.nodes[broker]
         assert isinstance(node, BrokerNode), f"node {broker} is no broker"
         return node
+
+    def metadata_log(self) -> Sequence[MetadataRecord]:
+        for controller in self.spec.controller_ids:
+            node = self.cluster.nodes.get(controller)
+            if isinstance(node, ControllerNode):
+                return node.records
+        return ()
 
     def traces(self) -> Sequence[TraceEvent]:
         return self.cluster.traces

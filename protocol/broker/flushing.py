@@ -26,12 +26,22 @@ class Flusher:
         self._context = context
         self._flush_due: set[TopicIdPartition] = set()
         self._checkpoint_due = False
+        self._forgotten = False
         data = context.storage.read_file(CHECKPOINT_FILE)
         self._checkpoint: dict[str, Offset] = {} if data is None else json.loads(data)
 
     def checkpointed_high_watermark(self, key: TopicIdPartition) -> Offset:
         """What the checkpoint file says, 0 where it says nothing."""
         return self._checkpoint.get(log_name(key), 0)
+
+    def forget(self, key: TopicIdPartition) -> None:
+        """What the checkpoint says of this partition is about a log that is gone; see `write_forgotten`."""
+        self._forgotten = self._checkpoint.pop(log_name(key), None) is not None or self._forgotten
+
+    def write_forgotten(self) -> None:
+        """Makes it durable that something was forgotten; call before the new log gets records."""
+        if self._forgotten:
+            self.write_checkpoint()
 
     def appended(self, replica: Replica, now_ms: TimeMs) -> None:
         """Call after every append: flushes now, or sets a timer, as the topic's configs say."""
@@ -63,7 +73,7 @@ class Flusher:
 
     def write_checkpoint(self) -> None:
         """Writes the high watermarks of open replicas; logs that are not open yet keep what was known of them."""
-        self._checkpoint_due = False
+        self._checkpoint_due, self._forgotten = False, False
         present = set(self._context.storage.log_names())
         self._checkpoint = {name: offset for name, offset in self._checkpoint.items() if name in present} | {
             log_name(key): replica.log.high_watermark for key, replica in sorted(self._context.replicas.items())

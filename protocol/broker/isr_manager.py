@@ -48,7 +48,7 @@ class IsrManager:
             leader_epoch=leadership.leader_epoch,
             partition_epoch=leadership.partition_epoch,
             new_isr=tuple(BrokerState(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr),
-            leader_recovery_state=int(LeaderRecoveryState.RECOVERED),
+            leader_recovery_state=int(leadership.proposed_recovery_state),
         )
         self._context.out.trace("isr_proposed", replica.name, isr=isr, committed=leadership.isr)
 

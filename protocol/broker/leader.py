@@ -7,12 +7,15 @@ moves. Parked means caught up. Two timers watch a follower: `silent/N` fires whe
 
 from __future__ import annotations
 
+from typing import Any
+
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, PendingProduce, Replica
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.flushing import Flusher
 from protocol.broker.isr_manager import IsrManager, apply_result
 from protocol.broker.leadership import FollowerProgress, Leadership
+from protocol.broker.recovery import LeaderRecovery
 from protocol.config import (
     MIN_INSYNC_REPLICAS,
     REPLICA_FETCH_MAX_BYTES,
@@ -34,7 +37,6 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.metadata.partition import LeaderRecoveryState
 
 SILENT_PREFIX = "silent/"
 LAG_PREFIX = "lag/"
@@ -46,10 +48,13 @@ ACKS_ALL = -1
 class LeaderSide:
     """Everything that a broker does for the partitions that it leads."""
 
-    def __init__(self, context: BrokerContext, flusher: Flusher, isr_manager: IsrManager) -> None:
+    def __init__(
+        self, context: BrokerContext, flusher: Flusher, isr_manager: IsrManager, recovery: LeaderRecovery
+    ) -> None:
         self._context = context
         self._flusher = flusher
         self._isr = isr_manager
+        self._recovery = recovery
         self._lag_ms = context.config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self._max_bytes = context.config.int_value(REPLICA_FETCH_MAX_BYTES)
         self._lag_armed: set[BrokerId] = set()
@@ -64,7 +69,7 @@ class LeaderSide:
         for broker in leadership.isr:
             if broker != self._context.me:
                 self._arm_lag(broker, now_ms + self._lag_ms)
-        self._propose_recovered(replica)
+        self._recovery.lead(replica, leadership, now_ms)
         self.advance(replica, now_ms)
 
     def resign(self, replica: Replica) -> None:
@@ -76,6 +81,7 @@ class LeaderSide:
         for pending in replica.pending:
             self._answer_produce(pending, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica.pending.clear()
+        self._recovery.resign(replica)
         replica.leadership = None
 
     def advance(self, replica: Replica, now_ms: TimeMs) -> None:
@@ -88,7 +94,7 @@ class LeaderSide:
             self._context.me,
             log.end_offset,
             self._min_isr(replica),
-            self._context.config.features.high_watermark_needs_min_isr,
+            self._context.image.features.high_watermark_needs_min_isr,
         )
         if not log.advance_high_watermark(target):
             return
@@ -110,13 +116,10 @@ class LeaderSide:
     # -- produce -------------------------------------------------------------------------------------------------------
 
     def produce(self, client: NodeId, request: ProduceRequest, now_ms: TimeMs) -> None:
-        """Appends a batch and answers as `acks` asks (E5, E6)."""
+        """Appends a batch and answers as `acks` asks (E5, E6). The request has been admitted (`admission.py`)."""
         replica = self._context.replica_named(request.topic, request.partition)
         error = ErrorCode.NONE
-        if replica is None:
-            known = request.topic in self._context.image.topic_ids
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif replica.leadership is None:
+        if replica is None or replica.leadership is None:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif request.acks == ACKS_ALL and len(replica.leadership.isr) < self._min_isr(replica):
             error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -174,7 +177,8 @@ class LeaderSide:
 
     def consume(self, client: NodeId, request: ConsumeRequest) -> None:
         """A consumer's read: between high watermark and log end there is nothing to see and no error; behind the log
-        end it is out of range (A31, E7).
+        end it is out of range (A31, E7). An answer is never larger than a replica's fetch may be. The request has been
+        admitted (`admission.py`).
         """
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
@@ -185,7 +189,7 @@ class LeaderSide:
             limit = replica.log.high_watermark
             batches: tuple[RecordBatch, ...] = ()
             if request.fetch_offset < limit:
-                stored = replica.log.storage.read(request.fetch_offset, request.max_bytes)
+                stored = replica.log.storage.read(request.fetch_offset, min(request.max_bytes, self._max_bytes))
                 batches = tuple(batch for batch in stored if batch.next_offset <= limit)
             response = ConsumeResponse(correlation_id=request.correlation_id, high_watermark=limit, batches=batches)
         self._context.out.send(client, response)
@@ -225,7 +229,7 @@ class LeaderSide:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if replica.leadership is None or follower not in replica.leadership.followers:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.NONE
+        return ErrorCode.NONE if wish.fetch_offset >= 0 else ErrorCode.OFFSET_OUT_OF_RANGE
 
     def _take_wish(
         self, replica: Replica, follower: BrokerId, broker_epoch: Epoch, wish: FetchPartition, now_ms: TimeMs
@@ -268,7 +272,7 @@ class LeaderSide:
         progress.wish = None
         self._answer(broker, wish, result)
 
-    def _echo(self, wish: FetchPartition) -> dict[str, object]:
+    def _echo(self, wish: FetchPartition) -> dict[str, Any]:
         return {
             "topic_id": wish.topic_id,
             "partition_id": wish.partition_id,
@@ -308,13 +312,8 @@ class LeaderSide:
             "isr_committed", replica.name, isr=leadership.isr, partition_epoch=leadership.partition_epoch
         )
         self.advance(replica, now_ms)
-        self._propose_recovered(replica)
+        self._recovery.propose(replica, leadership)
         self._propose_joins(replica)
-
-    def _propose_recovered(self, replica: Replica) -> None:
-        leadership = self._leadership(replica)
-        if leadership.recovery_state is LeaderRecoveryState.RECOVERING:
-            self._isr.propose(replica, leadership.isr)
 
     def _propose_joins(self, replica: Replica) -> None:
         """Followers need not fetch again to be let in: a parked fetch is as good as a new one."""
@@ -329,7 +328,7 @@ class LeaderSide:
         """A proposal was withdrawn a moment ago; what stood in its way may have passed without a sign."""
         for replica in self._context.replicas.values():
             if replica.leadership is not None:
-                self._propose_recovered(replica)
+                self._recovery.propose(replica, replica.leadership)
                 self._propose_joins(replica)
 
     def fire_silent(self, name: str, now_ms: TimeMs) -> None:

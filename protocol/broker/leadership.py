@@ -40,7 +40,9 @@ class FollowerProgress:
 
 @dataclass(slots=True)
 class Leadership:
-    """A leader's state of one partition. `epoch_start_offset` is its log end when it became leader of this epoch."""
+    """A leader's state of one partition. `epoch_start_offset` is its log end when it became leader of this epoch;
+    `data_loss_handled` says that its routine for an unclean election is over.
+    """
 
     leader_epoch: Epoch
     partition_epoch: Epoch
@@ -48,6 +50,7 @@ class Leadership:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     recovery_state: LeaderRecoveryState
+    data_loss_handled: bool = False
     proposed_isr: tuple[BrokerId, ...] | None = None
     followers: dict[BrokerId, FollowerProgress] = field(default_factory=dict)
 
@@ -57,6 +60,11 @@ class Leadership:
         if self.proposed_isr is None:
             return self.isr
         return (*self.isr, *(broker for broker in self.proposed_isr if broker not in self.isr))
+
+    @property
+    def proposed_recovery_state(self) -> LeaderRecoveryState:
+        """What proposals say: the state as it is, until the leader may clear it (C6, C8)."""
+        return LeaderRecoveryState.RECOVERED if self.data_loss_handled else self.recovery_state
 
 
 def begin(state: PartitionState, me: BrokerId, log_end: Offset, now_ms: TimeMs) -> Leadership:

@@ -33,6 +33,8 @@ class ReplicaManager:
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._remove(TopicIdPartition(topic_id, index))
+        for key in delta.removed_partitions:
+            self._remove(key)
         for key in delta.partitions:
             state = self._context.image.partition(key)
             if state is None:
@@ -41,11 +43,12 @@ class ReplicaManager:
                 self._apply_partition(key, state, now_ms)
             else:
                 self._remove(key)
-        if delta.configs or delta.brokers:
+        self._flusher.write_forgotten()
+        if delta.configs or delta.brokers or delta.features:
             self._reconsider(now_ms)
 
     def _apply_partition(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
-        replica = self._context.replicas.get(key) or self._open(key)
+        replica = self._context.replicas.get(key) or self._open(key, state)
         leads = state.leader == self._context.me
         if state.leader_epoch > replica.leader_epoch or (replica.leadership is not None) != leads:
             self._end_role(replica)
@@ -79,17 +82,30 @@ class ReplicaManager:
             self._fetcher.unfollow(replica)
 
     def _reconsider(self, now_ms: TimeMs) -> None:
-        """Broker states or configs changed: followers may have become eligible, min ISR may have fallen (B6, E11)."""
+        """Broker states, configs or feature levels changed: followers may have become eligible, min ISR may have fallen
+        (B6, E11)."""
         for replica in self._context.replicas.values():
             if replica.leadership is not None:
                 self._leader.isr_committed(replica, now_ms)
 
-    def _open(self, key: TopicIdPartition) -> Replica:
-        name = TopicPartition(self._context.image.topics[key.topic_id].name, key.partition)
-        log = ReplicaLog(self._context.storage.open_log(log_name(key)), self._flusher.checkpointed_high_watermark(key))
-        replica = Replica(key, name, log)
+    def _open(self, key: TopicIdPartition, state: PartitionState) -> Replica:
+        """Opens the partition's log. One that belongs to a partition which was removed, and came again under its index,
+        is deleted first; and of a log that begins anew the checkpoint knows nothing: its high watermark is that of
+        other records.
+        """
+        log = self._open_log(key)
+        if log.end_offset and log.latest_epoch < state.first_leader_epoch:
+            self._context.storage.delete_log(log_name(key))
+            log = self._open_log(key)
+        if not log.end_offset:
+            self._flusher.forget(key)
+        replica = Replica(key, TopicPartition(self._context.image.topics[key.topic_id].name, key.partition), log)
         self._context.replicas[key] = replica
         return replica
+
+    def _open_log(self, key: TopicIdPartition) -> ReplicaLog:
+        storage = self._context.storage.open_log(log_name(key))
+        return ReplicaLog(storage, self._flusher.checkpointed_high_watermark(key))
 
     def _remove(self, key: TopicIdPartition) -> None:
         replica = self._context.replicas.get(key)

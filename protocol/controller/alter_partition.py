@@ -1,7 +1,11 @@
 """AlterPartition: which proposals of a leader the controller takes (KIP-497, KIP-704, KIP-903).
 
 `validate` is the list of reasons to refuse, in the order in which they are checked (B18-B23, C11); `propose` turns an
-accepted proposal into the record that it makes.
+accepted proposal into the record that it makes. `decide` does this for a whole request, whose records are one batch
+(B15), and `result` says afterwards what has become of each proposal.
+
+A departure from Kafka: where one request proposes for the same partition twice, Kafka takes both on the state before
+it; here the second is late as soon as the first has changed anything.
 """
 
 from __future__ import annotations
@@ -9,9 +13,52 @@ from __future__ import annotations
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, BrokerId, TopicIdPartition
-from protocol.messages.control import PartitionIsrProposal
+from protocol.messages.control import AlterPartitionRequest, PartitionIsrProposal, PartitionIsrResult
 from protocol.messages.records import PartitionChangeRecord
+from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+
+
+def decide(
+    state: ControllerState, request: AlterPartitionRequest
+) -> tuple[list[ErrorCode], list[PartitionChangeRecord]]:
+    """For each proposal NONE or its error, and the records of those that change something. The broker epoch of the
+    request has been checked.
+    """
+    errors: list[ErrorCode] = []
+    records: dict[TopicIdPartition, PartitionChangeRecord] = {}
+    for proposal in request.partitions:
+        key = TopicIdPartition(proposal.topic_id, proposal.partition_id)
+        error = validate(state, request.broker_id, proposal)
+        if error is ErrorCode.NONE and key in records:
+            error = ErrorCode.INVALID_UPDATE_VERSION
+        record = propose(state, proposal) if error is ErrorCode.NONE else None
+        if record is not None:
+            records[key] = record
+        errors.append(error)
+    return errors, list(records.values())
+
+
+def result(
+    image: MetadataImage, leader: BrokerId, proposal: PartitionIsrProposal, error: ErrorCode
+) -> PartitionIsrResult:
+    """The answer to a proposal after its records have been replayed. An accepted one may have completed a reassignment
+    and with it have given the partition another leader, which is then all that the old one is told.
+    """
+    state = image.partition(TopicIdPartition(proposal.topic_id, proposal.partition_id))
+    if error is ErrorCode.NONE and state is not None and state.leader == leader:
+        return PartitionIsrResult(
+            topic_id=proposal.topic_id,
+            partition_id=proposal.partition_id,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            leader_recovery_state=int(state.leader_recovery_state),
+            partition_epoch=state.partition_epoch,
+            metadata_offset=image.next_offset,
+        )
+    error = ErrorCode.NEW_LEADER_ELECTED if error is ErrorCode.NONE else error
+    return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
 
 
 def validate(state: ControllerState, leader: BrokerId, proposal: PartitionIsrProposal) -> ErrorCode:
@@ -38,6 +85,8 @@ def _validate_isr(
 ) -> ErrorCode:
     isr = [member.broker_id for member in proposal.new_isr]
     if len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas) or leader not in isr:
+        return ErrorCode.INVALID_REQUEST
+    if proposal.leader_recovery_state not in list(LeaderRecoveryState):
         return ErrorCode.INVALID_REQUEST
     if proposal.leader_recovery_state == LeaderRecoveryState.RECOVERING and (
         partition.leader_recovery_state is LeaderRecoveryState.RECOVERED or len(isr) > 1

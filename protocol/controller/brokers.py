@@ -42,10 +42,20 @@ def _leader_and_isr_updates(
     return records
 
 
+def leave_in_sync_replicas(state: ControllerState, broker: BrokerId) -> list[MetadataRecord]:
+    """The broker is taken out of every ISR, and its partitions get other leaders."""
+    return _leader_and_isr_updates(state, state.partitions_in_sync_with(broker), remove=broker)
+
+
+def leave_for_unclean_shutdown(state: ControllerState, broker: BrokerId) -> list[MetadataRecord]:
+    """The broker is taken out of every ISR and ELR: nobody vouches for what it holds (E20)."""
+    return _leader_and_isr_updates(state, state.partitions_with(broker), unclean=broker)
+
+
 def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
     """The broker is taken out of every ISR, its partitions get other leaders, and it is fenced."""
     return [
-        *_leader_and_isr_updates(state, state.partitions_in_sync_with(broker), remove=broker),
+        *leave_in_sync_replicas(state, broker),
         BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, fenced=True),
     ]
 
@@ -62,7 +72,7 @@ def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: E
     """Leaderships move away while the broker still serves."""
     return [
         BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, in_controlled_shutdown=True),
-        *_leader_and_isr_updates(state, state.partitions_in_sync_with(broker), remove=broker),
+        *leave_in_sync_replicas(state, broker),
     ]
 
 
@@ -72,12 +82,13 @@ def register(
     """A new incarnation. Its epoch is the offset that its registration record will have.
 
     If it does not bring the epoch that the controller knows, its last shutdown was unclean and it leaves every ISR
-    and ELR (E20, E21); without ELR the generations before KIP-966 leave the ISR alone.
+    and ELR (E20, E21), and so it does if the controller knows none; below the metadata version that brings ELR the ISR
+    is left alone, and nothing is in an ELR (K7, N36).
     """
     records: list[MetadataRecord] = []
     known = state.image.brokers.get(broker)
-    if known is not None and known.broker_epoch != previous_epoch and state.config.features.elr:
-        records = _leader_and_isr_updates(state, state.partitions_with(broker), unclean=broker)
+    if (known is None or known.broker_epoch != previous_epoch) and state.image.features.elr:
+        records = leave_for_unclean_shutdown(state, broker)
     registration = RegisterBrokerRecord(
         broker_id=broker,
         broker_epoch=state.image.next_offset + len(records),

@@ -6,6 +6,8 @@ without walking all partitions. The indexes follow the image with every replay.
 
 from __future__ import annotations
 
+from random import Random
+
 from protocol.config import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
@@ -19,10 +21,11 @@ from protocol.metadata.partition import PartitionState
 
 
 class ControllerState:
-    """Image and indexes of one controller; changed only by `replay`."""
+    """Image and indexes of one controller; changed only by `replay`. `rng` is for placing replicas."""
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, rng: Random) -> None:
         self.config = config
+        self.rng = rng
         self.image = MetadataImage(config)
         self._members: dict[BrokerId, set[TopicIdPartition]] = {}
         self._led: dict[BrokerId, set[TopicIdPartition]] = {}
@@ -34,22 +37,21 @@ class ControllerState:
         delta = self.image.take_delta()
         for key in delta.partitions:
             self._index(key, self.image.partition(key))
+        for key in delta.removed_partitions:
+            self._index(key, None)
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._index(TopicIdPartition(topic_id, index), None)
         return delta
 
     def _index(self, key: TopicIdPartition, state: PartitionState | None) -> None:
-        old = self._indexed.pop(key, None)
-        if old is not None:
-            self._led[old.leader].discard(key)
-            for broker in (*old.isr, *old.elr):
-                self._members[broker].discard(key)
+        old = self._indexed.get(key)
+        _move(self._members, key, _members(old), _members(state))
+        _move(self._led, key, _leader(old), _leader(state))
         if state is not None:
             self._indexed[key] = state
-            self._led.setdefault(state.leader, set()).add(key)
-            for broker in (*state.isr, *state.elr):
-                self._members.setdefault(broker, set()).add(key)
+        elif old is not None:
+            del self._indexed[key]
 
     def partitions_with(self, broker: BrokerId) -> list[TopicIdPartition]:
         """Partitions that have the broker in their ISR or ELR, in order."""
@@ -72,11 +74,11 @@ class ControllerState:
     def request(
         self, key: TopicIdPartition, state: PartitionState, election: Election | None = None, **wishes: object
     ) -> ChangeRequest:
-        """A change request under this cluster's features; `election` defaults to what the topic's configs allow.
+        """A change request under the feature levels in force; `election` defaults to what the topic's configs allow.
 
         `wishes` are fields of `ChangeRequest`; `is_acceptable_leader` defaults to "is active".
         """
-        features = self.config.features
+        features = self.image.features
         if election is None:
             unclean = bool(self.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
             election = Election.UNCLEAN if unclean else Election.ONLINE
@@ -96,3 +98,28 @@ class ControllerState:
         """Decides a change of a partition that exists."""
         state = self._indexed[key]
         return decide(key.topic_id, key.partition, state, self.request(key, state, election, **wishes))
+
+
+def _members(state: PartitionState | None) -> tuple[BrokerId, ...]:
+    return () if state is None else state.isr + state.elr
+
+
+def _leader(state: PartitionState | None) -> tuple[BrokerId, ...]:
+    return () if state is None else (state.leader,)
+
+
+def _move(
+    index: dict[BrokerId, set[TopicIdPartition]],
+    key: TopicIdPartition,
+    before: tuple[BrokerId, ...],
+    after: tuple[BrokerId, ...],
+) -> None:
+    """Takes the partition out of the brokers' sets that it leaves and adds it to those that it joins."""
+    if before == after:
+        return
+    for broker in before:
+        if broker not in after:
+            index[broker].discard(key)
+    for broker in after:
+        if broker not in before:
+            index.setdefault(broker, set()).add(key)

@@ -2,11 +2,11 @@
 
 `decide` reads as the rules in order; each rule is a function below it:
 
-1. a reassignment whose replicas are all in sync is completed;
+1. a reassignment whose new replicas are in sync is completed;
 2. ELR and last known ELR follow the ISR: whoever leaves an ISR below min ISR stays eligible to lead, unless it came
    back from an unclean shutdown, in which case it is remembered in the last known ELR (requirements E13-E15, E20,
    E23);
-3. a leader is elected (`partition_election.py`);
+3. a leader is elected, or a user's choice is obeyed (`partition_election.py`);
 4. an elected leader takes its seat: out of the ELR it becomes the whole ISR (E30), elected uncleanly it does so at
    the price of everything that the ELR stood for, and the partition is RECOVERING (KIP-704);
 5. the leader epoch rises when the leader changes or the assignment loses a replica. A smaller ISR or ELR alone does
@@ -27,8 +27,9 @@ request:
   empties the ELR in the same record (E14, M7); ELR and last known ELR hold replicas of the new assignment only (E34);
   after an unclean election the last known ELR keeps all but the new leader until min ISR is reached (E23, N28).
 
-A completed reassignment has its whole final assignment in sync, so that E32 (the min ISR that is effective for it is
-reached, adding replicas are in sync) holds in every generation.
+When a reassignment completes is told apart in the same way. In `kip-966` all adding replicas are in sync and so many
+of the final assignment as its min ISR asks for (E32, M75, N31): a replica that was there before and is down does not
+hold the move up. The others follow Kafka's code, which waits for the whole final assignment.
 
 The caller says who may lead. A broker that it takes out of the ISR because it failed, shut down or came back unclean
 must not be acceptable in the same request: the decision does not look for the reason of a removal.
@@ -40,7 +41,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from protocol.controller.partition_election import Candidates, Elected, Election, elect
+from protocol.controller.partition_election import Candidates, Elected, Election, designate, elect
 from protocol.ids import NO_LEADER, BrokerId
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
@@ -56,6 +57,7 @@ class ChangeRequest:
 
     `min_isr` is the effective min ISR of the present replicas (E8). `None` in a target leaves that part as it is;
     target replicas are never empty. `unclean_shutdown_replicas` registered after an unclean shutdown (E20).
+    `designated_leader`, if not -1, is the one whom a partition without a leader gets instead of an election (F22, F23).
     Raises ValueError if `track_last_known_leader` comes with `use_last_known_leader` or without `elr_enabled`.
     """
 
@@ -65,6 +67,7 @@ class ChangeRequest:
     use_last_known_leader: bool = False
     track_last_known_leader: bool = False
     election: Election = Election.ONLINE
+    designated_leader: BrokerId = NO_LEADER
     target_isr: Brokers | None = None
     target_replicas: Brokers | None = None
     target_adding: Brokers | None = None
@@ -97,7 +100,7 @@ def decide(
     topic_id: str, partition_id: int, state: PartitionState, request: ChangeRequest
 ) -> PartitionChangeRecord | None:
     """The record that fulfils the request as far as the rules let it, or None if nothing changes."""
-    target = _complete_reassignment(_target_assignment(state, request))
+    target = _complete_reassignment(request, _target_assignment(state, request))
     eligible = _follow_isr(state, request, target)
     elected = _elect(state, request, target, eligible.elr)
     leader_changes = elected.leader != state.leader
@@ -106,7 +109,7 @@ def decide(
     isr = target.isr
     if leader_changes and (unclean or elected.leader in eligible.elr):
         isr = (elected.leader,)
-    eligible = _after_election(request, eligible, isr, elected.leader, unclean)
+    eligible = _after_election(request, eligible, target, isr, unclean)
 
     changes: dict[str, Any] = {}
     if leader_changes or _loses_replica(state.replicas, target.replicas):
@@ -140,14 +143,21 @@ def _target_assignment(state: PartitionState, request: ChangeRequest) -> _Assign
     )
 
 
-def _complete_reassignment(target: _Assignment) -> _Assignment:
-    """The assignment without its removing replicas, once all others are in sync; as it is until then."""
+def _min_isr(request: ChangeRequest, replicas: Brokers) -> int:
+    """The min ISR that is effective for an assignment; Kafka's code stays with that of the present one."""
+    return min(request.min_isr, len(replicas)) if request.track_last_known_leader else request.min_isr
+
+
+def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assignment:
+    """The assignment without its removing replicas, once the others are far enough; as it is until then."""
     removing = target.removing
     if not removing and not target.adding:
         return target
     isr = tuple(broker for broker in target.isr if broker not in removing)
     replicas = tuple(broker for broker in target.replicas if broker not in removing)
-    if not replicas or not set(isr).issuperset(replicas):
+    awaited = target.adding if request.track_last_known_leader else replicas
+    in_sync = set(isr).issuperset(set(awaited).difference(removing))
+    if not replicas or not in_sync or (request.track_last_known_leader and len(isr) < _min_isr(request, replicas)):
         return target
     return _Assignment(replicas, isr, adding=(), removing=())
 
@@ -157,7 +167,7 @@ def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignme
     if not request.elr_enabled:
         return _Eligible(state.elr, state.last_known_elr)
     isr = target.isr
-    if len(isr) >= request.min_isr:
+    if len(isr) >= _min_isr(request, target.replicas):
         return _Eligible((), ())
     unclean = request.unclean_shutdown_replicas or ()
     eligible = {*state.isr, *state.elr}.difference(isr)
@@ -172,6 +182,8 @@ def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignme
 def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, elr: Brokers) -> Elected:
     last_known = NO_LEADER if target.isr or elr else _last_known_leader(state, request, target.replicas)
     candidates = Candidates(target.replicas, target.isr, elr, state.leader, last_known)
+    if request.designated_leader != NO_LEADER and state.leader == NO_LEADER:
+        return designate(request.designated_leader, candidates, request.is_acceptable_leader)
     return elect(request.election, candidates, request.is_acceptable_leader)
 
 
@@ -185,20 +197,22 @@ def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: 
 
 
 def _after_election(
-    request: ChangeRequest, eligible: _Eligible, isr: Brokers, leader: BrokerId, unclean: bool
+    request: ChangeRequest, eligible: _Eligible, target: _Assignment, isr: Brokers, unclean: bool
 ) -> _Eligible:
-    """What is left of ELR and last known ELR once the leader has its seat."""
+    """ELR and last known ELR once the leader has its seat and `isr` is the ISR. Members of a target ISR that could not
+    lead hold as much as those of the ELR.
+    """
     if not request.elr_enabled:
         return _Eligible((), ())
-    if request.track_last_known_leader and len(isr) >= request.min_isr:
+    if request.track_last_known_leader and len(isr) >= _min_isr(request, target.replicas):
         return _Eligible((), ())
+    if isr == target.isr:
+        return eligible
+    complete = {*eligible.elr, *target.isr}.difference(isr)
     if not unclean:
-        if leader not in isr or leader not in eligible.elr:
-            return eligible
-        return eligible._replace(elr=tuple(broker for broker in eligible.elr if broker != leader))
+        return eligible._replace(elr=tuple(sorted(complete)))
     if request.track_last_known_leader:
-        known = {*eligible.last_known_elr, *eligible.elr}.difference(isr)
-        return _Eligible((), tuple(sorted(known)))
+        return _Eligible((), tuple(sorted(complete.union(eligible.last_known_elr).difference(isr))))
     return _Eligible((), ())
 
 

@@ -9,6 +9,9 @@ The order of choice (requirements E29, E31, K5; Kafka's partition change code of
 3. in an UNCLEAN election, the first acceptable replica of the assignment. The KIP asks for any (K6); Kafka takes the
    order of the assignment, and so does this module: the same state always elects the same leader.
 
+A designation is no election: a user names the leader of a partition that has none, and answers for what is lost unless
+that replica is in ISR or ELR (F22-F24, C12).
+
 Departure: the last known leader must be acceptable like everyone else. The code of that time elected it dead or alive
 (KAFKA-19522, requirement N33).
 """
@@ -64,3 +67,10 @@ def elect(election: Election, candidates: Candidates, is_acceptable_leader: Call
             if is_acceptable_leader(broker):
                 return Elected(broker, unclean=True)
     return Elected(NO_LEADER, unclean=False)
+
+
+def designate(leader: BrokerId, candidates: Candidates, is_acceptable_leader: Callable[[BrokerId], bool]) -> Elected:
+    """The broker that a user names, if it is an acceptable replica; nobody otherwise."""
+    if leader not in candidates.replicas or not is_acceptable_leader(leader):
+        return Elected(NO_LEADER, unclean=False)
+    return Elected(leader, unclean=leader not in (*candidates.isr, *candidates.elr))

@@ -5,6 +5,18 @@ Importing this package registers all message types, so that `codec.decode` knows
 
 from __future__ import annotations
 
-from protocol.messages import admin, batch, commands, control, data, records
+from protocol.messages import acls, admin, batch, cluster, commands, configs, control, data, partitions, records, topics
 
-__all__ = ["admin", "batch", "commands", "control", "data", "records"]
+__all__ = [
+    "acls",
+    "admin",
+    "batch",
+    "cluster",
+    "commands",
+    "configs",
+    "control",
+    "data",
+    "partitions",
+    "records",
+    "topics",
+]

@@ -1,95 +1,62 @@
-"""Administration: what a client asks the controller to change.
+"""Administration: what a client asks, in general.
 
-Each request is answered when its records are committed. Wrong input is answered with an `ErrorCode` and changes
-nothing.
+Each request has a response type of its own, with one `Result` per thing that was asked for: one that is wrong does
+not keep the others from being done. A response is sent when the records that the request made are committed. Wrong
+input is answered with an `ErrorCode` and changes nothing (requirements G31-G33). The requests themselves: `topics.py`,
+`partitions.py`, `configs.py`, `cluster.py`, `acls.py`.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Sequence
 from typing import ClassVar
 
+from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from protocol.messages.base import Message
-from protocol.messages.control import Request, Response
+from protocol.messages.base import ClientRequest, Error, Int32, Message, Response
 
 
-class AdminRequest(Request):
-    """Base of administration requests; answered with `AdminResponse`."""
+class AdminRequest(ClientRequest):
+    """Base of administration requests. `READ_ONLY` ones are answered by brokers and controllers alike, from the
+    metadata that they have.
+    """
 
     CONTROL: ClassVar[bool] = True
+    READ_ONLY: ClassVar[bool] = False
+
+
+class Result(Message):
+    """What became of one thing that was asked for. `message` says in a few words what was wrong."""
+
+    error: Error = ErrorCode.NONE
+    message: str = ""
 
 
 class AdminResponse(Response):
-    """`message` says in a few words what was wrong, and is empty otherwise."""
+    """`error` and `message` concern the request as a whole; `results` are its parts."""
 
     CONTROL: ClassVar[bool] = True
 
     message: str = ""
 
+    def parts(self) -> Sequence[Result]:
+        """The results of all parts, in the order of the request; response types override it."""
+        return ()
 
-class ConfigChange(Message):
-    """Sets a config, or removes its override (`value` None)."""
-
-    name: str
-    value: str | None
-
-
-class CreateTopicRequest(AdminRequest):
-    """Creates a topic with one replica list per partition; the first replica is the preferred leader (A6)."""
-
-    name: str
-    assignments: tuple[tuple[int, ...], ...]
-    configs: tuple[ConfigChange, ...] = ()
-
-
-class DeleteTopicRequest(AdminRequest):
-    name: str
-
-
-class CreatePartitionsRequest(AdminRequest):
-    """Adds partitions to a topic, one replica list each."""
-
-    name: str
-    assignments: tuple[tuple[int, ...], ...]
-
-
-class AlterConfigsRequest(AdminRequest):
-    """Changes configs of a topic, or the cluster-wide defaults (`topic` None)."""
-
-    topic: str | None
-    configs: tuple[ConfigChange, ...]
-
-
-class ElectionType(Enum):
-    """Wire values as requirements N14 settles them."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
-
-
-class ElectLeadersRequest(AdminRequest):
-    """Elects a leader for one partition (J2, J3)."""
-
-    topic: str
-    partition: int
-    election_type: ElectionType
-
-
-class AlterPartitionReassignmentRequest(AdminRequest):
-    """Moves a partition to `replicas`, or cancels the move that is under way (`replicas` None)."""
-
-    topic: str
-    partition: int
-    replicas: tuple[int, ...] | None
+    def failure(self) -> tuple[ErrorCode, str]:
+        """The first error, of the whole or of a part, with its message; (NONE, "") if all went well."""
+        whole = Result(error=self.error, message=self.message)
+        failed = (item for item in (whole, *self.parts()) if item.error is not ErrorCode.NONE)
+        first = next(failed, whole)
+        return first.error, first.message
 
 
 class PartitionMetadata(Message):
     """A partition as clients need it."""
 
-    partition: int
-    leader: int = NO_LEADER
-    leader_epoch: int = 0
+    partition: Int32
+    leader: Int32 = NO_LEADER
+    leader_epoch: Int32 = 0
 
 
 class TopicMetadata(Message):
@@ -98,7 +65,7 @@ class TopicMetadata(Message):
     partitions: tuple[PartitionMetadata, ...]
 
 
-class MetadataRequest(Request):
+class MetadataRequest(ClientRequest):
     """A client asks a broker who leads what; `topic` names the one that it is interested in."""
 
     topic: str

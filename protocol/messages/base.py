@@ -1,20 +1,32 @@
 """What every message is: a frozen pydantic model with Kafka's field names in snake_case, and nothing unknown in it.
 
-Messages and records are values. They are built once, shared between nodes by reference in the simulator and carried as
-bytes between processes by the codec (`codec.py`), which finds a model's wire name in the registry that is kept here.
+Messages and records are values of exactly the types that they declare: a text is no number, a number no truth, and an
+integer fits the width that Kafka gives it on the wire. They are built once, shared between nodes by reference in the
+simulator and carried as bytes between processes by the codec (`codec.py`), which finds a model's wire name in the
+registry that is kept here.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.errors import ErrorCode
+
+Int8 = Annotated[int, Field(ge=-(2**7), lt=2**7)]
+Int16 = Annotated[int, Field(ge=-(2**15), lt=2**15)]
+Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Error = Annotated[ErrorCode, Field(strict=False)]
+"""An error code, which travels as its number."""
 
 
 class Frozen(BaseModel):
-    """A frozen pydantic value that refuses unknown fields."""
+    """A frozen pydantic value that refuses unknown fields and values of another type."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Message(Frozen):
@@ -22,11 +34,13 @@ class Message(Frozen):
 
     `CONTROL` marks traffic that must not queue behind data (heartbeats, registration, elections). `RENEWAL` marks a
     message that only renews what its receiver already knows, such as a heartbeat of an unfenced broker (see
-    `contract.SetTimer`).
+    `contract.SetTimer`). `SINCE` names the fields that a later version of the message brought, which stand behind all
+    others and have defaults; an older version is written without them and read with their defaults.
     """
 
     CONTROL: ClassVar[bool] = False
     RENEWAL: ClassVar[bool] = False
+    SINCE: ClassVar[Mapping[str, int]] = {}
     REGISTRY: ClassVar[dict[str, type[Message]]] = {}
 
     @classmethod
@@ -35,3 +49,26 @@ class Message(Frozen):
         if cls.__name__ in Message.REGISTRY:
             raise TypeError(f"two message types are called {cls.__name__}")
         Message.REGISTRY[cls.__name__] = cls
+
+
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that has none."""
+
+
+class Request(Message):
+    """A message that is answered by one with the same correlation id."""
+
+    correlation_id: Int32
+
+
+class ClientRequest(Request):
+    """A request that is made in the name of a principal (`User:alice`); whoever hands it on vouches for the name."""
+
+    principal: str = ANONYMOUS
+
+
+class Response(Message):
+    """The answer to a request."""
+
+    correlation_id: Int32
+    error: Error = ErrorCode.NONE

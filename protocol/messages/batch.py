@@ -7,16 +7,16 @@ unchanged.
 
 from __future__ import annotations
 
-from protocol.ids import Epoch, Offset
-from protocol.messages.base import Message
+from protocol.ids import Offset
+from protocol.messages.base import Int32, Int64, Message
 
 
 class RecordBatch(Message):
     """`record_count` records whose encoded form is `payload`."""
 
-    base_offset: Offset = 0
-    leader_epoch: Epoch = 0
-    record_count: int
+    base_offset: Int64 = 0
+    leader_epoch: Int32 = 0
+    record_count: Int32
     payload: bytes
 
     @property

@@ -7,16 +7,15 @@ definitely failed, unknown.
 
 from __future__ import annotations
 
-from protocol.errors import ErrorCode
-from protocol.messages.admin import AdminRequest
-from protocol.messages.base import Message
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.base import Error, Int16, Int32, Int64, Message
 from protocol.messages.batch import RecordBatch
 
 
 class Command(Message):
     """Base of commands; `command_id` is repeated in the outcome."""
 
-    command_id: int
+    command_id: Int64
 
 
 class ShutdownCommand(Message):
@@ -29,22 +28,24 @@ class ProduceCommand(Command):
     """
 
     topic: str
-    partition: int
-    acks: int
-    record_count: int
+    partition: Int32
+    acks: Int16
+    record_count: Int32
     payload: bytes
-    final_errors: tuple[ErrorCode, ...] = ()
+    final_errors: tuple[Error, ...] = ()
 
 
 class ConsumeCommand(Command):
     """Reads a partition from offset 0 to the high watermark that it finds."""
 
     topic: str
-    partition: int
+    partition: Int32
 
 
 class AdminCommand(Command):
-    """Sends an administration request to the active controller."""
+    """Sends an administration request: one that changes something to the active controller, once; one that only asks
+    to any node, until one answers.
+    """
 
     request: AdminRequest
 
@@ -52,20 +53,25 @@ class AdminCommand(Command):
 class ProduceOutcome(Message):
     """`error` NONE: acknowledged. `unknown`: the batch may or may not be in the log."""
 
-    command_id: int
-    error: ErrorCode
-    base_offset: int
+    command_id: Int64
+    error: Error
+    base_offset: Int64
     unknown: bool
 
 
 class ConsumeOutcome(Message):
-    command_id: int
-    error: ErrorCode
+    command_id: Int64
+    error: Error
     batches: tuple[RecordBatch, ...] = ()
-    high_watermark: int = 0
+    high_watermark: Int64 = 0
 
 
 class AdminOutcome(Message):
-    command_id: int
-    error: ErrorCode
+    """`response` is None where no answer came in time; `error` and `message` are then, as always, the first thing that
+    went wrong.
+    """
+
+    command_id: Int64
+    error: Error
     message: str
+    response: AdminResponse | None = None

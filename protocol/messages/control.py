@@ -11,21 +11,8 @@ from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER
-from protocol.messages.base import Message
+from protocol.messages.base import Error, Int8, Int32, Int64, Message, Request, Response
 from protocol.messages.records import MetadataRecord
-
-
-class Request(Message):
-    """A message that is answered by one with the same correlation id."""
-
-    correlation_id: int
-
-
-class Response(Message):
-    """The answer to a request."""
-
-    correlation_id: int
-    error: ErrorCode = ErrorCode.NONE
 
 
 class BrokerRegistrationRequest(Request):
@@ -35,16 +22,16 @@ class BrokerRegistrationRequest(Request):
 
     CONTROL: ClassVar[bool] = True
 
-    broker_id: int
+    broker_id: Int32
     incarnation_id: str
-    previous_broker_epoch: int = NO_EPOCH
+    previous_broker_epoch: Int64 = NO_EPOCH
     rack: str | None = None
 
 
 class BrokerRegistrationResponse(Response):
     CONTROL: ClassVar[bool] = True
 
-    broker_epoch: int = NO_EPOCH
+    broker_epoch: Int64 = NO_EPOCH
 
 
 class BrokerHeartbeatRequest(Request):
@@ -53,9 +40,9 @@ class BrokerHeartbeatRequest(Request):
     CONTROL: ClassVar[bool] = True
     RENEWAL: ClassVar[bool] = True
 
-    broker_id: int
-    broker_epoch: int
-    current_metadata_offset: int
+    broker_id: Int32
+    broker_epoch: Int64
+    current_metadata_offset: Int64
     want_fence: bool = False
     want_shut_down: bool = False
 
@@ -77,13 +64,13 @@ class MetadataFetchRequest(Message):
     CONTROL: ClassVar[bool] = True
     RENEWAL: ClassVar[bool] = True
 
-    broker_id: int
-    fetch_offset: int
+    broker_id: Int32
+    fetch_offset: Int64
 
 
 class MetadataFetchResponse(Message):
-    """The answer to a fetch from `base_offset`: the committed records from there on, in log order, up to
-    `high_watermark`.
+    """The answer to a fetch from `base_offset`: the committed records from there on, in log order. The committed log
+    ends at `high_watermark`; where the records do not reach it, there are more to fetch.
 
     With `is_snapshot` the records are instead an image of all metadata as of `high_watermark`, which is shorter than
     the log for a broker that is far behind.
@@ -91,29 +78,29 @@ class MetadataFetchResponse(Message):
 
     CONTROL: ClassVar[bool] = True
 
-    base_offset: int
+    base_offset: Int64
     records: tuple[MetadataRecord, ...]
-    high_watermark: int
-    controller_id: int
+    high_watermark: Int64
+    controller_id: Int32
     is_snapshot: bool = False
 
 
 class BrokerState(Message):
     """A broker id with the epoch under which the sender knows it."""
 
-    broker_id: int
-    broker_epoch: int
+    broker_id: Int32
+    broker_epoch: Int64
 
 
 class PartitionIsrProposal(Message):
     """One partition of an AlterPartition request."""
 
     topic_id: str
-    partition_id: int
-    leader_epoch: int
-    partition_epoch: int
+    partition_id: Int32
+    leader_epoch: Int32
+    partition_epoch: Int32
     new_isr: tuple[BrokerState, ...]
-    leader_recovery_state: int = 0
+    leader_recovery_state: Int8 = 0
 
 
 class AlterPartitionRequest(Request):
@@ -121,8 +108,8 @@ class AlterPartitionRequest(Request):
 
     CONTROL: ClassVar[bool] = True
 
-    broker_id: int
-    broker_epoch: int
+    broker_id: Int32
+    broker_epoch: Int64
     partitions: tuple[PartitionIsrProposal, ...]
 
 
@@ -133,14 +120,14 @@ class PartitionIsrResult(Message):
     """
 
     topic_id: str
-    partition_id: int
-    error: ErrorCode = ErrorCode.NONE
-    leader: int = NO_LEADER
-    leader_epoch: int = 0
-    isr: tuple[int, ...] = ()
-    leader_recovery_state: int = 0
-    partition_epoch: int = 0
-    metadata_offset: int = 0
+    partition_id: Int32
+    error: Error = ErrorCode.NONE
+    leader: Int32 = NO_LEADER
+    leader_epoch: Int32 = 0
+    isr: tuple[Int32, ...] = ()
+    leader_recovery_state: Int8 = 0
+    partition_epoch: Int32 = 0
+    metadata_offset: Int64 = 0
 
 
 class AlterPartitionResponse(Response):

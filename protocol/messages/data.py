@@ -11,30 +11,29 @@ from __future__ import annotations
 from typing import ClassVar
 
 from protocol.errors import ErrorCode
-from protocol.ids import NO_EPOCH, NO_OFFSET, NodeId
-from protocol.messages.base import Message
+from protocol.ids import NO_EPOCH, NO_OFFSET
+from protocol.messages.base import ClientRequest, Error, Int16, Int32, Int64, Message, Response
 from protocol.messages.batch import RecordBatch
-from protocol.messages.control import Request, Response
 
 CONSUMER = -1
 """`replica_id` of a fetch that comes from a consumer."""
 
 
-class ProduceRequest(Request):
+class ProduceRequest(ClientRequest):
     """Appends one batch to a partition. `acks`: 0 no answer, 1 answered on the leader's append, -1 (all) answered
     when replicated (E5).
     """
 
     topic: str
-    partition: int
-    acks: int
+    partition: Int32
+    acks: Int16
     batch: RecordBatch
 
 
 class ProduceResponse(Response):
     """`base_offset` of the batch, -1 if it was not appended."""
 
-    base_offset: int = NO_OFFSET
+    base_offset: Int64 = NO_OFFSET
 
 
 class FetchPartition(Message):
@@ -43,18 +42,18 @@ class FetchPartition(Message):
     """
 
     topic_id: str
-    partition_id: int
-    current_leader_epoch: int
-    fetch_offset: int
-    last_fetched_epoch: int = NO_EPOCH
-    high_watermark: int = 0
+    partition_id: Int32
+    current_leader_epoch: Int32
+    fetch_offset: Int64
+    last_fetched_epoch: Int32 = NO_EPOCH
+    high_watermark: Int64 = 0
 
 
 class FetchRequest(Message):
     """Wishes of a follower (`replica_id` and its broker epoch) to the leader of these partitions."""
 
-    replica_id: NodeId
-    replica_epoch: int
+    replica_id: Int32
+    replica_epoch: Int64
     partitions: tuple[FetchPartition, ...]
 
 
@@ -69,8 +68,8 @@ class EpochEndOffset(Message):
     epoch).
     """
 
-    leader_epoch: int
-    end_offset: int
+    leader_epoch: Int32
+    end_offset: Int64
 
 
 class FetchPartitionResult(Message):
@@ -79,11 +78,11 @@ class FetchPartitionResult(Message):
     """
 
     topic_id: str
-    partition_id: int
-    fetch_offset: int
-    leader_epoch: int
-    error: ErrorCode = ErrorCode.NONE
-    high_watermark: int = NO_OFFSET
+    partition_id: Int32
+    fetch_offset: Int64
+    leader_epoch: Int32
+    error: Error = ErrorCode.NONE
+    high_watermark: Int64 = NO_OFFSET
     diverging_epoch: EpochEndOffset | None = None
     batches: tuple[RecordBatch, ...] = ()
 
@@ -92,15 +91,15 @@ class FetchResponse(Message):
     partitions: tuple[FetchPartitionResult, ...]
 
 
-class ConsumeRequest(Request):
+class ConsumeRequest(ClientRequest):
     """A consumer reads a partition from `fetch_offset`; it is shown nothing at or above the high watermark (E7)."""
 
     topic: str
-    partition: int
-    fetch_offset: int
-    max_bytes: int = 1_048_576
+    partition: Int32
+    fetch_offset: Int64
+    max_bytes: Int32 = 1_048_576
 
 
 class ConsumeResponse(Response):
-    high_watermark: int = NO_OFFSET
+    high_watermark: Int64 = NO_OFFSET
     batches: tuple[RecordBatch, ...] = ()

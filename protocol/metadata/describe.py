@@ -1,20 +1,151 @@
-"""What a client is told about a topic: partitions, leaders, leader epochs, as the asked node's image has them."""
+"""What a client is told about topics, as the asked node's image has them: leaders to talk to (Metadata), and everything
+about them page by page (DescribeTopic, KIP-966; requirements E36, G24, G25, L13).
+
+Pages follow Kafka's DescribeTopicPartitions: topics in order of their names, partitions in order of their indexes, and
+where a page is full a cursor to the next partition. A cursor's topic must be among those named; where all topics are
+asked for it may be gone meanwhile, and the next one in order follows. A topic named twice is described once. Topics
+that the principal may not describe are an error where they are named, and are not there where all are asked for; nobody
+learns whether they exist.
+
+Departures from Kafka: more than 20 named topics are refused (G31, M86), a limit below 1 is an error instead of 1, and
+errors stand in order among the descriptions.
+"""
 
 from __future__ import annotations
 
+from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode
+from protocol.messages.acls import AclOperation
 from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from protocol.metadata.image import MetadataImage
+from protocol.messages.topics import (
+    MAX_PARTITIONS_PER_RESPONSE,
+    MAX_TOPICS_PER_REQUEST,
+    Cursor,
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicRequest,
+    DescribeTopicResponse,
+)
+from protocol.metadata.authorizer import authorized_operations, may
+from protocol.metadata.image import MetadataImage, TopicImage
+from protocol.metadata.partition import PartitionState
 
 
 def describe_topic(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
     """The answer to a metadata request; UNKNOWN_TOPIC_OR_PARTITION where the image has no such topic."""
+    error = ErrorCode.NONE
     topic = image.topic_named(request.topic)
-    if topic is None:
-        return MetadataResponse(correlation_id=request.correlation_id, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not may(image, request.principal, AclOperation.DESCRIBE, request.topic):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if error is not ErrorCode.NONE or topic is None:
+        return MetadataResponse(correlation_id=request.correlation_id, error=error)
     partitions = tuple(
         PartitionMetadata(partition=index, leader=state.leader, leader_epoch=state.leader_epoch)
         for index, state in topic.partitions.items()
     )
     description = TopicMetadata(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
     return MetadataResponse(correlation_id=request.correlation_id, topics=(description,))
+
+
+def describe_topics(image: MetadataImage, request: DescribeTopicRequest) -> DescribeTopicResponse:
+    """One page of descriptions; INVALID_REQUEST for a request that no page answers."""
+    wrong = _why_not(request)
+    if wrong:
+        return DescribeTopicResponse(
+            correlation_id=request.correlation_id, error=ErrorCode.INVALID_REQUEST, message=wrong
+        )
+    room = min(request.response_partition_limit, MAX_PARTITIONS_PER_RESPONSE)
+    topics: list[DescribedTopic] = []
+    next_cursor = None
+    for name in _names(image, request):
+        if room == 0:
+            next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        cursor = request.cursor
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        described, next_index = _describe(image, request.principal, name, first, room)
+        topics.append(described)
+        room -= len(described.partitions)
+        if next_index is not None:
+            next_cursor = Cursor(topic_name=name, partition_index=next_index)
+            break
+    return DescribeTopicResponse(correlation_id=request.correlation_id, topics=tuple(topics), next_cursor=next_cursor)
+
+
+def _why_not(request: DescribeTopicRequest) -> str:
+    """What is wrong with the request as a whole; empty if nothing is."""
+    cursor = request.cursor
+    if len(request.topics) > MAX_TOPICS_PER_REQUEST:
+        return f"found {len(request.topics)} topics; allowed: up to {MAX_TOPICS_PER_REQUEST}"
+    if request.response_partition_limit < 1:
+        return f"found response_partition_limit {request.response_partition_limit}; allowed: 1 or more"
+    if cursor is not None and cursor.partition_index < 0:
+        return f"found partition {cursor.partition_index} in the cursor; allowed: 0 or more"
+    if cursor is not None and request.topics and cursor.topic_name not in request.topics:
+        return f"the cursor's topic {cursor.topic_name!r} is not among the topics asked for"
+    return ""
+
+
+def _names(image: MetadataImage, request: DescribeTopicRequest) -> list[str]:
+    """The topics to describe, from the cursor on."""
+    first = "" if request.cursor is None else request.cursor.topic_name
+    names = sorted(name for name in set(request.topics) or image.topic_ids if name >= first)
+    if request.topics:
+        return names
+    return [name for name in names if may(image, request.principal, AclOperation.DESCRIBE, name)]
+
+
+def _describe(
+    image: MetadataImage, principal: str, name: str, first: int, limit: int
+) -> tuple[DescribedTopic, int | None]:
+    """A topic with at most `limit` of its partitions, from `first` on, and the index of the next one if there is."""
+    if not may(image, principal, AclOperation.DESCRIBE, name):
+        message = f"{principal} may not {AclOperation.DESCRIBE.name} topic {name!r}"
+        return DescribedTopic(name=name, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message=message), None
+    topic = image.topic_named(name)
+    if topic is None:
+        message = f"no topic {name!r}"
+        return DescribedTopic(name=name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=message), None
+    end = min(first + limit, len(topic.partitions))
+    described = DescribedTopic(
+        name=name,
+        topic_id=topic.topic_id,
+        min_insync_replicas=_min_isr(image, topic),
+        partitions=tuple(_partition(image, index, topic.partitions[index]) for index in range(first, end)),
+        topic_authorized_operations=authorized_operations(image, principal, name),
+    )
+    return described, end if end < len(topic.partitions) else None
+
+
+def _min_isr(image: MetadataImage, topic: TopicImage) -> int:
+    """min.insync.replicas as it counts for the topic's first partition (E8); as configured if there is none yet."""
+    first = topic.partitions.get(0)
+    if first is None:
+        return int(image.config(topic.topic_id, MIN_INSYNC_REPLICAS))
+    return image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(first.replicas))
+
+
+def _partition(image: MetadataImage, index: int, state: PartitionState) -> DescribedPartition:
+    features = image.features
+    return DescribedPartition(
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        replica_nodes=state.replicas,
+        isr_nodes=state.isr,
+        eligible_leader_replicas=state.elr if features.elr else None,
+        last_known_elr=state.last_known_elr if features.elr else None,
+        last_known_leader=state.last_known_leader if features.track_last_known_leader else None,
+        offline_replicas=tuple(broker for broker in state.replicas if _is_offline(image, broker)),
+        adding_replicas=state.adding_replicas,
+        removing_replicas=state.removing_replicas,
+        leader_recovery_state=int(state.leader_recovery_state),
+    )
+
+
+def _is_offline(image: MetadataImage, broker: int) -> bool:
+    registration = image.brokers.get(broker)
+    return registration is None or registration.fenced

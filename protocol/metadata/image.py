@@ -1,4 +1,4 @@
-"""The cluster's metadata as its log tells it: brokers, topics, partitions, configs.
+"""The cluster's metadata as its log tells it: brokers, topics, partitions, configs, feature levels, access control.
 
 An image changes in one way only, by `replay` of the next record of the metadata log; controller and brokers hold one
 each, and equal prefixes of the log give equal images. Since a partition's state and a broker's registration are
@@ -8,22 +8,28 @@ one of ten. What changed since the last look is kept in a `MetadataDelta`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.config import CONFIGS, ClusterConfig, ConfigValue
+from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition
+from protocol.messages.acls import AclEntry
 from protocol.messages.records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemovePartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
@@ -42,25 +48,32 @@ class BrokerRegistration:
 
 @dataclass(slots=True)
 class TopicImage:
-    """A topic and its partitions by index."""
+    """A topic and its partitions by index. New partitions start with `first_leader_epoch`."""
 
     name: str
     topic_id: str
     partitions: dict[int, PartitionState] = field(default_factory=dict)
+    first_leader_epoch: Epoch = 0
 
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What changed since the delta was last taken; insertion-ordered, so that iteration is deterministic."""
+    """What changed since the delta was last taken; insertion-ordered, so that iteration is deterministic. A partition
+    that was removed is in `removed_partitions`, and in `partitions` too if it has come again.
+    """
 
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
+    removed_partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
     deleted_topics: dict[str, TopicImage] = field(default_factory=dict)
     brokers: dict[BrokerId, None] = field(default_factory=dict)
     configs: dict[str | None, None] = field(default_factory=dict)
+    features: bool = False
 
 
 class MetadataImage:
-    """See the module docstring. `next_offset` is the offset behind the last record replayed."""
+    """See the module docstring. `next_offset` is the offset behind the last record replayed. Until the log names
+    feature levels, those of the configured generation hold.
+    """
 
     def __init__(self, defaults: ClusterConfig) -> None:
         self.defaults = defaults
@@ -69,6 +82,10 @@ class MetadataImage:
         self.topics: dict[str, TopicImage] = {}
         self.topic_ids: dict[str, str] = {}
         self.configs: dict[str | None, dict[str, ConfigValue]] = {}
+        self.feature_levels: Mapping[str, int] = dict(defaults.generation.feature_levels)
+        self.features: Features = defaults.generation.features
+        self.acls: dict[AclEntry, None] = {}
+        self.partition_count = 0
         self._delta = MetadataDelta()
 
     def take_delta(self) -> MetadataDelta:
@@ -112,13 +129,24 @@ class MetadataImage:
     def min_isr(self, topic_id: str, name: str, replica_count: int) -> int:
         """Config `name` (min.insync.replicas) as it counts for a partition of `replica_count` replicas (E8, E9)."""
         configured = int(self.config(topic_id, name))
-        return min(configured, replica_count) if self.defaults.features.effective_min_isr else configured
+        return min(configured, replica_count) if self.features.effective_min_isr else configured
+
+    @property
+    def size(self) -> int:
+        """How many records `to_records` gives."""
+        configs = sum(len(overrides) for overrides in self.configs.values())
+        entities = len(self.feature_levels) + len(self.acls) + len(self.brokers) + len(self.topics)
+        return entities + configs + self.partition_count
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def to_records(self) -> list[MetadataRecord]:
         """Records that make this image from an empty one."""
         records: list[MetadataRecord] = [
+            FeatureLevelRecord(name=name, feature_level=level) for name, level in self.feature_levels.items()
+        ]
+        records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
+        records += [
             RegisterBrokerRecord(
                 broker_id=registration.broker_id,
                 broker_epoch=registration.broker_epoch,
@@ -129,7 +157,10 @@ class MetadataImage:
             )
             for registration in self.brokers.values()
         ]
-        records += [TopicRecord(name=topic.name, topic_id=topic.topic_id) for topic in self.topics.values()]
+        records += [
+            TopicRecord(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
+            for topic in self.topics.values()
+        ]
         for topic_id, overrides in self.configs.items():
             for name, value in overrides.items():
                 text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -147,6 +178,7 @@ class MetadataImage:
                     leader_recovery_state=int(state.leader_recovery_state),
                     leader_epoch=state.leader_epoch,
                     partition_epoch=state.partition_epoch,
+                    first_leader_epoch=state.first_leader_epoch,
                     eligible_leader_replicas=state.elr,
                     last_known_elr=state.last_known_elr,
                     last_known_leader=state.last_known_leader,
@@ -157,12 +189,19 @@ class MetadataImage:
     def load(self, records: Sequence[MetadataRecord], next_offset: Offset) -> None:
         """Becomes what a snapshot says. Everything in it counts as changed, and what it lacks as deleted."""
         before = self.topics
-        self.brokers, self.topics, self.topic_ids, self.configs = {}, {}, {}, {}
+        self.brokers, self.topics, self.topic_ids, self.configs, self.acls = {}, {}, {}, {}, {}
+        self.partition_count = 0
         for record in records:
             self.replay(record)
         for topic_id, topic in before.items():
             if topic_id not in self.topics:
                 self._delta.deleted_topics[topic_id] = topic
+                continue
+            for index, old in topic.partitions.items():
+                key = TopicIdPartition(topic_id, index)
+                state = self.partition(key)
+                if state is None or state.first_leader_epoch != old.first_leader_epoch:
+                    self._delta.removed_partitions[key] = None
         self._delta.configs.update(dict.fromkeys(self.configs))
         self.next_offset = next_offset
 
@@ -205,14 +244,34 @@ class MetadataImage:
         )
         self._delta.brokers[record.broker_id] = None
 
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        if self.brokers[record.broker_id].broker_epoch != record.broker_epoch:
+            raise ProtocolInvariantError(f"{record} does not fit {self.brokers[record.broker_id]}")
+        del self.brokers[record.broker_id]
+        self._delta.brokers[record.broker_id] = None
+
+    def _set_feature_level(self, record: FeatureLevelRecord) -> None:
+        self.feature_levels = {**self.feature_levels, record.name: record.feature_level}
+        self.features = features_at(self.feature_levels)
+        self._delta.features = True
+
+    def _add_acl(self, record: AccessControlEntryRecord) -> None:
+        self.acls[record.entry] = None
+
+    def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
+        del self.acls[record.entry]
+
     def _add_topic(self, record: TopicRecord) -> None:
-        self.topics[record.topic_id] = TopicImage(record.name, record.topic_id)
+        self.topics[record.topic_id] = TopicImage(
+            record.name, record.topic_id, first_leader_epoch=record.first_leader_epoch
+        )
         self.topic_ids[record.name] = record.topic_id
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self.topics.pop(record.topic_id)
         del self.topic_ids[topic.name]
         self.configs.pop(record.topic_id, None)
+        self.partition_count -= len(topic.partitions)
         self._delta.deleted_topics[record.topic_id] = topic
 
     def _set_config(self, record: ConfigRecord) -> None:
@@ -236,8 +295,19 @@ class MetadataImage:
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
             last_known_leader=record.last_known_leader,
+            first_leader_epoch=record.first_leader_epoch,
         )
+        self.partition_count += 1
         self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
+
+    def _remove_partition(self, record: RemovePartitionRecord) -> None:
+        topic = self.topics[record.topic_id]
+        state = topic.partitions.pop(record.partition_id)
+        topic.first_leader_epoch = max(topic.first_leader_epoch, state.leader_epoch + 1)
+        self.partition_count -= 1
+        key = TopicIdPartition(record.topic_id, record.partition_id)
+        self._delta.partitions.pop(key, None)
+        self._delta.removed_partitions[key] = None
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         partitions = self.topics[record.topic_id].partitions
@@ -253,4 +323,9 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataImage, Any], None]] = {
     ConfigRecord: MetadataImage._set_config,
     PartitionRecord: MetadataImage._add_partition,
     PartitionChangeRecord: MetadataImage._change_partition,
+    RemovePartitionRecord: MetadataImage._remove_partition,
+    UnregisterBrokerRecord: MetadataImage._unregister_broker,
+    FeatureLevelRecord: MetadataImage._set_feature_level,
+    AccessControlEntryRecord: MetadataImage._add_acl,
+    RemoveAccessControlEntryRecord: MetadataImage._remove_acl,
 }

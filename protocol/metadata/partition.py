@@ -29,7 +29,8 @@ class PartitionState:
 
     Order within `replicas` and `isr` carries meaning (the first replica is the preferred leader); within `elr` and
     `last_known_elr` it does not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own first
-    phase keeps that broker in `last_known_elr` instead.
+    phase keeps that broker in `last_known_elr` instead. `first_leader_epoch` is the leader epoch with which the
+    partition came into being: records of older epochs belong to a partition of the same index that was removed.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -43,6 +44,7 @@ class PartitionState:
     leader_epoch: Epoch = 0
     partition_epoch: Epoch = 0
     last_known_leader: BrokerId = NO_LEADER
+    first_leader_epoch: Epoch = 0
 
 
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
@@ -77,4 +79,5 @@ def replay_change(state: PartitionState, record: PartitionChangeRecord) -> Parti
         last_known_leader=(
             state.last_known_leader if record.last_known_leader == UNCHANGED_LEADER else record.last_known_leader
         ),
+        first_leader_epoch=state.first_leader_epoch,
     )

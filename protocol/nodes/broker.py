@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from protocol.broker.admission import consume_error, produce_error
 from protocol.broker.context import BrokerContext
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
 from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, Flusher
@@ -26,12 +27,13 @@ from protocol.broker.lifecycle import (
     take_clean_shutdown_epoch,
     write_clean_shutdown_epoch,
 )
+from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery, no_routine
 from protocol.broker.replicas import ReplicaManager
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, REPLICA_FETCH_WAIT_MAX_MS, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import NO_EPOCH, BrokerId, NodeId, TimeMs
-from protocol.messages.admin import MetadataRequest
+from protocol.ids import NO_EPOCH, BrokerId, NodeId, TimeMs, is_controller
+from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
@@ -43,17 +45,35 @@ from protocol.messages.control import (
     MetadataFetchRequest,
     MetadataFetchResponse,
 )
-from protocol.messages.data import ConsumeRequest, FetchRenewal, FetchRequest, FetchResponse, ProduceRequest
+from protocol.messages.data import (
+    ConsumeRequest,
+    ConsumeResponse,
+    FetchRenewal,
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import MetadataImage
+from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
+from protocol.nodes.refusals import refuse
 
 HEARTBEAT_TIMER = "heartbeat"
 METADATA_TIMER = "metadata-fetch"
 SHUTDOWN_TIMER = "shutdown-timeout"
+_FROM_CONTROLLERS = frozenset(
+    {BrokerRegistrationResponse, BrokerHeartbeatResponse, MetadataFetchResponse, AlterPartitionResponse}
+)
+_OF_THE_CLUSTER = frozenset({FetchRequest, FetchRenewal, ShutdownCommand})
+"""What only the cluster's own nodes have reason to send, and the experiment (G8)."""
 
 
 class BrokerNode:
-    """One broker; see the module docstring. `rng` names its incarnations."""
+    """One broker; see the module docstring. `rng` names its incarnations; `data_loss_hook` is what it runs for a
+    partition that it leads after an unclean election.
+    """
 
     def __init__(
         self,
@@ -63,6 +83,7 @@ class BrokerNode:
         storage: Storage,
         rng: Random,
         rack: str | None = None,
+        data_loss_hook: DataLossHook = no_routine,
     ) -> None:
         self.node_id = broker_id
         self.config = config
@@ -77,7 +98,8 @@ class BrokerNode:
         )
         self._flusher = Flusher(self._context)
         self._isr = IsrManager(self._context)
-        self._leader = LeaderSide(self._context, self._flusher, self._isr)
+        self._recovery = LeaderRecovery(self._context, self._isr, data_loss_hook)
+        self._leader = LeaderSide(self._context, self._flusher, self._isr, self._recovery)
         self._fetcher = Fetcher(self._context, self._flusher)
         self._replica_manager = ReplicaManager(self._context, self._flusher, self._leader, self._fetcher)
         self._heartbeat_ms = config.int_value(BROKER_HEARTBEAT_INTERVAL_MS)
@@ -97,6 +119,7 @@ class BrokerNode:
             ConsumeRequest: self._consume,
             MetadataRequest: self._describe,
             ShutdownCommand: self._shut_down,
+            **dict.fromkeys(READ_ONLY_REQUESTS, self._answer),
         }
 
     # -- what observers may ask ----------------------------------------------------------------------------------------
@@ -120,12 +143,26 @@ class BrokerNode:
         return self._finish(now_ms)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        handler = self._handlers.get(type(message))
-        if handler is None:
-            raise ProtocolInvariantError(f"broker {self.node_id} got {type(message).__name__} from {sender}")
         if self.state is not LifecycleState.STOPPED:
-            handler(now_ms, sender, message)
+            error = self._why_not(sender, type(message))
+            if error is ErrorCode.NONE:
+                self._handlers[type(message)](now_ms, sender, message)
+            else:
+                refuse(self._out, sender, message, error)
         return self._finish(now_ms)
+
+    def _why_not(self, sender: NodeId, kind: type[Message]) -> ErrorCode:
+        """NONE, or why nothing of this kind is taken from the sender. Administration that changes something is the
+        controller's to do.
+        """
+        if kind not in self._handlers:
+            return ErrorCode.NOT_CONTROLLER if issubclass(kind, AdminRequest) else ErrorCode.UNSUPPORTED_VERSION
+        allowed = True
+        if kind in _FROM_CONTROLLERS:
+            allowed = is_controller(sender)
+        elif kind in _OF_THE_CLUSTER:
+            allowed = may_act_for_cluster(self._context.image, sender)
+        return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         if name == HEARTBEAT_TIMER:
@@ -148,6 +185,8 @@ class BrokerNode:
             self._leader.fire_produce_timeout(now_ms)
         elif name == ISR_RETRY_TIMER:
             self._leader.fire_isr_retry()
+        elif name.startswith(RECOVERY_PREFIX):
+            self._recovery.fire(name)
         elif name == SHUTDOWN_TIMER:
             self._release()
         else:
@@ -292,19 +331,31 @@ class BrokerNode:
             self._replica_manager.remove_stale_logs()
         self._replica_manager.apply(image.take_delta(), now_ms)
         self._out.trace("metadata_published", None, broker=self.node_id, next_offset=image.next_offset)
-        if self.state is LifecycleState.CATCHING_UP:
+        unregistered = image.broker_epoch(self.node_id) != self._context.broker_epoch
+        if self.state is LifecycleState.CATCHING_UP or (self.state is LifecycleState.RUNNING and unregistered):
             self._beat(now_ms)
 
     def _describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
         self._out.send(sender, describe_topic(self._context.image, request))
 
+    def _answer(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
+        self._out.send(sender, answer(self._context.image, self._context.controller_id, request))
+
     # -- data ----------------------------------------------------------------------------------------------------------
 
     def _produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
-        self._leader.produce(sender, request, now_ms)
+        error = produce_error(self._context.image, request)
+        if error is ErrorCode.NONE:
+            self._leader.produce(sender, request, now_ms)
+        elif request.acks != 0:
+            self._out.send(sender, ProduceResponse(correlation_id=request.correlation_id, error=error))
 
     def _consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
-        self._leader.consume(sender, request)
+        error = consume_error(self._context.image, request)
+        if error is ErrorCode.NONE:
+            self._leader.consume(sender, request)
+        else:
+            self._out.send(sender, ConsumeResponse(correlation_id=request.correlation_id, error=error))
 
     def _fetch(self, now_ms: TimeMs, sender: NodeId, request: FetchRequest) -> None:
         self._leader.fetch(sender, request, now_ms)

@@ -6,11 +6,15 @@ broker that is cut off may still think that it leads), sends its batch, and deal
 good, or refresh the metadata and try again. While an answer is outstanding, the client keeps an eye on the metadata;
 a batch is sent again only when the leader epoch has moved on, because the answer may then never come. Commands end
 with exactly one outcome, at the latest after `delivery.timeout.ms`: acknowledged, definitely failed, or unknown.
+
+Every request carries the client's principal, unless it has one already. What the client may not do fails at once: no
+repetition helps. Of a metadata request this is known when every node has answered or had its time, since a node whose
+metadata is old may not know of a right that is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.config import DELIVERY_TIMEOUT_MS, RETRY_BACKOFF_MS, ClusterConfig
@@ -18,7 +22,7 @@ from protocol.contract import Effect, Outbox
 from protocol.errors import RETRIABLE, ErrorCode, ProtocolInvariantError
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, NodeId, TimeMs, TopicPartition
 from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse, PartitionMetadata
-from protocol.messages.base import Message
+from protocol.messages.base import ANONYMOUS, Message, Response
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import (
     AdminCommand,
@@ -30,6 +34,8 @@ from protocol.messages.commands import (
     ProduceOutcome,
 )
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest, ProduceResponse
+from protocol.metadata.authorizer import node_principal
+from protocol.nodes.refusals import refuse
 
 WATCH_MS = 1_000
 """How often a client that waits for an answer looks whether the leader has changed."""
@@ -38,13 +44,19 @@ GATHER_MS = 50
 WATCH_PREFIX = "watch/"
 GATHER_PREFIX = "gather/"
 DEADLINE_PREFIX = "deadline/"
+_ANSWERS: Mapping[type[Command], type[Response]] = {
+    ProduceCommand: ProduceResponse,
+    ConsumeCommand: ConsumeResponse,
+    AdminCommand: AdminResponse,
+}
 
 
 @dataclass(slots=True)
 class _Task:
     """A command under way. `open_attempts` are requests whose batch may have been appended. `sent_epoch` is the
     leader epoch of the attempt whose answer is outstanding, -1 if none is; `awaited` the number of nodes that have
-    not yet answered the metadata request, `found` the best answer so far.
+    not yet answered the metadata request, `found` the best answer so far, `denied` the error of a node that says that
+    the client may not ask; `attempts` counts administration requests sent.
     """
 
     command: Command
@@ -53,7 +65,9 @@ class _Task:
     metadata_id: int = -1
     sent_epoch: int = NO_EPOCH
     awaited: int = 0
+    attempts: int = 0
     found: PartitionMetadata | None = None
+    denied: ErrorCode = ErrorCode.NONE
     may_be_applied: bool = False
     last_error: ErrorCode = ErrorCode.REQUEST_TIMED_OUT
     batches: list[RecordBatch] = field(default_factory=list)
@@ -61,12 +75,19 @@ class _Task:
 
 
 class ClientNode:
-    """A client; `brokers` and `controllers` are its bootstrap list."""
+    """A client; `brokers` and `controllers` are its bootstrap list. `principal` defaults to the node's own."""
 
     def __init__(
-        self, client_id: NodeId, brokers: Sequence[NodeId], controllers: Sequence[NodeId], config: ClusterConfig
+        self,
+        client_id: NodeId,
+        brokers: Sequence[NodeId],
+        controllers: Sequence[NodeId],
+        config: ClusterConfig,
+        principal: str | None = None,
     ) -> None:
         self.node_id = client_id
+        self._principal = principal or node_principal(client_id)
+        self._brokers = tuple(brokers)
         self._bootstrap = (*brokers, *controllers)
         self._controllers = tuple(controllers)
         self._out = Outbox()
@@ -82,18 +103,12 @@ class ClientNode:
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        if isinstance(message, Command):
+        if isinstance(message, ProduceCommand | ConsumeCommand | AdminCommand):
             self._begin(now_ms, sender, message)
-        elif isinstance(message, MetadataResponse | ProduceResponse | ConsumeResponse | AdminResponse):
-            if isinstance(message, MetadataResponse):
-                command_id = self._requests.get(message.correlation_id)
-            else:
-                command_id = self._requests.pop(message.correlation_id, None)
-            task = None if command_id is None else self._tasks.get(command_id)
-            if task is not None:
-                self._answered(now_ms, task, message)
+        elif isinstance(message, Response):
+            self._take_answer(now_ms, sender, message)
         else:
-            raise ProtocolInvariantError(f"client {self.node_id} got {type(message).__name__} from {sender}")
+            refuse(self._out, sender, message, ErrorCode.UNSUPPORTED_VERSION)
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
@@ -103,6 +118,8 @@ class ClientNode:
             self._finish(task, task.last_error, unknown=task.may_be_applied)
         elif prefix + "/" == GATHER_PREFIX:
             self._leader_found(task)
+        elif isinstance(task.command, AdminCommand):
+            self._administer(now_ms, task)
         else:
             self._find_leader(now_ms, task)
         return self._out.drain()
@@ -114,12 +131,27 @@ class ClientNode:
         self._tasks[command.command_id] = task
         self._out.set_timer(f"{DEADLINE_PREFIX}{command.command_id}", now_ms + self._delivery_ms)
         if isinstance(command, AdminCommand):
-            task.request_id = self._request_id(task)
-            request = command.request.model_copy(update={"correlation_id": task.request_id})
-            task.may_be_applied = True
-            self._out.send(self._controllers[0], request)
+            self._administer(now_ms, task)
         else:
             self._find_leader(now_ms, task)
+
+    def _administer(self, now_ms: TimeMs, task: _Task) -> None:
+        """Sends an administration request: to the controller, or, if it only asks, to the next node of the bootstrap
+        list, beginning with the controller, until one answers.
+        """
+        assert isinstance(task.command, AdminCommand)
+        self._requests.pop(task.request_id, None)
+        task.request_id = self._request_id(task)
+        request = task.command.request
+        principal = self._principal if request.principal == ANONYMOUS else request.principal
+        request = request.model_copy(update={"correlation_id": task.request_id, "principal": principal})
+        nodes = (*self._controllers, *self._brokers)
+        self._out.send(nodes[task.attempts % len(nodes)], request)
+        task.attempts += 1
+        if request.READ_ONLY:
+            self._out.set_timer(f"{WATCH_PREFIX}{task.command.command_id}", now_ms + WATCH_MS)
+        else:
+            task.may_be_applied = True
 
     def _request_id(self, task: _Task) -> int:
         self._correlation_id += 1
@@ -132,9 +164,10 @@ class ClientNode:
         command_id = task.command.command_id
         self._requests.pop(task.metadata_id, None)
         task.metadata_id = self._request_id(task)
-        task.found, task.awaited = None, len(self._bootstrap)
+        task.found, task.denied, task.awaited = None, ErrorCode.NONE, len(self._bootstrap)
+        request = MetadataRequest(correlation_id=task.metadata_id, principal=self._principal, topic=topic)
         for node in self._bootstrap:
-            self._out.send(node, MetadataRequest(correlation_id=task.metadata_id, topic=topic))
+            self._out.send(node, request)
         self._out.set_timer(f"{GATHER_PREFIX}{command_id}", now_ms + GATHER_MS)
         self._out.set_timer(f"{WATCH_PREFIX}{command_id}", now_ms + WATCH_MS)
 
@@ -144,7 +177,23 @@ class ClientNode:
             raise ProtocolInvariantError(f"{type(command).__name__} has no partition")
         return command.topic, command.partition
 
-    def _answered(self, now_ms: TimeMs, task: _Task, message: Message) -> None:
+    def _take_answer(self, now_ms: TimeMs, sender: NodeId, response: Response) -> None:
+        """Takes an answer that a command waits for; one to a request of the past is ignored, one of another type than
+        the request calls for is refused.
+        """
+        command_id = self._requests.get(response.correlation_id)
+        task = None if command_id is None else self._tasks.get(command_id)
+        if task is None:
+            return
+        to_metadata = response.correlation_id == task.metadata_id
+        if not isinstance(response, MetadataResponse if to_metadata else _ANSWERS[type(task.command)]):
+            refuse(self._out, sender, response, ErrorCode.UNSUPPORTED_VERSION)
+            return
+        if not to_metadata:
+            del self._requests[response.correlation_id]
+        self._answered(now_ms, task, response)
+
+    def _answered(self, now_ms: TimeMs, task: _Task, message: Response) -> None:
         if isinstance(message, MetadataResponse):
             self._gathered(task, message)
         elif isinstance(message, ProduceResponse):
@@ -153,12 +202,15 @@ class ClientNode:
             self._consumed(now_ms, task, message)
         elif isinstance(message, AdminResponse):
             self._end(task)
-            outcome = AdminOutcome(command_id=task.command.command_id, error=message.error, message=message.message)
+            error, text = message.failure()
+            outcome = AdminOutcome(command_id=task.command.command_id, error=error, message=text, response=message)
             self._out.send(task.driver, outcome)
 
     def _gathered(self, task: _Task, response: MetadataResponse) -> None:
         """One node's metadata: kept if it knows of a newer leader epoch than the others."""
         topic, index = self._target(task)
+        if response.error not in (ErrorCode.NONE, *RETRIABLE):
+            task.denied = response.error
         for found in (p for t in response.topics if t.name == topic for p in t.partitions if p.partition == index):
             if task.found is None or found.leader_epoch > task.found.leader_epoch:
                 task.found = found
@@ -169,10 +221,12 @@ class ClientNode:
 
     def _leader_found(self, task: _Task) -> None:
         """All have answered, or time is up: sends the attempt, unless there is no leader or it is the one already
-        asked.
+        asked, or the client may not know.
         """
         found = task.found
-        if found is None:
+        if found is None and task.denied is not ErrorCode.NONE:
+            self._finish(task, task.denied, unknown=task.may_be_applied)
+        elif found is None:
             task.last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif found.leader != NO_LEADER and found.leader_epoch > task.sent_epoch:
             task.sent_epoch = found.leader_epoch
@@ -190,6 +244,7 @@ class ClientNode:
                 leader,
                 ProduceRequest(
                     correlation_id=task.request_id,
+                    principal=self._principal,
                     topic=command.topic,
                     partition=command.partition,
                     acks=command.acks,
@@ -204,6 +259,7 @@ class ClientNode:
                 leader,
                 ConsumeRequest(
                     correlation_id=task.request_id,
+                    principal=self._principal,
                     topic=command.topic,
                     partition=command.partition,
                     fetch_offset=offset,
@@ -230,7 +286,10 @@ class ClientNode:
         if response.error is not ErrorCode.NONE:
             task.last_error = response.error
             task.batches.clear()
-            self._retry(now_ms, task)
+            if response.error in (*RETRIABLE, ErrorCode.OFFSET_OUT_OF_RANGE):
+                self._retry(now_ms, task)
+            else:
+                self._finish(task, response.error)
             return
         task.batches.extend(response.batches)
         end = task.batches[-1].next_offset if task.batches else 0

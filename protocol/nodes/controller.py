@@ -8,20 +8,23 @@ brokers live in memory only: after a restart every unfenced broker gets a full s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import msgpack
 
-from protocol.config import BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, ClusterConfig
+from protocol.config import BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, ClusterConfig, record_version
 from protocol.contract import Effect, Outbox, Storage
 from protocol.controller import alter_partition, brokers
 from protocol.controller.administration import plan
+from protocol.controller.broker_requests import heartbeat_error, metadata_fetch_error, registration_error
 from protocol.controller.context import ControllerState
+from protocol.controller.features import bootstrap_records
 from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, next_control_state
+from protocol.controller.metrics import Alert, ControllerMetrics
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
-from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest
+from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode, encode
@@ -35,19 +38,30 @@ from protocol.messages.control import (
     BrokerRegistrationResponse,
     MetadataFetchRequest,
     MetadataFetchResponse,
-    PartitionIsrProposal,
-    PartitionIsrResult,
 )
-from protocol.messages.records import MetadataRecord
+from protocol.messages.records import FeatureLevelRecord, MetadataRecord
+from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.partition import PartitionState
+from protocol.metadata.queries import answer
+from protocol.nodes.refusals import refuse
 
 METADATA_LOG = "__cluster_metadata/0"
 SESSION_PREFIX = "session/"
 HEARTBEAT_TIMER = "heartbeat"
 SNAPSHOT_LAG = 64
-"""A broker that is more records behind than this gets an image of the metadata instead of the log."""
+"""A broker that is more records behind than this, and than an image of the metadata has, gets the image."""
+MAX_FETCH_RECORDS = 10_000
+"""No answer to a metadata fetch has more records: more of the log goes in several, and a larger image is not sent."""
 _SCAN_BYTES = 8 * 1_048_576
+_OF_THE_CLUSTER = (
+    BrokerHeartbeatRequest,
+    MetadataFetchRequest,
+    AlterPartitionRequest,
+    BrokerRegistrationRequest,
+    ShutdownCommand,
+)
+"""What only the cluster's own nodes have reason to send, and the experiment (G8)."""
 
 
 class ControllerNode:
@@ -59,7 +73,8 @@ class ControllerNode:
         self.node_id = controller_id
         self.config = config
         self.storage = storage
-        self.state = ControllerState(config)
+        self.state = ControllerState(config, rng)
+        self._metrics = ControllerMetrics(self.state, len(controllers))
         self._out = Outbox()
         self._log = storage.open_log(METADATA_LOG)
         self._records: list[MetadataRecord] = []
@@ -74,22 +89,33 @@ class ControllerNode:
         """The metadata log, for checkers to read."""
         return self._records
 
+    def metrics(self) -> Mapping[str, int]:
+        """The metrics of the cluster by name; units and meaning in `protocol/controller/metrics.py`."""
+        return self._metrics.values()
+
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
+        if self._log.end_offset == 0:
+            self._append(bootstrap_records(self.state))
         offset = 0
         while offset < self._log.end_offset:
             for batch in self._log.read(offset, _SCAN_BYTES):
                 self._replay(unpack_records(batch.payload))
                 offset = batch.next_offset
+        self._out.drain()  # observers were told of these records when they were committed
         for broker, registration in sorted(self.state.image.brokers.items()):
             if not registration.fenced:
                 self._touch(broker, now_ms)
+        self._metrics.begin(now_ms)
         self._out.trace("controller_started", None, next_offset=self.state.image.next_offset)
         return self._out.drain()
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        if isinstance(message, BrokerHeartbeatRequest):
+        self._metrics.now_ms = now_ms
+        if isinstance(message, _OF_THE_CLUSTER) and not may_act_for_cluster(self.state.image, sender):
+            refuse(self._out, sender, message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        elif isinstance(message, BrokerHeartbeatRequest):
             self._heartbeat(now_ms, sender, message)
         elif isinstance(message, MetadataFetchRequest):
             self._fetch(sender, message)
@@ -104,19 +130,22 @@ class ControllerNode:
         elif isinstance(message, ShutdownCommand):
             self._out.exit()
         else:
-            raise ProtocolInvariantError(f"controller {self.node_id} got {type(message).__name__} from {sender}")
+            refuse(self._out, sender, message, ErrorCode.UNSUPPORTED_VERSION)
+        self._metrics.settle(self._applied)
         self._answer_parked()
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        self._metrics.now_ms = now_ms
         if not name.startswith(SESSION_PREFIX):
             raise ProtocolInvariantError(f"controller {self.node_id} has no timer {name!r}")
         broker = int(name.removeprefix(SESSION_PREFIX))
         self._sessions.discard(broker)
-        registration = self.state.image.brokers[broker]
-        if not registration.fenced:
+        registration = self.state.image.brokers.get(broker)
+        if registration is not None and not registration.fenced:
             self._out.trace("session_expired", None, broker=broker)
             self._fence(broker, registration.broker_epoch)
+        self._metrics.settle(self._applied)
         self._answer_parked()
         return self._out.drain()
 
@@ -126,28 +155,46 @@ class ControllerNode:
         """Appends, flushes and replays a batch of records, which thereby are committed."""
         if not records:
             return
+        base_offset = self._log.end_offset
+        self._append(records)
+        self._out.trace("committed", None, base_offset=base_offset, end_offset=self._log.end_offset)
+        for key in self._replay(records):
+            self._trace_partition(key)
+        for alert in self._metrics.take_alerts():
+            self._trace_alert(alert)
+
+    def _append(self, records: Sequence[MetadataRecord]) -> None:
+        """Makes records durable, in the versions of the feature levels in force."""
         self._log.append(
             RecordBatch(
                 base_offset=self._log.end_offset,
                 leader_epoch=0,
                 record_count=len(records),
-                payload=pack_records(records),
+                payload=pack_batch(records, self.state.image.feature_levels),
             )
         )
         self._log.flush()
-        for key in self._replay(records):
-            self._trace_partition(key)
 
     def _replay(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
         changed: dict[TopicIdPartition, None] = {}
         for record in records:
             delta = self.state.replay(record)
+            self._metrics.replayed(record, delta)
             self._records.append(record)
             changed.update(delta.partitions)
             for topic in delta.deleted_topics.values():
                 self._out.trace("topic_deleted", None, topic=topic.name)
+            for key in delta.removed_partitions:
+                name = TopicPartition(self.state.image.topics[key.topic_id].name, key.partition)
+                self._out.trace("partition_removed", name)
+            if isinstance(record, FeatureLevelRecord):
+                self._out.trace("feature_level", None, feature=record.name, level=record.feature_level)
             for broker in delta.brokers:
-                registration = self.state.image.brokers[broker]
+                registration = self.state.image.brokers.get(broker)
+                if registration is None:
+                    self._out.trace("broker_unregistered", None, broker=broker)
+                    self._end_session(broker)
+                    continue
                 self._out.trace(
                     "broker_registration",
                     None,
@@ -166,6 +213,11 @@ class ControllerNode:
         min_isr = self.state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
         self._out.trace("partition", name, **partition_detail(state), min_isr=min_isr)
 
+    def _trace_alert(self, alert: Alert) -> None:
+        name = TopicPartition(self.state.image.topics[alert.key.topic_id].name, alert.key.partition)
+        state = alert.state
+        self._out.trace("alert", name, alert=alert.kind, leader=state.leader, leader_epoch=state.leader_epoch)
+
     # -- brokers -------------------------------------------------------------------------------------------------------
 
     def _touch(self, broker: BrokerId, now_ms: TimeMs) -> None:
@@ -175,15 +227,20 @@ class ControllerNode:
             f"{SESSION_PREFIX}{broker}", now_ms + self._session_ms, idle_with=broker, renewed_by=HEARTBEAT_TIMER
         )
 
+    def _end_session(self, broker: BrokerId) -> None:
+        self._shutdown_offsets.pop(broker, None)
+        self._applied.pop(broker, None)
+        if broker in self._sessions:
+            self._sessions.discard(broker)
+            self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
+
     def _register(self, now_ms: TimeMs, sender: NodeId, request: BrokerRegistrationRequest) -> None:
         broker = request.broker_id
         known = self.state.image.brokers.get(broker)
-        error, epoch = ErrorCode.NONE, -1
-        if known is not None and known.incarnation_id == request.incarnation_id:
+        error, epoch = registration_error(self.state.image, request, broker in self._sessions), NO_EPOCH
+        if error is ErrorCode.NONE and known is not None and known.incarnation_id == request.incarnation_id:
             epoch = known.broker_epoch
-        elif known is not None and not known.fenced and broker in self._sessions:
-            error = ErrorCode.DUPLICATE_BROKER_REGISTRATION
-        else:
+        elif error is ErrorCode.NONE:
             self._applied.pop(broker, None)
             self._shutdown_offsets.pop(broker, None)
             self._parked.pop(broker, None)
@@ -199,12 +256,12 @@ class ControllerNode:
 
     def _heartbeat(self, now_ms: TimeMs, sender: NodeId, request: BrokerHeartbeatRequest) -> None:
         broker = request.broker_id
-        registration = self.state.image.brokers.get(broker)
-        if registration is None or registration.broker_epoch != request.broker_epoch:
-            error = ErrorCode.BROKER_ID_NOT_REGISTERED if registration is None else ErrorCode.STALE_BROKER_EPOCH
+        error = heartbeat_error(self.state.image, request)
+        if error is not ErrorCode.NONE:
             self._out.send(sender, BrokerHeartbeatResponse(correlation_id=request.correlation_id, error=error))
             return
-        self._applied[broker] = max(self._applied.get(broker, 0), request.current_metadata_offset)
+        registration = self.state.image.brokers[broker]
+        self._note_applied(broker, request.current_metadata_offset)
         state = self.control_state(broker)
         target = next_control_state(
             HeartbeatView(
@@ -231,6 +288,10 @@ class ControllerNode:
             ),
         )
 
+    def _note_applied(self, broker: BrokerId, offset: Offset) -> None:
+        """The broker has applied the metadata log up to there; nobody has applied what is not in the log."""
+        self._applied[broker] = max(self._applied.get(broker, 0), min(offset, self.state.image.next_offset))
+
     def control_state(self, broker: BrokerId) -> BrokerControlState:
         """As this controller knows it: one that has just started sees a shutdown under way with the next heartbeat."""
         if self.state.image.brokers[broker].fenced:
@@ -253,29 +314,44 @@ class ControllerNode:
         elif target is BrokerControlState.CONTROLLED_SHUTDOWN:
             self._write(brokers.begin_controlled_shutdown(self.state, broker, epoch))
             self._shutdown_offsets[broker] = self.state.image.next_offset
+            self._metrics.shutdown_began(broker)
         elif not self.state.image.brokers[broker].fenced:
+            if target is BrokerControlState.SHUTDOWN_NOW:
+                self._metrics.shutdown_ended(broker)
             self._fence(broker, epoch)
             self._sessions.discard(broker)
             self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
 
     def _fence(self, broker: BrokerId, epoch: Epoch) -> None:
         self._shutdown_offsets.pop(broker, None)
-        self._write(brokers.fence(self.state, broker, epoch))
+        led = self.state.has_leaderships(broker)
+        records = brokers.fence(self.state, broker, epoch)
+        self._write(records)
+        if led:
+            self._metrics.failed_over(len(records))
 
     # -- metadata fetch ------------------------------------------------------------------------------------------------
 
     def _fetch(self, sender: NodeId, request: MetadataFetchRequest) -> None:
-        self._applied[request.broker_id] = max(self._applied.get(request.broker_id, 0), request.fetch_offset)
+        error = metadata_fetch_error(self.state.image, request)
+        if error is not ErrorCode.NONE:
+            refuse(self._out, sender, request, error)
+            return
+        self._note_applied(request.broker_id, request.fetch_offset)
         self._parked[sender] = request.fetch_offset
+        self._metrics.fetched(request.broker_id)
 
     def _answer_parked(self) -> None:
-        """Sends the records behind their offset to all brokers whose fetch is parked."""
+        """Sends the records behind their offset to all brokers whose fetch is parked, at most `MAX_FETCH_RECORDS` to
+        each; a broker that gets fewer than there are asks again at once.
+        """
         end = len(self._records)
         for broker, offset in sorted(self._parked.items()):
             if offset < end:
                 del self._parked[broker]
-                far_behind = end - offset > SNAPSHOT_LAG
-                records = self.state.image.to_records() if far_behind else self._records[offset:]
+                as_image = self._takes_image(lag=end - offset)
+                part = slice(offset, offset + MAX_FETCH_RECORDS)
+                records = self.state.image.to_records() if as_image else self._records[part]
                 self._out.send(
                     broker,
                     MetadataFetchResponse(
@@ -283,9 +359,13 @@ class ControllerNode:
                         records=tuple(records),
                         high_watermark=end,
                         controller_id=self.node_id,
-                        is_snapshot=far_behind,
+                        is_snapshot=as_image,
                     ),
                 )
+
+    def _takes_image(self, lag: int) -> bool:
+        """Whether an image is shorter than the `lag` records that a broker lacks, and fits one answer."""
+        return lag > SNAPSHOT_LAG and self.state.image.size <= min(lag - 1, MAX_FETCH_RECORDS)
 
     # -- partitions and administration ---------------------------------------------------------------------------------
 
@@ -294,36 +374,22 @@ class ControllerNode:
             error = ErrorCode.STALE_BROKER_EPOCH
             self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, error=error))
             return
-        results = tuple(self._alter_one(request.broker_id, proposal) for proposal in request.partitions)
+        self._metrics.altered(len(request.partitions))
+        errors, records = alter_partition.decide(self.state, request)
+        self._write(records)
+        results = tuple(
+            alter_partition.result(self.state.image, request.broker_id, proposal, error)
+            for proposal, error in zip(request.partitions, errors, strict=True)
+        )
         self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, partitions=results))
 
-    def _alter_one(self, leader: BrokerId, proposal: PartitionIsrProposal) -> PartitionIsrResult:
-        error = alter_partition.validate(self.state, leader, proposal)
-        if error is ErrorCode.NONE:
-            record = alter_partition.propose(self.state, proposal)
-            self._write([record] if record is not None else [])
-            state = self.state.image.topics[proposal.topic_id].partitions[proposal.partition_id]
-            if state.leader == leader:
-                return PartitionIsrResult(
-                    topic_id=proposal.topic_id,
-                    partition_id=proposal.partition_id,
-                    leader=state.leader,
-                    leader_epoch=state.leader_epoch,
-                    isr=state.isr,
-                    leader_recovery_state=int(state.leader_recovery_state),
-                    partition_epoch=state.partition_epoch,
-                    metadata_offset=self.state.image.next_offset,
-                )
-            error = ErrorCode.NEW_LEADER_ELECTED
-        return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
-
     def _administer(self, sender: NodeId, request: AdminRequest) -> None:
-        outcome = plan(self.state, request)
-        self._write(outcome.records)
-        self._out.send(
-            sender,
-            AdminResponse(correlation_id=request.correlation_id, error=outcome.error, message=outcome.message),
-        )
+        if request.READ_ONLY:
+            self._out.send(sender, answer(self.state.image, self.node_id, request))
+            return
+        planned = plan(self.state, request)
+        self._write(planned.records)
+        self._out.send(sender, planned.response)
 
 
 def partition_detail(state: PartitionState) -> dict[str, object]:
@@ -341,9 +407,22 @@ def partition_detail(state: PartitionState) -> dict[str, object]:
     }
 
 
-def pack_records(records: Sequence[MetadataRecord]) -> bytes:
-    """The payload of a metadata batch."""
-    packed: bytes = msgpack.packb([encode(record) for record in records])
+def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
+    """The payload of a metadata batch that begins under these feature levels: each record in the version of the levels
+    that are in force where it stands.
+    """
+    frames = []
+    for record in records:
+        frames.append(encode(record, record_version(levels)))
+        if isinstance(record, FeatureLevelRecord):
+            levels = {**levels, record.name: record.feature_level}
+    packed: bytes = msgpack.packb(frames)
+    return packed
+
+
+def pack_records(records: Sequence[MetadataRecord], version: int | None = None) -> bytes:
+    """The payload of a metadata batch, with records of `version` where their type has it."""
+    packed: bytes = msgpack.packb([encode(record, version) for record in records])
     return packed
 
 

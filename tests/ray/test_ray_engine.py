@@ -22,13 +22,25 @@ from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
 from actors.cluster import NodeFailedError
+from actors.transport import pack_frame
 from experiments.engine import ClusterSpec, Loss
 from experiments.ray_engine import RayEngine
 from experiments.ray_session import ray_session
+from experiments.requests import create_topic
 from protocol.config import ClusterConfig, Generation
+from protocol.controller.metrics import (
+    CLUSTER_METRICS,
+    FAILOVER_LATENCY,
+    MANUAL_ELECTION_REQUIRED,
+    OBSERVERS,
+    OFFLINE,
+    UNCLEAN_RECOVERY,
+    UNCLEAN_RECOVERY_FINISHED,
+    UNDER_MIN_ISR,
+    VOTERS,
+)
 from protocol.errors import ErrorCode
-from protocol.ids import TopicPartition
-from protocol.messages.admin import ConfigChange, CreateTopicRequest
+from protocol.ids import TopicPartition, node_name
 from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
@@ -43,6 +55,8 @@ ROOT = Path(__file__).parent.parent.parent
 T0 = TopicPartition("t", 0)
 ALL = -1
 WITHIN_MS = 60_000
+STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
+"""Metrics that a cluster that is whole does not move."""
 FAST = {
     "broker.session.timeout.ms": 2_000,
     "broker.heartbeat.interval.ms": 300,
@@ -119,12 +133,7 @@ class Lab:
         return outcome
 
     def create_topic(self, replicas: tuple[int, ...], min_isr: int, name: str = "t") -> None:
-        request = CreateTopicRequest(
-            correlation_id=0,
-            name=name,
-            assignments=(replicas,),
-            configs=(ConfigChange(name="min.insync.replicas", value=str(min_isr)),),
-        )
+        request = create_topic(name, (replicas,), {"min.insync.replicas": min_isr})
         outcome = self.outcome(self.submit(lambda number: AdminCommand(command_id=number, request=request)))
         assert outcome.error is ErrorCode.NONE
 
@@ -285,30 +294,59 @@ def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: La
     assert len({actors[f"broker-{n}"].node_id for n in range(3)}) == 3
 
 
+@pytest.mark.covers("I1", "I2", "I4", "I9", "I10")
 def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
     make_whole(shared)
     assert shared.produce(b"measured") == [ErrorCode.NONE]
     shared.create_topic((1, 2), min_isr=1, name="measured")
     expected = {
-        ("messages_sent_total", 'type="FetchRequest"'): None,
-        ("produce_requests_total", 'acks="-1"'): None,
-        ("elections_total", 'topic="measured"'): 1.0,
-        ("isr_size", 'topic="measured"'): 2.0,
-        ("elr_size", 'topic="measured"'): 0.0,
-        ("high_watermark_lag", 'topic="measured"'): 0.0,
+        ("isray_messages_sent_total", 'type="FetchRequest"'): None,
+        ("isray_produce_requests_total", 'acks="-1"'): None,
+        ("isray_elections_total", 'topic="measured"'): 1.0,
+        ("isray_isr_size", 'topic="measured"'): 2.0,
+        ("isray_elr_size", 'topic="measured"'): 0.0,
+        ("isray_high_watermark_lag", 'topic="measured"'): 0.0,
+        ("kafka_controller_electable_leaders_count", 'topic="measured"'): 2.0,
+    }
+    measured = shared.engine.metrics()
+    assert tuple(measured) == CLUSTER_METRICS
+    expected |= {(name.replace(".", "_"), 'node="controller-1000"'): float(measured[name]) for name in STEADY}
+    expected |= {
+        (name.replace(".", "_"), 'node="controller-1000"'): None for name in CLUSTER_METRICS if name not in STEADY
     }
 
     def served() -> bool:
         lines = [line for line in metric_lines() if f'run="{shared.engine.run}"' in line]
         return all(
             any(
-                line.startswith(f"ray_isray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
+                line.startswith(f"ray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
                 for line in lines
             )
             for (name, tag), value in expected.items()
         )
 
     shared.await_(served, "all metrics are served")
+
+
+@pytest.mark.covers("I8", "I10")
+def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes: Cluster) -> None:
+    with lab(brokers=2) as laboratory:
+        laboratory.create_topic((0, 1), min_isr=2)
+        laboratory.engine.crash(0, Loss("none"))
+        latency = f"{FAILOVER_LATENCY}_count"
+        laboratory.await_(lambda: laboratory.engine.metrics()[latency] == 1, "broker 1 knows that it leads")
+        assert laboratory.engine.metrics()[UNDER_MIN_ISR] == 1
+        laboratory.engine.crash(1, Loss("none"))
+        laboratory.await_(lambda: laboratory.engine.metrics()[OFFLINE] == 1, "nobody leads")
+        [alert] = [event for event in laboratory.engine.traces() if event.trace.kind == "alert"]
+        assert (alert.trace.partition, alert.trace.detail["alert"]) == (T0, "offline_partition")
+
+        def served() -> bool:
+            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'run="{laboratory.engine.run}"']
+            found = [line for line in metric_lines() if all(part in line for part in parts)]
+            return any(float(line.split()[-1]) == 1 for line in found)
+
+        laboratory.await_(served, "the metrics port shows it")
 
 
 def metric_lines() -> list[str]:
@@ -318,6 +356,21 @@ def metric_lines() -> list[str]:
         with urllib.request.urlopen(url, timeout=10) as answer:
             lines += answer.read().decode().splitlines()
     return lines
+
+
+def test_bytes_that_are_no_message_are_dropped_and_nobody_dies_of_them(shared: Lab) -> None:
+    nodes = shared.engine.spec.node_ids
+    for name in map(node_name, nodes):
+        actor = ray.get_actor(name, shared.engine.run)
+        for frame in (b"", b"junk", pack_frame([b"junk"]), pack_frame([])):
+            calls = [actor.deliver.remote(frame, 2, 0), actor.deliver_control.remote(frame, 2, 0)]
+            assert ray.get(calls, timeout=60) == [None, None]
+    assert shared.produce(b"unharmed") == [ErrorCode.NONE]
+
+    def told() -> set[int]:
+        return {event.node for event in shared.engine.traces() if event.trace.kind == "malformed"}
+
+    shared.await_(lambda: told() == set(nodes), "every node says so")
 
 
 def test_traces_only_grow_and_their_digest_follows(shared: Lab) -> None:

@@ -12,12 +12,12 @@ from random import Random
 import msgpack
 
 from experiments.engine import ClusterSpec, Loss
+from experiments.requests import create_topic
 from experiments.sim.engine import SimEngine
 from experiments.sim.network import NetworkModel
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
-from protocol.messages.admin import ConfigChange, CreateTopicRequest
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
 
 BROKERS = 3
@@ -51,12 +51,7 @@ class Chaos:
         for node in engine.spec.node_ids:
             engine.start(node)
         engine.run_for(1_000)
-        request = CreateTopicRequest(
-            correlation_id=0,
-            name="t",
-            assignments=((0, 1, 2), (1, 2, 0)),
-            configs=(ConfigChange(name="min.insync.replicas", value="2"),),
-        )
+        request = create_topic("t", ((0, 1, 2), (1, 2, 0)), {"min.insync.replicas": 2})
         engine.submit(AdminCommand(command_id=1, request=request))
         engine.run_for(1_000)
         for at_ms, action, *args in self._plan():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.engine import ClusterSpec, Loss
+from experiments.requests import alter_config, create_topic, reassign
 from experiments.sim.cluster import SimCluster
 from experiments.sim.network import NetworkModel
 from protocol.broker.context import Replica
@@ -12,13 +13,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.contract import Trace
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
-from protocol.messages.admin import (
-    AdminRequest,
-    AlterConfigsRequest,
-    AlterPartitionReassignmentRequest,
-    ConfigChange,
-    CreateTopicRequest,
-)
+from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.messages.data import FetchPartition, FetchRequest
 from protocol.metadata.partition import PartitionState
@@ -40,8 +35,7 @@ class Bench:
         for node in self.cluster.spec.node_ids:
             self.cluster.start(node)
         self.run_until(2_000)
-        change = ConfigChange(name="min.insync.replicas", value=str(min_isr))
-        self.administer(CreateTopicRequest(correlation_id=0, name="t", assignments=(replicas,), configs=(change,)))
+        self.administer(create_topic("t", (replicas,), {"min.insync.replicas": min_isr}))
         self.run_until(3_000)
 
     def run_until(self, at_ms: int) -> None:
@@ -53,13 +47,10 @@ class Bench:
         return self.commands
 
     def configure(self, name: str, value: int) -> None:
-        change = ConfigChange(name=name, value=str(value))
-        self.administer(AlterConfigsRequest(correlation_id=0, topic="t", configs=(change,)))
+        self.administer(alter_config("t", {name: value}))
 
     def reassign(self, *replicas: int) -> int:
-        return self.administer(
-            AlterPartitionReassignmentRequest(correlation_id=0, topic="t", partition=0, replicas=replicas)
-        )
+        return self.administer(reassign("t", 0, replicas))
 
     def produce(self) -> int:
         self.commands += 1
@@ -162,13 +153,12 @@ def test_cancelling_does_not_drop_the_replica_that_min_isr_rests_on() -> None:
     bench.produce()
     bench.run_until(4_000)
     bench.cluster.crash(1, KEEP)
+    bench.cluster.crash(3, KEEP)
     bench.run_until(20_000)
-    bench.reassign(0, 2, 1)
+    bench.reassign(0, 2, 3)
     bench.run_until(24_000)
     assert sorted(bench.state.isr) == [0, 2]
-    cancelled = bench.administer(
-        AlterPartitionReassignmentRequest(correlation_id=0, topic="t", partition=0, replicas=None)
-    )
+    cancelled = bench.administer(reassign("t", 0, None))
     bench.run_until(25_000)
     outcome = bench.cluster.outcomes[cancelled]
     assert isinstance(outcome, AdminOutcome)

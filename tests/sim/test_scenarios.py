@@ -15,14 +15,21 @@ from tests.sim.run_scenario import SCENARIOS, run_file, run_scenario
 
 SHOWS = {
     "elr-clean-restart": ("M13", "M14", "E21", "E22", "E17", "E30", "E31"),
+    "elr-shrink-and-growth": ("M9", "M10", "E13", "E14", "E15"),
     "elr-unclean-restart": ("M15", "M20", "E18", "E20", "E23", "E24", "M18"),
     "high-watermark-regression": ("M3", "M4", "E1", "E5", "E6", "E7"),
     "high-watermark-regression-kip-497": ("M3",),
+    "last-known-leader": ("M18", "M20", "E24"),
     "last-replica-standing": ("M1", "E12", "E13", "E15", "M9", "L17"),
     "last-replica-standing-kip-497": ("M2",),
     "leader-failover": ("M25", "J2"),
+    "leader-recovery": ("M57", "M58", "C5", "C8", "N13"),
+    "power-loss": ("E20", "E27"),
+    "reassignment": ("M44", "E32", "J18"),
     "silent-follower": ("M41", "A47"),
     "slow-follower": ("M40", "A44"),
+    "unclean-election": ("M19", "C3", "C12"),
+    "upgrade": ("K2", "K3", "K4", "K10", "M23", "M24"),
 }
 
 

@@ -1,38 +1,110 @@
-"""Golden transcripts: each shipped scenario as a story. A change of the protocol shows here as a change of the story.
+"""Golden transcripts: each shipped scenario as a story, and what no scenario file can do. A change of the protocol
+shows here as a change of the story.
 
 `pytest tests/sim/test_stories.py --rewrite-traces` writes them anew; read the difference before it is committed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from experiments import requests
+from experiments.engine import ClusterSpec, Loss
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
 from experiments.sim.engine import SimEngine
-from experiments.story import tell
+from experiments.story import Chapter, tell
+from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
+from protocol.config import ClusterConfig, Generation
+from protocol.ids import TopicPartition
+from protocol.messages.commands import AdminCommand
 from tests.sim.run_scenario import SCENARIOS, spec_of
 
 TRACES = Path(__file__).parent.parent / "traces"
+T0 = TopicPartition("t", 0)
 
 
-def _story(path: Path) -> str:
+def _story_of_scenario(path: Path) -> str:
     scenario = load_scenario(path)
     engine = SimEngine(spec_of(scenario, 0))
-    assert Runner(scenario, engine).run().passed
-    return "\n".join([f"# {scenario.name}, seed 0", *tell(engine.traces())]) + "\n"
+    runner = Runner(scenario, engine)
+    result = runner.run()
+    assert result.passed, result.steps[-1]
+    return _told(scenario.name, engine, runner.chapters)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_story_is_the_one_that_was_told(path: Path, request: pytest.FixtureRequest) -> None:
-    golden = TRACES / f"{path.stem}.txt"
-    story = _story(path)
+def _told(name: str, engine: SimEngine, chapters: list[Chapter]) -> str:
+    return "\n".join([f"# {name}, seed 0", *tell(engine.traces(), chapters, engine.metadata_log())]) + "\n"
+
+
+def _story_of_a_stale_clean_shutdown_file() -> str:
+    """The file vouches for one epoch only (M16): not for a later life, and not when it is torn."""
+    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966)))
+    chapters: list[Chapter] = []
+    disk = engine.cluster.disks[2]
+
+    def chapter(text: str) -> None:
+        chapters.append(Chapter(text, len(engine.traces())))
+
+    def await_elr(elr: set[int], last_known_elr: set[int]) -> None:
+        assert engine.run_until(lambda: _eligible(engine) == (elr, last_known_elr), 60_000), _eligible(engine)
+
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    engine.run_for(1_000)
+    create = requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 3})
+    engine.submit(AdminCommand(command_id=1, request=create))
+    engine.run_for(1_000)
+    chapter("broker 2 shuts down in good order, and its clean-shutdown file is copied")
+    engine.terminate(2)
+    assert engine.run_until(lambda: not engine.is_running(2), 60_000)
+    await_elr({2}, set())
+    copied = disk.read_file(CLEAN_SHUTDOWN_FILE)
+    assert copied is not None
+    chapter("broker 2 starts: the file names its last epoch, it stays in the ELR and joins the ISR")
+    engine.start(2)
+    await_elr(set(), set())
+    for text, file in (("the copy of an earlier life", copied), ("torn in the middle", copied[: len(copied) // 2])):
+        chapter("broker 2 crashes")
+        engine.crash(2, Loss("none"))
+        await_elr({2}, set())
+        chapter(f"broker 2 starts with a clean-shutdown file that is {text}: it counts as unclean")
+        disk.write_file(CLEAN_SHUTDOWN_FILE, file)
+        engine.set_link(2, 0, False)
+        engine.start(2)
+        await_elr(set(), {2})
+        chapter("broker 2 reaches its leader")
+        engine.set_link(2, 0, True)
+        await_elr(set(), set())
+    assert not engine.violations()
+    return _told("stale-clean-shutdown-file", engine, chapters)
+
+
+def _eligible(engine: SimEngine) -> tuple[set[int], set[int]]:
+    view = engine.view()
+    assert view is not None
+    state = view.partitions[T0]
+    return set(state.elr), set(state.last_known_elr)
+
+
+STORIES: dict[str, Callable[[], str]] = {
+    **{path.stem: partial(_story_of_scenario, path) for path in SCENARIOS},
+    "stale-clean-shutdown-file": _story_of_a_stale_clean_shutdown_file,
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_story_is_the_one_that_was_told(name: str, request: pytest.FixtureRequest) -> None:
+    golden = TRACES / f"{name}.txt"
+    story = STORIES[name]()
     if request.config.getoption("--rewrite-traces"):
         golden.write_text(story)
     assert story == golden.read_text()
 
 
-def test_every_transcript_has_its_scenario() -> None:
-    assert sorted(path.stem for path in TRACES.glob("*.txt")) == sorted(path.stem for path in SCENARIOS)
+def test_every_transcript_has_its_story() -> None:
+    assert sorted(path.stem for path in TRACES.glob("*.txt")) == sorted(STORIES)

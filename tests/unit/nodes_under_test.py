@@ -12,6 +12,7 @@ from typing import TypeVar
 from experiments.sim.disk import SimStorage
 from protocol.broker.context import Replica
 from protocol.broker.lifecycle import LifecycleState
+from protocol.broker.recovery import DataLossHook, no_routine
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
 from protocol.controller.context import ControllerState
@@ -76,7 +77,7 @@ class ControllerBench:
     """A controller's state, filled by records; `apply` replays what a decision returned."""
 
     def __init__(self, *records: MetadataRecord, config: ClusterConfig | None = None) -> None:
-        self.state = ControllerState(config or config_of())
+        self.state = ControllerState(config or config_of(), Random(0))
         self.apply(records)
 
     def apply(self, records: Sequence[MetadataRecord]) -> Sequence[MetadataRecord]:
@@ -93,10 +94,16 @@ class ControllerBench:
 class BrokerBench:
     """A broker node and the metadata log that it is told; `effects` are those of the last input."""
 
-    def __init__(self, me: int = 0, config: ClusterConfig | None = None, storage: SimStorage | None = None) -> None:
+    def __init__(
+        self,
+        me: int = 0,
+        config: ClusterConfig | None = None,
+        storage: SimStorage | None = None,
+        hook: DataLossHook = no_routine,
+    ) -> None:
         self.me = me
         self.storage = storage or SimStorage()
-        self.node = BrokerNode(me, [CONTROLLER], config or config_of(), self.storage, Random(1))
+        self.node = BrokerNode(me, [CONTROLLER], config or config_of(), self.storage, Random(1), data_loss_hook=hook)
         self.now_ms = 0
         self.records: list[MetadataRecord] = []
         self.effects: list[Effect] = []

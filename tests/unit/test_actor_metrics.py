@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from typing import ClassVar
+
 import pytest
 
 from actors import metrics
-from actors.metrics import PartitionSamples
+from actors.metrics import Changes, PartitionSamples, RayMeter
 from protocol.contract import Trace
+from protocol.controller.metrics import CLUSTER_METRICS
 from protocol.ids import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -18,6 +22,9 @@ def values(
     found = list(samples.of(Trace(kind, partition, detail)))
     assert all(sample.tags == (("topic", "t"), ("partition", "0")) for sample in found)
     return {sample.metric.removeprefix("isray_"): sample.value for sample in found}
+
+
+ELECTABLE = "kafka_controller_electable_leaders_count"
 
 
 def change(
@@ -36,10 +43,10 @@ def change(
 
 def test_an_election_is_a_leader_in_a_new_epoch() -> None:
     samples = PartitionSamples()
-    assert change(samples, 0, 0, 0, isr=3) == {"elections": 1, "isr_size": 3, "elr_size": 0}
-    assert change(samples, 0, 0, 1, isr=2) == {"isr_size": 2, "elr_size": 0}
-    assert change(samples, -1, 1, 2, isr=0, elr=2) == {"isr_size": 0, "elr_size": 2}
-    assert change(samples, 2, 2, 3, isr=1, elr=1) == {"elections": 1, "isr_size": 1, "elr_size": 1}
+    assert change(samples, 0, 0, 0, isr=3) == {"elections": 1, "isr_size": 3, "elr_size": 0, ELECTABLE: 3}
+    assert change(samples, 0, 0, 1, isr=2) == {"isr_size": 2, "elr_size": 0, ELECTABLE: 2}
+    assert change(samples, -1, 1, 2, isr=0, elr=2) == {"isr_size": 0, "elr_size": 2, ELECTABLE: 2}
+    assert change(samples, 2, 2, 3, isr=1, elr=1) == {"elections": 1, "isr_size": 1, "elr_size": 1, ELECTABLE: 2}
 
 
 def test_a_restarted_controller_does_not_take_the_first_change_it_sees_for_an_election() -> None:
@@ -60,6 +67,68 @@ def test_the_lag_is_what_the_leader_holds_above_its_high_watermark_and_nothing_o
 @pytest.mark.parametrize(("kind", "partition"), [("broker_state", None), ("truncated", T0), ("fetched", T0)])
 def test_other_events_give_nothing(kind: str, partition: TopicPartition | None) -> None:
     assert values(PartitionSamples(), kind, partition, log_end=3) == {}
+
+
+def test_only_what_has_changed_is_exported() -> None:
+    stands = {"a": 0, "b": 0}
+    changes = Changes(lambda: dict(stands))
+    assert changes.take() == {"a": 0, "b": 0}, "a 0 is to be seen"
+    stands["b"] = 2
+    assert changes.take() == {"b": 2}
+    assert changes.take() == {}
+
+
+@pytest.mark.covers("I8")
+def test_an_alert_is_a_warning_in_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    meter = RayMeter("run", "controller-1000")
+    with caplog.at_level(logging.WARNING):
+        meter.traced(Trace("alert", T0, {"alert": "offline_partition", "leader": -1, "leader_epoch": 3}))
+        meter.traced(Trace("high_watermark", None, {}))
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        "controller-1000: t-0 is offline: it has no leader",
+    )
+
+
+class FakeGauge:
+    """A gauge that keeps what it was set to, by its name."""
+
+    values: ClassVar[dict[str, list[int]]] = {}
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        assert description
+        assert tag_keys
+        self.set_to = self.values.setdefault(name, [])
+
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        assert tags == {"run": "r", "node": "n"}
+
+    def set(self, value: int) -> None:
+        self.set_to.append(value)
+
+
+def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "Gauge", FakeGauge)
+    stands = dict.fromkeys(CLUSTER_METRICS, 0)
+    meter = RayMeter("r", "n", lambda: dict(stands))
+    meter.handled()
+    stands["kafka.controller.offline_partitions_count"] = 4
+    meter.handled()
+    meter.handled()
+    found = {name: values for name, values in FakeGauge.values.items() if values}
+    assert found.pop("kafka_controller_offline_partitions_count") == [0, 4]
+    assert set(found) == {name.replace(".", "_") for name in CLUSTER_METRICS} - {
+        "kafka_controller_offline_partitions_count"
+    }
+    assert all(values == [0] for values in found.values())
+
+
+def test_other_nodes_have_no_such_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGauge.values.clear()
+    monkeypatch.setattr(metrics, "Gauge", FakeGauge)
+    RayMeter("r", "n").handled()
+    assert set(FakeGauge.values) == set(metrics.GAUGES)
 
 
 def test_the_table_of_names_is_complete() -> None:

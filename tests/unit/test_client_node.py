@@ -8,18 +8,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol.contract import CancelTimer, Effect, Send, SetTimer
-from protocol.errors import RETRIABLE, ErrorCode, ProtocolInvariantError
+from experiments import requests
+from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
+from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import DRIVER
 from protocol.messages.admin import (
-    AdminResponse,
-    DeleteTopicRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
 )
 from protocol.messages.base import Message
+from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
@@ -30,6 +30,7 @@ from protocol.messages.commands import (
     ShutdownCommand,
 )
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest, ProduceResponse
+from protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.nodes.client import DEADLINE_PREFIX, GATHER_PREFIX, WATCH_PREFIX, ClientNode
 from tests.unit.nodes_under_test import CLIENT, CONTROLLER, batch, config_of
 
@@ -339,16 +340,18 @@ def test_a_consumer_that_finds_no_leader_fails_at_the_deadline() -> None:
 
 
 def administer() -> Bench:
-    return Bench(AdminCommand(command_id=1, request=DeleteTopicRequest(correlation_id=0, name="t")))
+    return Bench(AdminCommand(command_id=1, request=requests.delete_topic("t")))
 
 
 def test_administration_goes_to_the_controller_and_comes_back_with_its_answer() -> None:
     bench = administer()
-    [(to, request)] = bench.sends(DeleteTopicRequest)
-    assert (to, request.name) == (CONTROLLER, "t")
+    [(to, request)] = bench.sends(DeleteTopicsRequest)
+    assert (to, request.topics) == (CONTROLLER, requests.delete_topic("t").topics)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    bench.receive(CONTROLLER, AdminResponse(correlation_id=request.correlation_id, error=error, message="no topic"))
-    assert bench.outcomes == [AdminOutcome(command_id=1, error=error, message="no topic")]
+    refused = DeletableTopicResult(name="t", error=error, message="no topic")
+    response = DeleteTopicsResponse(correlation_id=request.correlation_id, topics=(refused,))
+    bench.receive(CONTROLLER, response)
+    assert bench.outcomes == [AdminOutcome(command_id=1, error=error, message="no topic", response=response)]
     assert bench.timers == {}
 
 
@@ -357,6 +360,23 @@ def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
     [found] = bench.outcomes
     assert isinstance(found, AdminOutcome)
     assert found.error is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_question_is_put_to_one_node_after_the_other_until_one_answers() -> None:
+    bench = Bench(AdminCommand(command_id=1, request=DescribeClusterRequest(correlation_id=0)))
+    asked = [to for to, _ in bench.sends(DescribeClusterRequest)]
+    for _ in range(3):
+        asked += [to for to, _ in bench.fire(WATCH).sends(DescribeClusterRequest)]
+    assert asked == [CONTROLLER, 0, 1, 2]
+    [(to, request)] = bench.fire(WATCH).sends(DescribeClusterRequest)
+    assert to == CONTROLLER
+    bench.receive(2, DescribeClusterResponse(correlation_id=request.correlation_id - 1))
+    assert bench.outcomes == [], "an answer to an earlier question"
+    bench.receive(CONTROLLER, DescribeClusterResponse(correlation_id=request.correlation_id))
+    [found] = bench.outcomes
+    assert isinstance(found, AdminOutcome)
+    assert isinstance(found.response, DescribeClusterResponse)
+    assert bench.timers == {}
 
 
 def test_commands_under_way_do_not_disturb_each_other() -> None:
@@ -370,6 +390,7 @@ def test_commands_under_way_do_not_disturb_each_other() -> None:
     assert bench.timers == {}
 
 
-def test_what_no_client_understands_is_a_broken_invariant() -> None:
-    with pytest.raises(ProtocolInvariantError, match="ShutdownCommand"):
-        produce().receive(DRIVER, ShutdownCommand())
+def test_what_no_client_understands_is_dropped() -> None:
+    [refused] = produce().receive(DRIVER, ShutdownCommand()).effects
+    assert isinstance(refused, Trace)
+    assert (refused.kind, refused.detail["message"]) == ("refused", "ShutdownCommand")

@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import types
 import zlib
+from collections.abc import Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.requests import elect_leader
 from protocol import messages
 from protocol.errors import CodecError, ErrorCode, MalformedMessageError, UnknownMessageTypeError
-from protocol.messages.admin import ElectionType, ElectLeadersRequest
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode, encode
 from protocol.messages.commands import AdminCommand
 from protocol.messages.control import MetadataFetchResponse
 from protocol.messages.data import EpochEndOffset, FetchPartitionResult
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from protocol.messages.records import PartitionChangeRecord, PartitionRecord, TopicRecord
 
 PACKAGE = messages.__name__ + "."
 TYPES = sorted(
     (model for model in Message.REGISTRY.values() if model.__module__.startswith(PACKAGE)), key=lambda m: m.__name__
 )
-INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def framed(body: bytes) -> bytes:
@@ -45,22 +46,28 @@ def message_body(*parts: object) -> bytes:
     return packed
 
 
-def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values of a field's type; a message type stands for itself and all its subclasses."""
+def values_of(annotation: Any, bounds: Sequence[Any] = ()) -> st.SearchStrategy[Any]:
+    """Values of a field's type within its bounds; a message type stands for itself and all its subclasses."""
     origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        return values_of(inner, [part for field in metadata for part in field.metadata])
     if origin in (types.UnionType, Union):
         return st.one_of([values_of(part) for part in get_args(annotation)])
     if origin is tuple:
         return st.lists(values_of(get_args(annotation)[0]), max_size=3).map(tuple)
     if annotation is type(None):
         return st.none()
+    if annotation is int:
+        lowest = next((bound.ge for bound in bounds if hasattr(bound, "ge")), -(2**63))
+        limit = next((bound.lt for bound in bounds if hasattr(bound, "lt")), 2**63)
+        return st.integers(lowest, limit - 1)
     if issubclass(annotation, Message):
         return st.one_of([instances_of(model) for model in TYPES if issubclass(model, annotation)])
     if issubclass(annotation, Enum):
         return st.sampled_from(annotation)
     simple: dict[type, st.SearchStrategy[Any]] = {
         bool: st.booleans(),
-        int: INT64,
         str: st.text(max_size=8),
         bytes: st.binary(max_size=16),
     }
@@ -69,14 +76,17 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
 
 @cache
 def instances_of(model: type[Message]) -> st.SearchStrategy[Message]:
-    fields = {name: st.deferred(lambda a=info.annotation: values_of(a)) for name, info in model.model_fields.items()}
+    fields = {
+        name: st.deferred(lambda field=info: values_of(field.annotation, field.metadata))
+        for name, info in model.model_fields.items()
+    }
     return st.builds(model, **fields)
 
 
 MESSAGES = st.sampled_from(TYPES).flatmap(instances_of)
 SAMPLES: list[Message] = [
     RecordBatch(base_offset=2**40, leader_epoch=3, record_count=2, payload=b"\x00\xff payload"),
-    ElectLeadersRequest(correlation_id=1, topic="t", partition=0, election_type=ElectionType.UNCLEAN),
+    elect_leader("t", 0, ElectionType.UNCLEAN),
     FetchPartitionResult(
         topic_id="T",
         partition_id=0,
@@ -114,7 +124,7 @@ def test_every_message_type_survives_the_round_trip(model: type[Message]) -> Non
 
 
 def test_nested_messages_keep_their_own_type() -> None:
-    request = ElectLeadersRequest(correlation_id=1, topic="t", partition=0, election_type=ElectionType.PREFERRED)
+    request = elect_leader("t", 0, ElectionType.PREFERRED)
     decoded = decode(encode(AdminCommand(command_id=1, request=request)))
     assert isinstance(decoded, AdminCommand)
     assert type(decoded.request) is ElectLeadersRequest
@@ -129,7 +139,7 @@ def test_absent_and_empty_are_told_apart() -> None:
 
 
 def test_the_bytes_of_a_message_stay_the_same() -> None:
-    body = bytes.fromhex("c70f01") + b"\x93" + b"\xabTopicRecord" + b"\xa1t" + b"\xa1T"
+    body = bytes.fromhex("c70f01") + b"\x95" + b"\xabTopicRecord" + b"\x00" + b"\xa1t" + b"\xa1T" + b"\x00"
     body = b"\xc7" + bytes([len(body) - 3]) + body[2:]
     assert encode(TopicRecord(name="t", topic_id="T")) == framed(body)
 

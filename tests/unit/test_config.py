@@ -6,7 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import CONFIGS, NEVER, ClusterConfig, ConfigDef, ConfigError, Generation, parse_config
+from protocol.config import (
+    CONFIGS,
+    METADATA_VERSION,
+    NEVER,
+    SUPPORTED_FEATURES,
+    ClusterConfig,
+    ConfigDef,
+    ConfigError,
+    Generation,
+    config_text,
+    features_at,
+    parse_config,
+    record_version,
+)
+from protocol.errors import ProtocolInvariantError
 
 TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic_scoped}
 
@@ -17,7 +31,10 @@ TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic
         ("min.insync.replicas", 2, 2),
         ("min.insync.replicas", "3", 3),
         ("min.insync.replicas", 999, 999),
+        ("min.insync.replicas", " 07 ", 7),
+        ("min.insync.replicas", 2**31 - 1, 2**31 - 1),
         ("unclean.leader.election.enable", "true", True),
+        ("unclean.leader.election.enable", " FALSE", False),
         ("unclean.leader.election.enable", False, False),
         ("unclean.recovery.strategy", "Balanced", "balanced"),
         ("unclean.recovery.strategy", "proactive", "proactive"),
@@ -41,6 +58,12 @@ def test_values_are_typed(name: str, value: object, expected: object) -> None:
         ("min.insync.replicas", 1.5, "a whole number >= 1"),
         ("min.insync.replicas", True, "a whole number >= 1"),
         ("min.insync.replicas", None, "a whole number >= 1"),
+        ("min.insync.replicas", 2**31, "a whole number >= 1"),
+        ("min.insync.replicas", "1 2", "a whole number >= 1"),
+        ("min.insync.replicas", "", "a whole number >= 1"),
+        ("min.insync.replicas", "9" * 5_000, "a whole number >= 1"),
+        ("default.replication.factor", 2**15, "a whole number from 1 to 32767"),
+        ("super.users", 1, "a text"),
         ("unclean.leader.election.enable", "yes", "true | false"),
         ("unclean.leader.election.enable", 1, "true | false"),
         ("unclean.recovery.strategy", "none", "proactive | balanced | manual"),
@@ -77,9 +100,9 @@ def test_what_leader_and_controller_must_agree_on_is_a_topic_config() -> None:
 
 
 @given(st.sampled_from([c for c in CONFIGS.values() if type(c.default) is int]), st.integers(-5, NEVER))
-def test_integers_are_taken_from_their_minimum_on_and_in_either_spelling(definition: ConfigDef, value: int) -> None:
+def test_integers_are_taken_within_their_range_and_in_either_spelling(definition: ConfigDef, value: int) -> None:
     for spelling in (value, str(value)):
-        if value >= definition.minimum:
+        if definition.minimum <= value <= definition.maximum:
             assert parse_config(definition.name, spelling) == value
         else:
             with pytest.raises(ConfigError):
@@ -113,6 +136,54 @@ def test_cluster_config_puts_overrides_on_top_of_defaults() -> None:
     ],
 )
 def test_a_generation_is_a_set_of_switches(generation: Generation, switches: set[str]) -> None:
-    features = ClusterConfig.of(generation).features
-    assert features is generation.features
+    features = generation.features
+    assert features == features_at(generation.feature_levels)
+    assert record_version(generation.feature_levels) == features.elr
     assert {name for name in features.__slots__ if getattr(features, name) is True} == switches
+
+
+@pytest.mark.parametrize(
+    "levels", [{METADATA_VERSION: 0}, {METADATA_VERSION: 3}, {"kraft.version": 1}, {"unclean.recovery.enabled": -1}]
+)
+def test_levels_that_this_code_cannot_run_are_no_features(levels: dict[str, int]) -> None:
+    with pytest.raises(ProtocolInvariantError, match="not supported"):
+        features_at({**Generation.KIP_966.feature_levels, **levels})
+
+
+def test_the_levels_of_all_generations_are_supported() -> None:
+    for generation in Generation:
+        assert set(generation.feature_levels) == set(SUPPORTED_FEATURES)
+        for name, level in generation.feature_levels.items():
+            assert level in range(SUPPORTED_FEATURES[name][0], SUPPORTED_FEATURES[name][1] + 1)
+
+
+@given(st.data())
+def test_a_value_is_read_back_as_it_was_written(data: st.DataObject) -> None:
+    definition = data.draw(st.sampled_from(list(CONFIGS.values())))
+    if definition.choices:
+        value = data.draw(st.sampled_from(definition.choices))
+    elif isinstance(definition.default, bool):
+        value = data.draw(st.booleans())
+    elif isinstance(definition.default, int):
+        value = data.draw(st.integers(definition.minimum, definition.maximum))
+    else:
+        value = data.draw(st.text(max_size=9))
+    assert definition.parse(config_text(value)) == value
+
+
+def test_what_nodes_read_as_they_start_cannot_be_changed_while_they_run() -> None:
+    dynamic = {name for name, definition in CONFIGS.items() if not definition.read_only}
+    assert dynamic == TOPIC_SCOPED | {"num.partitions", "default.replication.factor"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("min.insync.replicas", "INT"),
+        ("flush.messages", "LONG"),
+        ("unclean.leader.election.enable", "BOOLEAN"),
+        ("unclean.recovery.strategy", "STRING"),
+    ],
+)
+def test_types_have_the_names_that_users_know(name: str, kind: str) -> None:
+    assert CONFIGS[name].type_name == kind

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.host import NodeHost
+from actors.host import MAX_REASON, NodeHost
 from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer, Trace
-from protocol.errors import ProtocolInvariantError
+from protocol.errors import MalformedMessageError, ProtocolInvariantError
 from protocol.ids import DRIVER
 from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
@@ -103,6 +103,9 @@ class Bench:
     def traced(self, trace: Trace) -> None:
         self.metered.append("traced")
 
+    def handled(self) -> None:
+        self.metered.append("handled")
+
     def deliver(self, *numbers: int, control: bool = False, done: Callable[[], None] | None = None) -> None:
         self.host.deliver(7, [message(number) for number in numbers], control, done)
 
@@ -144,7 +147,7 @@ def test_effects_are_carried_out_in_order_before_the_next_input() -> None:
     assert bench.messages == [(5, message(10)), (6, message(12))]
     assert bench.host.drain() == ([(42, trace)], [message(11)])
     assert bench.host.drain() == ([], [])
-    assert bench.metered == ["received", "sent", "traced", "sent", "sent"]
+    assert bench.metered == ["received", "sent", "traced", "sent", "sent", "handled"]
 
 
 def test_a_timer_fires_once_at_its_time_set_anew_it_is_another_and_cancelled_none() -> None:
@@ -227,3 +230,15 @@ def test_a_broken_invariant_ends_the_node_and_is_told() -> None:
     assert bench.host.failure is not None
     assert "the node is wrong" in bench.host.failure
     assert not bench.host.exited
+
+
+def test_bytes_that_are_no_message_are_told_of_and_not_handled(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.host.malformed(1, MalformedMessageError("x" * 1000))
+    bench.clock.settle()
+    [(_, trace)], _ = bench.host.drain()
+    assert (trace.kind, trace.detail["sender"]) == ("malformed", 1)
+    assert trace.detail["reason"] == "x" * MAX_REASON
+    assert "broker-0: from broker-1" in caplog.text
+    assert bench.node.inputs == []
+    assert bench.host.failure is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from protocol.messages.records import (
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemovePartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
@@ -185,7 +188,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_controllers_indexes_say_what_the_image_says(steps: list[tuple[int, int, set[int], set[int]]]) -> None:
-    state = ControllerState(config_of())
+    state = ControllerState(config_of(), Random(0))
     for record in [*registrations(), TopicRecord(name="t", topic_id="T")]:
         state.replay(record)
     for partition, leader, isr, elr in steps:
@@ -204,6 +207,16 @@ def test_the_controllers_indexes_say_what_the_image_says(steps: list[tuple[int, 
         assert state.leaderless() == state.partitions_led_by(-1)
     state.replay(RemoveTopicRecord(topic_id="T"))
     assert not any(state.partitions_with(broker) or state.has_leaderships(broker) for broker in (-1, 0, 1, 2))
+
+
+def test_a_partition_that_comes_again_is_indexed_again() -> None:
+    state = ControllerState(config_of(), Random(0))
+    *before, partition = [*registrations(), *topic_records()]
+    for record in [*before, partition, RemovePartitionRecord(topic_id="T", partition_id=0)]:
+        state.replay(record)
+    assert not any(state.partitions_with(broker) or state.has_leaderships(broker) for broker in (0, 1, 2))
+    state.replay(partition)
+    assert state.partitions_led_by(0) == state.partitions_with(2) == [T0]
 
 
 def test_a_topic_is_described_as_the_image_has_it() -> None:

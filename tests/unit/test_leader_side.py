@@ -98,7 +98,7 @@ def test_acks_all_is_answered_when_all_of_the_isr_has_the_records() -> None:
 
 REFUSED = {
     "unknown topic": ({"topic": "u"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    "not a replica": ({"partition": 7}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    "unknown partition": ({"partition": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
 }
 
 

@@ -70,9 +70,13 @@ GOOD_STEPS: list[dict[str, Any]] = [
     {"reassign": {"topic": "t", "cancel": True, "expect_error": "NO_REASSIGNMENT_IN_PROGRESS"}},
     {"configure": {"topic": "t", "config": {"min.insync.replicas": 2}}},
     {"configure": {"config": {"unclean.leader.election.enable": True}}},
-    {"create_topic": {"name": "u", "assignments": [[0], [1, 2]], "config": {"min.insync.replicas": "2"}}},
+    {"update_feature": {"feature": "metadata.version", "level": 1, "downgrade": "safe"}},
+    {"update_feature": {"feature": "unclean.recovery.enabled", "level": 1, "expect_error": "INVALID_UPDATE_VERSION"}},
+    {"unregister": {"broker": 2, "expect_error": "BROKER_ID_NOT_REGISTERED"}},
+    {"create_topic": {"name": "u", "assignments": [[0, 1], [1, 2]], "config": {"min.insync.replicas": "2"}}},
     {"delete_topic": {"name": "t"}},
     {"add_partitions": {"name": "t", "assignments": [[0, 1]]}},
+    {"remove_partitions": {"name": "w", "partitions": [2, 1]}},
     {"wait": "250ms"},
     {"await": {"broker": 0, "state": "fenced", "within": "60s"}},
     {"expect": {"topic": "t", "isr": [], "log_end_offset": {2: 18}, "lost_acked": 0, "leader": -1}},
@@ -83,7 +87,9 @@ GOOD_STEPS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("step", GOOD_STEPS, ids=str)
 def test_steps_that_the_interface_names_are_taken(step: dict[str, Any]) -> None:
     [kind] = step
-    assert scenario_from(with_step(step), "s.yaml").steps[1].kind == kind
+    raw = with_step(step)
+    raw["topics"].append({"name": "w", "assignments": [[0], [1], [2]]})
+    assert scenario_from(raw, "s.yaml").steps[1].kind == kind
     assert {next(iter(good)) for good in GOOD_STEPS} == set(STEPS), "every kind of step is here"
 
 
@@ -102,6 +108,8 @@ BAD_FILES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"topics": [{"name": "t", "assignments": []}]}, "topics[0].assignments", "[]", "at least 1 item"),
     ({"topics": [{"name": "t", "assignments": [[0, 0]]}]}, "topics[0].assignments[0]", "[0, 0]", "each broker once"),
     ({"topics": [{"name": "t", "replicas": [[0]]}]}, "topics[0].replicas", "[[0]]", "one of name, assignments, config"),
+    ({"topics": [{"name": "a b", "assignments": [[0]]}]}, "topics[0].name", "'a b'", "ASCII letters, digits"),
+    ({"topics": [{"name": "t", "assignments": [[0, 1], [2]]}]}, "topics[0].assignments[1]", "[2]", "2 brokers, as in"),
     ({"topics": BASE["topics"] * 2}, "topics[1].name", "'t'", "a name that no other topic has"),
 ]
 
@@ -170,12 +178,23 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"cut": {"between": [0, "clients"]}}, ".cut.between[1]", "'clients'", ""),
     ({"cut": {"between": ["rest", "rest"]}}, ".cut", "{'between'", "rest on one side only"),
     ({"cut": {"from": 0, "to": 1001}}, ".cut.", "1001", "controllers 1000 to 1000"),
-    ({"elect": {"topic": "t", "type": "random"}}, ".elect.type", "'random'", "'preferred' or 'unclean'"),
+    ({"elect": {"topic": "t", "type": "random"}}, ".elect.type", "'random'", "'preferred', 'unclean'"),
+    ({"elect": {"topic": "t", "type": "designation"}}, ".elect", "{'topic'", "desired_leader with type designation"),
+    ({"elect": {"topic": "t", "type": "unclean", "desired_leader": 1}}, ".elect", "{'topic'", "and only there"),
+    (
+        {"elect": {"topic": "t", "type": "designation", "desired_leader": 3}},
+        ".elect.desired_leader",
+        "3",
+        "brokers 0 to 2",
+    ),
     ({"reassign": {"topic": "t"}}, ".reassign", "{'topic': 't'}", "either replicas or cancel: true"),
     ({"reassign": {"topic": "t", "replicas": [0, 9]}}, ".reassign.replicas", "broker 9", "brokers 0 to 2"),
     ({"create_topic": {"name": "t", "assignments": [[0]]}}, ".create_topic.name", "'t'", "no other topic has"),
     ({"delete_topic": {"name": "u"}}, ".delete_topic.name", "'u'", "a topic: t"),
     ({"add_partitions": {"name": "t", "assignments": [[5]]}}, ".add_partitions.assignments[0]", "broker 5", "0 to 2"),
+    ({"remove_partitions": {"name": "t", "partitions": [0]}}, ".remove_partitions.partitions", "[0]", "and not all"),
+    ({"remove_partitions": {"name": "t", "partitions": []}}, ".remove_partitions.partitions", "[]", "at least 1 item"),
+    ({"remove_partitions": {"name": "u", "partitions": [0]}}, ".remove_partitions.name", "'u'", "a topic: t"),
     ({"expect": {"topic": "t"}}, ".expect", "{'topic': 't'}", "elr, high_watermark"),
     ({"expect": {"topic": "t", "broker": 1, "leader": 1}}, ".expect", "{'topic'", "exactly one of topic, broker"),
     ({"expect": {"broker": 1, "leader": 1}}, ".expect", "{'broker'", "with broker one or more of state"),
@@ -208,8 +227,23 @@ def test_a_bad_step(step: object, field: str, found: str, allowed: str) -> None:
             ],
             "steps[1].elect",
         ),
+        (
+            [
+                {"add_partitions": {"name": "t", "assignments": [[0], [0], [0]]}},
+                {"remove_partitions": {"name": "t", "partitions": [2, 3]}},
+                {"produce": {"topic": "t", "partition": 2, "records": 1}},
+            ],
+            "steps[2].produce",
+        ),
+        (
+            [
+                {"add_partitions": {"name": "t", "assignments": [[0], [0]]}},
+                {"remove_partitions": {"name": "t", "partitions": [1]}},
+            ],
+            "steps[1].remove_partitions",
+        ),
     ],
-    ids=["deleted before", "created after", "not added"],
+    ids=["deleted before", "created after", "not added", "removed before", "not the last"],
 )
 def test_steps_may_speak_of_what_exists_when_they_run(steps: list[dict[str, Any]], place: str) -> None:
     assert problem(copy.deepcopy(BASE) | {"steps": steps}).field.startswith(place)

@@ -14,6 +14,7 @@ from protocol.errors import CodecError
 from protocol.ids import DRIVER
 from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
+from protocol.messages.codec import encode
 from protocol.messages.control import BrokerHeartbeatResponse
 
 DATA, CONTROL = False, True
@@ -37,7 +38,8 @@ class FakePeers:
         self.transport = Transport(self, self.failures.append)
 
     async def __call__(self, peer: int, frame: bytes, is_control: bool) -> None:
-        numbers = [message.correlation_id for message in unpack_frame(frame)]  # type: ignore[attr-defined]
+        messages = unpack_frame(frame, self.failures.append)
+        numbers = [message.correlation_id for message in messages]  # type: ignore[attr-defined]
         self.calls.append((peer, is_control, numbers))
         answer = asyncio.get_running_loop().create_future()
         self.open.append(answer)
@@ -232,7 +234,19 @@ def test_settle_waits_for_what_is_queued() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("frame", [b"", b"\x90", b"\xc1", b"\x01", pack_frame([b"junk"]), pack_frame([])])
-def test_bytes_that_are_no_frame_are_refused(frame: bytes) -> None:
-    with pytest.raises(CodecError):
-        unpack_frame(frame)
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x01", b"\x91\x01", pack_frame([b"junk"])])
+def test_bytes_that_are_no_frame_give_no_message_and_one_error(frame: bytes) -> None:
+    errors: list[CodecError] = []
+    assert unpack_frame(frame, errors.append) == []
+    assert len(errors) == 1
+
+
+def test_what_is_no_message_does_not_take_the_rest_of_its_frame_with_it() -> None:
+    errors: list[CodecError] = []
+    damaged = bytearray(encode(data(1)))
+    damaged[-1] ^= 1
+    assert unpack_frame(pack_frame([encode(data(0)), bytes(damaged), encode(data(2))]), errors.append) == [
+        data(0),
+        data(2),
+    ]
+    assert len(errors) == 1

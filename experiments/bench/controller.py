@@ -1,0 +1,289 @@
+"""`isray bench controller`: what the controller needs to fence a broker that leads and follows in many partitions.
+
+Three brokers hold every partition (replication factor 3, min ISR 2, topics of 100 partitions); each leads a third.
+Broker 0 falls silent: it leaves every ISR, and a third of the partitions get another leader. That is one record per
+partition and one for the registration. Measured are, each as the median of repeated runs on a cluster built anew:
+
+- decide: `brokers.fence`, from the state to the records in memory;
+- write: the records encoded, appended to a log in memory and flushed;
+- replay: `ControllerState.replay` of each record, indexes and deltas included;
+- node: the whole of it on a `ControllerNode`, from the session timer to the effects: decide, write, replay, a trace
+  event per partition, and the answers to the metadata fetches of the two other brokers.
+
+The baseline is what cannot be left out with these types: per changed partition one checked change record, one
+partition state, and its place in a dict. `ratio` is (decide + replay) / baseline.
+
+`peak_bytes` is the most Python memory (tracemalloc) that was allocated and alive at once in a node run of its own that
+is not timed; what the run frees of the state before it is not subtracted.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from experiments.bench.report import BenchReport, growth, median_ms, timed
+from experiments.sim.disk import SimStorage
+from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
+from protocol.contract import Effect
+from protocol.controller.brokers import fence
+from protocol.controller.context import ControllerState
+from protocol.ids import FIRST_CONTROLLER, BrokerId, TopicIdPartition
+from protocol.messages.batch import RecordBatch
+from protocol.messages.control import MetadataFetchRequest
+from protocol.messages.records import (
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.controller import METADATA_LOG, SESSION_PREFIX, ControllerNode, pack_batch
+
+SIZES = (1_000, 10_000, 100_000)
+REPEATS = 5
+BROKERS: tuple[BrokerId, ...] = (0, 1, 2)
+SILENT: BrokerId = 0
+PARTITIONS_PER_TOPIC = 100
+KAFKA_PARTITIONS = 10_000
+KAFKA_DECIDE_MS, KAFKA_REPLAY_MS = (13, 30), (56, 98)
+"""Kafka's own controller code with 10,000 partitions, on two cores, in a warm JVM with the records in memory."""
+
+_WARM_UP = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size. Times in milliseconds of wall time, medians."""
+
+    partitions: int
+    records: int
+    decide_ms: float
+    replay_ms: float
+    write_ms: float
+    node_ms: float
+    baseline_ms: float
+    peak_bytes: int
+
+    @property
+    def total_ms(self) -> float:
+        return self.decide_ms + self.replay_ms
+
+    def document(self) -> dict[str, object]:
+        return {
+            "partitions": self.partitions,
+            "records": self.records,
+            "decide_ms": self.decide_ms,
+            "replay_ms": self.replay_ms,
+            "write_ms": self.write_ms,
+            "node_ms": self.node_ms,
+            "records_per_second": round(self.records / self.total_ms * 1_000),
+            "baseline_ms": self.baseline_ms,
+            "ratio": round(self.total_ms / self.baseline_ms, 2),
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
+    """Measures every size, in ascending order; both arguments are positive."""
+    _times_once(cluster_records(_WARM_UP))
+    rows = [_measure(size, repeats) for size in sorted(set(sizes))]
+    measured = [row.partitions for row in rows]
+    exponents = {
+        "decide": growth(measured, [row.decide_ms for row in rows]),
+        "replay": growth(measured, [row.replay_ms for row in rows]),
+        "node": growth(measured, [row.node_ms for row in rows]),
+    }
+    against = next((_times_kafka(row) for row in rows if row.partitions == KAFKA_PARTITIONS), None)
+    document: dict[str, object] = {
+        "brokers": len(BROKERS),
+        "replication_factor": len(BROKERS),
+        "repeats": repeats,
+        "sizes": [row.document() for row in rows],
+        "growth_exponent": exponents,
+        "kafka": {
+            "partitions": KAFKA_PARTITIONS,
+            "decide_ms": KAFKA_DECIDE_MS,
+            "replay_ms": KAFKA_REPLAY_MS,
+            "times_kafka": against,
+        },
+    }
+    return BenchReport(
+        title="Fencing a broker that leads a third of the partitions and follows in the others",
+        document=document,
+        columns=("partitions", "records", "decide", "replay", "write", "node", "records/s", "ratio", "peak"),
+        rows=[_texts(row) for row in rows],
+        notes=_notes(exponents, against),
+    )
+
+
+# -- the cluster -------------------------------------------------------------------------------------------------------
+
+
+def config() -> ClusterConfig:
+    return ClusterConfig.of(Generation.KIP_966, {MIN_INSYNC_REPLICAS: 2})
+
+
+def cluster_records(partitions: int) -> list[MetadataRecord]:
+    """Metadata of a cluster whose brokers are all unfenced, and in which the leaders of the partitions rotate."""
+    records: list[MetadataRecord] = [
+        RegisterBrokerRecord(broker_id=broker, broker_epoch=broker, incarnation_id=f"life-{broker}", fenced=False)
+        for broker in BROKERS
+    ]
+    for number in range(partitions):
+        topic, index = divmod(number, PARTITIONS_PER_TOPIC)
+        if index == 0:
+            records.append(TopicRecord(name=f"topic-{topic}", topic_id=f"id-{topic}"))
+        first = number % len(BROKERS)
+        replicas = (*BROKERS[first:], *BROKERS[:first])
+        records.append(
+            PartitionRecord(
+                topic_id=f"id-{topic}", partition_id=index, replicas=replicas, isr=replicas, leader=replicas[0]
+            )
+        )
+    return records
+
+
+def state_of(records: Sequence[MetadataRecord]) -> ControllerState:
+    """A controller's state that has replayed the records."""
+    state = ControllerState(config(), Random(0))
+    replay(state, records)
+    return state
+
+
+def node_of(records: Sequence[MetadataRecord]) -> ControllerNode:
+    """A started controller whose log holds the records, and which the brokers that stay wait for with a fetch."""
+    storage = SimStorage()
+    _append(storage, records)
+    node = ControllerNode(FIRST_CONTROLLER, [FIRST_CONTROLLER], config(), storage, Random(0))
+    node.start(0)
+    for broker in BROKERS:
+        if broker != SILENT:
+            fetch = MetadataFetchRequest(broker_id=broker, fetch_offset=node.state.image.next_offset)
+            node.receive(0, broker, fetch)
+    return node
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+def decide(state: ControllerState) -> list[MetadataRecord]:
+    epoch = state.image.broker_epoch(SILENT)
+    assert epoch is not None
+    return fence(state, SILENT, epoch)
+
+
+def replay(state: ControllerState, records: Sequence[MetadataRecord]) -> None:
+    for record in records:
+        state.replay(record)
+
+
+def fire(node: ControllerNode) -> list[Effect]:
+    """The session of the silent broker ends."""
+    return node.fire(config().int_value("broker.session.timeout.ms"), f"{SESSION_PREFIX}{SILENT}")
+
+
+def _append(storage: SimStorage, records: Sequence[MetadataRecord]) -> None:
+    log = storage.open_log(METADATA_LOG)
+    payload = pack_batch(records, config().generation.feature_levels)
+    log.append(RecordBatch(base_offset=log.end_offset, leader_epoch=0, record_count=len(records), payload=payload))
+    log.flush()
+
+
+def _bare_work(records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, PartitionState]:
+    """The baseline; see the module docstring."""
+    table: dict[TopicIdPartition, PartitionState] = {}
+    for record in records:
+        if isinstance(record, PartitionChangeRecord):
+            made = PartitionChangeRecord(
+                topic_id=record.topic_id, partition_id=record.partition_id, isr=record.isr, leader=record.leader
+            )
+            isr = made.isr or ()
+            state = PartitionState(replicas=BROKERS, isr=isr, leader=made.leader, leader_epoch=1, partition_epoch=1)
+            table[TopicIdPartition(made.topic_id, made.partition_id)] = state
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    records: int
+    decide_ms: float
+    replay_ms: float
+    write_ms: float
+    node_ms: float
+    baseline_ms: float
+
+
+def _times_once(cluster: Sequence[MetadataRecord]) -> _Times:
+    """One run of everything. Garbage of one part is collected before the next, whose own garbage counts."""
+    state = state_of(cluster)
+    gc.collect()
+    decide_ms, records = timed(lambda: decide(state))
+    gc.collect()
+    replay_ms, _ = timed(lambda: replay(state, records))
+    storage = SimStorage()
+    gc.collect()
+    write_ms, _ = timed(lambda: _append(storage, records))
+    gc.collect()
+    baseline_ms, _ = timed(lambda: _bare_work(records))
+    node = node_of(cluster)
+    gc.collect()
+    node_ms, _ = timed(lambda: fire(node))
+    return _Times(len(records), decide_ms, replay_ms, write_ms, node_ms, baseline_ms)
+
+
+def _peak_bytes(cluster: Sequence[MetadataRecord]) -> int:
+    node = node_of(cluster)
+    tracemalloc.start()
+    try:
+        fire(node)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _measure(partitions: int, repeats: int) -> Row:
+    cluster = cluster_records(partitions)
+    runs = [_times_once(cluster) for _ in range(repeats)]
+    return Row(
+        partitions=partitions,
+        records=runs[0].records,
+        decide_ms=median_ms([run.decide_ms for run in runs]),
+        replay_ms=median_ms([run.replay_ms for run in runs]),
+        write_ms=median_ms([run.write_ms for run in runs]),
+        node_ms=median_ms([run.node_ms for run in runs]),
+        baseline_ms=median_ms([run.baseline_ms for run in runs]),
+        peak_bytes=_peak_bytes(cluster),
+    )
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def _times_kafka(row: Row) -> tuple[float, float]:
+    """How many times as long as Kafka's code it took to decide and replay, by Kafka's slowest and fastest figures."""
+    fast, slow = (KAFKA_DECIDE_MS[end] + KAFKA_REPLAY_MS[end] for end in (0, 1))
+    return round(row.total_ms / slow, 2), round(row.total_ms / fast, 2)
+
+
+def _texts(row: Row) -> list[str]:
+    times = [f"{time:,.1f} ms" for time in (row.decide_ms, row.replay_ms, row.write_ms, row.node_ms)]
+    rate = row.records / row.total_ms * 1_000
+    memory = f"{row.peak_bytes / 2**20:,.1f} MiB"
+    ratio = f"{row.total_ms / row.baseline_ms:.2f}"
+    return [f"{row.partitions:,}", f"{row.records:,}", *times, f"{rate:,.0f}", ratio, memory]
+
+
+def _notes(exponents: Mapping[str, float | None], against: tuple[float, float] | None) -> list[str]:
+    notes = ["ratio: (decide + replay) / the same number of bare records, states and dict entries"]
+    grown = [f"{name} {exponent:.2f}" for name, exponent in exponents.items() if exponent is not None]
+    if grown:
+        notes.append(f"growth exponent (1 is linear): {', '.join(grown)}")
+    if against is not None:
+        times = f"{against[0]} to {against[1]} times Kafka's own code"
+        notes.append(f"decide + replay of {KAFKA_PARTITIONS:,} partitions: {times}")
+    return notes

@@ -1,0 +1,45 @@
+"""What a benchmark hands back: one document for programs, one table for people, both of the same figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import linear_regression, median
+from time import perf_counter
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """`document` is made of plain values. `rows` are texts under `columns`; `notes` are lines below the table."""
+
+    title: str
+    document: Mapping[str, object]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def timed(work: Callable[[], Result]) -> tuple[float, Result]:
+    """How long the work took, in milliseconds of wall time, and its result."""
+    started = perf_counter()
+    result = work()
+    return (perf_counter() - started) * 1_000, result
+
+
+def median_ms(times_ms: Sequence[float]) -> float:
+    """The median, to the microsecond."""
+    return round(median(times_ms), 3)
+
+
+def growth(sizes: Sequence[int], times_ms: Sequence[float]) -> float | None:
+    """The exponent `k` of time = c * size ** k: the least-squares slope of log time over log size. 1 is linear, 2
+    quadratic; None for fewer than two different sizes.
+    """
+    if len(set(sizes)) < 2:
+        return None
+    slope = linear_regression([log(size) for size in sizes], [log(time) for time in times_ms]).slope
+    return round(slope, 3)

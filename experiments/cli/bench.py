@@ -1,0 +1,87 @@
+"""`isray bench [NAME] [--json]`: the benchmarks, all of them or one.
+
+Each benchmark is a command with options of its own; without a name all run with their default sizes. The figures go to
+standard output, as tables or as one JSON document `{"python", "cpus", "benches": {name: figures}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from experiments.errors import InputError
+
+if TYPE_CHECKING:
+    from experiments.bench.report import BenchReport
+
+app = typer.Typer(help="Benchmarks: how fast the parts are, as figures and as ratios.", invoke_without_command=True)
+
+PIPED_WIDTH = 130
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+@app.callback()
+def bench(context: typer.Context, as_json: Json = False) -> None:
+    """Run all benchmarks with their default sizes, or the one that is named."""
+    if context.invoked_subcommand is not None:
+        context.obj = as_json
+        return
+    from experiments.bench import BENCHES
+
+    with Console(stderr=True).status("measuring"):
+        reports = {name: run() for name, run in BENCHES.items()}
+    _show(reports, as_json)
+
+
+@app.command("controller")
+def controller(
+    context: typer.Context,
+    partitions: Annotated[
+        str, typer.Option("--partitions", metavar="N,...", help="Sizes of the cluster.")
+    ] = "1000,10000,100000",
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Fence a broker of many partitions: time to decide, write and replay, growth, memory."""
+    from experiments.bench.controller import run
+
+    sizes = _sizes(partitions)
+    with Console(stderr=True).status("measuring"):
+        report = run(sizes, repeats)
+    _show({"controller": report}, as_json or context.obj)
+
+
+def _sizes(text: str) -> list[int]:
+    """The numbers of a comma-separated list; InputError where one is not a positive whole number."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and word.isascii() and int(word) for word in words):
+        raise InputError("--partitions", "", repr(text), "whole numbers above 0, separated by commas")
+    return [int(word) for word in words]
+
+
+def _show(reports: Mapping[str, BenchReport], as_json: bool) -> None:
+    if as_json:
+        benches = {name: report.document for name, report in reports.items()}
+        machine = {"python": platform.python_version(), "cpus": os.cpu_count()}
+        typer.echo(json.dumps(machine | {"benches": benches}))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    for name, report in reports.items():
+        table = Table(title=f"{name}: {report.title}", title_justify="left")
+        for column in report.columns:
+            table.add_column(column, justify="right")
+        for row in report.rows:
+            table.add_row(*row)
+        console.print(table)
+        for note in report.notes:
+            console.print(note, highlight=False)

@@ -1,0 +1,238 @@
+"""`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, for the tools to administer.
+
+`up` stays in the foreground until Ctrl-C or SIGTERM; with `--detach` a process in the background is the cluster's
+supervisor, and the command returns when all brokers are unfenced. `status` leaves with 1 if a node does not run or a
+broker is fenced.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from experiments.admin import Admin, AdminError
+from experiments.cli import target
+from experiments.cli.target import Bootstrap, CommandConfig, Json, Name, Principal, print_json
+from experiments.errors import InputError
+from experiments.live.launch import LaunchFailed, config_of, launch, stop
+from experiments.live.state import DEFAULT_NAME, ClusterState, Plan, read_state, states
+from experiments.ray_session import stay_on_loopback
+from protocol.config import Generation
+from protocol.ids import FIRST_CONTROLLER
+
+MAX_BROKERS = 100
+ClusterName = Annotated[str, typer.Option("--name", help="Tells clusters of one user apart.")]
+
+
+def up(
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=MAX_BROKERS, metavar="N")] = 3,
+    controllers: Annotated[int, typer.Option("--controllers", min=1, max=1, metavar="N")] = 1,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when it is ready; it runs on.")] = False,
+    generation: Annotated[Generation, typer.Option("--generation", help="Its feature levels.")] = Generation.KIP_966,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A static config; several times.")
+    ] = None,
+    racks: Annotated[str | None, typer.Option("--racks", metavar="a,b,...", help="One rack per broker.")] = None,
+    name: ClusterName = DEFAULT_NAME,
+    address: Annotated[
+        str | None, typer.Option("--address", help="A Ray to run on; otherwise a private one on 127.0.0.1.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a cluster: brokers and a controller, each a process."""
+    plan = Plan(
+        name=name,
+        brokers=brokers,
+        controllers=controllers,
+        generation=generation,
+        config=_configs(config or []),
+        racks=_racks(racks, brokers),
+        address=address or os.environ.get("RAY_ADDRESS"),
+    )
+    config_of(plan)
+    if not detach:
+        _run(plan, as_json)
+        return
+    try:
+        state = launch(plan)
+    except LaunchFailed as error:
+        typer.echo(f"isray: {error}", err=True)
+        raise typer.Exit(2 if error.is_input_wrong else 1) from error
+    _print_ready(state, as_json)
+
+
+def _run(plan: Plan, as_json: bool) -> None:
+    """Runs the cluster in this process until a signal ends it."""
+    if plan.address is None:
+        stay_on_loopback()
+    from experiments.ray.supervisor import CLUSTER_FAILURES, run_cluster
+
+    def ready(state: ClusterState) -> None:
+        _print_ready(state, as_json)
+
+    def say(text: str) -> None:
+        typer.echo(f"isray: {text}", err=True)
+
+    try:
+        run_cluster(plan, config_of(plan), ready, say)
+    except CLUSTER_FAILURES as error:
+        say(" ".join(str(error).split()))
+        raise typer.Exit(1) from error
+
+
+def _configs(options: list[str]) -> dict[str, str]:
+    configs = {}
+    for option in options:
+        key, found, value = option.partition("=")
+        if not found or not key.strip():
+            raise InputError("--config", "", option, "NAME=VALUE")
+        configs[key.strip()] = value.strip()
+    return configs
+
+
+def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
+    racks = () if option is None else tuple(rack.strip() for rack in option.split(","))
+    if option is not None and (len(racks) != brokers or not all(racks)):
+        raise InputError("--racks", "", option, f"{brokers} racks, one per broker, by commas")
+    return racks
+
+
+def _print_ready(state: ClusterState, as_json: bool) -> None:
+    if as_json:
+        print_json(_known(state))
+    else:
+        nodes = f"{state.plan.brokers} brokers, {state.plan.controllers} controller, {state.plan.generation.value}"
+        typer.echo(f"{state.plan.name} is ready ({nodes}): --bootstrap-server {state.address}")
+
+
+def _known(state: ClusterState) -> dict[str, Any]:
+    """What the state file says, as JSON documents name it."""
+    return {
+        "name": state.plan.name,
+        "bootstrap_server": state.address,
+        "namespace": state.namespace,
+        "pid": state.pid,
+        "generation": state.plan.generation.value,
+        "nodes": list(state.nodes),
+        "events": list(state.events),
+    }
+
+
+def down(name: ClusterName = DEFAULT_NAME, as_json: Json = False) -> None:
+    """End a cluster of this machine; its disks go with it."""
+    state = read_state(name)
+    if state is None:
+        raise InputError("--name", "", f"{name}, which does not run", "the name of a running cluster")
+    how = stop(state)
+    if as_json:
+        print_json({"name": name, "pid": state.pid, "ended": how})
+    else:
+        typer.echo(f"{name} {how}")
+
+
+def status(
+    bootstrap: Bootstrap = None,
+    name: Name = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
+    """The nodes of a cluster: which run, which lead what, which are fenced; and the feature levels."""
+    wanted = target.target(bootstrap, name, command_config, principal, as_json)
+    state = _own_state(wanted)
+    if state is not None and not state.is_running:
+        _report_stale(state, as_json)
+    try:
+        with target.open_admin(wanted) as (admin, running):
+            found = cluster_document(admin, running)
+    except AdminError as error:
+        typer.echo(f"isray: {error}", err=True)
+        if as_json:
+            print_json({"error": error.error.name, "message": error.message})
+        raise typer.Exit(1) from error
+    if state is not None:
+        found = _known(state) | found
+    if as_json:
+        print_json(found)
+    else:
+        _print_status(found)
+    if not found["healthy"]:
+        raise typer.Exit(1)
+
+
+def _own_state(wanted: target.Target) -> ClusterState | None:
+    """The state file of the cluster that is meant, if it is one of this user's."""
+    if wanted.name is not None:
+        return read_state(wanted.name)
+    if wanted.bootstrap is not None:
+        return next((state for state in states() if state.address == wanted.bootstrap), None)
+    own = states()
+    live = [state for state in own if state.is_running]
+    return (live or own)[0] if len(live or own) == 1 else None
+
+
+def _report_stale(state: ClusterState, as_json: bool) -> None:
+    text = f"{state.plan.name} has ended: its process {state.pid} is gone (isray down removes what it left)"
+    typer.echo(f"isray: {text}", err=True)
+    if as_json:
+        print_json(_known(state) | {"healthy": False, "message": text})
+    raise typer.Exit(1)
+
+
+def cluster_document(admin: Admin, running: set[str]) -> dict[str, Any]:
+    """What a cluster says of itself; `running` are the names of the nodes that have a process. A broker that is known
+    to the controller is listed whether it has one or not.
+    """
+    cluster = admin.describe_cluster()
+    partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
+    features = {feature.name: feature.finalized_version_level for feature in admin.describe_features()}
+    brokers = [
+        {
+            "node": f"broker-{broker.broker_id}",
+            "running": f"broker-{broker.broker_id}" in running,
+            "state": _broker_state(broker.is_fenced, broker.in_controlled_shutdown),
+            "broker_epoch": broker.broker_epoch,
+            "rack": broker.rack,
+            "leads": sum(partition.leader_id == broker.broker_id for partition in partitions),
+            "replicas": sum(broker.broker_id in partition.replica_nodes for partition in partitions),
+        }
+        for broker in cluster.brokers
+    ]
+    others = sorted(running - {str(broker["node"]) for broker in brokers})
+    return {
+        "controller": cluster.controller_id,
+        "controller_running": f"controller-{cluster.controller_id}" in running,
+        "brokers": brokers,
+        "others": others,
+        "features": features,
+        "healthy": f"controller-{cluster.controller_id}" in running
+        and all(broker["running"] and broker["state"] == "unfenced" for broker in brokers),
+    }
+
+
+def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
+    if fenced:
+        return "fenced"
+    return "controlled shutdown" if in_controlled_shutdown else "unfenced"
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    if "name" in found:
+        console.print(f"{found['name']}: {found['generation']}, {found['bootstrap_server']}, process {found['pid']}")
+    table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
+    if found["controller"] >= FIRST_CONTROLLER:
+        process = "runs" if found["controller_running"] else "ended"
+        table.add_row(f"controller-{found['controller']}", process, "active", "", "", "", "")
+    for broker in found["brokers"]:
+        texts = [str(broker[key]) for key in ("broker_epoch", "leads", "replicas")]
+        process = "runs" if broker["running"] else "ended"
+        table.add_row(broker["node"], process, broker["state"], *texts, broker["rack"] or "")
+    console.print(table)
+    console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
+    for event in found.get("events", []):
+        console.print(event)

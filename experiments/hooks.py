@@ -1,0 +1,14 @@
+"""Data-loss hooks to experiment with: `unclean.leader.hook: experiments.hooks:wait_10s` in a cluster's config.
+
+A hook stands for what a broker does about a partition that it leads after an unclean election, before others may
+follow it (`protocol.broker.recovery`). Any function of that signature in a module that can be imported will do.
+"""
+
+from __future__ import annotations
+
+from protocol.ids import Epoch, Offset, TopicPartition
+
+
+def wait_10s(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int:
+    """A routine that takes 10 seconds, whatever the partition."""
+    return 10_000

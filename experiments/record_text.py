@@ -1,0 +1,46 @@
+"""Metadata records in words, for stories: the type without its suffix, whom it concerns, the fields that it sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from protocol.messages.records import MetadataRecord, TopicRecord
+
+_SUBJECT = ("topic_id", "partition_id", "broker_id", "name")
+_INTERNAL = frozenset({"incarnation_id"})
+
+
+def topic_names(records: Iterable[MetadataRecord]) -> dict[str, str]:
+    """Topic id -> name, of all topics that a log has ever had."""
+    return {record.topic_id: record.name for record in records if isinstance(record, TopicRecord)}
+
+
+def record_text(record: MetadataRecord, topics: Mapping[str, str]) -> str:
+    """One line: `PartitionChange t-0: isr {0 1}, eligible_leader_replicas {2}`."""
+    values = {name: getattr(record, name) for name in type(record).model_fields}
+    kind = type(record).__name__.removesuffix("Record")
+    subject = _subject(values, topics)
+    changes = [
+        f"{name} {_value(value)}"
+        for name, value in values.items()
+        if name not in _SUBJECT and name not in _INTERNAL and value != type(record).model_fields[name].default
+    ]
+    return " ".join([kind, *subject]) + (f": {', '.join(changes)}" if changes else "")
+
+
+def _subject(values: Mapping[str, object], topics: Mapping[str, str]) -> Sequence[str]:
+    topic_id, words = values.get("topic_id"), []
+    if isinstance(topic_id, str):
+        partition = values.get("partition_id")
+        words.append(topics.get(topic_id, topic_id) + ("" if partition is None else f"-{partition}"))
+    if "broker_id" in values:
+        words.append(f"broker {values['broker_id']}")
+    if "name" in values and values["name"] not in words:
+        words.append(str(values["name"]))
+    return words
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return "{" + " ".join(str(item) for item in value) + "}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,217 @@
+"""Config changes as records, with what follows from them at once.
+
+A request names resources: topics, or the cluster-wide default (BROKER with an empty name). Each resource is altered
+whole or not at all, and its answer does not depend on the others. Checks are Kafka's, in Kafka's order: what cannot be
+meant (a resource or a config named twice, a value that is missing, a single broker, H15) is an INVALID_REQUEST; then
+comes authorization; then the values, INVALID_CONFIG; last whether the topic exists. Removing an override that is not
+there changes nothing and is no error, and neither does setting one to what it is; Kafka records the latter for the
+cluster-wide default, so that brokers reload what they have.
+
+What follows from a change stands in the same batch as the change, in an order that keeps the invariants at every
+offset of the log:
+
+- where min ISR falls to the present ISR, ELR and last known ELR go first (E19, M6). Where the ISR is empty the ELR
+  stays (M7);
+- where unclean election comes into force, leaderless partitions are looked at, with all that the batch has changed
+  before.
+
+Values are recorded as `config_text` writes them, never as they were typed, so that a record always parses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from protocol.config import (
+    CONFIGS,
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+    ConfigError,
+    config_text,
+    parse_config,
+)
+from protocol.controller.context import ControllerState
+from protocol.controller.draft import Draft
+from protocol.controller.partition_change import Election
+from protocol.controller.planning import (
+    Plan,
+    Refused,
+    named_twice,
+    require_cluster,
+    require_once,
+    require_topic,
+    topic_named,
+)
+from protocol.controller.topic_names import why_invalid
+from protocol.errors import ErrorCode
+from protocol.messages.acls import AclOperation
+from protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResponse,
+    AlterConfigsResult,
+    ConfigOperation,
+    ConfigResourceType,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.records import ConfigRecord, PartitionChangeRecord
+from protocol.metadata.partition import effective_min_isr
+
+Changes = Mapping[str, str | None]
+"""Config name -> its new value as text, None to remove the override."""
+
+
+def incremental_alter_configs(state: ControllerState, request: IncrementalAlterConfigsRequest) -> Plan:
+    """The overrides that are named are set or removed, the others stay."""
+    return _alter(state, request, lambda resource, topic_id: _named_changes(resource))
+
+
+def alter_configs(state: ControllerState, request: AlterConfigsRequest) -> Plan:
+    """Each resource has the overrides that are named and no others."""
+
+    def replacement(resource: AlterConfigsResource, topic_id: str | None) -> Changes:
+        removed = sorted(state.image.configs.get(topic_id, {}))
+        return {**dict.fromkeys(removed), **_named_changes(resource)}
+
+    return _alter(state, request, replacement)
+
+
+def _alter(
+    state: ControllerState,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    changes_of: Callable[[AlterConfigsResource, str | None], Changes],
+) -> Plan:
+    """The plan of either request; `changes_of` gives a resource's changes by its topic id."""
+    twice = named_twice((resource.resource_type, resource.resource_name) for resource in request.resources)
+    draft = Draft(state)
+    results = []
+    for resource in request.resources:
+        error, message = ErrorCode.NONE, ""
+        try:
+            require_once((resource.resource_type, resource.resource_name), twice)
+            _require_well_formed(resource, incremental=isinstance(request, IncrementalAlterConfigsRequest))
+            topic_id = _admitted(state, request, resource)
+        except Refused as refused:
+            error, message = refused.error, refused.message
+        else:
+            for name, value in changes_of(resource, topic_id).items():
+                set_config(draft, topic_id, name, value)
+        results.append(
+            AlterConfigsResult(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                error=error,
+                message=message,
+            )
+        )
+    response = AlterConfigsResponse(correlation_id=request.correlation_id, resources=tuple(results))
+    return Plan(response, draft.records).validated(request.validate_only)
+
+
+def _require_well_formed(resource: AlterConfigsResource, incremental: bool) -> None:
+    """Refused with INVALID_REQUEST for what cannot be meant, whatever the state of the cluster."""
+    is_topic = resource.resource_type is ConfigResourceType.TOPIC
+    if is_topic and not resource.resource_name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "a topic needs a name; the default of topics is the cluster's")
+    if not is_topic and resource.resource_name:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, "single brokers have no configs; an empty name is the cluster's default"
+        )
+    twice = named_twice(change.name for change in resource.configs)
+    for change in resource.configs:
+        require_once(change.name, twice)
+        if not incremental and change.operation is not ConfigOperation.SET:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"{change.name}: {change.operation.name} is for incremental changes"
+            )
+        if change.operation is not ConfigOperation.DELETE and change.value is None:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{change.name}: no value")
+
+
+def _admitted(
+    state: ControllerState,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    resource: AlterConfigsResource,
+) -> str | None:
+    """The topic id of a resource that may be altered as asked, None for the cluster-wide default; Refused otherwise."""
+    if resource.resource_type is ConfigResourceType.TOPIC:
+        require_topic(state, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
+        _require_valid(resource, is_topic=True)
+        return _known_topic(state, resource)
+    require_cluster(state, request, AclOperation.ALTER_CONFIGS)
+    _require_valid(resource, is_topic=False)
+    return None
+
+
+def _known_topic(state: ControllerState, resource: AlterConfigsResource) -> str:
+    reason = why_invalid(resource.resource_name)
+    if reason is not None:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+    return topic_named(state, resource.resource_name).topic_id
+
+
+def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
+    """Refused with INVALID_CONFIG for what the resource's configs cannot be."""
+    for change in resource.configs:
+        if change.operation is ConfigOperation.DELETE:
+            continue
+        if change.operation is not ConfigOperation.SET:
+            message = f"{change.name}: {change.operation.name} is for lists, and it is none"
+            raise Refused(ErrorCode.INVALID_CONFIG, message)
+        try:
+            parse_config(change.name, change.value, topic=is_topic)
+        except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if CONFIGS[change.name].read_only:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"{change.name} cannot be changed while the cluster runs")
+
+
+def _named_changes(resource: AlterConfigsResource) -> Changes:
+    """What the resource names, valid as it is."""
+    return {
+        change.name: None
+        if change.operation is ConfigOperation.DELETE
+        else config_text(CONFIGS[change.name].parse(change.value))
+        for change in resource.configs
+    }
+
+
+def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:
+    """Sets or removes one override, of a topic or the cluster-wide one (`topic_id` None), with all that follows."""
+    present = draft.override(topic_id, name)
+    if value == (None if present is None else config_text(present)):
+        return
+    if name == MIN_INSYNC_REPLICAS:
+        _clear_elr(draft, topic_id, value)
+    draft.add(ConfigRecord(topic_id=topic_id, name=name, value=value))
+    if name == UNCLEAN_LEADER_ELECTION_ENABLE:
+        _elect_uncleanly(draft, topic_id)
+
+
+def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
+    """Empties ELR and last known ELR of partitions whose ISR reaches the min ISR that is about to be in force."""
+    if not draft.features.elr:
+        return
+    static = draft.state.config.values[MIN_INSYNC_REPLICAS]
+    wider = static if topic_id is None else draft.config(None, MIN_INSYNC_REPLICAS)
+    min_isr = int(wider if value is None else value)
+    untouched = draft.overridden_by(MIN_INSYNC_REPLICAS) if topic_id is None else frozenset[str]()
+    for key, partition in draft.partitions(topic_id):
+        reached = len(partition.isr) >= effective_min_isr(min_isr, len(partition.replicas))
+        if key.topic_id not in untouched and reached and (partition.elr or partition.last_known_elr):
+            draft.add(
+                PartitionChangeRecord(
+                    topic_id=key.topic_id,
+                    partition_id=key.partition,
+                    eligible_leader_replicas=() if partition.elr else None,
+                    last_known_elr=() if partition.last_known_elr else None,
+                )
+            )
+
+
+def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
+    """Looks at leaderless partitions for which unclean election is allowed."""
+    for key in draft.state.leaderless():
+        concerned = topic_id is None or key.topic_id == topic_id
+        if concerned and draft.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE):
+            draft.elect(key, Election.UNCLEAN)

@@ -1,0 +1,97 @@
+"""What a request's records come to before they are committed.
+
+The changes of one request build on each other: a cluster-wide min ISR falls, a topic's override of it goes, unclean
+election is switched on, and each of them looks at the same partitions. A `Draft` is the controller's state with the
+records so far laid over it. It costs what was changed, whatever the size of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, ConfigValue, features_at
+from protocol.controller.context import ControllerState
+from protocol.controller.partition_change import Election, decide
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import TopicIdPartition
+from protocol.messages.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
+from protocol.metadata.partition import PartitionState, effective_min_isr, replay_change
+
+
+class Draft:
+    """`records` so far, and what configs, feature levels and partitions will be once they are replayed."""
+
+    def __init__(self, state: ControllerState) -> None:
+        self.state = state
+        self.records: list[MetadataRecord] = []
+        self.levels = state.image.feature_levels
+        self.features = state.image.features
+        self._configs: dict[tuple[str | None, str], ConfigValue | None] = {}
+        self._partitions: dict[TopicIdPartition, PartitionState] = {}
+
+    def add(self, record: ConfigRecord | FeatureLevelRecord | PartitionChangeRecord) -> None:
+        """Takes one more record; it has its effect on what is asked from then on."""
+        self.records.append(record)
+        if isinstance(record, ConfigRecord):
+            value = None if record.value is None else CONFIGS[record.name].parse(record.value)
+            self._configs[record.topic_id, record.name] = value
+        elif isinstance(record, FeatureLevelRecord):
+            self.levels = {**self.levels, record.name: record.feature_level}
+            self.features = features_at(self.levels)
+        else:
+            key = TopicIdPartition(record.topic_id, record.partition_id)
+            self._partitions[key] = replay_change(self.partition(key), record)
+
+    def override(self, topic_id: str | None, name: str) -> ConfigValue | None:
+        """The value of the topic's own, or of the dynamic cluster default (`topic_id` None); None if it has none."""
+        if (topic_id, name) in self._configs:
+            return self._configs[topic_id, name]
+        return self.state.image.configs.get(topic_id, {}).get(name)
+
+    def config(self, topic_id: str | None, name: str) -> ConfigValue:
+        """The value in force, as `MetadataImage.config` finds it."""
+        for scope in (topic_id, None):
+            value = self.override(scope, name)
+            if value is not None:
+                return value
+        return self.state.config.values[name]
+
+    def overridden_by(self, name: str) -> set[str]:
+        """Ids of the topics that have a value of their own."""
+        topics = {topic for topic, values in self.state.image.configs.items() if topic is not None and name in values}
+        for (topic, changed), value in self._configs.items():
+            if topic is not None and changed == name:
+                topics.discard(topic)
+                topics.update({topic} if value is not None else ())
+        return topics
+
+    def partition(self, key: TopicIdPartition) -> PartitionState:
+        state = self._partitions.get(key) or self.state.image.partition(key)
+        if state is None:
+            raise ProtocolInvariantError(f"no partition {key}")
+        return state
+
+    def partitions(self, topic_id: str | None = None) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
+        """The partitions of a topic, or all of them."""
+        topics = self.state.image.topics
+        for topic in topics.values() if topic_id is None else (topics[topic_id],):
+            for index in topic.partitions:
+                key = TopicIdPartition(topic.topic_id, index)
+                yield key, self.partition(key)
+
+    def elect(self, key: TopicIdPartition, election: Election) -> None:
+        """Adds the record of an election, if it changes anything."""
+        partition, features = self.partition(key), self.features
+        configured = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
+        replica_count = len(partition.replicas)
+        request = replace(
+            self.state.request(key, partition, election),
+            min_isr=effective_min_isr(configured, replica_count) if features.effective_min_isr else configured,
+            elr_enabled=features.elr,
+            use_last_known_leader=features.last_known_leader_in_elr,
+            track_last_known_leader=features.track_last_known_leader,
+        )
+        record = decide(key.topic_id, key.partition, partition, request)
+        if record is not None:
+            self.add(record)

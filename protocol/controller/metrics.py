@@ -1,0 +1,366 @@
+"""What the controller measures (requirements I1-I10, D34), and what it alerts to (I8).
+
+`ControllerMetrics` is told of every record that is replayed and of the few events that no record shows; `values` reads
+all metrics of this table. Gauges of partitions follow the records at a constant cost each: only a change of feature
+levels, or of a config that a gauge depends on, looks again at the partitions that it concerns. Counters and summaries
+tell of this life of the controller: they start at 0, whatever the log holds (I5).
+
+| name | kind | unit | meaning |
+|---|---|---|---|
+| `kafka.controller.global_under_min_isr_partition_count` | gauge | partitions | ISR below effective min ISR (I2) |
+| `kafka.controller.offline_partitions_count` | gauge | partitions | without a leader (I8) |
+| `kafka.controller.unclean_recovery_partitions_count` | gauge | partitions | under unclean recovery (I3) (a) |
+| `kafka.controller.manual_leader_election_required_partition_count` | gauge | partitions | wait for a user (I4) (b) |
+| `kafka.controller.reassigning_partitions_count` | gauge | partitions | with a reassignment under way |
+| `kafka.controller.unclean_recovery_finished_count` | counter | recoveries | unclean recoveries done (I5) (a) |
+| `kafka.controller.unclean_leader_elections_count` | counter | elections | acknowledged records may be gone (I8) |
+| `kafka.controller.raft.number_of_voters` | gauge | controllers | members of the quorum (I9) |
+| `kafka.controller.raft.number_of_observers` | gauge | brokers | registered, and fetching the metadata log (I9) (c) |
+| `kafka.controller.raft.uncommitted_voter_change` | gauge | changes | of the quorum, under way (I9) (d) |
+| `kafka.controller.raft.ignored_static_voters` | gauge | controllers | configured, overruled by the log (I9) (d) |
+| `kafka.controller.failover_latency_ms` | summary | ms | a fencing, until all active brokers know (I10) (e) |
+| `kafka.controller.failover_records` | summary | records | metadata records written by a failover (I10) |
+| `kafka.controller.alter_partition_batch_size` | summary | partitions | proposed in one AlterPartition (I10) |
+| `kafka.controller.controlled_shutdown_time_ms` | summary | ms | from a broker's wish until it may go (I10) |
+| `kafka.controller.reassignment_completion_delay_ms` | summary | ms | from start to completion (I10) (f) |
+| `kafka.controller.electable_leaders_count` | gauge, of each partition | brokers | ISR and ELR together (I1) |
+
+A summary is four metrics, `<name>_count`, `_sum`, `_last` and `_max`, all 0 before the first event.
+
+(a) 0: these generations elect by the rules of `partition_election.py` and run no unclean recovery. So I3 and I4 have no
+    partition in common (I7).
+(b) A leaderless partition that would have no leader even if all its replicas came back as they are, which only a user's
+    command can end: an unclean or designated election, a reassignment, or a config that allows unclean elections.
+    A leader may come of itself, so that the partition does not count, where anyone is left in ISR or ELR; in all
+    generations where `unclean.leader.election.enable` holds for the topic; in `kip-966-elr` where `last_known_elr`
+    names exactly one broker; in `kip-966` where the last known leader is a replica. The answer is asked of `decide`
+    itself, so it is the rule in force. `unclean.recovery.strategy` does not enter: it steers recoveries (a).
+(c) From a broker's first metadata fetch until it is fenced, registers anew or is unregistered.
+(d) 0: the quorum is the configured set of controllers and cannot be changed.
+(e) A failover is the fencing of a broker that led partitions. It ends when every active broker has fetched or sent a
+    heartbeat from behind its last record. One that finds no active broker, or loses the last one, has no latency.
+(f) Of each partition; one that completes in the record that starts it took 0. A reassignment that replaces another
+    begins anew, a cancelled one does not count, and one that is older than this life of the controller is taken to
+    have begun with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from protocol.controller.context import ControllerState
+from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.messages.records import (
+    ConfigRecord,
+    MetadataRecord,
+)
+from protocol.metadata.image import MetadataDelta
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+
+UNDER_MIN_ISR = "kafka.controller.global_under_min_isr_partition_count"
+OFFLINE = "kafka.controller.offline_partitions_count"
+UNCLEAN_RECOVERY = "kafka.controller.unclean_recovery_partitions_count"
+MANUAL_ELECTION_REQUIRED = "kafka.controller.manual_leader_election_required_partition_count"
+REASSIGNING = "kafka.controller.reassigning_partitions_count"
+UNCLEAN_RECOVERY_FINISHED = "kafka.controller.unclean_recovery_finished_count"
+UNCLEAN_ELECTIONS = "kafka.controller.unclean_leader_elections_count"
+VOTERS = "kafka.controller.raft.number_of_voters"
+OBSERVERS = "kafka.controller.raft.number_of_observers"
+UNCOMMITTED_VOTER_CHANGE = "kafka.controller.raft.uncommitted_voter_change"
+IGNORED_STATIC_VOTERS = "kafka.controller.raft.ignored_static_voters"
+FAILOVER_LATENCY = "kafka.controller.failover_latency_ms"
+FAILOVER_RECORDS = "kafka.controller.failover_records"
+ALTER_PARTITION_BATCH = "kafka.controller.alter_partition_batch_size"
+SHUTDOWN_TIME = "kafka.controller.controlled_shutdown_time_ms"
+REASSIGNMENT_DELAY = "kafka.controller.reassignment_completion_delay_ms"
+ELECTABLE_LEADERS = "kafka.controller.electable_leaders_count"
+
+SUMMARIES = (FAILOVER_LATENCY, FAILOVER_RECORDS, ALTER_PARTITION_BATCH, SHUTDOWN_TIME, REASSIGNMENT_DELAY)
+PARTITION_METRICS = (ELECTABLE_LEADERS,)
+"""What `partition_metrics` gives of one partition."""
+CLUSTER_METRICS = (
+    UNDER_MIN_ISR,
+    OFFLINE,
+    UNCLEAN_RECOVERY,
+    MANUAL_ELECTION_REQUIRED,
+    REASSIGNING,
+    UNCLEAN_RECOVERY_FINISHED,
+    UNCLEAN_ELECTIONS,
+    VOTERS,
+    OBSERVERS,
+    UNCOMMITTED_VOTER_CHANGE,
+    IGNORED_STATIC_VOTERS,
+    *(f"{name}_{part}" for name in SUMMARIES for part in ("count", "sum", "last", "max")),
+)
+"""What `ControllerMetrics.values` gives, in its order."""
+
+OFFLINE_PARTITION, UNCLEAN_ELECTION = "offline_partition", "unclean_election"
+
+
+class Alert(NamedTuple):
+    """What an operator must know (I8): OFFLINE_PARTITION or UNCLEAN_ELECTION, and the partition's leader then."""
+
+    key: TopicIdPartition
+    kind: str
+    state: PartitionState
+
+
+def alert_text(partition: TopicPartition | None, detail: Mapping[str, object]) -> str:
+    """An `alert` trace event in words."""
+    if detail["alert"] == OFFLINE_PARTITION:
+        return f"{partition} is offline: it has no leader"
+    elected = f"broker {detail['leader']} was elected uncleanly in epoch {detail['leader_epoch']}"
+    return f"{partition} may have lost acknowledged records: {elected}"
+
+
+@dataclass(slots=True)
+class Summary:
+    """Values that were observed, without keeping them."""
+
+    count: int = 0
+    sum: int = 0
+    last: int = 0
+    max: int = 0
+
+    def observe(self, value: int) -> None:
+        self.count += 1
+        self.sum += value
+        self.last = value
+        self.max = max(self.max, value)
+
+
+class _Failover(NamedTuple):
+    """Decided at `began_ms`; over once all active brokers have the metadata log up to `end_offset`."""
+
+    began_ms: TimeMs
+    end_offset: Offset
+
+
+def partition_metrics(state: PartitionState) -> dict[str, int]:
+    """The metrics of one partition."""
+    return {ELECTABLE_LEADERS: len(state.isr) + len(state.elr)}
+
+
+def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
+    """Whether the change elected a leader that may lack acknowledged records. Such an election leaves the partition
+    RECOVERING; where it was that already, a leader out of ISR or ELR was elected cleanly (N13).
+    """
+    if after.leader in (before.leader, NO_LEADER) or after.leader_recovery_state is LeaderRecoveryState.RECOVERED:
+        return False
+    if before.leader_recovery_state is LeaderRecoveryState.RECOVERED:
+        return True
+    return after.leader not in before.isr and after.leader not in before.elr
+
+
+def needs_user(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> bool:
+    """Whether the partition is leaderless and stays so until a user acts; (b) in the module docstring."""
+    if partition.leader != NO_LEADER or partition.isr or partition.elr:
+        return False
+    record = state.change(key, is_acceptable_leader=_everyone_is_back)
+    return record is None or record.leader < 0
+
+
+def _everyone_is_back(_: BrokerId) -> bool:
+    return True
+
+
+class PartitionGauges:
+    """The partitions that the gauges count, kept up to date record by record."""
+
+    def __init__(self, state: ControllerState) -> None:
+        self._state = state
+        self.under_min_isr: set[TopicIdPartition] = set()
+        self.offline: set[TopicIdPartition] = set()
+        self.manual: set[TopicIdPartition] = set()
+
+    def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
+        """Takes note of a record that `state` has just replayed."""
+        for key in removed_by(delta):
+            for members in (self.under_min_isr, self.offline, self.manual):
+                members.discard(key)
+        topics = self._state.image.topics
+        for key in delta.partitions:
+            self._weigh(key, topics[key.topic_id].partitions[key.partition])
+        if delta.features or delta.configs:
+            for key, partition in self._concerned(record):
+                self._weigh(key, partition)
+
+    def _concerned(self, record: MetadataRecord) -> Iterable[tuple[TopicIdPartition, PartitionState]]:
+        """The partitions that a config or feature level puts in another light."""
+        image = self._state.image
+        if isinstance(record, ConfigRecord):
+            if record.name not in (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE):
+                return ()
+            if record.topic_id is not None:
+                topic = image.topics.get(record.topic_id)
+                partitions = {} if topic is None else topic.partitions
+                return [(TopicIdPartition(record.topic_id, index), state) for index, state in partitions.items()]
+        return image.partitions()
+
+    def _weigh(self, key: TopicIdPartition, partition: PartitionState) -> None:
+        min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
+        if len(partition.isr) < min_isr:
+            self.under_min_isr.add(key)
+        else:
+            self.under_min_isr.discard(key)
+        if partition.leader == NO_LEADER:
+            self.offline.add(key)
+        else:
+            self.offline.discard(key)
+        if needs_user(self._state, key, partition):
+            self.manual.add(key)
+        else:
+            self.manual.discard(key)
+
+
+def removed_by(delta: MetadataDelta) -> Sequence[TopicIdPartition]:
+    """The partitions that a record removed, alone or with their topic."""
+    if not delta.removed_partitions and not delta.deleted_topics:
+        return ()
+    keys = list(delta.removed_partitions)
+    for topic_id, topic in delta.deleted_topics.items():
+        keys += [TopicIdPartition(topic_id, index) for index in topic.partitions]
+    return keys
+
+
+class ControllerMetrics:
+    """See the module docstring. The node keeps `now_ms` at the time of the input that it handles."""
+
+    def __init__(self, state: ControllerState, voters: int) -> None:
+        self.now_ms: TimeMs = 0
+        self._state = state
+        self._voters = voters
+        self._gauges = PartitionGauges(state)
+        self._known: dict[TopicIdPartition, PartitionState] = {}
+        self._reassigning: dict[TopicIdPartition, TimeMs] = {}
+        self._observers: set[BrokerId] = set()
+        self._shutdowns: dict[BrokerId, TimeMs] = {}
+        self._failovers: deque[_Failover] = deque()
+        self._unclean_elections = 0
+        self._summaries = {name: Summary() for name in SUMMARIES}
+        self._alerts: list[Alert] = []
+
+    def begin(self, now_ms: TimeMs) -> None:
+        """The log has been replayed: what it told of the past is no event of this life."""
+        self.now_ms = now_ms
+        self._unclean_elections = 0
+        self._summaries = {name: Summary() for name in SUMMARIES}
+        self._reassigning = dict.fromkeys(self._reassigning, now_ms)
+        self._alerts.clear()
+
+    def values(self) -> dict[str, int]:
+        """All metrics but those of single partitions, by name."""
+        values = {
+            UNDER_MIN_ISR: len(self._gauges.under_min_isr),
+            OFFLINE: len(self._gauges.offline),
+            UNCLEAN_RECOVERY: 0,
+            MANUAL_ELECTION_REQUIRED: len(self._gauges.manual),
+            REASSIGNING: len(self._reassigning),
+            UNCLEAN_RECOVERY_FINISHED: 0,
+            UNCLEAN_ELECTIONS: self._unclean_elections,
+            VOTERS: self._voters,
+            OBSERVERS: len(self._observers),
+            UNCOMMITTED_VOTER_CHANGE: 0,
+            IGNORED_STATIC_VOTERS: 0,
+        }
+        for name, summary in self._summaries.items():
+            values[f"{name}_count"] = summary.count
+            values[f"{name}_sum"] = summary.sum
+            values[f"{name}_last"] = summary.last
+            values[f"{name}_max"] = summary.max
+        return values
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
+        """Takes note of a record that the state has just replayed."""
+        self._gauges.replayed(record, delta)
+        for key in removed_by(delta):
+            self._known.pop(key, None)
+            self._reassigning.pop(key, None)
+        for key in delta.partitions:
+            after = self._state.image.topics[key.topic_id].partitions[key.partition]
+            self._follow(key, self._known.get(key), after)
+            self._known[key] = after
+        for broker in delta.brokers:
+            registration = self._state.image.brokers.get(broker)
+            if registration is None or registration.fenced:
+                self._observers.discard(broker)
+                self._shutdowns.pop(broker, None)
+
+    def take_alerts(self) -> list[Alert]:
+        """What there is to alert to since this was last called. A partition that is led again is not offline."""
+        if not self._alerts:
+            return []
+        alerts, self._alerts = self._alerts, []
+        return [alert for alert in alerts if alert.kind != OFFLINE_PARTITION or alert.key in self._gauges.offline]
+
+    def _follow(self, key: TopicIdPartition, before: PartitionState | None, after: PartitionState) -> None:
+        if after.leader == NO_LEADER and (before is None or before.leader != NO_LEADER):
+            self._alerts.append(Alert(key, OFFLINE_PARTITION, after))
+        if before is not None:
+            if is_unclean_election(before, after):
+                self._unclean_elections += 1
+                self._alerts.append(Alert(key, UNCLEAN_ELECTION, after))
+            self._follow_reassignment(key, before, after)
+        elif after.adding_replicas or after.removing_replicas:
+            self._reassigning[key] = self.now_ms
+
+    def _follow_reassignment(self, key: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
+        if (
+            after.replicas is before.replicas
+            and after.adding_replicas is before.adding_replicas
+            and after.removing_replicas is before.removing_replicas
+        ):
+            return
+        was, wanted = ((state.adding_replicas, state.removing_replicas) for state in (before, after))
+        if was != wanted and any(wanted):
+            self._reassigning[key] = self.now_ms
+        elif was == wanted == ((), ()):
+            if after.replicas != before.replicas:
+                self._summaries[REASSIGNMENT_DELAY].observe(0)
+        elif was != wanted:
+            began_ms = self._reassigning.pop(key)
+            adding, removing = was
+            if set(adding) <= set(after.replicas) and not set(removing) & set(after.replicas):
+                self._summaries[REASSIGNMENT_DELAY].observe(self.now_ms - began_ms)
+
+    # -- events that no record shows -----------------------------------------------------------------------------------
+
+    def fetched(self, broker: BrokerId) -> None:
+        """A registered broker has asked for metadata."""
+        self._observers.add(broker)
+
+    def failed_over(self, record_count: int) -> None:
+        """The records that fence a broker and move its leaderships have just been written."""
+        self._summaries[FAILOVER_RECORDS].observe(record_count)
+        self._failovers.append(_Failover(self.now_ms, self._state.image.next_offset))
+
+    def settle(self, applied: Mapping[BrokerId, Offset]) -> None:
+        """Ends the failovers that all active brokers know of; `applied` is the metadata offset that each has told."""
+        if not self._failovers:
+            return
+        image = self._state.image
+        offsets = [applied.get(broker, 0) for broker in image.brokers if image.is_active(broker)]
+        if not offsets:
+            self._failovers.clear()
+            return
+        known = min(offsets)
+        while self._failovers and self._failovers[0].end_offset <= known:
+            self._summaries[FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft().began_ms)
+
+    def shutdown_began(self, broker: BrokerId) -> None:
+        """A broker is in controlled shutdown from now."""
+        self._shutdowns[broker] = self.now_ms
+
+    def shutdown_ended(self, broker: BrokerId) -> None:
+        """A broker may go; it never led anything if its shutdown has not been said to have begun."""
+        self._summaries[SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
+
+    def altered(self, partition_count: int) -> None:
+        """A leader's AlterPartition request is taken up."""
+        self._summaries[ALTER_PARTITION_BATCH].observe(partition_count)

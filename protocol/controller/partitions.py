@@ -1,0 +1,176 @@
+"""Partitions of topics as records: those of a new topic, more of them, fewer of them (A19, A21, J19).
+
+Leader and ISR of a new partition are its active replicas in order (A19). All partitions of a topic have as many
+replicas as partition 0, whoever chose them.
+
+Departures from Kafka's code: while partition 0 is being reassigned, what counts is how many replicas it will have, not
+how many it has on the way there. Removing partitions is the V3 design's (A9, A21): only the last ones of a topic, so
+that indexes stay without gaps, and never all; what is added again begins in a leader epoch behind all that were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from protocol.controller.context import ControllerState
+from protocol.controller.placement import place, usable_brokers
+from protocol.controller.planning import (
+    Plan,
+    Refused,
+    admitted,
+    named_twice,
+    require_once,
+    require_topic,
+    topic_named,
+)
+from protocol.errors import ErrorCode
+from protocol.ids import BrokerId, Epoch
+from protocol.messages.acls import AclOperation
+from protocol.messages.records import MetadataRecord, PartitionRecord, RemovePartitionRecord
+from protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    RemovePartitionsRequest,
+    RemovePartitionsResponse,
+    RemovePartitionsTopic,
+    TopicResult,
+)
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""How many partitions one request may concern: its records are one batch (Kafka's limit)."""
+
+Wanted = TypeVar("Wanted", CreatePartitionsTopic, RemovePartitionsTopic)
+
+
+def require_batch(count: int) -> None:
+    """Refused with POLICY_VIOLATION if a request concerns more partitions (or topics to delete) than one may."""
+    if count > MAX_PARTITIONS_PER_REQUEST:
+        reason = f"the request concerns {count} partitions; allowed: at most {MAX_PARTITIONS_PER_REQUEST}"
+        raise Refused(ErrorCode.POLICY_VIOLATION, reason)
+
+
+def partition_records(
+    state: ControllerState,
+    topic_id: str,
+    first_index: int,
+    first_leader_epoch: Epoch,
+    layout: Sequence[tuple[BrokerId, ...]],
+    replication_factor: int | None = None,
+) -> list[PartitionRecord]:
+    """Records of new partitions; Refused with INVALID_REPLICA_ASSIGNMENT for replicas that cannot be, among them a
+    number of them that is not `replication_factor` (None: that of the first).
+    """
+    records = []
+    for index, replicas in enumerate(layout, first_index):
+        replication_factor = len(replicas) if replication_factor is None else replication_factor
+        wrong = _why_impossible(state, replicas, replication_factor)
+        if wrong:
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas of partition {index}: {wrong}")
+        isr = tuple(broker for broker in replicas if state.image.is_active(broker))
+        records.append(
+            PartitionRecord(
+                topic_id=topic_id,
+                partition_id=index,
+                replicas=replicas,
+                isr=isr,
+                leader=isr[0],
+                leader_epoch=first_leader_epoch,
+                first_leader_epoch=first_leader_epoch,
+            )
+        )
+    return records
+
+
+def _why_impossible(state: ControllerState, replicas: tuple[BrokerId, ...], replication_factor: int) -> str:
+    if not replicas:
+        return "there are none"
+    unknown = [broker for broker in replicas if broker not in state.image.brokers]
+    if unknown:
+        return f"brokers {unknown} are not registered"
+    if len(set(replicas)) != len(replicas):
+        return f"a broker comes twice in {list(replicas)}"
+    if len(replicas) != replication_factor:
+        return f"there are {len(replicas)}, of other partitions {replication_factor}"
+    if not any(state.image.is_active(broker) for broker in replicas):
+        return "all of them are fenced or shutting down"
+    return ""
+
+
+def create_partitions(state: ControllerState, request: CreatePartitionsRequest) -> Plan:
+    """More partitions for topics, placed by the controller or as assigned. Needs ALTER on the topic."""
+    repeated = named_twice(wanted.name for wanted in request.topics)
+
+    def admit(wanted: CreatePartitionsTopic) -> None:
+        require_once(wanted.name, repeated)
+        require_topic(state, request, AclOperation.ALTER, wanted.name)
+
+    def added(wanted: CreatePartitionsTopic) -> int:
+        topic = state.image.topic_named(wanted.name)
+        return 0 if topic is None else max(wanted.count - len(topic.partitions), 0)
+
+    judged = admitted(request.topics, admit)
+    require_batch(sum(added(wanted) for wanted, refused in judged if refused is None))
+    records, results = _each_topic(judged, lambda wanted: _add(state, wanted))
+    response = CreatePartitionsResponse(correlation_id=request.correlation_id, topics=results)
+    return Plan(response, records).validated(request.validate_only)
+
+
+def _each_topic(
+    judged: Sequence[tuple[Wanted, Refused | None]], make: Callable[[Wanted], Sequence[MetadataRecord]]
+) -> tuple[list[MetadataRecord], tuple[TopicResult, ...]]:
+    """The records of all topics that are not refused, and a result for each."""
+    records: list[MetadataRecord] = []
+    results = []
+    for wanted, refused in judged:
+        try:
+            if refused is not None:
+                raise refused
+            records += make(wanted)
+            results.append(TopicResult(name=wanted.name))
+        except Refused as reason:
+            results.append(TopicResult(name=wanted.name, error=reason.error, message=reason.message))
+    return records, tuple(results)
+
+
+def _add(state: ControllerState, wanted: CreatePartitionsTopic) -> Sequence[MetadataRecord]:
+    topic = topic_named(state, wanted.name)
+    present = len(topic.partitions)
+    added = wanted.count - present
+    if added <= 0:
+        reason = f"the topic has {present} partitions; {wanted.count} would not be more"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
+    if wanted.assignments is not None and len(wanted.assignments) != added:
+        reason = f"there are {len(wanted.assignments)} assignments for {added} more partitions"
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    model = topic.partitions[0]
+    factor = len(model.replicas) - len(model.removing_replicas)
+    layout = wanted.assignments
+    if layout is None:
+        layout = tuple(place(usable_brokers(state.image), added, factor, state.rng))
+    return partition_records(state, topic.topic_id, present, topic.first_leader_epoch, layout, factor)
+
+
+def remove_partitions(state: ControllerState, request: RemovePartitionsRequest) -> Plan:
+    """The last partitions of topics, with their records. Needs ALTER on the topic."""
+    repeated = named_twice(wanted.name for wanted in request.topics)
+
+    def admit(wanted: RemovePartitionsTopic) -> None:
+        require_once(wanted.name, repeated)
+        require_topic(state, request, AclOperation.ALTER, wanted.name)
+
+    judged = admitted(request.topics, admit)
+    require_batch(sum(len(wanted.partitions) for wanted, refused in judged if refused is None))
+    records, results = _each_topic(judged, lambda wanted: _remove(state, wanted))
+    return Plan(RemovePartitionsResponse(correlation_id=request.correlation_id, topics=results), records)
+
+
+def _remove(state: ControllerState, wanted: RemovePartitionsTopic) -> Sequence[MetadataRecord]:
+    topic = topic_named(state, wanted.name)
+    present = len(topic.partitions)
+    last = range(present - len(wanted.partitions), present)
+    if not last or last.start < 1 or sorted(wanted.partitions) != list(last):
+        reason = f"of {present} partitions only the last ones are removed, each named once, and never all"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
+    return [RemovePartitionRecord(topic_id=topic.topic_id, partition_id=index) for index in reversed(last)]

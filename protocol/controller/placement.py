@@ -1,0 +1,130 @@
+"""Which brokers hold a new partition: the striped placement of Kafka's controller, written anew.
+
+Goals, the first weighing most: replicas of a partition lie in different racks; replicas, and leaders with them, are
+spread over the brokers; active brokers come before fenced ones. Two things are never given up: a broker holds at most
+one replica of a partition, and the first replica, which will lead, is on an active broker. A broker in controlled
+shutdown gets nothing at all. Brokers without a rack share one.
+
+How: racks stand in a circle, and so do the active and the fenced brokers of each rack. A partition takes its leader
+from the first rack, seen from its own place in the circle, that has an active broker. It takes the other replicas by
+going round, one of each rack and the leader's left out the first time, a rack's active brokers before its fenced ones.
+The next partition begins one rack further, and each circle of brokers that was used begins one broker further: that
+makes the stripes. All circles begin at random places and are shuffled after as many partitions as there are active
+brokers, so that stripes do not repeat.
+
+The higher weight of racks has its price: where racks differ in size, brokers of small racks get more (as in Kafka).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, cycle, islice
+from random import Random
+
+from protocol.controller.planning import Refused
+from protocol.errors import ErrorCode
+from protocol.ids import BrokerId
+from protocol.metadata.image import MetadataImage
+
+
+@dataclass(frozen=True, slots=True)
+class UsableBroker:
+    """A broker that may get replicas."""
+
+    broker_id: BrokerId
+    rack: str | None = None
+    fenced: bool = False
+
+
+def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
+    """All registered brokers but those that are shutting down; one that has done so is fenced and comes again."""
+    return [
+        UsableBroker(broker, registration.rack, registration.fenced)
+        for broker, registration in sorted(image.brokers.items())
+        if registration.fenced or not registration.in_controlled_shutdown
+    ]
+
+
+def place(
+    brokers: Sequence[UsableBroker], partition_count: int, replication_factor: int, rng: Random
+) -> list[tuple[BrokerId, ...]]:
+    """The replicas of `partition_count` partitions, the first of each its preferred leader.
+
+    Refused with INVALID_REPLICATION_FACTOR if the factor is not positive or above the number of brokers, or if all of
+    them are fenced.
+    """
+    active = sum(not broker.fenced for broker in brokers)
+    if replication_factor <= 0:
+        raise _refused(f"replication factor {replication_factor} is not positive")
+    if not active:
+        raise _refused("all brokers are fenced or shutting down")
+    if replication_factor > len(brokers):
+        raise _refused(f"replication factor {replication_factor} is above the number of brokers, {len(brokers)}")
+    racks = _racks(brokers, rng)
+    first = rng.randrange(len(racks))
+    placed = []
+    for number in range(partition_count):
+        if active > 1 and number and number % active == 0:
+            _shuffle(racks, rng)
+        placed.append(_place_one(racks, (first + number) % len(racks), replication_factor))
+    return placed
+
+
+def _refused(message: str) -> Refused:
+    return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+
+
+@dataclass(slots=True)
+class _Circle:
+    """Brokers in a circle; the next round begins at `start`."""
+
+    brokers: list[BrokerId] = field(default_factory=list)
+    start: int = 0
+
+    def round(self) -> Iterator[BrokerId]:
+        """Every broker once. The round after it begins one broker further, if this one is begun at all."""
+        start = self.start
+        self.start += 1
+        for step in range(len(self.brokers)):
+            yield self.brokers[(start + step) % len(self.brokers)]
+
+
+@dataclass(slots=True)
+class _Rack:
+    active: _Circle = field(default_factory=_Circle)
+    fenced: _Circle = field(default_factory=_Circle)
+
+
+def _racks(brokers: Sequence[UsableBroker], rng: Random) -> list[_Rack]:
+    """The racks in order of their names, that of brokers without a rack before all others."""
+    racks: dict[tuple[bool, str], _Rack] = {}
+    for broker in sorted(brokers, key=lambda broker: broker.broker_id):
+        rack = racks.setdefault((broker.rack is not None, broker.rack or ""), _Rack())
+        (rack.fenced if broker.fenced else rack.active).brokers.append(broker.broker_id)
+    ordered = [racks[name] for name in sorted(racks)]
+    for circle in _circles(ordered):
+        circle.start = rng.randrange(len(circle.brokers))
+    return ordered
+
+
+def _circles(racks: Sequence[_Rack]) -> list[_Circle]:
+    return [circle for rack in racks for circle in (rack.active, rack.fenced) if circle.brokers]
+
+
+def _shuffle(racks: list[_Rack], rng: Random) -> None:
+    rng.shuffle(racks)
+    for circle in _circles(racks):
+        rng.shuffle(circle.brokers)
+
+
+def _place_one(racks: Sequence[_Rack], first: int, replication_factor: int) -> tuple[BrokerId, ...]:
+    order = [*range(first, len(racks)), *range(first)]
+    leader_rack = next(index for index in order if racks[index].active.brokers)
+    active = [rack.active.round() for rack in racks]
+    supply = [chain(active[index], rack.fenced.round()) for index, rack in enumerate(racks)]
+    leader = next(active[leader_rack])
+    asked = chain((index for index in order if index != leader_rack), cycle(order))
+    found = (next(supply[index], None) for index in asked)
+    followers = islice((broker for broker in found if broker is not None), replication_factor - 1)
+    return leader, *followers

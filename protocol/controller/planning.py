@@ -1,0 +1,105 @@
+"""What an administration request comes to: its answer, and the records that make the answer true.
+
+Handlers plan and change nothing. The parts of one request are planned against the state before it; where two parts
+would get in each other's way (the same topic or partition twice), the handler refuses them. `validated` is how a
+handler says what `validate_only` asks: the same answer without the records.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from protocol.controller.context import ControllerState
+from protocol.errors import ErrorCode
+from protocol.ids import TopicIdPartition
+from protocol.messages.acls import AclOperation
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.records import MetadataRecord
+from protocol.metadata.authorizer import may
+from protocol.metadata.image import TopicImage
+from protocol.metadata.partition import PartitionState
+
+Name = TypeVar("Name", bound=Hashable)
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer of a request, and the records to commit before it is sent."""
+
+    response: AdminResponse
+    records: Sequence[MetadataRecord] = ()
+
+    def validated(self, only: bool) -> Plan:
+        """The plan, without its records where the request only asks for validation."""
+        return Plan(self.response) if only else self
+
+
+Handler = Callable[[ControllerState, Any], Plan]
+
+
+class Refused(Exception):
+    """One part of a request cannot be done: the error and a few words for its result."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error, self.message = error, message
+
+
+def require_cluster(state: ControllerState, request: AdminRequest, operation: AclOperation) -> None:
+    """Refused with CLUSTER_AUTHORIZATION_FAILED unless the principal may do this to the cluster."""
+    if not may(state.image, request.principal, operation):
+        raise Refused(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{request.principal} may not {operation.name} the cluster"
+        )
+
+
+def require_topic(state: ControllerState, request: AdminRequest, operation: AclOperation, topic: str) -> None:
+    """Refused with TOPIC_AUTHORIZATION_FAILED unless the principal may do this to the topic."""
+    if not may(state.image, request.principal, operation, topic):
+        raise Refused(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal} may not {operation.name} topic {topic!r}"
+        )
+
+
+def named_twice(names: Iterable[Name]) -> frozenset[Name]:
+    """Which parts of a request stand in it more than once."""
+    return frozenset(name for name, count in Counter(names).items() if count > 1)
+
+
+def require_once(name: Hashable, twice: Collection[Hashable]) -> None:
+    """Refused with INVALID_REQUEST for a part that stands in the request more than once (`named_twice`)."""
+    if name in twice:
+        raise Refused(ErrorCode.INVALID_REQUEST, "the request names this more than once")
+
+
+def admitted(parts: Sequence[Part], admit: Callable[[Part], object]) -> list[tuple[Part, Refused | None]]:
+    """The parts of a request, each with the reason why it is not looked at any further, None where `admit` has none."""
+    judged: list[tuple[Part, Refused | None]] = []
+    for part in parts:
+        try:
+            admit(part)
+            judged.append((part, None))
+        except Refused as refused:
+            judged.append((part, refused))
+    return judged
+
+
+def topic_named(state: ControllerState, name: str) -> TopicImage:
+    """The topic; Refused with UNKNOWN_TOPIC_OR_PARTITION where there is none."""
+    topic = state.image.topic_named(name)
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+    return topic
+
+
+def partition_named(state: ControllerState, topic_name: str, index: int) -> tuple[TopicIdPartition, PartitionState]:
+    """The partition; Refused with UNKNOWN_TOPIC_OR_PARTITION where there is none."""
+    topic = topic_named(state, topic_name)
+    partition = topic.partitions.get(index)
+    if partition is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic_name}-{index}")
+    return TopicIdPartition(topic.topic_id, index), partition

@@ -1,0 +1,112 @@
+"""Moves of partitions to other replicas: start, replace, cancel (E32-E35, M44, M75, M76, J18).
+
+A move grows the assignment first: the wanted replicas, then those that shall go. `adding_replicas` are those that the
+partition did not have before, `removing_replicas` those that it shall not have after; when the move is complete is the
+matter of `partition_change.py`. Without the former the assignment is what it was, which is what a cancellation goes
+back to. A cancellation wants as many of the original replicas in sync as their min ISR asks for, unless the topic
+allows unclean elections (E33, E35); then it wants one that can lead.
+
+The generations differ. `kip-966` keeps to the meaning of the two fields when a move replaces another one: a broker
+that was being added stays in `adding_replicas`, and stands in both if the newer move does without it. Those before
+follow Kafka's code: a field that the newer move gives nothing for stays as it is, and one in-sync original replica is
+enough to go back.
+
+Departures from Kafka's code, in all generations: a partition that is named twice in a request is refused; an unclean
+cancellation is an unclean election, with its recovery state, where Kafka's puts the first original replica into the
+ISR, be it alive or dead.
+"""
+
+from __future__ import annotations
+
+from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from protocol.controller.context import ControllerState
+from protocol.controller.partition_change import Election
+from protocol.controller.planning import Plan, Refused, named_twice, partition_named, require_cluster
+from protocol.errors import ErrorCode
+from protocol.ids import BrokerId, TopicIdPartition
+from protocol.messages.acls import AclOperation
+from protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    PartitionResult,
+    ReassignablePartition,
+)
+from protocol.messages.records import MetadataRecord, PartitionChangeRecord
+from protocol.metadata.partition import PartitionState
+
+
+def alter_partition_reassignments(state: ControllerState, request: AlterPartitionReassignmentsRequest) -> Plan:
+    """Starts or cancels the move of each partition by itself; only authorization concerns the request as a whole."""
+    require_cluster(state, request, AclOperation.ALTER)
+    wishes = [(topic.name, wanted) for topic in request.topics for wanted in topic.partitions]
+    twice = named_twice([(topic, wanted.partition_index) for topic, wanted in wishes])
+    records: list[MetadataRecord] = []
+    results = []
+    for topic, wanted in wishes:
+        index, error, message = wanted.partition_index, ErrorCode.NONE, ""
+        try:
+            if (topic, index) in twice:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"partition {topic}-{index} is named twice")
+            record = _alter(state, topic, wanted)
+            records += [] if record is None else [record]
+        except Refused as refused:
+            error, message = refused.error, refused.message
+        results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
+    response = AlterPartitionReassignmentsResponse(correlation_id=request.correlation_id, partitions=tuple(results))
+    return Plan(response, records)
+
+
+def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) -> PartitionChangeRecord | None:
+    key, partition = partition_named(state, topic, wanted.partition_index)
+    if wanted.replicas is None:
+        return _cancel(state, key, partition)
+    unknown = sorted(set(wanted.replicas) - set(state.image.brokers))
+    if not wanted.replicas or unknown or len(set(wanted.replicas)) != len(wanted.replicas):
+        reason = f"replicas {list(wanted.replicas)}: none, duplicates, or unknown brokers {unknown}"
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    record = state.change(key, Election.ONLINE, **_move(state, partition, wanted.replicas))
+    if record is not None and record.leader >= 0 and record.leader not in partition.replicas:
+        # Only where a stale ELR names brokers that left the assignment (`kip-966-elr`); Kafka fails here as well.
+        reason = f"broker {record.leader} would lead without holding a replica"
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason)
+    return record
+
+
+def _move(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> dict[str, object]:
+    """The targets of a move from the present assignment to the wanted one."""
+    removing = tuple(sorted(set(partition.replicas) - set(wanted)))
+    grown = (*wanted, *removing)
+    if state.image.features.track_last_known_leader:
+        adding = tuple(sorted(set(grown) - set(_original_replicas(partition))))
+        return {"target_replicas": grown, "target_adding": adding, "target_removing": removing}
+    adding = tuple(sorted(set(wanted) - set(partition.replicas)))
+    return {"target_replicas": grown, "target_adding": adding or None, "target_removing": removing or None}
+
+
+def _original_replicas(partition: PartitionState) -> tuple[BrokerId, ...]:
+    return tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
+
+
+def _cancel(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> PartitionChangeRecord | None:
+    if not partition.adding_replicas and not partition.removing_replicas:
+        raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
+    replicas = _original_replicas(partition)
+    isr = tuple(broker for broker in partition.isr if broker in replicas)
+    needed = 1
+    if state.image.features.track_last_known_leader:
+        needed = state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(replicas))
+    if len(isr) < needed:
+        if not state.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE):
+            reason = f"of the original replicas {list(replicas)}, {len(isr)} are in sync; needed: {needed}"
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        if not any(state.image.is_active(broker) for broker in replicas):
+            reason = f"none of the original replicas {list(replicas)} is active"
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    return state.change(
+        key,
+        is_acceptable_leader=lambda broker: broker in replicas and state.image.is_active(broker),
+        target_replicas=replicas,
+        target_adding=(),
+        target_removing=(),
+        target_isr=isr,
+    )

@@ -1,0 +1,244 @@
+"""Topics as records: created by count or by assignment, and deleted (A19, A20, J19, G32).
+
+What is checked, in which order and with which error is Kafka's: first what concerns the request (a topic named twice,
+a principal that may not do this), then how much it asks for in all, then each topic by itself: its name, its configs,
+its partitions. A topic that is refused does not keep the others from being done.
+
+Departure from Kafka's code: results come in the order of the request, one for each entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ConfigError, parse_config
+from protocol.controller.context import ControllerState
+from protocol.controller.partitions import partition_records, require_batch
+from protocol.controller.placement import place, usable_brokers
+from protocol.controller.planning import (
+    Plan,
+    Refused,
+    admitted,
+    named_twice,
+    require_once,
+    require_topic,
+    topic_named,
+)
+from protocol.controller.topic_names import (
+    CLUSTER_METADATA_TOPIC,
+    collision_index,
+    collision_key,
+    may_collide,
+    why_invalid,
+)
+from protocol.errors import ErrorCode
+from protocol.ids import BrokerId
+from protocol.messages.acls import AclOperation
+from protocol.messages.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from protocol.metadata.authorizer import may
+from protocol.metadata.image import TopicImage
+
+BY_DEFAULT = -1
+"""A count that is left to the cluster's configs."""
+_ID_NAME_LENGTH = 200
+"""How much of a topic's name goes into its id: a directory is named after the id, and file systems end at 255."""
+_SEES_COUNTS = AclOperation.DESCRIBE_CONFIGS
+
+
+# -- create topics -----------------------------------------------------------------------------------------------------
+
+
+def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Plan:
+    """Topics by count, placed by the controller, or by assignment.
+
+    Needs CREATE on the cluster or on the topic; the counts are told to those who have DESCRIBE_CONFIGS on it. Names
+    are compared for collisions with those of existing topics only, as Kafka does.
+    """
+    repeated = named_twice(topic.name for topic in request.topics)
+    may_create_all = may(state.image, request.principal, AclOperation.CREATE)
+
+    def admit(topic: CreatableTopic) -> None:
+        require_once(topic.name, repeated)
+        if topic.name == CLUSTER_METADATA_TOPIC:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is not created by request")
+        if not may_create_all:
+            require_topic(state, request, AclOperation.CREATE, topic.name)
+
+    judged = admitted(request.topics, admit)
+    require_batch(sum(_partitions_asked_for(state, topic) for topic, refused in judged if refused is None))
+    hazards = any(may_collide(topic.name) for topic in request.topics)
+    neighbours = collision_index(state.image.topic_ids if hazards else ())
+    records: list[MetadataRecord] = []
+    results = []
+    for topic, refused in judged:
+        try:
+            if refused is not None:
+                raise refused
+            _require_free_name(state, topic.name, neighbours.get(collision_key(topic.name)))
+            made = _create(state, topic, len(records))
+        except Refused as reason:
+            results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))
+            continue
+        records += made
+        results.append(_created(topic.name, made, may(state.image, request.principal, _SEES_COUNTS, topic.name)))
+    response = CreateTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results))
+    return Plan(response, records).validated(request.validate_only)
+
+
+def _partitions_asked_for(state: ControllerState, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return max(_default(state, topic.num_partitions, NUM_PARTITIONS), 0)
+
+
+def _default(state: ControllerState, count: int, config: str) -> int:
+    return int(state.image.config(None, config)) if count == BY_DEFAULT else count
+
+
+def _require_free_name(state: ControllerState, name: str, neighbour: str | None) -> None:
+    if name in state.image.topic_ids:
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
+    wrong = why_invalid(name)
+    if wrong is None and neighbour is not None and may_collide(name):
+        wrong = f"{name!r} collides with topic {neighbour!r}"
+    if wrong is not None:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong)
+
+
+def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[MetadataRecord]:
+    """The records of a topic whose first one comes `offset` records after the end of the log.
+
+    That place makes its id unique; the name in it is for people. No id begins with a dot: that would hide a directory.
+    """
+    label = "_" + topic.name[1:] if topic.name.startswith(".") else topic.name
+    topic_id = f"{label[:_ID_NAME_LENGTH]}.{state.image.next_offset + offset}"
+    configs = _config_records(topic, topic_id)
+    partitions = partition_records(state, topic_id, 0, 0, _layout(state, topic))
+    return [TopicRecord(name=topic.name, topic_id=topic_id), *configs, *partitions]
+
+
+def _config_records(topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
+    """One for each config; of a config that is named twice the last value counts."""
+    for config in topic.configs:
+        if config.value is None:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"{config.name}: a new topic's config has a value")
+        try:
+            parse_config(config.name, config.value, topic=True)
+        except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    values = {config.name: config.value for config in topic.configs}
+    return [ConfigRecord(topic_id=topic_id, name=name, value=value) for name, value in values.items()]
+
+
+def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
+    """The replicas of each partition."""
+    if topic.assignments:
+        if (topic.num_partitions, topic.replication_factor) != (BY_DEFAULT, BY_DEFAULT):
+            raise Refused(ErrorCode.INVALID_REQUEST, "with assignments, number of partitions and replicas are -1")
+        replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
+        if sorted(replicas) != list(range(len(topic.assignments))):
+            reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        return [replicas[index] for index in range(len(replicas))]
+    replication_factor = _default(state, topic.replication_factor, DEFAULT_REPLICATION_FACTOR)
+    partition_count = _default(state, topic.num_partitions, NUM_PARTITIONS)
+    if replication_factor <= 0:
+        reason = f"replication factor {replication_factor}; allowed: above 0, or -1 for the cluster's default"
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+    if partition_count <= 0:
+        reason = f"{partition_count} partitions; allowed: above 0, or -1 for the cluster's default"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
+    return place(usable_brokers(state.image), partition_count, replication_factor, state.rng)
+
+
+def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> CreatableTopicResult:
+    topic_id = next(record.topic_id for record in made if isinstance(record, TopicRecord))
+    partitions = [record for record in made if isinstance(record, PartitionRecord)]
+    if not with_counts:
+        return CreatableTopicResult(name=name, topic_id=topic_id)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+    )
+
+
+# -- delete topics -----------------------------------------------------------------------------------------------------
+
+
+def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> Plan:
+    """Topics by name or by id. Needs DELETE on the cluster or on the topic; who may not even describe a topic is not
+    told whether there is one of that name, nor the name of one of that id.
+    """
+    repeated = named_twice((wanted.name, wanted.topic_id) for wanted in request.topics)
+    found: dict[int, TopicImage] = {}
+
+    def admit(item: tuple[int, DeleteTopicState]) -> None:
+        index, wanted = item
+        require_once((wanted.name, wanted.topic_id), repeated)
+        found[index] = _deletable(state, request, wanted)
+
+    judged = admitted(list(enumerate(request.topics)), admit)
+    resolved_twice = named_twice(topic.topic_id for topic in found.values())
+    require_batch(len(found))
+    records: list[MetadataRecord] = []
+    results = []
+    for (index, wanted), refused in judged:
+        try:
+            if refused is not None:
+                raise refused
+            require_once(found[index].topic_id, resolved_twice)
+        except Refused as reason:
+            result = DeletableTopicResult(
+                name=_name_to_tell(state, request, wanted),
+                topic_id=wanted.topic_id,
+                error=reason.error,
+                message=reason.message,
+            )
+        else:
+            records.append(RemoveTopicRecord(topic_id=found[index].topic_id))
+            result = DeletableTopicResult(name=found[index].name, topic_id=found[index].topic_id)
+        results.append(result)
+    return Plan(DeleteTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results)), records)
+
+
+def _may_on(state: ControllerState, request: DeleteTopicsRequest, operation: AclOperation, topic: str) -> bool:
+    """DELETE on the cluster stands for both DELETE and DESCRIBE on every topic."""
+    image, principal = state.image, request.principal
+    return may(image, principal, AclOperation.DELETE) or may(image, principal, operation, topic)
+
+
+def _deletable(state: ControllerState, request: DeleteTopicsRequest, wanted: DeleteTopicState) -> TopicImage:
+    if (wanted.name is None) == (wanted.topic_id is None):
+        raise Refused(ErrorCode.INVALID_REQUEST, "a topic is named either by its name or by its id")
+    unauthorized = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal} may not DELETE this topic")
+    if wanted.name is not None:
+        if not _may_on(state, request, AclOperation.DESCRIBE, wanted.name):
+            raise unauthorized
+        topic = topic_named(state, wanted.name)
+    else:
+        known = state.image.topics.get(wanted.topic_id or "")
+        if known is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id!r}")
+        topic = known
+    if not _may_on(state, request, AclOperation.DELETE, topic.name):
+        raise unauthorized
+    return topic
+
+
+def _name_to_tell(state: ControllerState, request: DeleteTopicsRequest, wanted: DeleteTopicState) -> str | None:
+    topic = state.image.topics.get(wanted.topic_id or "")
+    if wanted.name is not None or topic is None or not _may_on(state, request, AclOperation.DESCRIBE, topic.name):
+        return wanted.name
+    return topic.name

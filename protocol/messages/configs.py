@@ -1,0 +1,131 @@
+"""Configs: describe, alter, and alter incrementally, of a topic or of the whole cluster.
+
+A resource of type BROKER with an empty name is the cluster-wide default. Single brokers have no configs of their own:
+leader and controller must agree about them (H15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from protocol.messages.admin import AdminRequest, AdminResponse, Result
+from protocol.messages.base import Message
+
+
+class ConfigResourceType(Enum):
+    """Kafka's wire values."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(Enum):
+    """Kafka's wire values. APPEND and SUBTRACT are for lists, of which there are none here."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigSource(Enum):
+    """Where a value in force comes from, as Kafka numbers it."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+ResourceTypeField = Annotated[ConfigResourceType, Field(strict=False)]
+
+
+class AlterableConfig(Message):
+    name: str
+    operation: Annotated[ConfigOperation, Field(strict=False)] = ConfigOperation.SET
+    value: str | None = None
+
+
+class AlterConfigsResource(Message):
+    """What to alter of one resource."""
+
+    resource_type: ResourceTypeField
+    resource_name: str
+    configs: tuple[AlterableConfig, ...]
+
+
+class AlterConfigsRequest(AdminRequest):
+    """Replaces all overrides of each resource: what is not named is removed. Every operation is SET."""
+
+    resources: tuple[AlterConfigsResource, ...]
+    validate_only: bool = False
+
+
+class IncrementalAlterConfigsRequest(AdminRequest):
+    """Changes the overrides that are named, each resource as a whole or not at all."""
+
+    resources: tuple[AlterConfigsResource, ...]
+    validate_only: bool = False
+
+
+class AlterConfigsResult(Result):
+    resource_type: ResourceTypeField
+    resource_name: str
+
+
+class AlterConfigsResponse(AdminResponse):
+    """The answer to both ways of altering."""
+
+    resources: tuple[AlterConfigsResult, ...] = ()
+
+    def parts(self) -> Sequence[Result]:
+        return self.resources
+
+
+class DescribeConfigsResource(Message):
+    """All configs of a resource, or those named."""
+
+    resource_type: ResourceTypeField
+    resource_name: str
+    configuration_keys: tuple[str, ...] | None = None
+
+
+class DescribeConfigsRequest(AdminRequest):
+    READ_ONLY: ClassVar[bool] = True
+
+    resources: tuple[DescribeConfigsResource, ...]
+    include_synonyms: bool = False
+
+
+class DescribedConfigSynonym(Message):
+    """One of the places where a config has a value, the one in force first."""
+
+    name: str
+    value: str
+    source: Annotated[ConfigSource, Field(strict=False)]
+
+
+class DescribedConfig(Message):
+    name: str
+    value: str
+    read_only: bool
+    source: Annotated[ConfigSource, Field(strict=False)]
+    config_type: str
+    synonyms: tuple[DescribedConfigSynonym, ...] = ()
+
+
+class DescribeConfigsResult(Result):
+    resource_type: ResourceTypeField
+    resource_name: str
+    configs: tuple[DescribedConfig, ...] = ()
+
+
+class DescribeConfigsResponse(AdminResponse):
+    results: tuple[DescribeConfigsResult, ...] = ()
+
+    def parts(self) -> Sequence[Result]:
+        return self.results

@@ -1,0 +1,191 @@
+"""Topics: create, delete, add and remove partitions, describe (requirements G24, G25, J19, L13).
+
+Field names are Kafka's. Removing partitions is not in Kafka's protocol; it is part of the V3 design (A9, A21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from protocol.ids import NO_LEADER
+from protocol.messages.admin import AdminRequest, AdminResponse, Result
+from protocol.messages.base import Int8, Int16, Int32, Message
+
+MAX_TOPICS_PER_REQUEST = 20
+"""Limit of DescribeTopic and ElectLeaders (L13)."""
+MAX_PARTITIONS_PER_RESPONSE = 2_000
+NO_AUTHORIZED_OPERATIONS = -(2**31)
+"""`topic_authorized_operations` of a topic that is not described (L20)."""
+
+
+class ReplicaAssignment(Message):
+    """The replicas of one partition; the first is the preferred leader (A6)."""
+
+    partition_index: Int32
+    broker_ids: tuple[Int32, ...]
+
+
+class CreatableTopicConfig(Message):
+    name: str
+    value: str | None
+
+
+class CreatableTopic(Message):
+    """A topic to create: by count (-1: the cluster's default), or with `assignments` and both counts -1."""
+
+    name: str
+    num_partitions: Int32 = -1
+    replication_factor: Int16 = -1
+    assignments: tuple[ReplicaAssignment, ...] = ()
+    configs: tuple[CreatableTopicConfig, ...] = ()
+
+
+class CreateTopicsRequest(AdminRequest):
+    """`validate_only`: says what would happen, and changes nothing."""
+
+    topics: tuple[CreatableTopic, ...]
+    validate_only: bool = False
+
+
+class CreatableTopicResult(Result):
+    name: str
+    topic_id: str = ""
+    num_partitions: Int32 = -1
+    replication_factor: Int16 = -1
+
+
+class CreateTopicsResponse(AdminResponse):
+    topics: tuple[CreatableTopicResult, ...] = ()
+
+    def parts(self) -> Sequence[Result]:
+        return self.topics
+
+
+class DeleteTopicState(Message):
+    """A topic by name or by id; exactly one of them is given."""
+
+    name: str | None = None
+    topic_id: str | None = None
+
+
+class DeleteTopicsRequest(AdminRequest):
+    topics: tuple[DeleteTopicState, ...]
+
+
+class DeletableTopicResult(Result):
+    name: str | None = None
+    topic_id: str | None = None
+
+
+class DeleteTopicsResponse(AdminResponse):
+    topics: tuple[DeletableTopicResult, ...] = ()
+
+    def parts(self) -> Sequence[Result]:
+        return self.topics
+
+
+class CreatePartitionsTopic(Message):
+    """`count` is how many partitions the topic has afterwards; `assignments` has one replica list per new partition,
+    None leaves the placement to the controller.
+    """
+
+    name: str
+    count: Int32
+    assignments: tuple[tuple[Int32, ...], ...] | None = None
+
+
+class CreatePartitionsRequest(AdminRequest):
+    topics: tuple[CreatePartitionsTopic, ...]
+    validate_only: bool = False
+
+
+class TopicResult(Result):
+    """What became of a request for one topic."""
+
+    name: str
+
+
+class CreatePartitionsResponse(AdminResponse):
+    topics: tuple[TopicResult, ...] = ()
+
+    def parts(self) -> Sequence[Result]:
+        return self.topics
+
+
+class RemovePartitionsTopic(Message):
+    """Partitions to remove with their records: the last ones of the topic, so that indexes stay without gaps, and not
+    all of them.
+    """
+
+    name: str
+    partitions: tuple[Int32, ...]
+
+
+class RemovePartitionsRequest(AdminRequest):
+    topics: tuple[RemovePartitionsTopic, ...]
+
+
+class RemovePartitionsResponse(AdminResponse):
+    topics: tuple[TopicResult, ...] = ()
+
+    def parts(self) -> Sequence[Result]:
+        return self.topics
+
+
+class Cursor(Message):
+    """Where a description goes on: at this partition of this topic."""
+
+    topic_name: str
+    partition_index: Int32
+
+
+class DescribeTopicRequest(AdminRequest):
+    """Describes up to 20 topics by name, or all (none named). An answer that would hold more than
+    `response_partition_limit` partitions ends there and says with `next_cursor` where to go on (E36, G24).
+    """
+
+    READ_ONLY: ClassVar[bool] = True
+
+    topics: tuple[str, ...] = ()
+    response_partition_limit: Int32 = MAX_PARTITIONS_PER_RESPONSE
+    cursor: Cursor | None = None
+
+
+class DescribedPartition(Result):
+    """A partition as the metadata has it. `offline_replicas` are those whose broker is fenced or unknown."""
+
+    partition_index: Int32
+    leader_id: Int32 = NO_LEADER
+    leader_epoch: Int32 = -1
+    partition_epoch: Int32 = -1
+    replica_nodes: tuple[Int32, ...] = ()
+    isr_nodes: tuple[Int32, ...] = ()
+    eligible_leader_replicas: tuple[Int32, ...] | None = None
+    last_known_elr: tuple[Int32, ...] | None = None
+    last_known_leader: Int32 | None = None
+    offline_replicas: tuple[Int32, ...] = ()
+    adding_replicas: tuple[Int32, ...] = ()
+    removing_replicas: tuple[Int32, ...] = ()
+    leader_recovery_state: Int8 = 0
+
+
+class DescribedTopic(Result):
+    """ELR fields are None while the cluster's feature level has no ELR. `min_insync_replicas` is the effective value;
+    `topic_authorized_operations` has bit N set if the principal may do the operation of wire value N.
+    """
+
+    name: str
+    topic_id: str = ""
+    is_internal: bool = False
+    min_insync_replicas: Int32 = -1
+    partitions: tuple[DescribedPartition, ...] = ()
+    topic_authorized_operations: Int32 = NO_AUTHORIZED_OPERATIONS
+
+
+class DescribeTopicResponse(AdminResponse):
+    topics: tuple[DescribedTopic, ...] = ()
+    next_cursor: Cursor | None = None
+
+    def parts(self) -> Sequence[Result]:
+        return self.topics

@@ -1,0 +1,96 @@
+"""Who may do what: the rules of Kafka's standard authorizer, as a pure function of the metadata and the static config.
+
+Switched on by `authorizer.class.name=standard`, it denies by default (requirement G32). A super user may do anything.
+Otherwise a matching DENY entry wins over any ALLOW. An allowed READ, WRITE, DELETE or ALTER includes DESCRIBE, an
+allowed ALTER_CONFIGS includes DESCRIBE_CONFIGS; a denied one denies nothing but itself. A resource that no entry
+matches is open to everyone only with `allow.everyone.if.no.acl.found`; one entry of anybody's closes it.
+
+Clients are judged by the principal of their request, whatever it is called. What nodes send in their own name
+(registration, heartbeats, fetches, AlterPartition) is judged by the sender, whom the transport vouches for: the
+cluster's own nodes are trusted, a client node needs CLUSTER_ACTION under its own principal (`may_act_for_cluster`).
+
+A departure from Kafka: nodes have no addresses here, so an entry is for all hosts (`protocol/controller/acls.py`
+refuses any other).
+"""
+
+from __future__ import annotations
+
+from protocol.config import ALLOW_EVERYONE_IF_NO_ACL_FOUND, AUTHORIZER_CLASS_NAME, SUPER_USERS
+from protocol.ids import NodeId, is_client, node_name
+from protocol.messages.acls import (
+    CLUSTER_NAME,
+    USER_PREFIX,
+    WILDCARD,
+    AclEntry,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
+    PatternType,
+)
+from protocol.metadata.image import MetadataImage
+
+_INCLUDED_IN = {
+    AclOperation.DESCRIBE: (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER),
+    AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
+}
+_EVERYONE = f"{USER_PREFIX}{WILDCARD}"
+TOPIC_OPERATIONS = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
+"""What can be done to a topic."""
+
+
+def is_enabled(image: MetadataImage) -> bool:
+    """Whether the cluster has an authorizer at all."""
+    return bool(image.defaults.values[AUTHORIZER_CLASS_NAME])
+
+
+def node_principal(client: NodeId) -> str:
+    """The principal of a client node that has been given no other: `User:client-3000`."""
+    return f"{USER_PREFIX}{node_name(client)}"
+
+
+def may_act_for_cluster(image: MetadataImage, sender: NodeId) -> bool:
+    """Whether a node may send what only the cluster's own nodes have reason to send (B9, G8)."""
+    return not is_client(sender) or may(image, node_principal(sender), AclOperation.CLUSTER_ACTION)
+
+
+def may(image: MetadataImage, principal: str, operation: AclOperation, topic: str | None = None) -> bool:
+    """Whether the principal may do this to a topic, or to the cluster (`topic` None)."""
+    if not is_enabled(image) or principal in _super_users(image):
+        return True
+    resource = (AclResourceType.CLUSTER, CLUSTER_NAME) if topic is None else (AclResourceType.TOPIC, topic)
+    entries = [entry for entry in image.acls if _covers(entry, *resource)]
+    if not entries:
+        return bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
+    mine = [entry for entry in entries if entry.principal in (principal, _EVERYONE)]
+    denied = {entry.operation for entry in mine if entry.permission_type is AclPermissionType.DENY}
+    allowed = {entry.operation for entry in mine if entry.permission_type is AclPermissionType.ALLOW}
+    if denied & {operation, AclOperation.ALL}:
+        return False
+    return bool(allowed & {operation, AclOperation.ALL, *_INCLUDED_IN.get(operation, ())})
+
+
+def authorized_operations(image: MetadataImage, principal: str, topic: str) -> int:
+    """All that the principal may do to a topic, as Kafka's bit field: bit N is the operation of wire value N."""
+    return sum(1 << operation.value for operation in TOPIC_OPERATIONS if may(image, principal, operation, topic))
+
+
+def _super_users(image: MetadataImage) -> set[str]:
+    names = (name.strip() for name in str(image.defaults.values[SUPER_USERS]).split(";"))
+    return {name for name in names if name}
+
+
+def _covers(entry: AclEntry, resource_type: AclResourceType, name: str) -> bool:
+    if entry.resource_type is not resource_type:
+        return False
+    if entry.pattern_type is PatternType.PREFIXED:
+        return name.startswith(entry.resource_name)
+    return entry.resource_name in (name, WILDCARD)

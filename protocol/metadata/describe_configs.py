@@ -1,0 +1,99 @@
+"""DescribeConfigs: every config of a topic or of the cluster, with its value and where that comes from.
+
+A config has a value in up to four places, of which the first counts: the topic's override, the dynamic default for the
+whole cluster, the static configuration of the nodes (if it says anything but the default), the default. These are
+Kafka's sources, as far as they exist here: single brokers have no configs of their own (H15).
+
+As in Kafka, keys that name no config of the resource are left out, no keys at all are the same as all keys, and a
+resource that is named twice is described twice. A departure: for the cluster-wide default (BROKER, empty name) Kafka
+tells only what was set dynamically, this tells every config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protocol.config import CONFIGS, ConfigDef, config_text
+from protocol.errors import ErrorCode
+from protocol.messages.acls import AclOperation
+from protocol.messages.configs import (
+    ConfigResourceType,
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribedConfig,
+    DescribedConfigSynonym,
+)
+from protocol.metadata.authorizer import may
+from protocol.metadata.image import MetadataImage
+
+
+def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """One result per resource, in the order of the request."""
+    results = []
+    for resource in request.resources:
+        error, message = _why_not(image, request.principal, resource)
+        configs: tuple[DescribedConfig, ...] = ()
+        if error is ErrorCode.NONE:
+            configs = tuple(_describe(image, resource, request.include_synonyms))
+        results.append(
+            DescribeConfigsResult(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                error=error,
+                message=message,
+                configs=configs,
+            )
+        )
+    return DescribeConfigsResponse(correlation_id=request.correlation_id, results=tuple(results))
+
+
+def _why_not(image: MetadataImage, principal: str, resource: DescribeConfigsResource) -> tuple[ErrorCode, str]:
+    """The error of a resource that is not described, and a few words; NONE if it is."""
+    name = resource.resource_name
+    is_topic = resource.resource_type is ConfigResourceType.TOPIC
+    if not may(image, principal, AclOperation.DESCRIBE_CONFIGS, name if is_topic else None):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_topic else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return error, f"{principal} may not {AclOperation.DESCRIBE_CONFIGS.name}"
+    if is_topic and name not in image.topic_ids:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}"
+    if not is_topic and name:
+        return ErrorCode.INVALID_REQUEST, f"found broker {name!r}; allowed: an empty name, for the whole cluster"
+    return ErrorCode.NONE, ""
+
+
+def _describe(image: MetadataImage, resource: DescribeConfigsResource, synonyms: bool) -> Iterator[DescribedConfig]:
+    topic_id = None
+    if resource.resource_type is ConfigResourceType.TOPIC:
+        topic_id = image.topic_ids[resource.resource_name]
+    for definition in CONFIGS.values():
+        if topic_id is not None and not definition.topic_scoped:
+            continue
+        if resource.configuration_keys and definition.name not in resource.configuration_keys:
+            continue
+        places = tuple(_places(image, topic_id, definition))
+        yield DescribedConfig(
+            name=definition.name,
+            value=places[0].value,
+            read_only=definition.read_only,
+            source=places[0].source,
+            config_type=definition.type_name,
+            synonyms=places if synonyms else (),
+        )
+
+
+def _places(image: MetadataImage, topic_id: str | None, definition: ConfigDef) -> Iterator[DescribedConfigSynonym]:
+    """Where the config has a value, the one in force first."""
+    name = definition.name
+    scopes: list[tuple[str | None, ConfigSource]] = [(None, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)]
+    if topic_id is not None:
+        scopes.insert(0, (topic_id, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    for scope, source in scopes:
+        if name in image.configs.get(scope, {}):
+            yield DescribedConfigSynonym(name=name, value=config_text(image.configs[scope][name]), source=source)
+    static = image.defaults.values[name]
+    if static != definition.default:
+        yield DescribedConfigSynonym(name=name, value=config_text(static), source=ConfigSource.STATIC_BROKER_CONFIG)
+    yield DescribedConfigSynonym(name=name, value=config_text(definition.default), source=ConfigSource.DEFAULT_CONFIG)

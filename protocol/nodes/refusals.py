@@ -1,0 +1,63 @@
+"""What a node says to a message that it does not act upon.
+
+A node serves certain messages, some of them only from certain senders. Everything else is input that is wrong, not a
+broken invariant: a request is answered with an error, so that its sender need not wait; a message that nobody waits
+for is dropped. Both are traced as `refused`, and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.contract import Outbox
+from protocol.errors import ErrorCode
+from protocol.ids import NodeId
+from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest, MetadataResponse
+from protocol.messages.base import Message, Request, Response
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from protocol.messages.data import (
+    ConsumeRequest,
+    ConsumeResponse,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+_RESPONSES: Mapping[type[Request], type[Response]] = {
+    BrokerRegistrationRequest: BrokerRegistrationResponse,
+    BrokerHeartbeatRequest: BrokerHeartbeatResponse,
+    AlterPartitionRequest: AlterPartitionResponse,
+    MetadataRequest: MetadataResponse,
+    ProduceRequest: ProduceResponse,
+    ConsumeRequest: ConsumeResponse,
+}
+
+
+def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> None:
+    """Answers a request, or a replica's fetch, with `error`; drops anything else."""
+    out.trace("refused", None, message=type(message).__name__, sender=sender, error=error.name)
+    if isinstance(message, Request):
+        general = AdminResponse if isinstance(message, AdminRequest) else Response
+        response = _RESPONSES.get(type(message), general)
+        out.send(sender, response(correlation_id=message.correlation_id, error=error))
+    elif isinstance(message, FetchRequest):
+        results = tuple(
+            FetchPartitionResult(
+                topic_id=wish.topic_id,
+                partition_id=wish.partition_id,
+                fetch_offset=wish.fetch_offset,
+                leader_epoch=wish.current_leader_epoch,
+                error=error,
+            )
+            for wish in message.partitions
+        )
+        out.send(sender, FetchResponse(partitions=results))

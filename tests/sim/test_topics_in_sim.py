@@ -1,0 +1,310 @@
+"""Topics and partitions come and go while brokers and the controller do: nothing that was removed is seen again.
+
+Every run is watched by the invariants (`experiments/check`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments import requests
+from experiments.engine import ClusterSpec, Loss
+from experiments.scenarios.loader import scenario_from
+from experiments.scenarios.runner import ScenarioResult
+from experiments.sim.engine import SimEngine
+from experiments.sim.network import NetworkModel
+from protocol.config import ClusterConfig, Generation
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.messages.admin import AdminRequest
+from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
+from protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tests.sim.run_scenario import run_scenario
+
+GENERATIONS = [generation.value for generation in Generation]
+KEEP = Loss("none")
+P1 = TopicPartition("t", 1)
+
+Steps = list[dict[str, Any]]
+
+
+def run(steps: Steps, generation: str = "kip-966", **topic: object) -> ScenarioResult:
+    """Topic `t` has partitions 0 and 1 on brokers 0, 1, 2."""
+    raw: dict[str, object] = {
+        "name": "inline",
+        "cluster": {"brokers": 4, "generation": generation},
+        "topics": [{"name": "t", "assignments": [[0, 1, 2], [0, 1, 2]], "config": {"min.insync.replicas": 2}} | topic],
+        "steps": steps,
+    }
+    return run_scenario(scenario_from(raw, "inline"))
+
+
+def produce(records: int) -> dict[str, Any]:
+    return {"produce": {"topic": "t", "partition": 1, "records": records}}
+
+
+def expect(**fields: object) -> dict[str, Any]:
+    return {"expect": {"topic": "t", "partition": 1} | fields}
+
+
+def awaited(**fields: object) -> dict[str, Any]:
+    return {"await": {"topic": "t", "partition": 1, "within": "60s"} | fields}
+
+
+REMOVED = {"remove_partitions": {"name": "t", "partitions": [1]}}
+MANY_CHANGES: Steps = [{"configure": {"config": {"flush.ms": 1_000 + number}}} for number in range(80)]
+"""More records than a broker may lag behind before it is sent a snapshot."""
+
+
+def added(*replicas: int) -> dict[str, Any]:
+    return {"add_partitions": {"name": "t", "assignments": [list(replicas)]}}
+
+
+@pytest.mark.covers("A21", "J19")
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_partitions_are_removed_and_added_again_empty(generation: str) -> None:
+    result = run(
+        [
+            produce(5),
+            expect(visible=5, leader_epoch=0),
+            REMOVED,
+            added(2, 1, 0),
+            expect(leader=2, leader_epoch=1, visible=0, lost_acked=0, high_watermark_regressions=0),
+            produce(2),
+            expect(visible=2, lost_acked=0, log_end_offset={0: 2, 1: 2, 2: 2}, high_watermark_regressions=0),
+            {"crash": {"broker": 2}},
+            awaited(leader=1, isr=[0, 1]),
+            {"start": {"broker": 2}},
+            awaited(isr=[0, 1, 2], log_end_offset={0: 2, 1: 2, 2: 2}),
+            expect(visible=2, lost_acked=0, high_watermark_regressions=0),
+        ],
+        generation,
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("M36", "A34", "A21")
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("changes", [[], MANY_CHANGES], ids=["log", "snapshot"])
+@pytest.mark.parametrize("loss", ["none", "unflushed", "all"])
+@pytest.mark.parametrize("role", ["leads", "follows", "has none"])
+def test_a_broker_that_was_down_brings_no_old_record_back(
+    role: str, loss: str, changes: Steps, generation: str
+) -> None:
+    """Broker 2 slept through the removal; it is made leader of the new partition, or follows, or holds it no more."""
+    replicas = (0, 1, 3) if role == "has none" else (2, 0, 1)
+    ends = dict.fromkeys(replicas, 3)
+    lead = (
+        [{"elect": {"topic": "t", "partition": 1, "type": "preferred"}}, awaited(leader=2)] if role == "leads" else []
+    )
+    result = run(
+        [
+            produce(6),
+            {"wait": "6s"},
+            {"flush": {"broker": 2}},
+            {"crash": {"broker": 2, "lose": loss}},
+            awaited(isr=[0, 1]),
+            REMOVED,
+            *changes,
+            added(*replicas),
+            produce(3),
+            {"start": {"broker": 2}},
+            awaited(isr=list(replicas), log_end_offset=ends),
+            *lead,
+            expect(visible=3, lost_acked=0, high_watermark_regressions=0),
+            {"crash": {"broker": 0}},
+            awaited(isr=[broker for broker in replicas if broker]),
+            produce(1),
+            expect(visible=4, lost_acked=0, high_watermark_regressions=0),
+        ],
+        generation,
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("M36")
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_broker_may_miss_several_lives_of_a_partition(times: int) -> None:
+    lives = [step for _ in range(times) for step in (REMOVED, added(0, 1, 2), produce(2))]
+    result = run(
+        [
+            produce(6),
+            {"crash": {"broker": 2}},
+            awaited(isr=[0, 1]),
+            *lives,
+            {"start": {"broker": 2}},
+            awaited(isr=[0, 1, 2], log_end_offset={0: 2, 1: 2, 2: 2}, leader_epoch=times),
+            expect(visible=2, lost_acked=0),
+        ]
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("M36")
+def test_a_broker_that_is_cut_off_leads_the_old_partition_to_no_effect() -> None:
+    """It takes records into the old partition until it hears; acks=1, so they were never promised."""
+    old = {"produce": {"topic": "t", "partition": 1, "records": 3, "acks": 1}}
+    result = run(
+        [
+            produce(2),
+            {"cut": {"between": [0, "rest"]}},
+            old,
+            awaited(isr=[1, 2]),
+            REMOVED,
+            added(0, 1, 2),
+            produce(4),
+            {"heal": "all"},
+            awaited(isr=[0, 1, 2], log_end_offset={0: 4, 1: 4, 2: 4}),
+            expect(visible=4, lost_acked=0),
+        ]
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+class Bench:
+    """Brokers 0 to 3 on the sim engine; `t` has two partitions on 0, 1, 2 and min ISR 2."""
+
+    def __init__(self, seed: int = 0, **options: bool) -> None:
+        config = ClusterConfig.of(Generation.KIP_966)
+        self.engine = SimEngine(ClusterSpec(4, 1, config, seed), NetworkModel(1, 2), **options)
+        self.commands = 0
+        for node in self.engine.spec.node_ids:
+            self.engine.start(node)
+        self.engine.run_for(2_000)
+        self.administer(requests.create_topic("t", ((0, 1, 2), (0, 1, 2)), {"min.insync.replicas": 2}))
+        self.engine.run_for(1_000)
+
+    def administer(self, request: AdminRequest) -> int:
+        self.commands += 1
+        self.engine.submit(AdminCommand(command_id=self.commands, request=request))
+        return self.commands
+
+    def error(self, command_id: int) -> ErrorCode | None:
+        """None while there is no outcome."""
+        outcome = self.engine.outcome(command_id)
+        assert isinstance(outcome, AdminOutcome | ProduceOutcome | None)
+        return None if outcome is None else outcome.error
+
+    def produce(self, payload: bytes, partition: int = 1) -> int:
+        self.commands += 1
+        self.engine.submit(
+            ProduceCommand(
+                command_id=self.commands, topic="t", partition=partition, acks=-1, record_count=1, payload=payload
+            )
+        )
+        return self.commands
+
+    def restart_controller(self, down_ms: int) -> None:
+        self.engine.crash(FIRST_CONTROLLER, KEEP)
+        self.engine.run_for(down_ms)
+        self.engine.start(FIRST_CONTROLLER)
+
+    def payloads(self, broker: int, partition: TopicPartition = P1) -> list[bytes]:
+        return [batch.payload for batch in self.engine.log(broker, partition)]
+
+
+def requests_of_a_day() -> list[AdminRequest]:
+    return [
+        requests.add_partitions("t", 2, ((1, 2, 3),)),
+        requests.remove_partitions("t", (1, 2)),
+        requests.add_partitions("t", 1, ((2, 3, 1), (3, 0, 1))),
+        requests.remove_partitions("t", (2,)),
+    ]
+
+
+@pytest.mark.covers("M45", "A21", "A22")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("after_ms", range(0, 12, 2))
+@pytest.mark.parametrize("down_ms", [10, 30_000])
+def test_a_controller_that_dies_between_the_steps_converges(after_ms: int, down_ms: int, seed: int) -> None:
+    """Each request is made again until it is answered; done twice it would be refused, so none is done twice."""
+    bench = Bench(seed)
+    bench.produce(b"old")
+    bench.engine.run_for(500)
+    for request in requests_of_a_day():
+        found = bench.administer(request)
+        bench.engine.run_for(after_ms)
+        bench.restart_controller(down_ms)
+        bench.engine.run_for(40_000)
+        while bench.error(found) not in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):
+            found = bench.administer(request)
+            bench.engine.run_for(40_000)
+    written = bench.produce(b"new")
+    bench.engine.run_for(120_000)
+    view = bench.engine.view()
+    assert view is not None
+    assert sorted(view.partitions) == [TopicPartition("t", 0), P1]
+    assert sorted(view.partitions[P1].isr) == [1, 2, 3]
+    assert bench.error(written) is ErrorCode.NONE
+    assert [bench.payloads(broker) for broker in (1, 2, 3)] == [[b"new"]] * 3
+    assert [bench.engine.replica(broker, TopicPartition("t", 2)) for broker in range(4)] == [None] * 4
+    assert bench.engine.replica(0, P1) is None
+    assert bench.engine.violations() == []
+
+
+def test_a_controller_that_starts_again_does_not_tell_old_news() -> None:
+    """What it replays was told when it was committed; told again it would make observers forget what lives."""
+    bench = Bench()
+    bench.administer(requests.remove_partitions("t", (1,)))
+    bench.engine.run_for(1_000)
+    bench.administer(requests.add_partitions("t", 1, ((0, 1, 2),)))
+    bench.administer(requests.delete_topic("no-such-topic"))
+    bench.engine.run_for(1_000)
+    bench.produce(b"new")
+    bench.engine.run_for(1_000)
+    assert bench.engine.suite.truth.of(P1).committed_end == 1
+    seen = len(bench.engine.traces())
+    bench.restart_controller(10)
+    told = [event.trace.kind for event in bench.engine.traces()[seen:] if event.node == FIRST_CONTROLLER]
+    assert told == ["controller_started"]
+    assert bench.engine.suite.truth.of(P1).committed_end == 1
+
+
+@pytest.mark.covers("A19", "J19")
+def test_the_controller_places_a_topic_that_is_asked_for_by_count() -> None:
+    bench = Bench(paranoid=True)
+    wanted = CreatableTopic(name="wide", num_partitions=8, replication_factor=3)
+    bench.engine.crash(3, KEEP)
+    bench.engine.run_for(30_000)
+    bench.administer(CreateTopicsRequest(correlation_id=0, topics=(wanted,)))
+    bench.engine.run_for(2_000)
+    view = bench.engine.view()
+    assert view is not None
+    placed = {name: state for name, state in view.partitions.items() if name.topic == "wide"}
+    assert len(placed) == 8
+    assert all(set(state.replicas) == set(state.isr) == {0, 1, 2} for state in placed.values())
+    assert {state.leader for state in placed.values()} == {0, 1, 2}
+    for name, state in placed.items():
+        replica = bench.engine.replica(state.leader, name)
+        assert replica is not None
+        assert replica.leads
+    assert bench.engine.violations() == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_partitions_that_come_and_go_under_writes_and_crashes(seed: int) -> None:
+    """Whoever was down or leads an old life, in the end every replica holds the last one's records."""
+    bench = Bench(seed)
+    writes: dict[int, bytes] = {}
+    for life in range(6):
+        victim = (seed + life) % 3
+        bench.engine.crash(victim, KEEP)
+        writes = {}
+        for number in range(4):
+            payload = f"{life}/{number}".encode()
+            writes[bench.produce(payload)] = payload
+            bench.engine.run_for(1 + 3 * (seed + number))
+        if life < 5:
+            bench.administer(requests.remove_partitions("t", (1,)))
+            bench.administer(requests.add_partitions("t", 1, (((life + 1) % 3, (life + 2) % 3, life % 3),)))
+        bench.engine.run_for((seed * 7 + life) % 20 * 1_000)
+        bench.engine.start(victim)
+        bench.engine.run_for(200 * life)
+    bench.engine.run_for(200_000)
+    logs = [bench.payloads(broker) for broker in range(3)]
+    assert logs[0] == logs[1] == logs[2]
+    acknowledged = {payload for command, payload in writes.items() if bench.error(command) is ErrorCode.NONE}
+    assert acknowledged <= set(logs[0])
+    assert bench.engine.violations() == []

@@ -1,0 +1,361 @@
+"""Feature levels changed under load: nothing acknowledged is lost on the way, no invariant breaks, and all heals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+
+from experiments import requests
+from experiments.engine import ClusterSpec, Loss
+from experiments.scenarios.loader import scenario_from
+from experiments.scenarios.runner import ScenarioResult
+from experiments.sim.engine import SimEngine
+from experiments.sim.network import NetworkModel
+from protocol.config import ClusterConfig, Generation
+from protocol.contract import Trace
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.messages.admin import AdminRequest
+from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
+from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand
+from protocol.metadata.image import MetadataImage
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+from tests.sim.chaos import BROKERS, PARTITIONS, Chaos
+from tests.sim.run_scenario import run_scenario
+
+OLD, FIRST_PHASE, RECOVERY = Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966
+T0 = TopicPartition("t", 0)
+WAYS = {
+    "upgrade": (OLD, (FIRST_PHASE,)),
+    "upgrade to recovery": (OLD, (RECOVERY,)),
+    "recovery on": (FIRST_PHASE, (RECOVERY,)),
+    "recovery off": (RECOVERY, (FIRST_PHASE,)),
+    "downgrade": (FIRST_PHASE, (OLD,)),
+    "downgrade from recovery": (RECOVERY, (OLD,)),
+    "all the way up and down": (OLD, (FIRST_PHASE, RECOVERY, FIRST_PHASE, OLD, RECOVERY, OLD)),
+}
+
+
+def levels_request(engine: SimEngine, to: Generation) -> UpdateFeaturesRequest:
+    """Moves the cluster to the levels of a generation, whatever is lost by it."""
+    present = image_of(engine).feature_levels
+    updates = tuple(
+        FeatureUpdate(
+            feature=name,
+            max_version_level=level,
+            upgrade_type=UpgradeType.UPGRADE if level > present[name] else UpgradeType.UNSAFE_DOWNGRADE,
+        )
+        for name, level in to.feature_levels.items()
+    )
+    return UpdateFeaturesRequest(correlation_id=0, feature_updates=updates)
+
+
+def image_of(engine: SimEngine) -> MetadataImage:
+    """The controller's."""
+    node = engine.cluster.nodes[FIRST_CONTROLLER]
+    assert isinstance(node, ControllerNode)
+    return node.state.image
+
+
+@dataclass(slots=True)
+class ChangingChaos(Chaos):
+    """Chaos in which the feature levels go the `way` at random times."""
+
+    way: tuple[Generation, ...] = ()
+    changes: int = 0
+
+    def _plan(self) -> list[tuple[int, str, object]]:
+        random = Random(f"{self.seed}/levels")
+        times = sorted(random.randrange(10_000, self.duration_ms) for _ in self.way)
+        changes = [(at_ms, "change_levels", index) for index, at_ms in enumerate(times)]
+        plan = Chaos._plan(self)
+        return sorted([*plan, *changes], key=lambda item: (item[0], item[1], str(item[2])))
+
+    def _change_levels(self, index: int) -> None:
+        """An operator starts the controller, if it is down, and waits for the answer."""
+        if not self.engine.is_running(FIRST_CONTROLLER):
+            self.engine.start(FIRST_CONTROLLER)
+        command = AdminCommand(command_id=10**6 + index, request=levels_request(self.engine, self.way[index]))
+        self.engine.submit(command)
+        assert self.engine.run_until(lambda: self.engine.outcome(command.command_id) is not None, 60_000)
+        outcome = self.engine.outcome(command.command_id)
+        assert isinstance(outcome, AdminOutcome)
+        assert outcome.error is ErrorCode.NONE, outcome
+        assert image_of(self.engine).features == self.way[index].features
+        self.changes += 1
+
+    def _lossy(self, broker: int) -> None:
+        """Loses the unflushed tail, if that is within the tolerance of the levels in force."""
+        if not self.engine.is_running(broker):
+            return
+        truth = self.engine.suite.truth
+        partitions = [truth.of(partition) for partition in PARTITIONS]
+        tolerable = (
+            truth.features.elr
+            and all(partition.reached_min_isr for partition in partitions)
+            and set().union(*(partition.lossy for partition in partitions)) <= {broker}
+            and self.engine.view() is not None
+        )
+        self.engine.crash(broker, Loss("unflushed" if tolerable else "none"))
+
+
+@pytest.mark.covers("K2", "K4", "K8", "K10", "L18", "E25")
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("start", "way"), WAYS.values(), ids=WAYS)
+def test_levels_change_under_load_and_faults(start: Generation, way: tuple[Generation, ...], seed: int) -> None:
+    run = ChangingChaos(seed, start, way=way)
+    run.run()
+    assert run.complaints() == []
+    assert run.changes == len(way)
+    assert sum(len(run.acked[partition]) for partition in PARTITIONS) > 0
+    for broker in range(BROKERS):
+        node = run.engine.cluster.nodes[broker]
+        assert isinstance(node, BrokerNode)
+        assert node.context.image.features == way[-1].features
+
+
+# -- the race between the controller's rule and the leader's -----------------------------------------------------------
+
+
+@pytest.mark.covers("M8", "E9", "K2")
+@pytest.mark.parametrize("seed", range(30))
+def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed: int) -> None:
+    """The levels rise in the moment in which the leader asks to go on alone.
+
+    The controller counts by the new rule as soon as it has written the levels: it takes the follower out of the ISR
+    into the ELR. The leader may hear of the smaller ISR before it has read of the levels, and by the old rule would
+    commit alone what consumers then see and the ELR member does not have. It must not: the answer lies ahead of what
+    it has read, so it waits for the log, in which the levels stand before the ISR. The other change takes the leader's
+    parked fetch, without which the log is slower than the answer.
+    """
+    config = ClusterConfig.of(OLD)
+    engine = SimEngine(ClusterSpec(2, 1, config, seed), NetworkModel(1, 40))
+    commands = iter(range(1, 100))
+    proposed: list[int] = []
+    shown: list[int] = []
+
+    def administer(request: AdminRequest) -> None:
+        engine.submit(AdminCommand(command_id=next(commands), request=request))
+
+    def produce() -> None:
+        engine.submit(
+            ProduceCommand(
+                command_id=next(commands), topic="t", partition=0, acks=1, record_count=1, payload=bytes([len(shown)])
+            )
+        )
+
+    def observe(now_ms: int, node: int, trace: Trace) -> None:
+        if trace.kind == "isr_proposed" and node == 0 and not proposed:
+            proposed.append(now_ms)
+            for request in (requests.alter_config("t", {"flush.ms": 1_000}), levels_request(engine, FIRST_PHASE)):
+                engine.cluster.call_at(now_ms, partial(administer, request))
+        elif trace.kind == "high_watermark" and node == 0:
+            shown.append(int(str(trace.detail["high_watermark"])))
+
+    engine.cluster.trace_observers.append(observe)
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    engine.run_for(2_000)
+    administer(requests.create_topic("t", ((0, 1),), {"min.insync.replicas": 2}))
+    engine.run_for(2_000)
+    produce()
+    engine.run_for(1_000)
+    assert shown[-1] == 1
+    for source, target in ((0, 1), (1, 0)):
+        engine.set_link(source, target, False)
+    produce()
+    engine.run_for(80_000)
+    assert proposed
+    state = engine.view().partitions[T0]  # type: ignore[union-attr]
+    assert image_of(engine).features == FIRST_PHASE.features
+    assert state.isr == (0,)
+    if state.elr:
+        assert shown[-1] == 1, "the record that only the leader has must stay unseen"
+    engine.crash(0, Loss("none"))
+    for source, target in ((0, 1), (1, 0)):
+        engine.set_link(source, target, True)
+    engine.run_for(80_000)
+    assert engine.violations() == []
+
+
+# -- scenarios ---------------------------------------------------------------------------------------------------------
+
+
+def run_steps(generation: Generation, *steps: dict[str, object], seed: int = 0) -> ScenarioResult:
+    """Topic `t` on brokers 0, 1, 2 with min ISR 2."""
+    raw: dict[str, Any] = {
+        "name": "inline",
+        "cluster": {"brokers": 3, "generation": generation.value},
+        "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
+        "steps": list(steps),
+    }
+    return run_scenario(scenario_from(raw, "inline"), seed)
+
+
+def step(kind: str, **fields: object) -> dict[str, object]:
+    return {kind: fields}
+
+
+def on_t(kind: str, **fields: object) -> dict[str, object]:
+    return {kind: {"topic": "t", **fields}}
+
+
+UPGRADE = step("update_feature", feature="metadata.version", level=2)
+
+
+@pytest.mark.covers("M23", "K3", "K4")
+def test_after_the_upgrade_the_next_change_records_the_elr() -> None:
+    result = run_steps(
+        OLD,
+        on_t("produce", records=3),
+        step("crash", broker=2),
+        on_t("await", isr=[0, 1]),
+        UPGRADE,
+        on_t("expect", isr=[0, 1], elr=[], leader=0, leader_epoch=0),
+        step("shutdown", broker=1),
+        on_t("await", isr=[0], elr=[1], last_known_elr=[]),
+        on_t("produce", records=1, expect_error="NOT_ENOUGH_REPLICAS"),
+        step("shutdown", broker=0),
+        on_t("await", isr=[], elr=[0, 1], leader=-1),
+        step("start", broker=1),
+        on_t("await", isr=[1], leader=1, leader_recovery_state="recovered"),
+        on_t("expect", lost_acked=0),
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("M23")
+def test_a_clean_loss_of_the_leader_right_after_the_upgrade_follows_the_isr() -> None:
+    result = run_steps(
+        OLD,
+        on_t("produce", records=3),
+        UPGRADE,
+        step("shutdown", broker=0),
+        on_t("await", isr=[1, 2], elr=[], leader=1),
+        on_t("produce", records=1),
+        on_t("expect", lost_acked=0, leader_recovery_state="recovered"),
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("M24", "K7", "N36")
+def test_without_the_upgrade_there_is_no_elr_and_no_empty_isr() -> None:
+    result = run_steps(
+        OLD,
+        on_t("produce", records=3),
+        step("crash", broker=2),
+        step("crash", broker=1),
+        on_t("await", isr=[0], elr=[], within="60s"),
+        step("start", broker=1),
+        on_t("await", isr=[0, 1], elr=[], last_known_elr=[]),
+        step("shutdown", broker=1),
+        step("crash", broker=0),
+        on_t("await", leader=-1, isr=[0], elr=[], last_known_elr=[], within="60s"),
+        step("start", broker=1),
+        {"wait": "30s"},
+        on_t("expect", leader=-1, isr=[0], elr=[]),
+        step("start", broker=0),
+        on_t("await", leader=0, leader_recovery_state="recovered"),
+        on_t("expect", lost_acked=0),
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("K10")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_downgrade_brings_the_last_leader_back_into_the_isr(seed: int) -> None:
+    result = run_steps(
+        FIRST_PHASE,
+        on_t("produce", records=3),
+        *(step("shutdown", broker=broker) for broker in (2, 1, 0)),
+        on_t("await", isr=[], elr=[0, 1], leader=-1, last_known_elr=[0]),
+        step("update_feature", feature="metadata.version", level=1, expect_error="INVALID_UPDATE_VERSION"),
+        step(
+            "update_feature",
+            feature="metadata.version",
+            level=1,
+            downgrade="safe",
+            expect_error="INVALID_UPDATE_VERSION",
+        ),
+        on_t("expect", isr=[], elr=[0, 1]),
+        step("update_feature", feature="metadata.version", level=1, downgrade="unsafe"),
+        on_t("expect", isr=[0], elr=[], last_known_elr=[], leader=-1, leader_recovery_state="recovered"),
+        step("crash", controller=FIRST_CONTROLLER),
+        step("start", controller=FIRST_CONTROLLER),
+        step("start", broker=1),
+        {"wait": "20s"},
+        on_t("expect", isr=[0], leader=-1),
+        step("start", broker=0),
+        on_t("await", leader=0, isr=[0, 1]),
+        on_t("produce", records=1),
+        step("start", broker=2),
+        on_t("await", isr=[0, 1, 2]),
+        on_t("expect", lost_acked=0, visible=4),
+        seed=seed,
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("K15", "E1")
+def test_the_high_watermark_rule_comes_and_goes_with_the_level() -> None:
+    alone = [
+        on_t("produce", records=2),
+        step("shutdown", broker=1),
+        step("shutdown", broker=2),
+        on_t("await", isr=[0]),
+    ]
+    result = run_steps(
+        OLD,
+        *alone,
+        on_t("produce", records=1, acks=1),
+        on_t("await", high_watermark=3, visible=3),
+        UPGRADE,
+        {"wait": "1s"},
+        on_t("produce", records=1, acks=1),
+        {"wait": "5s"},
+        on_t("expect", high_watermark=3, visible=3),
+        step("update_feature", feature="metadata.version", level=1, downgrade="safe"),
+        on_t("await", high_watermark=4, visible=4),
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("generation", Generation)
+def test_a_live_broker_that_is_unregistered_comes_back_by_itself(generation: Generation, seed: int) -> None:
+    result = run_steps(
+        generation,
+        on_t("produce", records=3),
+        step("unregister", broker=0),
+        on_t("await", isr=[0, 1, 2], leader=1),
+        on_t("produce", records=2),
+        step("expect", broker=0, state="unfenced"),
+        on_t("expect", lost_acked=0, visible=5, leader_recovery_state="recovered"),
+        seed=seed,
+    )
+    assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("E20", "E21")
+def test_a_dead_broker_that_is_unregistered_is_gone_until_it_registers() -> None:
+    result = run_steps(
+        RECOVERY,
+        on_t("produce", records=3),
+        step("shutdown", broker=2),
+        step("shutdown", broker=1),
+        on_t("await", isr=[0], elr=[1]),
+        step("unregister", broker=1),
+        on_t("expect", isr=[0], elr=[], last_known_elr=[1], replicas=[0, 1, 2]),
+        step("unregister", broker=1, expect_error="BROKER_ID_NOT_REGISTERED"),
+        step("crash", controller=FIRST_CONTROLLER),
+        step("start", controller=FIRST_CONTROLLER),
+        step("start", broker=1),
+        on_t("await", isr=[0, 1], elr=[], last_known_elr=[]),
+        on_t("expect", lost_acked=0),
+    )
+    assert result.passed, (result.steps[-1], result.violations)

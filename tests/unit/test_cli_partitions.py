@@ -1,0 +1,281 @@
+"""`isray leader-election` and `isray reassign-partitions` against a simulated cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.engine import Loss
+from protocol.config import Generation
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest
+from tests.unit.cli_bench import CliBench
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+    return CliBench(monkeypatch, capsys)
+
+
+def written(folder: Path, content: object) -> str:
+    path = folder / "input.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def partition(topic: str = "t", index: int = 0, **more: object) -> dict[str, object]:
+    return {"topic": topic, "partition": index} | more
+
+
+# -- elections ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("J1", "J2", "J10")
+def test_preferred_elects_the_first_replica_only_where_another_leads(bench: CliBench) -> None:
+    bench.create("t", "0:1:2,1:2:0")
+    bench.kill(0)
+    bench.start(0)
+    bench.await_(lambda: set(bench.state().isr) == {0, 1, 2})
+    one = ("leader-election", "--election-type", "PREFERRED", "--topic", "t", "--partition")
+    assert bench.ok(*one, "0") == "Successfully completed leader election (PREFERRED) for partitions t-0\n"
+    assert bench.state().leader == 0
+    assert bench.ok(*one, "0") == "Valid replica already elected for partitions t-0\n"
+    failed = bench.fails(*one, "7")
+    assert "Error completing leader election (PREFERRED) for partition: t-7: UNKNOWN_TOPIC_OR_PARTITION" in failed
+    assert "1 replica(s) could not be elected" in failed
+
+
+@pytest.mark.covers("J3", "J6")
+def test_unclean_elects_where_nobody_leads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = CliBench(monkeypatch, capsys, Generation.KIP_497)
+    bench.create("t", "0:1")
+    bench.kill(0)
+    bench.await_(lambda: bench.state().isr == (1,))
+    bench.engine.crash(1, Loss("none"))
+    bench.await_(lambda: bench.state().leader == -1)
+    bench.start(0)
+    found = bench.json("leader-election", "--election-type", "Unclean", "--topic", "t", "--partition", "0")
+    assert found == {"election_type": "unclean", "succeeded": [partition()], "not_needed": [], "failed": []}
+    assert (bench.state().leader, bench.state().isr) == (0, (0,))
+
+
+@pytest.mark.covers("J5", "J7")
+def test_partitions_of_a_file_and_all_partitions(bench: CliBench, tmp_path: Path) -> None:
+    bench.create("t", "0:1:2,1:2:0")
+    bench.kill(0)
+    bench.start(0)
+    bench.await_(lambda: all(len(bench.state("t", index).isr) == 3 for index in (0, 1)))
+    file = written(tmp_path, {"partitions": [partition(index=1, desiredLeader=0), partition("no")]})
+    found = bench.json("leader-election", "--election-type", "preferred", "--path-to-json-file", file, code=1)
+    assert found["not_needed"] == [partition(index=1)]
+    [failed] = found["failed"]
+    assert (failed["topic"], failed["error"]) == ("no", "UNKNOWN_TOPIC_OR_PARTITION")
+    found = bench.json("leader-election", "--election-type", "preferred", "--all-topic-partitions")
+    assert found["succeeded"] == [partition()]
+    assert found["not_needed"] == []
+
+
+@pytest.mark.covers("J4", "J5")
+def test_designation_takes_the_leader_of_the_file_where_nobody_leads(bench: CliBench, tmp_path: Path) -> None:
+    bench.create("t", "0:1:2,1:2:3", "--config", "min.insync.replicas=2")
+    for broker in (0, 1):
+        bench.kill(broker)
+    bench.await_(lambda: bench.state().isr == (2,))
+    bench.engine.crash(2, Loss("none"))
+    bench.await_(lambda: bench.state().leader == -1)
+    bench.start(0)
+    assert bench.state().leader == -1
+    wanted = {"partitions": [partition(desiredLeader=0), partition(index=1, desiredLeader=2)]}
+    command = ("leader-election", "--election-type", "designation", "--path-to-json-file", written(tmp_path, wanted))
+    found = bench.json(*command)
+    assert (found["succeeded"], found["not_needed"]) == ([partition()], [partition(index=1)])
+    assert bench.state().leader == 0
+    request = bench.port.requests[-1]
+    assert isinstance(request, ElectLeadersRequest)
+    assert request.election_type is ElectionType.DESIGNATION
+    assert request.topic_partitions is not None
+    assert request.topic_partitions[0].desired_leaders == (0, 2)
+
+
+@pytest.mark.covers("G31", "J11")
+def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: Path) -> None:
+    names = [f"t{number:02}" for number in range(45)]
+    for name in names:
+        bench.create(name, "0")
+    file = written(tmp_path, {"partitions": [partition(name) for name in names]})
+    found = bench.json("leader-election", "--election-type", "preferred", "--path-to-json-file", file)
+    assert [item["topic"] for item in found["not_needed"]] == names
+    asked = [request for request in bench.port.requests if isinstance(request, ElectLeadersRequest)]
+    assert [len(request.topic_partitions or ()) for request in asked] == [20, 20, 5]
+
+
+WRONG_ELECTIONS = {
+    "unknown type": ["--election-type", "best", "--all-topic-partitions"],
+    "nothing named": ["--election-type", "preferred"],
+    "topic without partition": ["--election-type", "preferred", "--topic", "t"],
+    "partition without topic": ["--election-type", "preferred", "--all-topic-partitions", "--partition", "0"],
+    "topic and all": ["--election-type", "preferred", "--topic", "t", "--partition", "0", "--all-topic-partitions"],
+    "file and all": ["--election-type", "preferred", "--path-to-json-file", "f", "--all-topic-partitions"],
+    "file and topic": ["--election-type", "preferred", "--path-to-json-file", "f", "--topic", "t", "--partition", "0"],
+    "designation of all": ["--election-type", "designation", "--all-topic-partitions"],
+    "designation of one": ["--election-type", "designation", "--topic", "t", "--partition", "0"],
+    "no such file": ["--election-type", "preferred", "--path-to-json-file", "/nonexistent"],
+}
+
+
+@pytest.mark.covers("J5", "J6", "J7", "J9")
+@pytest.mark.parametrize("arguments", WRONG_ELECTIONS.values(), ids=WRONG_ELECTIONS)
+def test_wrong_options_of_an_election_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+    assert "; allowed: " in bench.refused("leader-election", *arguments)
+
+
+@pytest.mark.covers("J1")
+def test_an_election_needs_its_type(bench: CliBench) -> None:
+    code, _, err = bench.run("leader-election", "--all-topic-partitions")
+    assert code == 2
+    assert "--election-type" in err
+
+
+@pytest.mark.covers("J5")
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        [],
+        {},
+        {"partitions": []},
+        {"partitions": [1]},
+        {"partitions": [{"topic": "t"}]},
+        {"partitions": [{"partition": 0}]},
+        {"partitions": [partition(index=-1)]},
+        {"partitions": [partition(index=True)]},
+        {"partitions": [partition(desiredLeader=1), partition(desiredLeader=2)]},
+        {"partitions": [partition()]},
+        {"partitions": [partition(desiredLeader="1")]},
+    ],
+    ids=str,
+)
+def test_an_election_file_of_another_shape_is_exit_code_2(bench: CliBench, tmp_path: Path, content: object) -> None:
+    file = written(tmp_path, content)
+    line = bench.refused("leader-election", "--election-type", "designation", "--path-to-json-file", file)
+    assert file in line
+
+
+# -- reassignments -----------------------------------------------------------------------------------------------------
+
+
+def moved(*replicas: int, **more: object) -> dict[str, Any]:
+    return {"version": 1, "partitions": [partition(replicas=list(replicas), **more)]}
+
+
+@pytest.mark.covers("J18")
+def test_a_move_is_started_listed_verified_and_done(bench: CliBench, tmp_path: Path) -> None:
+    bench.create()
+    assert bench.produce() == "NONE"
+    bench.engine.crash(3, Loss("none"))
+    file = written(tmp_path, moved(3, 1, 2))
+    out = bench.ok("reassign-partitions", "--execute", "--reassignment-json-file", file)
+    assert out.startswith("Current partition replica assignment\n\n")
+    before = json.loads(out.splitlines()[2])
+    assert before == moved(0, 1, 2, log_dirs=["any"] * 3)
+    assert out.endswith("Successfully started partition reassignment for t-0\n")
+    verify = ("reassign-partitions", "--verify", "--reassignment-json-file", file)
+    assert "Reassignment of partition t-0 is still in progress." in bench.ok(*verify)
+    listed = bench.ok("reassign-partitions", "--list").splitlines()
+    assert listed == ["Current partition reassignments:", "t-0: replicas: 3,1,2,0. adding: 3. removing: 0."]
+    assert "Adding Replicas: 3\tRemoving Replicas: 0" in bench.ok("topics", "--describe")
+    bench.start(3)
+    bench.await_(lambda: bench.state().replicas == (3, 1, 2))
+    assert bench.ok(*verify).splitlines()[1] == "Reassignment of partition t-0 is completed."
+    assert bench.ok("reassign-partitions", "--list") == "No partition reassignments found.\n"
+
+
+@pytest.mark.covers("J18")
+def test_a_move_is_taken_back(bench: CliBench, tmp_path: Path) -> None:
+    bench.create()
+    bench.engine.crash(3, Loss("none"))
+    with_file = ("--reassignment-json-file", written(tmp_path, moved(3, 1, 2)))
+    bench.ok("reassign-partitions", "--execute", *with_file)
+    assert "--additional" in bench.fails("reassign-partitions", "--execute", *with_file)
+    bench.ok("reassign-partitions", "--execute", "--additional", *with_file)
+    cancelled = bench.ok("reassign-partitions", "--cancel", *with_file)
+    assert cancelled == "Successfully cancelled partition reassignment for: t-0\n"
+    assert set(bench.state().replicas) == {0, 1, 2}
+    again = bench.ok("reassign-partitions", "--cancel", *with_file)
+    assert again == "None of the specified partition reassignments are active.\n"
+    not_active = "There is no active reassignment of partition t-0, but replica set is 1,2,0 rather than 3,1,2."
+    assert not_active in bench.ok("reassign-partitions", "--verify", *with_file)
+    assert bench.json("reassign-partitions", "--verify", *with_file) == [partition(state="not_active")]
+
+
+def test_a_move_that_cannot_be_is_exit_code_1(bench: CliBench, tmp_path: Path) -> None:
+    bench.create()
+    execute = ("reassign-partitions", "--execute", "--reassignment-json-file")
+    assert "Unknown broker id 9" in bench.fails(*execute, written(tmp_path, moved(0, 9)))
+    elsewhere = {"partitions": [partition("no", replicas=[0])]}
+    assert "Unable to find partition: no-0" in bench.fails(*execute, written(tmp_path, elsewhere))
+    assert bench.state().replicas == (0, 1, 2)
+
+
+def test_generate_proposes_a_file_that_execute_takes(bench: CliBench, tmp_path: Path) -> None:
+    bench.create("t", "0:1,1:0")
+    topics = written(tmp_path, {"version": 1, "topics": [{"topic": "t"}]})
+    generate = ("reassign-partitions", "--generate", "--topics-to-move-json-file", topics, "--broker-list", "2,3")
+    out = bench.ok(*generate).splitlines()
+    assert (out[0], out[3]) == ("Current partition replica assignment", "Proposed partition reassignment configuration")
+    proposed = json.loads(out[4])
+    assert [sorted(item["replicas"]) for item in proposed["partitions"]] == [[2, 3], [2, 3]]
+    bench.ok("reassign-partitions", "--execute", "--reassignment-json-file", written(tmp_path, proposed))
+    bench.await_(lambda: set(bench.state().replicas) == {2, 3})
+    topics = written(tmp_path, {"topics": [{"topic": "t"}]})
+    assert "INVALID_REPLICATION_FACTOR" in bench.fails(*generate[:-1], "2")
+    assert "Unknown broker id 8" in bench.fails(*generate[:-1], "2,8")
+    assert set(bench.json(*generate)) == {"current", "proposed"}
+
+
+WRONG_MOVES = {
+    "no action": ["--reassignment-json-file", "f"],
+    "two actions": ["--list", "--verify", "--reassignment-json-file", "f"],
+    "execute without a file": ["--execute"],
+    "generate without a file": ["--generate", "--broker-list", "0"],
+    "list with a file": ["--list", "--reassignment-json-file", "f"],
+    "additional with verify": ["--verify", "--reassignment-json-file", "f", "--additional"],
+    "brokers with execute": ["--execute", "--reassignment-json-file", "f", "--broker-list", "0"],
+    "no such file": ["--execute", "--reassignment-json-file", "/nonexistent"],
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_MOVES.values(), ids=WRONG_MOVES)
+def test_wrong_options_of_a_move_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+    assert "; allowed: " in bench.refused("reassign-partitions", *arguments)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        [],
+        {"version": 2, "partitions": [partition(replicas=[0])]},
+        {"partitions": []},
+        {"partitions": [partition()]},
+        {"partitions": [partition(replicas=[])]},
+        {"partitions": [partition(replicas=[0, 0])]},
+        {"partitions": [partition(replicas=["0"])]},
+        {"partitions": [partition(replicas=[0], log_dirs=["/data"])]},
+        {"partitions": [partition(replicas=[0]), partition(replicas=[1])]},
+        {"partitions": [{"topic": 1, "partition": 0, "replicas": [0]}]},
+    ],
+    ids=str,
+)
+def test_a_reassignment_file_of_another_shape_is_exit_code_2(bench: CliBench, tmp_path: Path, content: object) -> None:
+    file = written(tmp_path, content)
+    assert file in bench.refused("reassign-partitions", "--execute", "--reassignment-json-file", file)
+
+
+@pytest.mark.parametrize("brokers", ["", "x", "1,1", "1,,2", "-1"])
+def test_a_wrong_broker_list_is_exit_code_2(bench: CliBench, tmp_path: Path, brokers: str) -> None:
+    file = written(tmp_path, {"topics": [{"topic": "t"}]})
+    generate = ("reassign-partitions", "--generate", "--topics-to-move-json-file", file)
+    assert "--broker-list" in bench.refused(*generate, "--broker-list", brokers)
