@@ -243,6 +243,11 @@ class ActorCluster:
             self.ended(node)
         return [report]
 
+    def pids(self) -> dict[NodeId, int]:
+        """The process id of every node that runs, each on its machine; GetTimeoutError where one does not answer."""
+        asked = {node: self._members[node].actor.pid.remote() for node in self.running()}
+        return dict(zip(asked, ray.get(list(asked.values()), timeout=ORDER_TIMEOUT_S), strict=True))
+
     def order(self, node: NodeId, name: Order) -> None:
         """Has a running node carry out an order; returns when it has."""
         ray.get(getattr(self._running(node).actor, name).remote(), timeout=ORDER_TIMEOUT_S)

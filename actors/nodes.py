@@ -285,6 +285,10 @@ class NodeShell:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
+    async def pid(self) -> int:
+        """The id of the process on its machine."""
+        return os.getpid()
+
     async def poll(self, version: int) -> Report:
         """What happened since the last poll, which gave `version`."""
         return await self._on_loop(self._poll(version))

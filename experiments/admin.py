@@ -33,6 +33,7 @@ from protocol.messages.cluster import (
     DescribedFeature,
     DescribeFeaturesRequest,
     DescribeFeaturesResponse,
+    FeatureResult,
     FeatureUpdate,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -253,10 +254,19 @@ class Admin:
     def describe_features(self) -> Sequence[DescribedFeature]:
         return self._call(DescribeFeaturesRequest(correlation_id=0), DescribeFeaturesResponse).features
 
-    def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool = False) -> Mapping[str, Result]:
-        """The result of each update, by its feature."""
+    def update_features(
+        self, updates: Sequence[FeatureUpdate], validate_only: bool = False
+    ) -> Mapping[str, FeatureResult]:
+        """The result of each update, by its feature; updates are done together or not at all, so what the request
+        fails of is the result of each.
+        """
         request = UpdateFeaturesRequest(correlation_id=0, feature_updates=tuple(updates), validate_only=validate_only)
-        return {result.feature: result for result in self._call(request, UpdateFeaturesResponse).features}
+        try:
+            results = self._call(request, UpdateFeaturesResponse).features
+        except AdminError as error:
+            names = [update.feature for update in updates]
+            return {name: FeatureResult(feature=name, error=error.error, message=error.message) for name in names}
+        return {result.feature: result for result in results}
 
     # -- access control ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 A test in `tests/ray/` is marked `ray`, and so on for every folder in `KINDS`; nobody marks by hand. Kinds run in the
 order of `KINDS`, cheapest first, so that a broken rule shows before a cluster is started. A test elsewhere is an error.
-A process that outlives the run fails it (`tests/strays.py`). Properties have no deadline: machines differ.
+A process that outlives the run fails it (`tests/strays.py`). Properties have no deadline: machines differ; the
+Hypothesis profile `fast` tries fewer examples.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ KINDS = ("house", "unit", "sim", "ray", "spark", "browser")
 TESTS = Path(__file__).parent
 
 
+settings.register_profile("whole", deadline=None)
+settings.register_profile("fast", deadline=None, max_examples=20)
+settings.load_profile("whole")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-traces", action="store_true", help="Write the transcripts in tests/traces anew.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.register_profile("isray", deadline=None)
-    settings.load_profile("isray")
     config.pluginmanager.register(StrayGuard())
 
 

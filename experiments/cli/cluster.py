@@ -105,8 +105,9 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     if as_json:
         print_json(_known(state))
     else:
-        nodes = f"{state.plan.brokers} brokers, {state.plan.controllers} controller, {state.plan.generation.value}"
-        typer.echo(f"{state.plan.name} is ready ({nodes}): --bootstrap-server {state.address}")
+        nodes = f"brokers: {state.plan.brokers}, controllers: {state.plan.controllers}"
+        of = f"{nodes}, {state.plan.generation.value}"
+        typer.echo(f"{state.plan.name} is ready ({of}): --bootstrap-server {state.address}")
 
 
 def _known(state: ClusterState) -> dict[str, Any]:
@@ -118,6 +119,7 @@ def _known(state: ClusterState) -> dict[str, Any]:
         "pid": state.pid,
         "generation": state.plan.generation.value,
         "nodes": list(state.nodes),
+        "pids": dict(state.pids),
         "events": list(state.events),
     }
 
@@ -226,13 +228,18 @@ def _print_status(found: dict[str, Any]) -> None:
         console.print(f"{found['name']}: {found['generation']}, {found['bootstrap_server']}, process {found['pid']}")
     table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
     if found["controller"] >= FIRST_CONTROLLER:
-        process = "runs" if found["controller_running"] else "ended"
-        table.add_row(f"controller-{found['controller']}", process, "active", "", "", "", "")
+        node = f"controller-{found['controller']}"
+        table.add_row(node, _process(found, node, found["controller_running"]), "active", "", "", "", "")
     for broker in found["brokers"]:
         texts = [str(broker[key]) for key in ("broker_epoch", "leads", "replicas")]
-        process = "runs" if broker["running"] else "ended"
+        process = _process(found, broker["node"], broker["running"])
         table.add_row(broker["node"], process, broker["state"], *texts, broker["rack"] or "")
     console.print(table)
     console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
     for event in found.get("events", []):
         console.print(event)
+
+
+def _process(found: dict[str, Any], node: str, is_running: bool) -> str:
+    """The id of a node's process, where it is known and lives."""
+    return str(found.get("pids", {}).get(node, "runs")) if is_running else "ended"

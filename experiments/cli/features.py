@@ -163,7 +163,7 @@ def _update(verb: str, wanted: Target, levels: Sequence[tuple[str, int]], kind: 
         results = admin.update_features(updates, dry_run)
     failed = 0
     for feature, level in sorted(levels):
-        result = results.get(feature, Result())
+        result = results[feature]
         failed += result.error is not ErrorCode.NONE
         _tell(verb, feature, level, result, dry_run, wanted.as_json)
     if wanted.as_json:

@@ -51,7 +51,8 @@ class Status(StrEnum):
 
 class ClusterState(BaseModel):
     """What a state file says. `address` (host:port of the Ray head, the bootstrap address) and `namespace` (where the
-    nodes' actors have their names) are None until they are known; `dead` are nodes whose process has ended; `folders`
+    nodes' actors have their names) are None until they are known; `pids` are the nodes' processes, `dead` the nodes
+    whose process has ended; `folders`
     go when the cluster does; `events` are the last things that happened, in words.
     """
 
@@ -64,6 +65,7 @@ class ClusterState(BaseModel):
     address: str | None = None
     namespace: str | None = None
     nodes: tuple[str, ...] = ()
+    pids: dict[str, int] = {}
     dead: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     events: tuple[str, ...] = ()

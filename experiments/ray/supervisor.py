@@ -64,7 +64,8 @@ class Supervisor:
             if self.state.dead:
                 raise NotReadyError("; ".join(self.state.events))
             time.sleep(_STARTING_POLL_S)
-        self._write(self.state.model_copy(update={"status": Status.READY}))
+        pids = {node_name(node): pid for node, pid in self._cluster.pids().items()}
+        self._write(self.state.model_copy(update={"status": Status.READY, "pids": pids}))
 
     def look(self) -> None:
         """Polls the nodes once, and notes which of them have ended."""

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Message
@@ -54,25 +52,25 @@ class AclPermissionType(Enum):
 class AclEntry(Message):
     """`principal` is `User:NAME`, or `User:*` for everyone."""
 
-    resource_type: Annotated[AclResourceType, Field(strict=False)]
+    resource_type: AclResourceType
     resource_name: str
-    pattern_type: Annotated[PatternType, Field(strict=False)] = PatternType.LITERAL
+    pattern_type: PatternType = PatternType.LITERAL
     principal: str
     host: str = ANY_HOST
-    operation: Annotated[AclOperation, Field(strict=False)]
-    permission_type: Annotated[AclPermissionType, Field(strict=False)] = AclPermissionType.ALLOW
+    operation: AclOperation
+    permission_type: AclPermissionType = AclPermissionType.ALLOW
 
 
 class AclFilter(Message):
     """Matches entries that agree with every field that is given."""
 
-    resource_type: Annotated[AclResourceType | None, Field(strict=False)] = None
+    resource_type: AclResourceType | None = None
     resource_name: str | None = None
-    pattern_type: Annotated[PatternType | None, Field(strict=False)] = None
+    pattern_type: PatternType | None = None
     principal: str | None = None
     host: str | None = None
-    operation: Annotated[AclOperation | None, Field(strict=False)] = None
-    permission_type: Annotated[AclPermissionType | None, Field(strict=False)] = None
+    operation: AclOperation | None = None
+    permission_type: AclPermissionType | None = None
 
     def matches(self, entry: AclEntry) -> bool:
         wanted = ((name, getattr(self, name)) for name in type(self).model_fields)

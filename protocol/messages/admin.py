@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from protocol.messages.base import ClientRequest, Error, Int32, Message, Response
+from protocol.messages.base import ClientRequest, Int32, Message, Response
 
 
 class AdminRequest(ClientRequest):
@@ -28,7 +28,7 @@ class AdminRequest(ClientRequest):
 class Result(Message):
     """What became of one thing that was asked for. `message` says in a few words what was wrong."""
 
-    error: Error = ErrorCode.NONE
+    error: ErrorCode = ErrorCode.NONE
     message: str = ""
 
 

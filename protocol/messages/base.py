@@ -19,8 +19,6 @@ Int8 = Annotated[int, Field(ge=-(2**7), lt=2**7)]
 Int16 = Annotated[int, Field(ge=-(2**15), lt=2**15)]
 Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Error = Annotated[ErrorCode, Field(strict=False)]
-"""An error code, which travels as its number."""
 
 
 class Frozen(BaseModel):
@@ -71,4 +69,4 @@ class Response(Message):
     """The answer to a request."""
 
     correlation_id: Int32
-    error: Error = ErrorCode.NONE
+    error: ErrorCode = ErrorCode.NONE

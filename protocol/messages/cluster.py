@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from protocol.ids import NO_LEADER
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
@@ -53,7 +51,7 @@ class UpgradeType(Enum):
 class FeatureUpdate(Message):
     feature: str
     max_version_level: Int16
-    upgrade_type: Annotated[UpgradeType, Field(strict=False)] = UpgradeType.UPGRADE
+    upgrade_type: UpgradeType = UpgradeType.UPGRADE
 
 
 class UpdateFeaturesRequest(AdminRequest):

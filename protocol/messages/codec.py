@@ -11,8 +11,10 @@ what does not fit their fields.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from enum import Enum
 from functools import cache
+from typing import get_args
 
 import msgpack
 from pydantic import ValidationError
@@ -102,6 +104,30 @@ def _pack_value(value: object, version: int | None = None) -> object:
     return value
 
 
+@cache
+def _enumerations(model: type[Message]) -> tuple[tuple[str, type[Enum]], ...]:
+    """Fields whose values, or whose items, are members of an enumeration."""
+    return tuple((name, kind) for name, info in model.model_fields.items() for kind in _kinds(info.annotation))
+
+
+def _kinds(annotation: object) -> Iterator[type[Enum]]:
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _kinds(part)
+
+
+def _member(kind: type[Enum], value: object, place: str) -> object:
+    """The member that travels as this number; nothing, and several of them, stay what they are."""
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return tuple(_member(kind, item, place) for item in value)
+    if type(value) is not int or value not in {member.value for member in kind}:
+        raise MalformedMessageError(f"{place}: found {value!r}; allowed: a number of {kind.__name__}")
+    return kind(value)
+
+
 def _unpack_message(code: int, data: bytes, depth: int) -> Message:
     if code != _MESSAGE_EXT:
         raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT}")
@@ -119,8 +145,12 @@ def _unpack_message(code: int, data: bytes, depth: int) -> Message:
     fields = _fields(model, version)
     if len(values) != len(fields):
         raise MalformedMessageError(f"{name}: found {len(values)} fields; allowed: {len(fields)}")
+    found: dict[str, object] = dict(zip(fields, values, strict=True))
+    for field, kind in _enumerations(model):
+        if field in found:
+            found[field] = _member(kind, found[field], f"{name}.{field}")
     try:
-        return model.model_validate(dict(zip(fields, values, strict=True)))
+        return model.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -7,8 +7,9 @@ definitely failed, unknown.
 
 from __future__ import annotations
 
+from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest, AdminResponse
-from protocol.messages.base import Error, Int16, Int32, Int64, Message
+from protocol.messages.base import Int16, Int32, Int64, Message
 from protocol.messages.batch import RecordBatch
 
 
@@ -32,7 +33,7 @@ class ProduceCommand(Command):
     acks: Int16
     record_count: Int32
     payload: bytes
-    final_errors: tuple[Error, ...] = ()
+    final_errors: tuple[ErrorCode, ...] = ()
 
 
 class ConsumeCommand(Command):
@@ -54,14 +55,14 @@ class ProduceOutcome(Message):
     """`error` NONE: acknowledged. `unknown`: the batch may or may not be in the log."""
 
     command_id: Int64
-    error: Error
+    error: ErrorCode
     base_offset: Int64
     unknown: bool
 
 
 class ConsumeOutcome(Message):
     command_id: Int64
-    error: Error
+    error: ErrorCode
     batches: tuple[RecordBatch, ...] = ()
     high_watermark: Int64 = 0
 
@@ -72,6 +73,6 @@ class AdminOutcome(Message):
     """
 
     command_id: Int64
-    error: Error
+    error: ErrorCode
     message: str
     response: AdminResponse | None = None

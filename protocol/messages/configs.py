@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Message
@@ -41,19 +39,16 @@ class ConfigSource(Enum):
     DEFAULT_CONFIG = 5
 
 
-ResourceTypeField = Annotated[ConfigResourceType, Field(strict=False)]
-
-
 class AlterableConfig(Message):
     name: str
-    operation: Annotated[ConfigOperation, Field(strict=False)] = ConfigOperation.SET
+    operation: ConfigOperation = ConfigOperation.SET
     value: str | None = None
 
 
 class AlterConfigsResource(Message):
     """What to alter of one resource."""
 
-    resource_type: ResourceTypeField
+    resource_type: ConfigResourceType
     resource_name: str
     configs: tuple[AlterableConfig, ...]
 
@@ -73,7 +68,7 @@ class IncrementalAlterConfigsRequest(AdminRequest):
 
 
 class AlterConfigsResult(Result):
-    resource_type: ResourceTypeField
+    resource_type: ConfigResourceType
     resource_name: str
 
 
@@ -89,7 +84,7 @@ class AlterConfigsResponse(AdminResponse):
 class DescribeConfigsResource(Message):
     """All configs of a resource, or those named."""
 
-    resource_type: ResourceTypeField
+    resource_type: ConfigResourceType
     resource_name: str
     configuration_keys: tuple[str, ...] | None = None
 
@@ -106,20 +101,20 @@ class DescribedConfigSynonym(Message):
 
     name: str
     value: str
-    source: Annotated[ConfigSource, Field(strict=False)]
+    source: ConfigSource
 
 
 class DescribedConfig(Message):
     name: str
     value: str
     read_only: bool
-    source: Annotated[ConfigSource, Field(strict=False)]
+    source: ConfigSource
     config_type: str
     synonyms: tuple[DescribedConfigSynonym, ...] = ()
 
 
 class DescribeConfigsResult(Result):
-    resource_type: ResourceTypeField
+    resource_type: ConfigResourceType
     resource_name: str
     configs: tuple[DescribedConfig, ...] = ()
 

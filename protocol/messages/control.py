@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER
-from protocol.messages.base import Error, Int8, Int32, Int64, Message, Request, Response
+from protocol.messages.base import Int8, Int32, Int64, Message, Request, Response
 from protocol.messages.records import MetadataRecord
 
 
@@ -121,7 +121,7 @@ class PartitionIsrResult(Message):
 
     topic_id: str
     partition_id: Int32
-    error: Error = ErrorCode.NONE
+    error: ErrorCode = ErrorCode.NONE
     leader: Int32 = NO_LEADER
     leader_epoch: Int32 = 0
     isr: tuple[Int32, ...] = ()

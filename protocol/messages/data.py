@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET
-from protocol.messages.base import ClientRequest, Error, Int16, Int32, Int64, Message, Response
+from protocol.messages.base import ClientRequest, Int16, Int32, Int64, Message, Response
 from protocol.messages.batch import RecordBatch
 
 CONSUMER = -1
@@ -81,7 +81,7 @@ class FetchPartitionResult(Message):
     partition_id: Int32
     fetch_offset: Int64
     leader_epoch: Int32
-    error: Error = ErrorCode.NONE
+    error: ErrorCode = ErrorCode.NONE
     high_watermark: Int64 = NO_OFFSET
     diverging_epoch: EpochEndOffset | None = None
     batches: tuple[RecordBatch, ...] = ()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Int32, Message
@@ -33,7 +31,7 @@ class TopicPartitions(Message):
 class ElectLeadersRequest(AdminRequest):
     """Elects leaders for partitions of up to 20 topics, or for all partitions (`topic_partitions` None)."""
 
-    election_type: Annotated[ElectionType, Field(strict=False)]
+    election_type: ElectionType
     topic_partitions: tuple[TopicPartitions, ...] | None
     timeout_ms: Int32 = 60_000
 

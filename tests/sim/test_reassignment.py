@@ -14,6 +14,8 @@ from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
 from tests.sim.written_to import WrittenTo
 
+pytestmark = pytest.mark.slow
+
 GENERATIONS = [Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966]
 AFTER_MS = [0, 1, 3, 7, 20, 60, 90, 150, 300]
 """How long after the move began something fails: while data is copied, and around the completion."""

@@ -23,6 +23,8 @@ from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceComman
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.sim.run_scenario import run_scenario
 
+pytestmark = pytest.mark.slow
+
 GENERATIONS = [generation.value for generation in Generation]
 KEEP = Loss("none")
 P1 = TopicPartition("t", 1)

@@ -89,6 +89,7 @@ def _covers(estimate: Estimate, expected: float) -> bool:
     return estimate.ci_low <= expected <= estimate.ci_high
 
 
+@pytest.mark.slow
 @pytest.mark.covers("K4", "A13", "A15")
 @pytest.mark.parametrize(
     ("generation", "replicas", "min_isr"),
@@ -133,6 +134,7 @@ def test_power_events_crash_all_brokers_at_once() -> None:
     assert not any(row.kind == LOSS for row in rows), "the last known leader kept its page cache, and is elected"
 
 
+@pytest.mark.slow
 def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> None:
     """The same faults for both generations: the study's claim in small."""
 

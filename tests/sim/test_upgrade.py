@@ -28,6 +28,8 @@ from protocol.nodes.controller import ControllerNode
 from tests.sim.chaos import BROKERS, PARTITIONS, Chaos
 from tests.sim.run_scenario import run_scenario
 
+pytestmark = pytest.mark.slow
+
 OLD, FIRST_PHASE, RECOVERY = Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966
 T0 = TopicPartition("t", 0)
 WAYS = {

@@ -18,6 +18,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand
+from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 
 WITHIN_MS = 120_000
@@ -121,6 +122,11 @@ class CliBench:
         view = self.engine.view()
         assert view is not None
         return view.partitions[TopicPartition(topic, partition)]
+
+    def view_of(self, broker: int) -> BrokerRegistration:
+        view = self.engine.view()
+        assert view is not None
+        return view.brokers[broker]
 
     def kill(self, *brokers: int) -> None:
         """Crashes brokers one after another, and waits each time until the controller has fenced it."""

@@ -32,13 +32,18 @@ ROOT, ALICE, BOB = "User:root", "User:alice", "User:bob"
 
 def entry(**fields: object) -> AclEntry:
     """Alice may read topic `t`, or whatever else `fields` say."""
-    stands = {"resource_type": 2, "resource_name": "t", "principal": ALICE, "operation": 3}
+    stands = {
+        "resource_type": AclResourceType.TOPIC,
+        "resource_name": "t",
+        "principal": ALICE,
+        "operation": AclOperation.READ,
+    }
     return AclEntry.model_validate(stands | fields)
 
 
-READ, WRITE, PREFIX = entry(), entry(operation=4), entry(pattern_type=4)
-OF_BOB, DENIAL = entry(principal=BOB), entry(permission_type=2)
-CLUSTER = entry(resource_type=4, resource_name="kafka-cluster", operation=7)
+READ, WRITE, PREFIX = entry(), entry(operation=AclOperation.WRITE), entry(pattern_type=PatternType.PREFIXED)
+OF_BOB, DENIAL = entry(principal=BOB), entry(permission_type=AclPermissionType.DENY)
+CLUSTER = entry(resource_type=AclResourceType.CLUSTER, resource_name="kafka-cluster", operation=AclOperation.ALTER)
 ALL = (READ, WRITE, PREFIX, OF_BOB, DENIAL, CLUSTER)
 
 
@@ -86,9 +91,9 @@ def test_an_entry_that_exists_makes_no_record() -> None:
 
 WRONG = {
     "empty resource name": entry(resource_name=""),
-    "empty prefix": entry(resource_name="", pattern_type=4),
-    "another cluster": entry(resource_type=4, resource_name="kafka"),
-    "any cluster": entry(resource_type=4, resource_name="*"),
+    "empty prefix": entry(resource_name="", pattern_type=PatternType.PREFIXED),
+    "another cluster": entry(resource_type=AclResourceType.CLUSTER, resource_name="kafka"),
+    "any cluster": entry(resource_type=AclResourceType.CLUSTER, resource_name="*"),
     "a principal without a type": entry(principal="alice"),
     "a principal without a name": entry(principal="User:"),
     "no principal": entry(principal=""),

@@ -56,6 +56,7 @@ def test_the_node_fences_by_the_same_records_and_tells_everyone() -> None:
     assert [answer.to for answer in answers] == [1, 2]
 
 
+@pytest.mark.slow
 def test_the_report_has_a_row_per_size_and_the_same_figures_in_the_document() -> None:
     report = run((60, PARTITIONS, PARTITIONS), repeats=1)
     sizes = report.document["sizes"]
@@ -89,6 +90,7 @@ def test_a_median_is_not_moved_by_one_slow_run() -> None:
     assert (elapsed_ms >= 0, result) == (True, "done")
 
 
+@pytest.mark.slow
 def test_json_is_one_document() -> None:
     done = CliRunner().invoke(app, ["bench", "controller", "--partitions", "20, 10", "--repeats", "1", "--json"])
     document = json.loads(done.stdout)
@@ -97,6 +99,7 @@ def test_json_is_one_document() -> None:
     assert document["benches"]["controller"]["kafka"]["times_kafka"] is None, "10,000 partitions were not measured"
 
 
+@pytest.mark.slow
 def test_a_table_for_people() -> None:
     done = CliRunner().invoke(app, ["bench", "controller", "--partitions", "10", "--repeats", "1"])
     assert done.exit_code == 0
@@ -104,6 +107,7 @@ def test_a_table_for_people() -> None:
     assert "growth exponent" not in done.stdout, "one size has no growth"
 
 
+@pytest.mark.slow
 def test_without_a_name_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
     report = run((10,), repeats=1)
     monkeypatch.setattr("experiments.bench.BENCHES", dict.fromkeys(("one", "two"), lambda: report))

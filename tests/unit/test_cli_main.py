@@ -56,6 +56,18 @@ def test_wrong_usage_is_exit_code_2_without_a_traceback(
         ["study", "analyze"],
         ["study", "report"],
         ["version"],
+        ["up"],
+        ["down"],
+        ["status"],
+        ["topics"],
+        ["leader-election"],
+        ["reassign-partitions"],
+        ["configs"],
+        ["features", "describe"],
+        ["features", "upgrade"],
+        ["features", "downgrade"],
+        ["features", "disable"],
+        ["acls"],
     ],
 )
 def test_every_command_has_help(

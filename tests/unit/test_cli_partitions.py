@@ -25,7 +25,7 @@ def written(folder: Path, content: object) -> str:
     return str(path)
 
 
-def partition(topic: str = "t", index: int = 0, **more: object) -> dict[str, object]:
+def partition(topic: str = "t", index: int = 0, **more: Any) -> dict[str, object]:
     return {"topic": topic, "partition": index} | more
 
 
@@ -99,6 +99,7 @@ def test_designation_takes_the_leader_of_the_file_where_nobody_leads(bench: CliB
     assert request.topic_partitions[0].desired_leaders == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("G31", "J11")
 def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: Path) -> None:
     names = [f"t{number:02}" for number in range(45)]
@@ -166,7 +167,7 @@ def test_an_election_file_of_another_shape_is_exit_code_2(bench: CliBench, tmp_p
 # -- reassignments -----------------------------------------------------------------------------------------------------
 
 
-def moved(*replicas: int, **more: object) -> dict[str, Any]:
+def moved(*replicas: int, **more: Any) -> dict[str, Any]:
     return {"version": 1, "partitions": [partition(replicas=list(replicas), **more)]}
 
 

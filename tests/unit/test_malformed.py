@@ -41,6 +41,8 @@ from protocol.nodes.controller import ControllerNode
 from tests.unit.malformed import NONE, Controller, mutated, pools, request, varied
 from tests.unit.nodes_under_test import CLIENT, BrokerBench, batch, config_of, topic_records
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED: tuple[type[Message], ...] = tuple(AdminRequest.__subclasses__())
 OF_BROKERS: tuple[type[Message], ...] = (
     BrokerRegistrationRequest,

@@ -1,0 +1,144 @@
+"""`isray up --detach`, the tools, a broker that is killed, `isray down`: by the command alone, each in a process of its
+own, as a user has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.strays import leaves_within
+
+ROOT = Path(__file__).parent.parent.parent
+FAST = {"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.ms": 300, "replica.fetch.wait.max.ms": 200}
+LONG_S = 240
+
+
+class Shell:
+    """Runs the command with folders of its own for temporary files and state files."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="u", dir="/tmp"))
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        places = {"TMPDIR": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder), "PYTHONPATH": str(ROOT)}
+        self._environment = inherited | places | {"TERM": "dumb", "COLUMNS": "120"}
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, check=False, timeout=LONG_S, cwd="/"
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def ok(self, *arguments: str) -> str:
+        code, out, err = self.run(*arguments)
+        assert code == 0, (arguments, out, err)
+        return out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        found, out, err = self.run(*arguments, "--json")
+        assert found == code, (arguments, out, err)
+        return json.loads(out)
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Processes of the cluster, the supervisor among them: those whose environment names the folder."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if str(self.folder).encode() in (path / "environ").read_bytes() and path.name != str(os.getpid()):
+                    found.append((int(path.name), (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return found
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    made = Shell()
+    try:
+        yield made
+    finally:
+        made.run("down")
+        shutil.rmtree(made.folder, ignore_errors=True)
+
+
+@pytest.mark.covers("J8", "J10", "J12")
+def test_a_cluster_is_started_administered_broken_and_ended(shell: Shell) -> None:
+    configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
+    up = shell.json("up", "--detach", *configs, "--racks", "a,b,c")
+    address = up["bootstrap_server"]
+    assert address.startswith("127.0.0.1:")
+    assert up["nodes"] == ["controller-1000", "broker-0", "broker-1", "broker-2", "client-3000"]
+    code, _, err = shell.run("up", "--detach")
+    assert (code, f"which process {up['pid']} runs" in err) == (2, True)
+
+    administer(shell, address)
+    kill_a_broker(shell)
+
+    assert shell.ok("down") == "default stopped\n"
+    assert all(leaves_within(pid, 20) for pid, _ in shell.processes())
+    assert [path for path in shell.folder.rglob("*") if not path.is_dir()] == []
+    assert [path.name for path in shell.folder.iterdir()] == ["isray"]
+    code, out, err = shell.run("topics", "--list")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "--bootstrap-server" in err
+
+
+def administer(shell: Shell, address: str) -> None:
+    """Each tool once, with and without the bootstrap address, and with wrong input."""
+    create = ("topics", "--create", "--topic", "t", "--replica-assignment", "0:1:2")
+    assert shell.ok(*create, "--config", "min.insync.replicas=3", "--bootstrap-server", address) == "Created topic t.\n"
+    [topic] = shell.json("topics", "--describe")
+    assert topic["partitions"][0]["isr_nodes"] == [0, 1, 2]
+    one = ("leader-election", "--election-type", "preferred", "--topic", "t", "--partition")
+    assert "already elected for partitions t-0" in shell.ok(*one, "0")
+    code, _, err = shell.run(*one, "1")
+    assert (code, "UNKNOWN_TOPIC_OR_PARTITION" in err) == (1, True)
+    moves = shell.folder / "moves.json"
+    moves.write_text(json.dumps({"partitions": [{"topic": "t", "partition": 0, "replicas": [0, 2, 1]}]}))
+    shell.ok("reassign-partitions", "--execute", "--reassignment-json-file", str(moves))
+    moves.unlink()
+    assert shell.ok("configs", "--alter", "--topic", "t", "--add-config", "flush.messages=7").startswith("Completed")
+    assert [item["name"] for item in shell.json("features", "describe")] == [
+        "metadata.version",
+        "unclean.recovery.enabled",
+    ]
+    code, _, err = shell.run("acls", "--list")
+    assert (code, "SECURITY_DISABLED" in err) == (1, True)
+    code, _, err = shell.run("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+def kill_a_broker(shell: Shell) -> None:
+    """A broker dies by SIGKILL: `status` says so, and `topics` shows it in the ELR, since min ISR is 3."""
+    status = shell.json("status")
+    assert [(broker["node"], broker["rack"], broker["running"]) for broker in status["brokers"]] == [
+        ("broker-0", "a", True),
+        ("broker-1", "b", True),
+        ("broker-2", "c", True),
+    ]
+    pid = status["pids"]["broker-0"]
+    os.kill(pid, signal.SIGKILL)
+    assert leaves_within(pid, 20)
+    found = status_until_fenced(shell, 0)
+    assert found["brokers"][0]["running"] is False
+    assert any("broker-0" in event for event in found["events"])
+    assert "\tElr: 0\tLastKnownElr: \t" in shell.ok("topics", "--describe", "--under-min-isr-partitions")
+
+
+def status_until_fenced(shell: Shell, broker: int) -> Any:
+    """The status once the controller has fenced a broker; each question takes longer than a heartbeat."""
+    for _ in range(20):
+        found = shell.json("status", code=1)
+        if found["brokers"][broker]["state"] == "fenced":
+            return found
+    raise AssertionError(f"broker {broker} is not fenced: {found}")
