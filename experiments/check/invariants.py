@@ -231,7 +231,8 @@ class MinIsrRecoveryQuorum(Invariant):
 class ValidControllerIsrAndElr(Invariant):
     """ISR and ELR are disjoint sets of replicas, the leader is in the ISR, and ELR is empty once min ISR is reached.
 
-    `kip-966-elr` follows Kafka's first phase, which keeps an ELR that an election from it has made superfluous.
+    `kip-966-elr` follows Kafka's first phase, which keeps an ELR that an election from it has made superfluous, and
+    members of it that a reassignment has moved away.
     """
 
     def check(self, node: NodeId, partition: TopicPartition) -> str:
@@ -240,8 +241,9 @@ class ValidControllerIsrAndElr(Invariant):
             return ""
         features = self.truth.features
         isr, elr = set(state.isr), set(state.elr)
+        assigned = isr if features.last_known_leader_in_elr else isr | elr
         wrong = []
-        if len(isr) != len(state.isr) or isr & elr or not isr | elr <= {*state.replicas}:
+        if len(isr) != len(state.isr) or isr & elr or not assigned <= {*state.replicas}:
             wrong.append("ISR and ELR are not disjoint sets of replicas")
         if state.leader != NO_LEADER and state.leader not in isr:
             wrong.append(f"leader {state.leader} is not in the ISR")

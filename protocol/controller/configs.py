@@ -184,6 +184,8 @@ def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None)
     if name == MIN_INSYNC_REPLICAS:
         _clear_elr(draft, topic_id, value)
     draft.add(ConfigRecord(topic_id=topic_id, name=name, value=value))
+    if name == MIN_INSYNC_REPLICAS:
+        _complete_reassignments(draft, topic_id)
     if name == UNCLEAN_LEADER_ELECTION_ENABLE:
         _elect_uncleanly(draft, topic_id)
 
@@ -209,9 +211,16 @@ def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
             )
 
 
+def _complete_reassignments(draft: Draft, topic_id: str | None) -> None:
+    """Looks at moves that waited for a min ISR which they now reach (E32)."""
+    for key, partition in list(draft.partitions(topic_id)):
+        if partition.adding_replicas or partition.removing_replicas:
+            draft.decide(key, Election.ONLINE)
+
+
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
     """Looks at leaderless partitions for which unclean election is allowed."""
     for key in draft.state.leaderless():
         concerned = topic_id is None or key.topic_id == topic_id
         if concerned and draft.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE):
-            draft.elect(key, Election.UNCLEAN)
+            draft.decide(key, Election.UNCLEAN)

@@ -80,8 +80,8 @@ class Draft:
                 key = TopicIdPartition(topic.topic_id, index)
                 yield key, self.partition(key)
 
-    def elect(self, key: TopicIdPartition, election: Election) -> None:
-        """Adds the record of an election, if it changes anything."""
+    def decide(self, key: TopicIdPartition, election: Election) -> None:
+        """Adds what an election, or a reassignment that can be completed, changes of a partition."""
         partition, features = self.partition(key), self.features
         configured = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
         replica_count = len(partition.replicas)

@@ -426,6 +426,20 @@ def test_at_no_offset_is_there_an_elr_where_the_isr_reaches_min_isr(
 # -- what follows from unclean.leader.election.enable ------------------------------------------------------------------
 
 
+@pytest.mark.covers("E32", "M75")
+@pytest.mark.parametrize("topic", ["t", None], ids=["of the topic", "of the cluster"])
+def test_a_move_that_waits_for_min_isr_completes_when_min_isr_falls_to_it(topic: str | None) -> None:
+    moving = {"replicas": (3, 1, 0, 2), "adding_replicas": (3,), "removing_replicas": (0, 2), "isr": (0, 3)}
+    own = ConfigRecord(topic_id="T", name=MIN_ISR, value=None)
+    wide = ConfigRecord(topic_id=None, name=MIN_ISR, value="2")
+    controller = bench(*(() if topic else (wide, own)), fencing(1, 1, True), **moving)
+    assert [type(record) for record in plan(controller.state, configure("2", FLUSH)).records] == [ConfigRecord]
+    controller.apply(plan(controller.state, configure("1", topic=topic)).records)
+    found = controller.partition()
+    assert (found.replicas, found.isr, found.leader) == ((3, 1), (3,), 3)
+    assert (found.adding_replicas, found.removing_replicas) == ((), ())
+
+
 @pytest.mark.covers("H2", "C3")
 @pytest.mark.parametrize("topic", ["t", None])
 def test_enabling_unclean_election_elects_for_leaderless_partitions(topic: str | None) -> None:
