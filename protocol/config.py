@@ -110,6 +110,22 @@ RETRY_BACKOFF_MS = "retry.backoff.ms"
 HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = "replica.high.watermark.checkpoint.interval.ms"
 FLUSH_MESSAGES = "flush.messages"
 FLUSH_MS = "flush.ms"
+SEGMENT_BYTES = "segment.bytes"
+INDEX_INTERVAL_BYTES = "index.interval.bytes"
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+LOG_RETENTION_CHECK_INTERVAL_MS = "log.retention.check.interval.ms"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+NUM_REPLICA_FETCHERS = "num.replica.fetchers"
+REPLICA_FETCH_MIN_BYTES = "replica.fetch.min.bytes"
+REPLICA_FETCH_RESPONSE_MAX_BYTES = "replica.fetch.response.max.bytes"
+PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
+ENABLE_IDEMPOTENCE = "enable.idempotence"
+LINGER_MS = "linger.ms"
+BATCH_SIZE = "batch.size"
+BUFFER_MEMORY = "buffer.memory"
+MAX_BLOCK_MS = "max.block.ms"
+MAX_IN_FLIGHT_REQUESTS = "max.in.flight.requests.per.connection"
 NUM_PARTITIONS = "num.partitions"
 DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
 UNCLEAN_LEADER_HOOK = "unclean.leader.hook"
@@ -137,6 +153,22 @@ CONFIGS: dict[str, ConfigDef] = {
         ConfigDef(DELIVERY_TIMEOUT_MS, 30_000, minimum=1, read_only=True),
         ConfigDef(RETRY_BACKOFF_MS, 100, minimum=1, read_only=True),
         ConfigDef(HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, 5_000, minimum=1, read_only=True),
+        ConfigDef(SEGMENT_BYTES, 1_073_741_824, topic_scoped=True, minimum=1, maximum=INT_MAX),
+        ConfigDef(INDEX_INTERVAL_BYTES, 4_096, topic_scoped=True, maximum=INT_MAX),
+        ConfigDef(RETENTION_MS, 604_800_000, topic_scoped=True, minimum=-1),
+        ConfigDef(RETENTION_BYTES, -1, topic_scoped=True, minimum=-1),
+        ConfigDef(LOG_RETENTION_CHECK_INTERVAL_MS, 300_000, minimum=1, read_only=True),
+        ConfigDef(MAX_MESSAGE_BYTES, 1_048_588, topic_scoped=True, maximum=INT_MAX),
+        ConfigDef(NUM_REPLICA_FETCHERS, 1, minimum=1, maximum=64, read_only=True),
+        ConfigDef(REPLICA_FETCH_MIN_BYTES, 1, minimum=1, read_only=True),
+        ConfigDef(REPLICA_FETCH_RESPONSE_MAX_BYTES, 10_485_760, minimum=1, read_only=True),
+        ConfigDef(PRODUCER_ID_EXPIRATION_MS, 86_400_000, minimum=1, read_only=True),
+        ConfigDef(ENABLE_IDEMPOTENCE, True, read_only=True),
+        ConfigDef(LINGER_MS, 5, read_only=True),
+        ConfigDef(BATCH_SIZE, 16_384, minimum=1, maximum=INT_MAX, read_only=True),
+        ConfigDef(BUFFER_MEMORY, 33_554_432, minimum=1, read_only=True),
+        ConfigDef(MAX_BLOCK_MS, 60_000, read_only=True),
+        ConfigDef(MAX_IN_FLIGHT_REQUESTS, 5, minimum=1, maximum=5, read_only=True),
         ConfigDef(NUM_PARTITIONS, 1, minimum=1, maximum=INT_MAX),
         ConfigDef(DEFAULT_REPLICATION_FACTOR, 1, minimum=1, maximum=2**15 - 1),
         ConfigDef(UNCLEAN_LEADER_HOOK, "", read_only=True),

@@ -5,7 +5,20 @@ Importing this package registers all message types, so that `codec.decode` knows
 
 from __future__ import annotations
 
-from protocol.messages import acls, admin, batch, cluster, commands, configs, control, data, partitions, records, topics
+from protocol.messages import (
+    acls,
+    admin,
+    batch,
+    cluster,
+    commands,
+    configs,
+    control,
+    data,
+    partitions,
+    producers,
+    records,
+    topics,
+)
 
 __all__ = [
     "acls",
@@ -17,6 +30,7 @@ __all__ = [
     "control",
     "data",
     "partitions",
+    "producers",
     "records",
     "topics",
 ]

@@ -135,6 +135,12 @@ class FeatureLevelRecord(MetadataRecord):
     feature_level: Int16
 
 
+class ProducerIdsRecord(MetadataRecord):
+    """All producer ids below this one have been given out."""
+
+    next_producer_id: Int64
+
+
 class AccessControlEntryRecord(MetadataRecord):
     """An access control entry exists."""
 
