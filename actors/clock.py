@@ -43,15 +43,11 @@ class ClusterTime:
 
 
 class LoopClock(ClusterTime):
-    """Time on an event loop (`Clock`), for use on the loop's own thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, started_at_s: float) -> None:
-        super().__init__(started_at_s)
-        self._loop = loop
+    """Time on the event loop that runs (`Clock`)."""
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> Cancellable:
         delay_s = max(0.0, at_ms / 1000 - (time.monotonic() - self._origin_s))
-        return self._loop.call_later(math.ceil(delay_s * 1000) / 1000, action)
+        return asyncio.get_running_loop().call_later(math.ceil(delay_s * 1000) / 1000, action)
 
     def call_soon(self, action: Callable[[], None]) -> None:
-        self._loop.call_soon(action)
+        asyncio.get_running_loop().call_soon(action)

@@ -26,7 +26,7 @@ from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.nodes import NodePlan, Report, actor_class
+from actors.nodes import NodePlan, Report, actor_class, pieces_of
 from actors.storage import LossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
@@ -149,6 +149,7 @@ class ActorCluster:
             "scheduling_strategy": member.strategy,
         }
         member.actor = _when_name_is_free(lambda: actor_class(node).options(**options).remote(plan))
+        member.actor.begin.remote()
         member.poll, member.version = None, -1
         member.loss_kind, member.loss_count = "none", 0
 
@@ -266,7 +267,7 @@ class ActorCluster:
         """Hands a node a message from the experiment; does not wait for it to be handled."""
         actor = self._running(node).actor
         deliver = actor.deliver_control if message.CONTROL else actor.deliver
-        deliver.remote(pack_frame([encode(message)]), DRIVER, 0)
+        deliver.remote(DRIVER, *pieces_of(pack_frame([encode(message)])))
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each know."""

@@ -21,6 +21,10 @@ apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
 (**) With underscores where the name there has dots. Counters and the parts of summaries are exported as gauges too, so
 that they keep their names and that a 0 is there to be seen.
 
+What is measured is noted at once and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` series at a time: a node that
+loses a peer notes thousands of changes in one input, and an export of each, which costs several microseconds, would
+hold up what the node has to do about it.
+
 An `alert` trace event is written to the process's log as a warning besides.
 """
 
@@ -29,10 +33,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from ray.util.metrics import Counter, Gauge
 
+from actors.clock import Clock
 from protocol.contract import Trace
 from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS, alert_text
 from protocol.ids import NO_LEADER, TopicPartition
@@ -40,6 +46,10 @@ from protocol.messages.base import Message
 from protocol.messages.data import ProduceRequest
 
 _LOG = logging.getLogger(__name__)
+
+EXPORT_MS = 250
+EXPORT_AGAIN_MS = 10
+EXPORT_AT_ONCE = 500
 
 MESSAGES_SENT = "isray_messages_sent"
 PRODUCE_REQUESTS = "isray_produce_requests"
@@ -63,13 +73,16 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+Tags = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A counter grows by `value`, a gauge becomes it."""
 
     metric: str
     value: int
-    tags: tuple[tuple[str, str], ...]
+    tags: Tags
 
 
 class Meter(Protocol):
@@ -135,13 +148,15 @@ class Changes:
 
 
 class RayMeter:
-    """A `Meter` that feeds `ray.util.metrics`; make it in the process that hosts the node. `read` gives the metrics
-    that a controller keeps of itself, by the names of `CLUSTER_METRICS`; other nodes have none.
+    """A `Meter` that feeds `ray.util.metrics`; make it in the process that hosts the node. `clock` is the node's own;
+    `read` gives the metrics that a controller keeps of itself, by the names of `CLUSTER_METRICS`; other nodes have
+    none.
     """
 
-    def __init__(self, run: str, node: str, read: Callable[[], Mapping[str, int]] | None = None) -> None:
+    def __init__(self, run: str, node: str, clock: Clock, read: Callable[[], Mapping[str, int]] | None = None) -> None:
         default = {"run": run, "node": node}
         self._node = node
+        self._clock = clock
         self._changes = None if read is None else Changes(read)
         names = CLUSTER_METRICS if read is not None else ()
         self._of_cluster = {name: Gauge(name.replace(".", "_"), name, ("run", "node")) for name in names}
@@ -150,28 +165,47 @@ class RayMeter:
         self._gauges = {name: Gauge(name, text, ("run", "node", *keys)) for name, (text, keys) in GAUGES.items()}
         for metric in (*self._counters.values(), *self._gauges.values(), *self._of_cluster.values()):
             metric.set_default_tags(default)
+        self._noted: dict[tuple[str, Tags], int] = {}
+        self._is_due = False
 
     def sent(self, message: Message) -> None:
-        self._counters[MESSAGES_SENT].inc(1, {"type": type(message).__name__})
+        self._note(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
 
     def received(self, message: Message) -> None:
         if isinstance(message, ProduceRequest):
-            self._counters[PRODUCE_REQUESTS].inc(1, {"acks": str(message.acks)})
+            self._note(Sample(PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
     def traced(self, trace: Trace) -> None:
         if trace.kind == "alert":
             _LOG.warning("%s: %s", self._node, alert_text(trace.partition, trace.detail))
         for sample in self._partitions.of(trace):
-            if sample.metric in self._counters:
-                self._counters[sample.metric].inc(sample.value, dict(sample.tags))
-            else:
-                self._gauges[sample.metric].set(sample.value, dict(sample.tags))
+            self._note(sample)
 
     def handled(self) -> None:
         """The node has handled an input, and may have changed."""
+        if not self._is_due and (self._noted or self._changes is not None):
+            self._is_due = True
+            self._clock.call_at(self._clock.now_ms() + EXPORT_MS, self._export)
+
+    def _note(self, sample: Sample) -> None:
+        series = (sample.metric, sample.tags)
+        before = self._noted.get(series, 0) if sample.metric in self._counters else 0
+        self._noted[series] = before + sample.value
+
+    def _export(self) -> None:
+        self._is_due = False
         if self._changes is not None:
             for name, value in self._changes.take().items():
                 self._of_cluster[name].set(value)
+        for metric, tags in list(islice(self._noted, EXPORT_AT_ONCE)):
+            value = self._noted.pop((metric, tags))
+            if metric in self._counters:
+                self._counters[metric].inc(value, dict(tags))
+            else:
+                self._gauges[metric].set(value, dict(tags))
+        if self._noted:
+            self._is_due = True
+            self._clock.call_at(self._clock.now_ms() + EXPORT_AGAIN_MS, self._export)
 
 
 def _whole(value: object) -> int:

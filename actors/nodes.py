@@ -2,9 +2,10 @@
 
 An actor is called as its node is (`broker-0`, `controller-1000`, `client-3000`), within the Ray namespace of its
 cluster, so that several clusters fit on one Ray. Ray runs every concurrency group of an async actor on an event loop
-of its own: frames of the data path arrive in `data`, control frames and orders of the experiment in `ctl`, questions
-in the default group, and none of them waits for another. The node itself runs on one further thread with a loop of its
-own; every method hands over to it.
+of its own. The node lives on the loop of the group `node`, in which the frames of its peers arrive, so that a message
+changes threads nowhere between Ray and the node. Control frames have calls of their own and go before data in the
+node's queue, so that a blocked data path does not fence a broker. Orders of the experiment arrive in `ctl`, questions
+in the default group; what they want of the node is handed over to its loop.
 
 `kill_self` is SIGKILL of the process on whichever machine it runs: no handler, no flush, no farewell. The next life of
 a node is a new actor of the same name on the same directory; `life` counts them, and peers look a node up anew when
@@ -17,7 +18,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -32,14 +32,16 @@ from ray.exceptions import RayActorError
 from actors.clock import LoopClock
 from actors.desk import Desk
 from actors.host import NodeHost
+from actors.load import LoadNode
+from actors.log.format import crc32c
 from actors.metrics import RayMeter
-from actors.storage import DiskStorage, LossKind, apply_loss
-from actors.transport import PeerGoneError, Transport, unpack_frame
+from actors.storage import DiskStorage, LossKind, Owner, apply_loss
+from actors.transport import PeerGoneError, Transport
 from protocol.broker.recovery import hook_named
-from protocol.config import UNCLEAN_LEADER_HOOK, ClusterConfig
+from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node, Trace
 from protocol.errors import MalformedMessageError
-from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker, is_client, is_controller, node_name
+from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker, is_client, is_controller, is_load, node_name
 from protocol.messages.admin import AdminRequest
 from protocol.messages.codec import decode, encode
 from protocol.metadata.image import BrokerRegistration
@@ -52,6 +54,7 @@ Result = TypeVar("Result")
 
 SETTLE_S = 1.0
 """How long a node that exits waits for its last messages to be taken."""
+PIECE_BYTES = 96 * 1024
 RACK_LABEL = "rack"
 """The Ray node label that names a broker's rack."""
 
@@ -118,12 +121,14 @@ def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
     """The node that a plan asks for, on its storage. ConfigError where the config names a data-loss hook that does not
     exist.
     """
+    if is_load(plan.node):
+        return LoadNode(plan.node, plan.brokers)
     if is_client(plan.node):
-        return ClientNode(plan.node, plan.brokers, plan.controllers, plan.config)
+        return ClientNode(plan.node, plan.brokers, plan.controllers, plan.config, checksum=crc32c)
     rng = Random(f"{plan.seed}/node/{plan.node}/{plan.life}")
     if is_broker(plan.node):
         hook = hook_named(str(plan.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
-        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack, hook)
+        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack, hook, crc32c)
     return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng)
 
 
@@ -150,26 +155,32 @@ def observe(node: Node) -> Snapshot:
     return Snapshot({}, {}, {}, {})
 
 
+def pieces_of(frame: bytes) -> list[bytes]:
+    """A frame as arguments of a call, none so large that Ray would take it through its object store."""
+    if len(frame) > 6*PIECE_BYTES: return [frame]
+    return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
+
+
 class RayPeers:
-    """Hands frames to the actors of the other nodes (`transport.Call`). Looks names up as they are needed, off the
+    """Hands frames to the actors of the other nodes (`transport.Peers`). Looks names up as they are needed, off the
     loop, since that is a call to Ray's control store."""
 
-    def __init__(self, run: str, me: NodeId, life: int) -> None:
+    def __init__(self, run: str, me: NodeId) -> None:
         self._run = run
         self._me = me
-        self._life = life
         self._handles: dict[NodeId, Any] = {}
         self._lives: dict[NodeId, int] = {}
 
-    async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> None:
+    async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
         handle = self._handles.get(peer) or await self._look_up(peer)
         deliver = handle.deliver_control if control else handle.deliver
         try:
-            await deliver.remote(frame, self._me, self._life)
+            answer: bytes = await deliver.remote(self._me, *pieces_of(frame))
         except RayActorError as error:
             if self._handles.get(peer) is handle:
                 del self._handles[peer]
             raise PeerGoneError(node_name(peer)) from error
+        return answer
 
     async def _look_up(self, peer: NodeId) -> Any:
         loop = asyncio.get_running_loop()
@@ -192,47 +203,51 @@ class NodeShell:
     of actors show it."""
 
     def __init__(self, plan: NodePlan) -> None:
-        apply_loss(plan.directory, plan.loss_kind, plan.loss_count)
+        owner = Owner(plan.run, plan.node)
+        apply_loss(plan.directory, plan.loss_kind, plan.loss_count, owner)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
         rack = plan.rack if plan.rack is not None else labels.get(RACK_LABEL)
         self._name = node_name(plan.node)
-        self._node = build_node(plan, DiskStorage(plan.directory), rack)
-        self._loop = asyncio.new_event_loop()
-        self._peers = RayPeers(plan.run, plan.node, plan.life)
-        self._transport = Transport(self._peers, lambda error: self._host.fail(repr(error)))
+        storage = DiskStorage(plan.directory, owner, plan.config.int_value(INDEX_INTERVAL_BYTES))
+        self._node = build_node(plan, storage, rack)
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._transport = Transport(
+            plan.life, RayPeers(plan.run, plan.node), lambda error: self._host.fail(repr(error))
+        )
         self._transport.cut(plan.cut_to, plan.cut_from)
-        clock = LoopClock(self._loop, plan.started_at_s)
         read = self._node.metrics if isinstance(self._node, ControllerNode) else None
-        meter = RayMeter(plan.run, self._name, read)
+        clock = LoopClock(plan.started_at_s)
+        meter = RayMeter(plan.run, self._name, clock, read)
         self._desk = Desk(self._transport)
         self._host = NodeHost(self._node, clock, self._desk, meter)
-        self._loop.call_soon(self._host.start)
-        threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True).start()
+        self._transport.serve(self._host)
 
     def __repr__(self) -> str:
         return self._name
 
     # -- from peers ----------------------------------------------------------------------------------------------------
 
-    @ray.method(concurrency_group="data")
-    async def deliver(self, frame: bytes, sender: NodeId, life: int) -> None:
-        """Takes a frame of the data channel; returns when it has been handled."""
-        await self._on_loop(self._take(frame, sender, life, False))
+    @ray.method(concurrency_group="node")
+    async def begin(self) -> None:
+        """The node's first input; does nothing where a peer has been quicker."""
+        self._begin()
 
-    @ray.method(concurrency_group="ctl")
-    async def deliver_control(self, frame: bytes, sender: NodeId, life: int) -> None:
-        """Takes a frame of the control channel; returns when it has been handled."""
-        await self._on_loop(self._take(frame, sender, life, True))
+    @ray.method(concurrency_group="node")
+    async def deliver(self, sender: NodeId, *pieces: bytes) -> bytes:
+        """Takes a frame of the data channel; returns the frame that goes back when it has been handled."""
+        self._begin()
+        return await self._transport.receive(sender, b"".join(pieces), False)
 
-    async def _take(self, frame: bytes, sender: NodeId, life: int, control: bool) -> None:
-        if not self._transport.hears(sender):
-            return
-        self._peers.heard(sender, life)
-        messages = unpack_frame(frame, lambda error: self._host.malformed(sender, error))
-        if messages:
-            handled = self._loop.create_future()
-            self._host.deliver(sender, messages, control, lambda: handled.set_result(None))
-            await handled
+    @ray.method(concurrency_group="node")
+    async def deliver_control(self, sender: NodeId, *pieces: bytes) -> bytes:
+        """Takes a frame of the control channel; returns the frame that goes back when it has been handled."""
+        self._begin()
+        return await self._transport.receive(sender, b"".join(pieces), True)
+
+    def _begin(self) -> None:
+        if not self._loop.done():
+            self._loop.set_result(asyncio.get_running_loop())
+            self._host.start()
 
     # -- orders of the experiment --------------------------------------------------------------------------------------
 
@@ -325,7 +340,7 @@ class NodeShell:
     def _read_metadata(self) -> bytes:
         return pack_records(self._node.records) if isinstance(self._node, ControllerNode) else pack_records(())
 
-    # -- the node's thread ---------------------------------------------------------------------------------------------
+    # -- the node's loop -----------------------------------------------------------------------------------------------
 
     async def _call(self, action: Callable[[], Result]) -> Result:
         async def act() -> Result:
@@ -334,11 +349,11 @@ class NodeShell:
         return await self._on_loop(act())
 
     async def _on_loop(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        future: Future[Result] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return await asyncio.wrap_future(future)
+        loop = await asyncio.shield(asyncio.wrap_future(self._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
-_OPTIONS: Any = {"concurrency_groups": {"data": 1000, "ctl": 1000}, "max_restarts": 0, "max_task_retries": 0}
+_OPTIONS: Any = {"concurrency_groups": {"node": 1000, "ctl": 1000}, "max_restarts": 0, "max_task_retries": 0}
 _AS_ACTOR = ray.remote(**_OPTIONS)
 
 
@@ -367,8 +382,15 @@ class ClientActor(NodeShell):
         return encode(await self._on_loop(self._desk.ask(self._host, asked)))
 
 
+@_AS_ACTOR
+class LoadActor(NodeShell):
+    """A load generator."""
+
+
 def actor_class(node: NodeId) -> Any:
     """The actor class for a node of this kind."""
     if is_broker(node):
         return BrokerActor
-    return ControllerActor if is_controller(node) else ClientActor
+    if is_controller(node):
+        return ControllerActor
+    return LoadActor if is_load(node) else ClientActor

@@ -1,12 +1,21 @@
-"""Messages to peers: one call in flight per channel, everything else coalesces (measured: a call costs about a
-millisecond, a thousand messages in one hardly more).
+"""Messages to peers, in frames: what waits while frames are under way leaves in the next one, together (measured: a
+call costs about a millisecond, a thousand messages in one hardly more).
 
-There are two channels to each peer, control (`Message.CONTROL`) and data. A channel hands over one frame at a time, a
-msgpack list of encoded messages, and waits until the peer has handled it; what is sent meanwhile waits and leaves in
-the next frame. So the order within a channel is kept, and nothing is ever sent twice. Messages get lost in four ways,
-all of which nodes survive: the peer is gone and the call fails (its frame is dropped, not repeated, as it may have
-been handled); the link is cut; the channel is full (what comes newly is dropped, never what waits); the process ends.
-Bytes that are no message are lost on arrival, and they alone: the rest of their frame is handled.
+There are two channels to each peer, control (`Message.CONTROL`) and data. A frame is the length of its head (4 bytes,
+big endian), the head, and encoded messages; the head is a msgpack list of the sender's life, the number of the frame in
+its channel, and the length of each message. It leaves in whichever vehicle there is:
+
+- as the answer to a call of the peer that is still open. A call stays open for `HOLD_S` after its frame has been
+  handled, or until the peer's next call has come; so a message and what it brings about share one call, and an idle
+  link costs none.
+- else as a call of its own, of which `WINDOW` may be under way.
+
+A call counts as under way until its answer has been handled as well, and is answered no sooner than its own frame has
+been handled. So a slow node fills its peers' queues and not its own. Numbers restore the order within a channel
+(`actors/order.py`), and nothing is ever sent twice. Messages get lost in four ways, all of which nodes survive: the
+peer is gone and the call fails (its frame is dropped, not repeated, as it may have been handled); the link is cut; the
+channel is full (what comes newly is dropped, never what waits); the process ends. Bytes that are no message are lost on
+arrival, and they alone: the rest of their frame is handled.
 
 `cut` names the peers to which nothing leaves; the receiving side filters as well (`Transport.hears`), so that a frame
 under way cannot slip through after both sides have been told. Paused, a transport keeps what is sent to it.
@@ -16,144 +25,294 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgpack
 
+from actors.order import Order
 from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
 
 MAX_FRAME_BYTES = 1_048_576
+MAX_ANSWER_BYTES = 96 * 1024
+"""What the answer to a call may be: beyond 100 KiB Ray takes it through its object store, which is slower."""
 MAX_QUEUED_BYTES = 64 * 1_048_576
 """Per channel: what a peer that does not answer may hold up, like a socket's buffer."""
-
-Call = Callable[[NodeId, bytes, bool], Awaitable[None]]
-"""Hands a frame to a peer, on the control channel or not, and returns once it has been handled; PeerGoneError if there
-is no such peer (any more)."""
+WINDOW = 2
+"""Calls under way per channel: one on its way while the one before waits for its answer."""
+PATIENCE_S = 0.01
+"""How long a message that can wait (`Message.can_wait`) does so."""
+HOLD_S = 0.1
+"""How long a call waits, once it has been handled, for something to carry back."""
+NOTHING = b""
+"""The answer to a call that carries nothing back."""
+UNNUMBERED = -1
+_HEAD_BYTES = 4
 
 
 class PeerGoneError(Exception):
     """The peer does not exist, or died before it answered."""
 
 
-def pack_frame(encoded: Sequence[bytes]) -> bytes:
+class Peers(Protocol):
+    """The way to the peers."""
+
+    async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
+        """Hands a frame to a peer, on the control channel or not; the frame that comes back, or NOTHING.
+
+        PeerGoneError if there is no such peer (any more).
+        """
+
+    def heard(self, peer: NodeId, life: int) -> None:
+        """A frame has come from a life of a peer from which none had come before."""
+
+
+class Receiver(Protocol):
+    """Where messages arrive."""
+
+    def deliver(self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:
+        """A frame of messages, at least one, in their turn; `done` is to be called once they have been handled."""
+
+    def malformed(self, sender: NodeId, error: CodecError) -> None:
+        """Bytes from a peer were no message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """`life` of the sender and `number` of the frame in its channel. UNNUMBERED frames stand outside any order."""
+
+    life: int
+    number: int
+    messages: list[Message]
+
+
+def pack_frame(encoded: Sequence[bytes], life: int = 0, number: int = UNNUMBERED) -> bytes:
     """The frame of encoded messages."""
-    packed: bytes = msgpack.packb(list(encoded))
-    return packed
+    head: bytes = msgpack.packb((life, number, *map(len, encoded)))
+    return b"".join((len(head).to_bytes(_HEAD_BYTES, "big"), head, *encoded))
 
 
-def unpack_frame(frame: bytes, malformed: Callable[[CodecError], None]) -> list[Message]:
-    """The messages of a frame. What is none is left out, and `malformed` told of it; that may be the whole frame."""
+def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame | None:
+    """What is no message is left out, and `malformed` told of it; None where that is the whole frame."""
+    view = memoryview(data)
+    end = _HEAD_BYTES + int.from_bytes(view[:_HEAD_BYTES], "big")
     try:
-        encoded = msgpack.unpackb(frame)
-    except (ValueError, msgpack.UnpackException) as error:
+        life, number, *sizes = msgpack.unpackb(view[_HEAD_BYTES:end])
+        if any(type(part) is not int for part in (life, number, *sizes)) or end + sum(sizes) != len(view):
+            raise ValueError("its head does not fit what follows")
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         malformed(MalformedMessageError(f"not a frame: {error}"))
-        return []
-    if not isinstance(encoded, list):
-        malformed(MalformedMessageError(f"not a frame: found {type(encoded).__name__}; allowed: a list of messages"))
-        return []
+        return None
     messages = []
-    for item in encoded:
+    for size in sizes:
         try:
-            messages.append(_decode_item(item))
+            messages.append(decode(view[end : end + size]))
         except CodecError as error:
             malformed(error)
-    return messages
-
-
-def _decode_item(item: object) -> Message:
-    if not isinstance(item, bytes):
-        raise MalformedMessageError(f"not a message: found {type(item).__name__}; allowed: bytes")
-    return decode(item)
+        end += size
+    return Frame(life, number, messages)
 
 
 class _Channel:
-    """One direction to one peer, control or data."""
+    """Both directions between this node and one peer, control or data. `launch` starts a call with a frame."""
 
-    def __init__(self, deliver: Callable[[bytes], Awaitable[None]], running: asyncio.Event) -> None:
-        self._deliver = deliver
-        self._running = running
+    def __init__(self, life: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
+        self.orders: dict[int, Order] = {}
+        self._life = life
+        self._launch = launch
+        self._is_running = is_running
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._task: asyncio.Task[None] | None = None
+        self._number = 0
+        self._under_way = 0
+        self._held: deque[asyncio.Future[bytes]] = deque()
+        self._is_due = False
+        self._patience: asyncio.TimerHandle | None = None
 
-    def put(self, data: bytes) -> asyncio.Task[None] | None:
-        """Queues a message; the task that was started for it, None if one is under way already."""
+    def put(self, data: bytes, can_wait: bool) -> None:
+        """Queues a message. It leaves when the present input of the node is over, with all that this one sends, or, if
+        it can wait, when one that cannot leaves, or `PATIENCE_S` later."""
         if self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
-            return None
+            return
         self._queue.append(data)
         self._queued_bytes += len(data)
-        if self._task is not None and not self._task.done():
-            return None
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        return self._task
+        if can_wait and self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self.move)
+        elif not can_wait and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self.move)
 
     def clear(self) -> None:
         """Drops what waits; what is under way is."""
         self._queue.clear()
         self._queued_bytes = 0
 
-    async def _run(self) -> None:
-        while self._queue:
-            await self._running.wait()
-            frame = self._next_frame()
-            if frame is not None:
-                await self._deliver(frame)
+    def move(self) -> None:
+        """Lets everything leave that may."""
+        self._is_due = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if not self._is_running():
+            return
+        while self._held and (self._fits_answer() or len(self._held) > 1):
+            self._answer(self._held.popleft())
+        while self._queue and self._under_way < WINDOW:
+            self._under_way += 1
+            self._launch(self._next_frame(MAX_FRAME_BYTES))
 
-    def _next_frame(self) -> bytes | None:
+    def landed(self) -> None:
+        """A call of this channel is over."""
+        self._under_way -= 1
+        self.move()
+
+    def called(self) -> None:
+        """The peer has called: the calls before carry nothing back that this one cannot."""
+        if self._is_running():
+            while self._held:
+                self._answer(self._held.popleft())
+
+    async def hold(self) -> bytes:
+        """The answer to a call of the peer that has been handled."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._held.append(answer)
+        timer = loop.call_later(HOLD_S, self._release, answer)
+        self.move()
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _release(self, answer: asyncio.Future[bytes]) -> None:
+        """The call has been held for long enough; one that is released while nothing may leave goes later."""
+        if self._is_running() and answer in self._held:
+            self._held.remove(answer)
+            self._answer(answer)
+
+    def _answer(self, answer: asyncio.Future[bytes]) -> None:
+        if not answer.done():
+            answer.set_result(self._next_frame(MAX_ANSWER_BYTES) if self._fits_answer() else NOTHING)
+
+    def _fits_answer(self) -> bool:
+        return bool(self._queue) and len(self._queue[0]) <= MAX_ANSWER_BYTES
+
+    def _next_frame(self, max_bytes: int) -> bytes:
         taken: list[bytes] = []
         size = 0
-        while self._queue and (not taken or size + len(self._queue[0]) <= MAX_FRAME_BYTES):
+        while self._queue and (not taken or size + len(self._queue[0]) <= max_bytes):
             taken.append(self._queue.popleft())
             size += len(taken[-1])
         self._queued_bytes -= size
-        return pack_frame(taken) if taken else None
+        self._number += 1
+        return pack_frame(taken, self._life, self._number)
 
 
 class Transport:
-    """See the module docstring. `call` hands over a frame; `on_failure` is told of errors other than a peer that is
+    """See the module docstring. `life` is that of this node; `on_failure` is told of errors other than a peer that is
     gone. All calls on one event loop."""
 
-    def __init__(self, call: Call, on_failure: Callable[[BaseException], None]) -> None:
-        self._call = call
+    def __init__(self, life: int, peers: Peers, on_failure: Callable[[BaseException], None]) -> None:
+        self._life = life
+        self._peers = peers
         self._on_failure = on_failure
+        self._receiver: Receiver
         self._channels: dict[tuple[NodeId, bool], _Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running = asyncio.Event()
-        self._running.set()
+        self._is_running = True
         self._cut_to: frozenset[NodeId] = frozenset()
         self._cut_from: frozenset[NodeId] = frozenset()
         self._closed = False
 
+    def serve(self, receiver: Receiver) -> None:
+        """Who takes what arrives; call before anything does."""
+        self._receiver = receiver
+
+    # -- outward -------------------------------------------------------------------------------------------------------
+
     def send(self, to: NodeId, message: Message) -> None:
         """Queues a message for a peer; it is lost where the link is cut."""
-        if to in self._cut_to or self._closed:
-            return
-        key = (to, message.CONTROL)
-        channel = self._channels.get(key)
+        if to not in self._cut_to and not self._closed:
+            self._channel(to, message.CONTROL).put(encode(message), message.can_wait)
+
+    def _channel(self, peer: NodeId, control: bool) -> _Channel:
+        channel = self._channels.get((peer, control))
         if channel is None:
-            channel = self._channels[key] = _Channel(self._deliverer(to, message.CONTROL), self._running)
-        task = channel.put(encode(message))
-        if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._finished)
 
-    def _deliverer(self, to: NodeId, control: bool) -> Callable[[bytes], Awaitable[None]]:
-        async def deliver(frame: bytes) -> None:
-            try:
-                await self._call(to, frame, control)
-            except PeerGoneError:
-                return
+            def launch(frame: bytes) -> None:
+                task = asyncio.get_running_loop().create_task(self._carry(peer, control, frame))
+                self._tasks.add(task)
+                task.add_done_callback(self._finished)
 
-        return deliver
+            channel = self._channels[peer, control] = _Channel(self._life, launch, lambda: self._is_running)
+        return channel
+
+    async def _carry(self, peer: NodeId, control: bool, frame: bytes) -> None:
+        """One call; it is over when what came back has been handled."""
+        try:
+            answer = await self._peers(peer, frame, control)
+            if answer != NOTHING and self.hears(peer):
+                await self._take(peer, answer, control)
+        except PeerGoneError:
+            pass  # the frame is lost, as it may have been handled
+        finally:
+            self._channels[peer, control].landed()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_failure(error)
+
+    # -- inward --------------------------------------------------------------------------------------------------------
+
+    async def receive(self, sender: NodeId, frame: bytes, control: bool) -> bytes:
+        """Takes the frame of a call; returns, when it has been handled, what goes back."""
+        if not self.hears(sender):
+            return NOTHING
+        channel = self._channel(sender, control)
+        channel.called()
+        life = await self._take(sender, frame, control)
+        if life is None:
+            return NOTHING
+        return await channel.hold() if life == max(channel.orders) else NOTHING
+
+    async def _take(self, sender: NodeId, data: bytes, control: bool) -> int | None:
+        """Hands the messages of a frame on in their turn, and returns when they have been handled; the life of the
+        sender, None where the bytes are no numbered frame.
+        """
+        frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
+        if frame is None:
+            return None
+        handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def hand_on() -> None:
+            if frame.messages and self.hears(sender):
+                self._receiver.deliver(sender, frame.messages, control, lambda: handled.set_result(None))
+            else:
+                handled.set_result(None)
+
+        if frame.number == UNNUMBERED:
+            hand_on()
+            await handled
+            return None
+        if self._order(sender, control, frame.life).take(frame.number, hand_on):
+            await handled
+        return frame.life
+
+    def _order(self, sender: NodeId, control: bool, life: int) -> Order:
+        orders = self._channel(sender, control).orders
+        order = orders.get(life)
+        if order is None:
+            order = orders[life] = Order()
+            self._peers.heard(sender, life)
+        return order
+
+    # -- orders of the experiment --------------------------------------------------------------------------------------
 
     def cut(self, to: Collection[NodeId], sources: Collection[NodeId]) -> None:
         """Nothing leaves to the peers `to`, nothing is taken from `sources`; links to and from all others are whole."""
@@ -168,10 +327,12 @@ class Transport:
 
     def pause(self) -> None:
         """Nothing leaves until `resume`; what is sent waits."""
-        self._running.clear()
+        self._is_running = False
 
     def resume(self) -> None:
-        self._running.set()
+        self._is_running = True
+        for channel in self._channels.values():
+            channel.move()
 
     def close(self) -> None:
         """Drops everything that has not left, and takes nothing more."""
@@ -181,5 +342,8 @@ class Transport:
 
     async def settle(self, within_s: float) -> None:
         """Waits, at most `within_s`, until everything queued has been handed over."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=within_s)
+        deadline_s = asyncio.get_running_loop().time() + within_s
+        for channel in self._channels.values():
+            channel.move()
+        while self._tasks and (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left_s)

@@ -5,6 +5,9 @@ anything happened there, a snapshot of its state. `run_until` polls every `POLL_
 between; outside it a question polls first, so that what stands now is what is answered. Trace events are in order of
 time within what one poll of the cluster brings; across polls a node that answers late may come after others.
 
+With `with_load` a load generator (`actors/load.py`) stands beside the spec's nodes; its commands go to it, all others to
+the client.
+
 Time is milliseconds since the cluster was made. A run cannot be repeated exactly: the operating system decides what
 comes first. `trace_hash` identifies a run, and two runs of one scenario differ in it.
 """
@@ -23,17 +26,19 @@ from actors.nodes import Report, Snapshot
 from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent
 from experiments.ray_session import ray_session
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import NodeId, TimeMs, TopicPartition, node_name
+from protocol.ids import FIRST_LOAD, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
 from protocol.messages.commands import AdminOutcome, Command, ConsumeOutcome, ProduceOutcome, ShutdownCommand
+from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.controller import unpack_records
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
 """How often the cluster is polled while nothing is waited for."""
+_OUTCOMES = (ProduceOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
 _TICK_WAIT_S = 0.05
 _QUESTION_WAIT_S = 5.0
 
@@ -48,8 +53,9 @@ class RayEngine(Engine):
 
     name = "ray"
 
-    def __init__(self, spec: ClusterSpec, address: str | None = None) -> None:
+    def __init__(self, spec: ClusterSpec, address: str | None = None, with_load: bool = False) -> None:
         self.spec = spec
+        nodes = (*spec.node_ids, FIRST_LOAD) if with_load else spec.node_ids
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
@@ -59,7 +65,7 @@ class RayEngine(Engine):
         with ExitStack() as stack:
             if not is_connected():
                 stack.enter_context(ray_session(address))
-            self._cluster = ActorCluster(spec.node_ids, spec.config, spec.seed)
+            self._cluster = ActorCluster(nodes, spec.config, spec.seed)
             stack.callback(self._cluster.close)
             self._resources = stack.pop_all()
         self._time = ClusterTime(self._cluster.started_at_s)
@@ -143,7 +149,8 @@ class RayEngine(Engine):
 
     def submit(self, command: Command) -> None:
         self._changed()
-        self._cluster.send(self.spec.client_ids[0], command)
+        to_load = isinstance(command, LoadCommand | ProbeCommand)
+        self._cluster.send(FIRST_LOAD if to_load else self.spec.client_ids[0], command)
 
     def outcome(self, command_id: int) -> Message | None:
         self._look()
@@ -232,7 +239,7 @@ class RayEngine(Engine):
                 self._snapshots[node] = report.snapshot
             events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces)
             for outcome in map(decode, report.outcomes):
-                if not isinstance(outcome, ProduceOutcome | ConsumeOutcome | AdminOutcome):
+                if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
                 self._outcomes[outcome.command_id] = outcome
         for event in sorted(events, key=lambda event: event.time_ms):

@@ -154,7 +154,7 @@ CONFIGS: dict[str, ConfigDef] = {
         ConfigDef(RETRY_BACKOFF_MS, 100, minimum=1, read_only=True),
         ConfigDef(HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, 5_000, minimum=1, read_only=True),
         ConfigDef(SEGMENT_BYTES, 1_073_741_824, topic_scoped=True, minimum=1, maximum=INT_MAX),
-        ConfigDef(INDEX_INTERVAL_BYTES, 4_096, topic_scoped=True, maximum=INT_MAX),
+        ConfigDef(INDEX_INTERVAL_BYTES, 4_096, maximum=INT_MAX, read_only=True),
         ConfigDef(RETENTION_MS, 604_800_000, topic_scoped=True, minimum=-1),
         ConfigDef(RETENTION_BYTES, -1, topic_scoped=True, minimum=-1),
         ConfigDef(LOG_RETENTION_CHECK_INTERVAL_MS, 300_000, minimum=1, read_only=True),

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.ids import NodeId, Offset, TimeMs, TopicPartition
+from protocol.ids import Epoch, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 
@@ -127,11 +127,35 @@ class Node(Protocol):
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]: ...
 
 
-class LogStorage(Protocol):
-    """One append-only log of record batches with contiguous offsets, starting at 0.
+BATCH_OVERHEAD_BYTES = 52
+"""What a batch takes in a log besides its payload; every storage counts it, so that all of them roll alike."""
 
-    `flushed_offset` <= `end_offset`: what lies at or above it may be gone after the machine (not the process) dies.
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of a log: the offsets `base_offset .. end_offset - 1`, its size, and the newest timestamp of its
+    batches (-1: none of them has one).
     """
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    newest_ms: TimeMs
+
+
+class LogStorage(Protocol):
+    """One log of record batches with contiguous offsets, in one or more segments. Batches are appended to the last
+    segment, the active one; whole segments are deleted from the front. Who decides that is `protocol.log`.
+
+    `start_offset` <= `flushed_offset` <= `end_offset`: what lies at or above `flushed_offset` may be gone after the
+    machine (not the process) dies. Every call may raise StorageError. After StorageFullError the log is as it was, and
+    the call may be made again; after CorruptLogError from a read only that read has failed; after any other the log may
+    refuse every further change.
+    """
+
+    @property
+    def start_offset(self) -> Offset:
+        """The log start offset: the base offset of the first segment."""
 
     @property
     def end_offset(self) -> Offset: ...
@@ -139,29 +163,59 @@ class LogStorage(Protocol):
     @property
     def flushed_offset(self) -> Offset: ...
 
+    @property
+    def active_bytes(self) -> int:
+        """Size of the active segment: payloads, and `BATCH_OVERHEAD_BYTES` for each batch."""
+
     def append(self, batch: RecordBatch) -> None:
-        """Appends a batch whose `base_offset` is `end_offset`; ProtocolInvariantError otherwise."""
+        """Appends a batch whose `base_offset` is `end_offset`; ProtocolInvariantError otherwise, StorageFullError where
+        there is no room for it.
+        """
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        """Batches from the one that holds `from_offset` on, at least one if there is any, about `max_bytes` in all."""
+        """Batches from the one that holds `from_offset` on (from `start_offset` on where that is higher), at least one
+        if there is any, about `max_bytes` of payload in all. CorruptLogError where a batch is not what was appended.
+        """
 
     def truncate(self, end_offset: Offset) -> None:
-        """Drops every batch that reaches beyond `end_offset`; durable with the next flush."""
+        """Drops every batch that reaches beyond `end_offset`, at most all; durable with the next flush."""
 
     def flush(self) -> None:
         """Makes everything appended so far durable (fsync)."""
 
+    def segments(self) -> Sequence[SegmentInfo]:
+        """The segments, oldest first; the last is the active one."""
+
+    def roll(self) -> None:
+        """Closes the active segment and begins another one; nothing where the active segment is empty."""
+
+    def delete_segments_before(self, offset: Offset) -> None:
+        """Deletes the segments that end at or below `offset`, but not the active one; durable at once."""
+
+    def reset(self, offset: Offset) -> None:
+        """Drops every batch; the log begins, empty, at `offset`. Durable at once."""
+
+    def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
+        """(leader epoch, offset of its first record) of what the log holds, both rising. Of the records that were
+        deleted from the front the last one's epoch is remembered while the log is empty, with `start_offset`.
+        """
+
 
 class Storage(Protocol):
-    """What a node's directory holds: named logs, and small files that are written whole and durably."""
+    """What a node's directory holds: named logs, and small files that are written whole and durably. Every call may
+    raise StorageError.
+    """
 
     def open_log(self, name: str) -> LogStorage:
-        """The log of that name, created empty where there is none."""
+        """The log of that name, created empty where there is none; CorruptLogError where durable records of it are
+        gone or damaged.
+        """
 
     def log_names(self) -> Sequence[str]:
         """Names of the logs that exist, sorted."""
 
-    def delete_log(self, name: str) -> None: ...
+    def delete_log(self, name: str) -> None:
+        """Deletes the log with all its records, if it exists; one that could not be opened too."""
 
     def read_file(self, name: str) -> bytes | None:
         """The file's bytes, None where there is none."""

@@ -1,8 +1,9 @@
 """Errors: what travels in answers (`ErrorCode`), and what is raised when the code itself is wrong.
 
 Wire errors are values: a handler returns one, and nothing is changed. Numbers are Kafka's (requirements G8, G31-G33).
-Exceptions are for two things only: bytes that are no message (`CodecError`), and a broken invariant of this program
-(`ProtocolInvariantError`), which must never be caught and carried on from.
+Exceptions are for three things only: bytes that are no message (`CodecError`), a disk that does not do what it should
+(`StorageError`), and a broken invariant of this program (`ProtocolInvariantError`), which must never be caught and
+carried on from.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -93,6 +95,22 @@ class UnknownMessageTypeError(CodecError):
 
 class MalformedMessageError(CodecError):
     """The bytes are truncated, corrupted, or do not fit the type that they name."""
+
+
+class StorageError(ProtocolError):
+    """A node's storage could not do what it was asked for; on the wire KAFKA_STORAGE_ERROR."""
+
+
+class StorageFullError(StorageError):
+    """There is no room for what was to be written; it was not written, and may be tried again later."""
+
+
+class CorruptLogError(StorageError):
+    """What was durable in a log is gone or damaged."""
+
+
+class ForeignDirectoryError(StorageError):
+    """A directory belongs to another cluster or node, or has a format that this program does not know."""
 
 
 class ProtocolInvariantError(ProtocolError):

@@ -1,8 +1,8 @@
 """Names of things: typed ids and the constants that stand for "none".
 
-Brokers are numbered from 0, controllers from 1000, clients from 3000 (interfaces of the project, "Ids"). A node id is
-an `int`; the aliases below say which kind a signature wants. `NO_LEADER` is Kafka's -1; in a change record -2 means
-"unchanged" (requirements G22, N15).
+Brokers are numbered from 0, controllers from 1000, clients from 3000 (interfaces of the project, "Ids"); load
+generators, which are clients too, from 4000. A node id is an `int`; the aliases below say which kind a signature
+wants. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged" (requirements G22, N15).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ NO_OFFSET = -1
 
 FIRST_CONTROLLER = 1000
 FIRST_CLIENT = 3000
+FIRST_LOAD = 4000
 DRIVER = 9000
 """The experiment itself, seen as a peer: it sends commands to clients and hears their outcomes."""
 
@@ -56,12 +57,19 @@ def is_client(node: NodeId) -> bool:
     return FIRST_CLIENT <= node < DRIVER
 
 
+def is_load(node: NodeId) -> bool:
+    """Whether a client is a load generator."""
+    return FIRST_LOAD <= node < DRIVER
+
+
 def node_name(node: NodeId) -> str:
     """The name under which logs, the dashboard and reports show a node: `broker-0`, `controller-1000`,
-    `client-3000`.
+    `client-3000`, `load-4000`.
     """
     if is_broker(node):
         return f"broker-{node}"
     if is_controller(node):
         return f"controller-{node}"
+    if is_load(node):
+        return f"load-{node}"
     return "driver" if node == DRIVER else f"client-{node}"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from experiments.bench import controller
+from experiments.bench import controller, sim
 from experiments.bench.report import BenchReport
 
-BENCHES: Mapping[str, Callable[[], BenchReport]] = {"controller": controller.run}
+BENCHES: Mapping[str, Callable[[], BenchReport]] = {"controller": controller.run, "sim": sim.run}
 """Every benchmark with its default sizes, by name."""

@@ -59,6 +59,21 @@ def controller(
     _show({"controller": report}, as_json or context.obj)
 
 
+@app.command("sim")
+def sim(
+    context: typer.Context,
+    trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="One-year trials per cell.")] = 20,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per cell.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Simulate the reference study: events and cluster-years per second, one process."""
+    from experiments.bench.sim import run
+
+    with Console(stderr=True).status("measuring"):
+        report = run(trials, repeats)
+    _show({"sim": report}, as_json or context.obj)
+
+
 def _sizes(text: str) -> list[int]:
     """The numbers of a comma-separated list; InputError where one is not a positive whole number."""
     words = [word.strip() for word in text.split(",")]

@@ -39,19 +39,27 @@ class Network:
     def __init__(self, seed: int, model: NetworkModel) -> None:
         self.model = model
         self._seed = seed
+        self._link_hashes: dict[tuple[NodeId, NodeId, bool], int] = {}
         self._last_arrival: dict[tuple[NodeId, NodeId, bool], TimeMs] = {}
         self._cuts: set[tuple[NodeId, NodeId]] = set()
 
     def arrival_ms(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> TimeMs:
         """When a message that is sent now arrives."""
         arrival = now_ms + self.model.base_ms
-        if not message.RENEWAL and self.model.jitter_ms:
-            link = (source << 40) ^ (target << 20) ^ message.CONTROL
-            arrival += mix64(mix64(self._seed ^ link) ^ now_ms) % (self.model.jitter_ms + 1)
         link_key = (source, target, message.CONTROL)
+        if not message.RENEWAL and self.model.jitter_ms:
+            arrival += mix64(self._link_hash(link_key) ^ now_ms) % (self.model.jitter_ms + 1)
         arrival = max(arrival, self._last_arrival.get(link_key, 0))
         self._last_arrival[link_key] = arrival
         return arrival
+
+    def _link_hash(self, link: tuple[NodeId, NodeId, bool]) -> int:
+        """A hash of the seed and the link."""
+        known = self._link_hashes.get(link)
+        if known is None:
+            source, target, is_control = link
+            known = self._link_hashes[link] = mix64(self._seed ^ (source << 40) ^ (target << 20) ^ is_control)
+        return known
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         if up:

@@ -1,29 +1,46 @@
-"""What a broker refuses before it looks at its replicas: clients without the right, partitions that do not exist, and
-fields out of range (requirement G32; errors and their order as in Apache Kafka).
+"""What a broker refuses before it looks at its replicas: clients without the right, partitions that do not exist,
+batches that are too large or damaged, and fields out of range (requirement G32; errors and their order as in Apache
+Kafka).
 
-Rights come first, so that nobody learns by trying whether a topic exists.
+Rights come first, so that nobody learns by trying whether a topic exists. The checksum comes last, since it is what
+costs something. The size of a batch is that of its payload.
 """
 
 from __future__ import annotations
 
+from protocol.config import MAX_MESSAGE_BYTES
 from protocol.errors import ErrorCode
+from protocol.log.checksum import Checksum, is_intact
 from protocol.messages.acls import AclOperation
 from protocol.messages.base import ClientRequest
-from protocol.messages.data import ConsumeRequest, ProduceRequest
+from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
+from protocol.messages.data import EARLIEST, LATEST, ConsumeRequest, ListOffsetsRequest, ProduceRequest
 from protocol.metadata.authorizer import may
 from protocol.metadata.image import MetadataImage
 
 REQUIRED_ACKS = (-1, 0, 1)
 
 
-def produce_error(image: MetadataImage, request: ProduceRequest) -> ErrorCode:
+def produce_error(image: MetadataImage, request: ProduceRequest, checksum: Checksum | None) -> ErrorCode:
     """NONE, or why no broker would append the batch."""
     error = _partition_error(image, request, AclOperation.WRITE, request.topic, request.partition)
     if error is not ErrorCode.NONE:
         return error
-    if request.batch.record_count < 1:
+    if request.acks not in REQUIRED_ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS
+    batch = request.batch
+    if batch.record_count < 1 or not _is_produced_by_someone(batch):
         return ErrorCode.INVALID_RECORD
-    return ErrorCode.NONE if request.acks in REQUIRED_ACKS else ErrorCode.INVALID_REQUIRED_ACKS
+    if batch.size_bytes > int(image.config(image.topic_ids[request.topic], MAX_MESSAGE_BYTES)):
+        return ErrorCode.MESSAGE_TOO_LARGE
+    return ErrorCode.NONE if is_intact(batch, checksum) else ErrorCode.CORRUPT_MESSAGE
+
+
+def _is_produced_by_someone(batch: RecordBatch) -> bool:
+    """Whether the batch has a producer id, epoch and sequence, or none of them."""
+    if batch.producer_id == NO_PRODUCER_ID:
+        return batch.producer_epoch < 0 and batch.base_sequence == NO_SEQUENCE
+    return batch.producer_id >= 0 and batch.producer_epoch >= 0 and batch.base_sequence >= 0
 
 
 def consume_error(image: MetadataImage, request: ConsumeRequest) -> ErrorCode:
@@ -34,6 +51,14 @@ def consume_error(image: MetadataImage, request: ConsumeRequest) -> ErrorCode:
     if request.fetch_offset < 0:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     return ErrorCode.NONE if request.max_bytes >= 0 else ErrorCode.INVALID_FETCH_SIZE
+
+
+def list_offsets_error(image: MetadataImage, request: ListOffsetsRequest) -> ErrorCode:
+    """NONE, or why no broker would say where the partition begins or ends."""
+    error = _partition_error(image, request, AclOperation.DESCRIBE, request.topic, request.partition)
+    if error is not ErrorCode.NONE:
+        return error
+    return ErrorCode.NONE if request.timestamp in (EARLIEST, LATEST) else ErrorCode.INVALID_REQUEST
 
 
 def _partition_error(

@@ -1,20 +1,27 @@
 """The follower's side of replication.
 
+The partitions of a leader are spread over `num.replica.fetchers` fetchers, by a hash that gives neighbours of a topic
+to different ones. Each fetcher has messages of its own, and at the leader limits of its own (`fetch_streams.py`).
+
 For every partition that this broker follows there is one open wish (`FetchPartition`): "my log ends here, in this
 epoch; tell me when there is more". It goes to the leader at once when it changes, and all open wishes to one leader
 are repeated every `replica.fetch.wait.max.ms` (`FetchRenewal`), which keeps the leader assured that the follower
 lives and makes up for anything lost. An answer is taken only if it answers the wish that is open: same leader, same
 leader epoch, same offset. An answer may carry records, a newer high watermark, a point to truncate to, or an error;
-after an error the wish waits for the next repetition or for newer metadata.
+after an error the wish waits for the next repetition or for newer metadata. One error is different: where the leader
+has deleted what the follower lacks, the follower's log begins anew at the leader's log start offset.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from zlib import crc32
+
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.flushing import Flusher
-from protocol.config import REPLICA_FETCH_WAIT_MAX_MS
-from protocol.errors import ErrorCode
-from protocol.ids import BrokerId, TimeMs, TopicIdPartition
+from protocol.config import NUM_REPLICA_FETCHERS, REPLICA_FETCH_WAIT_MAX_MS
+from protocol.errors import ErrorCode, StorageError
+from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition
 from protocol.messages.data import (
     FetchPartition,
     FetchPartitionResult,
@@ -26,6 +33,11 @@ from protocol.messages.data import (
 FETCH_PREFIX = "fetch/"
 
 
+def fetcher_of(key: TopicIdPartition, fetchers: int) -> int:
+    """The number of the fetcher that a partition belongs to, of `fetchers` in all."""
+    return (crc32(key.topic_id.encode()) + key.partition) % fetchers
+
+
 class Fetcher:
     """Fetches all followed partitions of one broker from their leaders."""
 
@@ -33,6 +45,7 @@ class Fetcher:
         self._context = context
         self._flusher = flusher
         self._wait_ms = context.config.int_value(REPLICA_FETCH_WAIT_MAX_MS)
+        self._fetchers = context.config.int_value(NUM_REPLICA_FETCHERS)
         self._followed: dict[BrokerId, dict[TopicIdPartition, Replica]] = {}
         self._changed: dict[BrokerId, dict[TopicIdPartition, Replica]] = {}
         self._refused: dict[BrokerId, set[TopicIdPartition]] = {}
@@ -61,7 +74,7 @@ class Fetcher:
             self._context.out.cancel_timer(f"{FETCH_PREFIX}{replica.leader_id}")
 
     def flush_wishes(self, now_ms: TimeMs) -> None:
-        """Sends the wishes that changed, one message per leader; call at the end of every input.
+        """Sends the wishes that changed, one message per leader and fetcher; call at the end of every input.
 
         A repetition that is due stays due: it is for the open wishes that did not change, and may have been lost.
         Only the first wish for a new leader epoch puts it off; the leader may not know of that epoch yet, so the
@@ -71,31 +84,35 @@ class Fetcher:
             return
         changed, self._changed = self._changed, {}
         for leader, replicas in changed.items():
-            wishes = tuple(replica.wish for replica in replicas.values() if replica.wish is not None)
-            if wishes:
-                self._context.out.send(
-                    leader,
-                    FetchRequest(
-                        replica_id=self._context.me, replica_epoch=self._context.broker_epoch, partitions=wishes
-                    ),
-                )
-                if leader not in self._timed or leader in self._unsettled:
-                    self._set_timer(leader, now_ms)
+            if self._send(leader, replicas.values(), FetchRequest) and (
+                leader not in self._timed or leader in self._unsettled
+            ):
+                self._set_timer(leader, now_ms)
+
+    def _send(self, leader: BrokerId, replicas: Iterable[Replica], kind: type[FetchRequest]) -> bool:
+        """Sends the open wishes of the replicas; whether there are any."""
+        streams: dict[int, list[FetchPartition]] = {}
+        for replica in replicas:
+            if replica.wish is not None:
+                streams.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.wish)
+        for fetcher, wishes in sorted(streams.items()):
+            message = kind(
+                replica_id=self._context.me,
+                replica_epoch=self._context.broker_epoch,
+                partitions=tuple(wishes),
+                fetcher=fetcher,
+            )
+            self._context.out.send(leader, message)
+        return bool(streams)
 
     def fire(self, name: str, now_ms: TimeMs) -> None:
         """Repeats the open wishes to one leader."""
         leader = int(name.removeprefix(FETCH_PREFIX))
         self._timed.discard(leader)
         self._unsettled.discard(leader)
-        wishes = tuple(r.wish for r in self._followed.get(leader, {}).values() if r.wish is not None)
-        if not wishes:
-            return
-        self._refused.pop(leader, None)
-        self._context.out.send(
-            leader,
-            FetchRenewal(replica_id=self._context.me, replica_epoch=self._context.broker_epoch, partitions=wishes),
-        )
-        self._set_timer(leader, now_ms)
+        if self._send(leader, self._followed.get(leader, {}).values(), FetchRenewal):
+            self._refused.pop(leader, None)
+            self._set_timer(leader, now_ms)
 
     def receive(self, leader: BrokerId, response: FetchResponse, now_ms: TimeMs) -> None:
         """Takes the leader's answers."""
@@ -104,9 +121,23 @@ class Fetcher:
             if replica is None or replica.wish is None or replica.leader_id != leader:
                 continue
             if (result.leader_epoch, result.fetch_offset) == (replica.leader_epoch, replica.wish.fetch_offset):
-                self._take(replica, result, now_ms)
+                try:
+                    self._take(replica, result, now_ms)
+                except StorageError as error:
+                    self._not_stored(replica, error, now_ms)
+
+    def _not_stored(self, replica: Replica, error: StorageError, now_ms: TimeMs) -> None:
+        """The disk has not taken all that came; the next repetition asks for the rest."""
+        self._context.storage_failed(replica, error)
+        self._renew(replica)
+        del self._changed[replica.leader_id][replica.key]
+        self._refused.setdefault(replica.leader_id, set()).add(replica.key)
+        self._set_timer(replica.leader_id, now_ms)
 
     def _take(self, replica: Replica, result: FetchPartitionResult, now_ms: TimeMs) -> None:
+        if result.error is ErrorCode.OFFSET_OUT_OF_RANGE and result.log_start_offset >= 0:
+            self._begin_anew(replica, result.log_start_offset, now_ms)
+            return
         if result.error is not ErrorCode.NONE:
             self._refused.setdefault(replica.leader_id, set()).add(replica.key)
             self._set_timer(replica.leader_id, now_ms)
@@ -122,14 +153,30 @@ class Fetcher:
             log.append_as_follower(result.batches)
             self._context.out.trace("fetched", replica.name, log_end=log.end_offset, leader_epoch=replica.leader_epoch)
             self._flusher.appended(replica, now_ms)
-        if log.advance_high_watermark(result.high_watermark):
+        moved = log.advance_high_watermark(result.high_watermark)
+        if result.log_start_offset > log.start_offset:
+            log.delete_segments_before(result.log_start_offset)
+        if moved:
             self._flusher.high_watermark_moved(now_ms)
-        elif not result.batches and result.diverging_epoch is None:
-            return  # an answer to a repetition of a wish that had been answered already
+        if result.batches or result.diverging_epoch is not None:
+            self._renew(replica)
+        else:  # the leader is not told what it has just said: the wish is still open there
+            replica.wish = self._wish(replica)
+
+    def _begin_anew(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
+        """The leader has deleted what this log lacks; no gap is filled, the log begins where the leader's does."""
+        log = replica.log
+        self._context.out.trace("reset", replica.name, to_offset=start_offset, log_end=log.end_offset)
+        log.reset(start_offset)
+        self._flusher.high_watermark_moved(now_ms)
         self._renew(replica)
 
     def _renew(self, replica: Replica) -> None:
-        replica.wish = FetchPartition(
+        replica.wish = self._wish(replica)
+        self._changed.setdefault(replica.leader_id, {})[replica.key] = replica
+
+    def _wish(self, replica: Replica) -> FetchPartition:
+        return FetchPartition(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             current_leader_epoch=replica.leader_epoch,
@@ -137,7 +184,6 @@ class Fetcher:
             last_fetched_epoch=replica.log.latest_epoch,
             high_watermark=replica.log.high_watermark,
         )
-        self._changed.setdefault(replica.leader_id, {})[replica.key] = replica
 
     def _set_timer(self, leader: BrokerId, now_ms: TimeMs) -> None:
         self._timed.add(leader)

@@ -1,9 +1,16 @@
-"""When a broker writes its logs through to the disk, and what it remembers of high watermarks.
+"""When a broker writes its logs through to the disk, when it deletes their oldest segments, and what it remembers of
+high watermarks.
 
 Kafka leaves durability to replication: by default nothing is flushed by policy. `flush.messages` flushes after so
 many records, `flush.ms` so long after the first unflushed record. High watermarks are written to a checkpoint file at
 most every `replica.high.watermark.checkpoint.interval.ms`, so that a restarted broker starts from a recent one, which
 may lag (A29).
+
+Retention (`protocol.log.retention`) is looked after every `log.retention.check.interval.ms`, as long as any log has a
+closed segment; where none has, nothing waits for it.
+
+What the disk refuses is told to the context (`storage_failed`). A checkpoint that could not be written is an older
+checkpoint, which may lag; a flush that failed takes its replica offline, and no clean shutdown is vouched for.
 """
 
 from __future__ import annotations
@@ -11,22 +18,34 @@ from __future__ import annotations
 import json
 
 from protocol.broker.context import BrokerContext, Replica, log_name
-from protocol.config import FLUSH_MESSAGES, FLUSH_MS, HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, NEVER
+from protocol.config import (
+    FLUSH_MESSAGES,
+    FLUSH_MS,
+    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+    NEVER,
+    RETENTION_BYTES,
+    RETENTION_MS,
+)
+from protocol.errors import StorageError
 from protocol.ids import Offset, TimeMs, TopicIdPartition
+from protocol.log.retention import retained_from
 
 CHECKPOINT_FILE = "replication-offset-checkpoint.json"
 CHECKPOINT_TIMER = "high-watermark-checkpoint"
 FLUSH_PREFIX = "flush/"
+RETENTION_TIMER = "log-retention"
 
 
 class Flusher:
-    """Applies the flush policy and keeps the high watermark checkpoint of one broker."""
+    """Applies the flush policy and retention, and keeps the high watermark checkpoint of one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._flush_due: set[TopicIdPartition] = set()
         self._checkpoint_due = False
         self._forgotten = False
+        self._retention_armed = False
         data = context.storage.read_file(CHECKPOINT_FILE)
         self._checkpoint: dict[str, Offset] = {} if data is None else json.loads(data)
 
@@ -43,17 +62,20 @@ class Flusher:
         if self._forgotten:
             self.write_checkpoint()
 
-    def appended(self, replica: Replica, now_ms: TimeMs) -> None:
-        """Call after every append: flushes now, or sets a timer, as the topic's configs say."""
+    def appended(self, replica: Replica, now_ms: TimeMs) -> bool:
+        """Call after every append: flushes now, or sets a timer, as the topic's configs say. False where it was to be
+        flushed now and that failed.
+        """
+        self.watch_retention(replica, now_ms)
         image, storage = self._context.image, replica.log.storage
         flush_messages = image.config(replica.key.topic_id, FLUSH_MESSAGES)
         if storage.end_offset - storage.flushed_offset >= int(flush_messages):
-            storage.flush()
-            return
+            return self._flush(replica)
         flush_ms = int(image.config(replica.key.topic_id, FLUSH_MS))
         if flush_ms != NEVER and replica.key not in self._flush_due:
             self._flush_due.add(replica.key)
             self._context.out.set_timer(FLUSH_PREFIX + log_name(replica.key), now_ms + flush_ms)
+        return True
 
     def fire_flush(self, name: str) -> None:
         """A `flush.ms` timer is due."""
@@ -62,7 +84,41 @@ class Flusher:
         self._flush_due.discard(key)
         replica = self._context.replicas.get(key)
         if replica is not None:
+            self._flush(replica)
+
+    def _flush(self, replica: Replica) -> bool:
+        try:
             replica.log.storage.flush()
+        except StorageError as error:
+            self._context.storage_failed(replica, error)
+            return False
+        return True
+
+    def watch_retention(self, replica: Replica, now_ms: TimeMs) -> None:
+        """Call where a log may have got a closed segment: sees to it that it is deleted in time."""
+        if replica.log.has_closed_segments and not self._retention_armed:
+            self._retention_armed = True
+            interval_ms = self._context.config.int_value(LOG_RETENTION_CHECK_INTERVAL_MS)
+            self._context.out.set_timer(RETENTION_TIMER, now_ms + interval_ms)
+
+    def fire_retention(self, now_ms: TimeMs) -> None:
+        """Deletes the segments that are too old or too many, and comes again while there are any."""
+        self._retention_armed = False
+        for replica in self._context.replicas.values():
+            if replica.log.has_closed_segments:
+                self._retain(replica, now_ms)
+                self.watch_retention(replica, now_ms)
+
+    def _retain(self, replica: Replica, now_ms: TimeMs) -> None:
+        image, log, topic_id = self._context.image, replica.log, replica.key.topic_id
+        retention_ms, retention_bytes = (int(image.config(topic_id, name)) for name in (RETENTION_MS, RETENTION_BYTES))
+        try:
+            segments = log.storage.segments()
+            offset = retained_from(segments, log.high_watermark, now_ms, retention_ms, retention_bytes)
+            if log.delete_segments_before(offset):
+                self._context.out.trace("segments_deleted", replica.name, log_start=log.start_offset)
+        except StorageError as error:
+            self._context.storage_failed(replica, error)
 
     def high_watermark_moved(self, now_ms: TimeMs) -> None:
         """Call after a high watermark moved: the checkpoint will be written within the interval."""
@@ -73,15 +129,22 @@ class Flusher:
 
     def write_checkpoint(self) -> None:
         """Writes the high watermarks of open replicas; logs that are not open yet keep what was known of them."""
-        self._checkpoint_due, self._forgotten = False, False
+        self._checkpoint_due = False
         present = set(self._context.storage.log_names())
         self._checkpoint = {name: offset for name, offset in self._checkpoint.items() if name in present} | {
             log_name(key): replica.log.high_watermark for key, replica in sorted(self._context.replicas.items())
         }
-        self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())
+        try:
+            self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())
+        except StorageError as error:
+            self._context.out.trace("storage_error", None, reason=str(error), offline=False)
+        else:
+            self._forgotten = False
 
-    def flush_all(self) -> None:
-        """Flushes every log and the checkpoint (controlled shutdown, or an operator's wish)."""
-        for replica in self._context.replicas.values():
-            replica.log.storage.flush()
+    def flush_all(self) -> bool:
+        """Flushes every log and the checkpoint (controlled shutdown, or an operator's wish); whether every log is
+        durable as a whole.
+        """
+        flushed = [self._flush(replica) for replica in self._context.replicas.values()]
         self.write_checkpoint()
+        return all(flushed) and not self._context.offline

@@ -1,20 +1,21 @@
 """The leader's side: produce, answering fetches, moving the high watermark, keeping the ISR.
 
-A fetch that finds nothing new is parked with its follower's progress and answered when the log or the high watermark
-moves. Parked means caught up. Two timers watch a follower: `silent/N` fires when broker N has not fetched at all for
-`replica.lag.time.max.ms`; `lag/N` looks after partitions whose wish has been answered and not renewed.
+A fetch that finds nothing new is parked with its follower's progress until the log or the high watermark moves; then
+its answer leaves by the follower's stream (`fetch_streams.py`). Parked means caught up. Two timers watch a follower:
+`silent/N` fires when broker N has not fetched at all for `replica.lag.time.max.ms`; `lag/N` looks after partitions
+whose wish has been answered and not renewed.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, PendingProduce, Replica
+from protocol.broker.fetch_streams import FetchStreams, StreamKey, echo, refusal_of, result_of
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.flushing import Flusher
 from protocol.broker.isr_manager import IsrManager, apply_result
 from protocol.broker.leadership import FollowerProgress, Leadership
+from protocol.broker.reads import Reads
 from protocol.broker.recovery import LeaderRecovery
 from protocol.config import (
     MIN_INSYNC_REPLICAS,
@@ -23,33 +24,39 @@ from protocol.config import (
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MS,
 )
-from protocol.errors import ErrorCode
-from protocol.ids import BrokerId, Epoch, NodeId, TimeMs, TopicIdPartition
+from protocol.errors import ErrorCode, StorageError
+from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicIdPartition
+from protocol.log.producer_state import ProducedBatch
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
-    ConsumeRequest,
-    ConsumeResponse,
     FetchPartition,
     FetchPartitionResult,
     FetchRequest,
-    FetchResponse,
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.metadata.partition import PartitionState
 
 SILENT_PREFIX = "silent/"
 LAG_PREFIX = "lag/"
 PRODUCE_TIMER = "produce-timeout"
 ISR_RETRY_TIMER = "isr-retry"
 ACKS_ALL = -1
+MAX_PENDING = 4_096
+"""Producers that may wait for the high watermark of one partition; the next one is told to come again."""
 
 
 class LeaderSide:
     """Everything that a broker does for the partitions that it leads."""
 
     def __init__(
-        self, context: BrokerContext, flusher: Flusher, isr_manager: IsrManager, recovery: LeaderRecovery
+        self,
+        context: BrokerContext,
+        flusher: Flusher,
+        isr_manager: IsrManager,
+        recovery: LeaderRecovery,
+        reads: Reads,
     ) -> None:
         self._context = context
         self._flusher = flusher
@@ -58,7 +65,8 @@ class LeaderSide:
         self._lag_ms = context.config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self._max_bytes = context.config.int_value(REPLICA_FETCH_MAX_BYTES)
         self._lag_armed: set[BrokerId] = set()
-        self._answers: dict[BrokerId, list[FetchPartitionResult]] = {}
+        self._streams = FetchStreams(context)
+        self._reads = reads
         self._produce_armed = False
 
     # -- leadership ----------------------------------------------------------------------------------------------------
@@ -76,13 +84,25 @@ class LeaderSide:
         """The replica leads no more: parked fetches and waiting producers are told so."""
         leadership = self._leadership(replica)
         for broker, progress in leadership.followers.items():
-            if progress.wish is not None:
-                self._refuse(broker, progress.wish, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            stream = (broker, progress.fetcher)
+            wish = self._streams.withdraw(stream, replica.key) or progress.wish
+            if wish is not None:
+                self._streams.answer(stream, refusal_of(wish, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         for pending in replica.pending:
             self._answer_produce(pending, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica.pending.clear()
+        self._reads.resign(replica)
         self._recovery.resign(replica)
         replica.leadership = None
+
+    def adopt(self, replica: Replica, state: PartitionState, now_ms: TimeMs) -> None:
+        """The metadata has a state of this leader epoch; takes it over if it is newer than what the leader knows."""
+        leadership = self._leadership(replica)
+        gone = [(broker, p.fetcher) for broker, p in leadership.followers.items() if broker not in state.replicas]
+        if rules.adopt(leadership, state, self._context.me):
+            for stream in gone:
+                self._streams.withdraw(stream, replica.key)
+            self.isr_committed(replica, now_ms)
 
     def advance(self, replica: Replica, now_ms: TimeMs) -> None:
         """Moves the high watermark as far as it may go, answers producers that waited for it and followers that do
@@ -103,6 +123,7 @@ class LeaderSide:
         )
         self._flusher.high_watermark_moved(now_ms)
         self._complete_produces(replica)
+        self._reads.high_watermark_moved(replica)
         self._answer_parked(replica, now_ms)
 
     def _leadership(self, replica: Replica) -> Leadership:
@@ -120,31 +141,77 @@ class LeaderSide:
         replica = self._context.replica_named(request.topic, request.partition)
         error = ErrorCode.NONE
         if replica is None or replica.leadership is None:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            error = self._context.why_absent(request.topic, request.partition)
         elif request.acks == ACKS_ALL and len(replica.leadership.isr) < self._min_isr(replica):
             error = ErrorCode.NOT_ENOUGH_REPLICAS
+        elif request.acks == ACKS_ALL and len(replica.pending) >= MAX_PENDING:
+            error = ErrorCode.BROKER_NOT_AVAILABLE
         if error is not ErrorCode.NONE or replica is None:
-            if request.acks != 0:
-                self._context.out.send(client, ProduceResponse(correlation_id=request.correlation_id, error=error))
+            self._refuse_produce(client, request, error)
             return
         leadership = self._leadership(replica)
-        batch = replica.log.append_as_leader(request.batch, leadership.leader_epoch)
+        error, duplicate = replica.log.producers.check(request.batch)
+        if duplicate is not None:
+            self._appended_before(replica, client, request, duplicate, now_ms)
+            return
+        if error is not ErrorCode.NONE:
+            self._refuse_produce(client, request, error)
+            return
+        try:
+            batch = replica.log.append_as_leader(request.batch, leadership.leader_epoch)
+        except StorageError as failure:
+            self._context.storage_failed(replica, failure)
+            self._refuse_produce(client, request, ErrorCode.KAFKA_STORAGE_ERROR)
+            return
         self._context.out.trace(
             "appended", replica.name, log_end=batch.next_offset, leader_epoch=leadership.leader_epoch, acks=request.acks
         )
-        self._flusher.appended(replica, now_ms)
-        if request.acks == 1:
+        if not self._flusher.appended(replica, now_ms):
+            self._refuse_produce(client, request, ErrorCode.KAFKA_STORAGE_ERROR, batch.base_offset)
+        elif request.acks == 1:
             self._context.out.send(
                 client, ProduceResponse(correlation_id=request.correlation_id, base_offset=batch.base_offset)
             )
         elif request.acks == ACKS_ALL:
-            deadline_ms = now_ms + self._context.config.int_value(REQUEST_TIMEOUT_MS)
-            replica.pending.append(
-                PendingProduce(batch.next_offset, batch.base_offset, client, request.correlation_id, deadline_ms)
-            )
-            self._arm_produce_timer(deadline_ms)
+            self._wait_for_high_watermark(replica, client, request, batch, now_ms)
         self._answer_parked(replica, now_ms)
         self.advance(replica, now_ms)
+
+    def _refuse_produce(
+        self, client: NodeId, request: ProduceRequest, error: ErrorCode, base_offset: Offset = NO_OFFSET
+    ) -> None:
+        """Answers with an error; with the offset of a batch that is in the log none the less."""
+        if request.acks != 0:
+            number = request.correlation_id
+            self._context.out.send(client, ProduceResponse(correlation_id=number, error=error, base_offset=base_offset))
+
+    def _appended_before(
+        self, replica: Replica, client: NodeId, request: ProduceRequest, first: ProducedBatch, now_ms: TimeMs
+    ) -> None:
+        """The batch is a repetition: it is answered as the first one is, and when that one is."""
+        if request.acks == ACKS_ALL and first.next_offset > replica.log.high_watermark:
+            self._wait_for_high_watermark(replica, client, request, first, now_ms)
+        elif request.acks != 0:
+            number, base_offset = request.correlation_id, first.base_offset
+            self._context.out.send(client, ProduceResponse(correlation_id=number, base_offset=base_offset))
+
+    def _wait_for_high_watermark(
+        self,
+        replica: Replica,
+        client: NodeId,
+        request: ProduceRequest,
+        batch: RecordBatch | ProducedBatch,
+        now_ms: TimeMs,
+    ) -> None:
+        """Parks a producer, in order of the offsets that are waited for."""
+        deadline_ms = now_ms + self._context.config.int_value(REQUEST_TIMEOUT_MS)
+        number = request.correlation_id
+        waiting = PendingProduce(batch.next_offset, batch.base_offset, client, number, deadline_ms)
+        pending, place = replica.pending, len(replica.pending)
+        while place and pending[place - 1].required_offset > waiting.required_offset:
+            place -= 1
+        pending.insert(place, waiting)
+        self._arm_produce_timer(deadline_ms)
 
     def _complete_produces(self, replica: Replica) -> None:
         enough = len(self._leadership(replica).isr) >= self._min_isr(replica)
@@ -168,45 +235,32 @@ class LeaderSide:
         self._produce_armed = False
         waiting = []
         for replica in self._context.replicas.values():
-            while replica.pending and replica.pending[0].deadline_ms <= now_ms:
-                self._answer_produce(replica.pending.popleft(), ErrorCode.REQUEST_TIMED_OUT)
-            if replica.pending:
-                waiting.append(replica.pending[0].deadline_ms)
+            for pending in [item for item in replica.pending if item.deadline_ms <= now_ms]:
+                replica.pending.remove(pending)
+                self._answer_produce(pending, ErrorCode.REQUEST_TIMED_OUT)
+            waiting += [item.deadline_ms for item in replica.pending]
         if waiting:
             self._arm_produce_timer(min(waiting))
-
-    def consume(self, client: NodeId, request: ConsumeRequest) -> None:
-        """A consumer's read: between high watermark and log end there is nothing to see and no error; behind the log
-        end it is out of range (A31, E7). An answer is never larger than a replica's fetch may be. The request has been
-        admitted (`admission.py`).
-        """
-        replica = self._context.replica_named(request.topic, request.partition)
-        if replica is None or replica.leadership is None:
-            response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif request.fetch_offset > replica.log.end_offset:
-            response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.OFFSET_OUT_OF_RANGE)
-        else:
-            limit = replica.log.high_watermark
-            batches: tuple[RecordBatch, ...] = ()
-            if request.fetch_offset < limit:
-                stored = replica.log.storage.read(request.fetch_offset, min(request.max_bytes, self._max_bytes))
-                batches = tuple(batch for batch in stored if batch.next_offset <= limit)
-            response = ConsumeResponse(correlation_id=request.correlation_id, high_watermark=limit, batches=batches)
-        self._context.out.send(client, response)
 
     # -- fetch ---------------------------------------------------------------------------------------------------------
 
     def fetch(self, follower: BrokerId, request: FetchRequest, now_ms: TimeMs) -> None:
-        """Takes a follower's wishes."""
-        leads = False
+        """Takes a follower's wishes. Those of a former life of the follower are ignored."""
+        stream, leads = (follower, request.fetcher), False
+        if not self._streams.greet(stream, request.replica_epoch, request.RENEWAL):
+            return
         for wish in request.partitions:
-            replica = self._context.replicas.get(TopicIdPartition(wish.topic_id, wish.partition_id))
+            key = TopicIdPartition(wish.topic_id, wish.partition_id)
+            replica = self._context.replicas.get(key)
             error = self._fetch_error(replica, follower, request.replica_epoch, wish)
             if replica is None or error is not ErrorCode.NONE:
-                self._refuse(follower, wish, error)
-            else:
-                leads = True
-                self._take_wish(replica, follower, request.replica_epoch, wish, now_ms)
+                self._streams.withdraw(stream, key)
+                self._streams.answer(stream, refusal_of(wish, error, None if replica is None else replica.log))
+                continue
+            leads = True
+            progress = self._leadership(replica).followers[follower]
+            if request.RENEWAL or not rules.is_overtaken(progress, wish.fetch_offset, request.replica_epoch):
+                self._take_wish(replica, stream, request.replica_epoch, wish, now_ms)
         if leads:
             self._context.out.set_timer(
                 f"{SILENT_PREFIX}{follower}",
@@ -219,7 +273,8 @@ class LeaderSide:
         self, replica: Replica | None, follower: BrokerId, broker_epoch: Epoch, wish: FetchPartition
     ) -> ErrorCode:
         if replica is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_offline = TopicIdPartition(wish.topic_id, wish.partition_id) in self._context.offline
+            return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         registered = self._context.image.broker_epoch(follower)
         if registered is not None and broker_epoch < registered:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -229,23 +284,27 @@ class LeaderSide:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if replica.leadership is None or follower not in replica.leadership.followers:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.NONE if wish.fetch_offset >= 0 else ErrorCode.OFFSET_OUT_OF_RANGE
+        is_behind = wish.fetch_offset < replica.log.start_offset
+        is_ahead = wish.last_fetched_epoch == NO_EPOCH and wish.fetch_offset > replica.log.end_offset
+        return ErrorCode.OFFSET_OUT_OF_RANGE if is_behind or is_ahead else ErrorCode.NONE
 
     def _take_wish(
-        self, replica: Replica, follower: BrokerId, broker_epoch: Epoch, wish: FetchPartition, now_ms: TimeMs
+        self, replica: Replica, stream: StreamKey, broker_epoch: Epoch, wish: FetchPartition, now_ms: TimeMs
     ) -> None:
-        leadership, log = self._leadership(replica), replica.log
+        leadership, log, follower = self._leadership(replica), replica.log, stream[0]
+        progress = leadership.followers[follower]
+        progress.wish, progress.fetcher = None, stream[1]
         diverging = log.divergence(wish.fetch_offset, wish.last_fetched_epoch)
         if diverging is not None:
-            leadership.followers[follower].wish = None
-            self._answer(follower, wish, FetchPartitionResult(**self._echo(wish), diverging_epoch=diverging))
+            self._streams.withdraw(stream, replica.key)
+            self._streams.answer(stream, FetchPartitionResult(**echo(wish), diverging_epoch=diverging))
             return
-        progress = leadership.followers[follower]
         rules.note_fetch(progress, wish.fetch_offset, broker_epoch, log.end_offset, now_ms)
-        progress.wish = None
         if rules.may_join(leadership, follower, log.high_watermark, self._is_eligible):
             self._isr.propose(replica, (*leadership.isr, follower))
         self.advance(replica, now_ms)
+        if wish.fetch_offset >= log.end_offset:
+            self._streams.withdraw(stream, replica.key)
         progress.wish = wish
         self._answer_if_news(replica, follower, progress, now_ms)
 
@@ -263,35 +322,22 @@ class LeaderSide:
         wish, log = progress.wish, replica.log
         if wish is None or (wish.fetch_offset >= log.end_offset and wish.high_watermark >= log.high_watermark):
             return
-        batches: tuple[RecordBatch, ...] = ()
-        if wish.fetch_offset < log.end_offset:
-            batches = tuple(log.storage.read(wish.fetch_offset, self._max_bytes))
-            if broker in self._leadership(replica).maximal_isr:
-                self._arm_lag(broker, now_ms + self._lag_ms)
-        result = FetchPartitionResult(**self._echo(wish), high_watermark=log.high_watermark, batches=batches)
+        if wish.fetch_offset >= log.end_offset:
+            progress.wish = wish.model_copy(update={"high_watermark": log.high_watermark})
+            self._streams.answer((broker, progress.fetcher), result_of(wish, log))
+            return
         progress.wish = None
-        self._answer(broker, wish, result)
+        self._streams.ready((broker, progress.fetcher), replica.key, wish)
+        if broker in self._leadership(replica).maximal_isr:
+            self._arm_lag(broker, now_ms + self._lag_ms)
 
-    def _echo(self, wish: FetchPartition) -> dict[str, Any]:
-        return {
-            "topic_id": wish.topic_id,
-            "partition_id": wish.partition_id,
-            "fetch_offset": wish.fetch_offset,
-            "leader_epoch": wish.current_leader_epoch,
-        }
+    def fire_fetch_wait(self, name: str, now_ms: TimeMs) -> None:
+        """A stream has waited long enough for more records."""
+        self._streams.fire(name, now_ms)
 
-    def _refuse(self, broker: BrokerId, wish: FetchPartition, error: ErrorCode) -> None:
-        self._answer(broker, wish, FetchPartitionResult(**self._echo(wish), error=error))
-
-    def _answer(self, broker: BrokerId, wish: FetchPartition, result: FetchPartitionResult) -> None:
-        self._answers.setdefault(broker, []).append(result)
-
-    def flush_answers(self) -> None:
-        """Sends the answers collected during one input, one message per follower."""
-        if self._answers:
-            answers, self._answers = self._answers, {}
-            for broker, results in answers.items():
-                self._context.out.send(broker, FetchResponse(partitions=tuple(results)))
+    def flush_answers(self, now_ms: TimeMs) -> None:
+        """Sends the answers collected during one input, and what else may leave: one message per stream."""
+        self._streams.flush(now_ms)
 
     # -- ISR -----------------------------------------------------------------------------------------------------------
 
@@ -334,6 +380,7 @@ class LeaderSide:
     def fire_silent(self, name: str, now_ms: TimeMs) -> None:
         """A follower has been silent: every ISR that it is in goes on without it."""
         broker = int(name.removeprefix(SILENT_PREFIX))
+        self._streams.forget(broker)
         for replica in self._context.replicas.values():
             if replica.leadership is not None and broker in replica.leadership.followers:
                 replica.leadership.followers[broker].wish = None

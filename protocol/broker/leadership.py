@@ -26,8 +26,8 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What the leader knows of one follower in this leader epoch. `wish` is its parked fetch, None while it has been
-    answered.
+    """What the leader knows of one follower in this leader epoch. `wish` is its parked fetch, None while it is being
+    answered; it came by the follower's `fetcher`.
     """
 
     end_offset: Offset = NO_OFFSET
@@ -36,6 +36,7 @@ class FollowerProgress:
     last_fetch_ms: TimeMs = 0
     leader_end_at_last_fetch: Offset = 0
     wish: FetchPartition | None = None
+    fetcher: int = 0
 
 
 @dataclass(slots=True)
@@ -116,6 +117,13 @@ def note_fetch(
     progress.broker_epoch = broker_epoch
     progress.last_fetch_ms = now_ms
     progress.leader_end_at_last_fetch = leader_end
+
+
+def is_overtaken(progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch) -> bool:
+    """Whether the follower, in the same life, has fetched from behind `fetch_offset` in this leader epoch: its log only
+    grows then, so that a wish which comes late, or twice, is known as such.
+    """
+    return broker_epoch == progress.broker_epoch and fetch_offset < progress.end_offset
 
 
 def high_watermark_target(

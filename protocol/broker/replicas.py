@@ -3,7 +3,8 @@
 After each batch of metadata the broker looks at the partitions that changed. A new leader epoch makes it leader or
 follower, in the order that A26 and A27 give: first the old role ends (nothing more from the old leader is appended,
 no client is answered as leader), then the new one begins. A newer partition epoch of the same leader epoch is adopted
-by the leader. Replicas that were deleted or moved away are removed with their logs.
+by the leader. Replicas that were deleted or moved away are removed with their logs. A replica whose log the disk fails
+goes offline (`context.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from protocol.broker.context import BrokerContext, Replica, log_name
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
 from protocol.broker.leader import LeaderSide
+from protocol.config import PRODUCER_ID_EXPIRATION_MS, SEGMENT_BYTES
+from protocol.errors import StorageError
 from protocol.ids import NO_LEADER, TimeMs, TopicIdPartition, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.metadata.image import MetadataDelta
@@ -44,11 +47,18 @@ class ReplicaManager:
             else:
                 self._remove(key)
         self._flusher.write_forgotten()
+        if delta.configs:
+            for replica in self._context.replicas.values():
+                self._configure(replica)
         if delta.configs or delta.brokers or delta.features:
             self._reconsider(now_ms)
 
     def _apply_partition(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
-        replica = self._context.replicas.get(key) or self._open(key, state)
+        if key in self._context.offline:
+            return
+        replica = self._context.replicas.get(key) or self._try_to_open(key, state, now_ms)
+        if replica is None:
+            return
         leads = state.leader == self._context.me
         if state.leader_epoch > replica.leader_epoch or (replica.leadership is not None) != leads:
             self._end_role(replica)
@@ -61,8 +71,8 @@ class ReplicaManager:
                     "became_follower", replica.name, leader=state.leader, leader_epoch=state.leader_epoch
                 )
                 self._fetcher.follow(replica)
-        elif replica.leadership is not None and rules.adopt(replica.leadership, state, self._context.me):
-            self._leader.isr_committed(replica, now_ms)
+        elif replica.leadership is not None:
+            self._leader.adopt(replica, state, now_ms)
 
     def _become_leader(self, replica: Replica, state: PartitionState, now_ms: TimeMs) -> None:
         replica.leadership = rules.begin(state, self._context.me, replica.log.end_offset, now_ms)
@@ -88,13 +98,38 @@ class ReplicaManager:
             if replica.leadership is not None:
                 self._leader.isr_committed(replica, now_ms)
 
+    def _try_to_open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica | None:
+        """The replica, None where the disk does not give it: the partition is offline here."""
+        try:
+            replica = self._open(key, state)
+        except StorageError as error:
+            name = TopicPartition(self._context.image.topics[key.topic_id].name, key.partition)
+            self._context.out.trace("storage_error", name, reason=str(error), offline=True)
+            self._context.offline.add(key)
+            return None
+        self._configure(replica)
+        self._flusher.watch_retention(replica, now_ms)
+        return replica
+
+    def _configure(self, replica: Replica) -> None:
+        replica.log.segment_bytes = int(self._context.image.config(replica.key.topic_id, SEGMENT_BYTES))
+
+    def take_offline(self) -> None:
+        """Ends the replicas that the disk has failed during one input; call at its end."""
+        failed, self._context.failed = self._context.failed, []
+        for replica in failed:
+            if self._context.replicas.get(replica.key) is replica:
+                self._end_role(replica)
+                del self._context.replicas[replica.key]
+                self._context.offline.add(replica.key)
+
     def _open(self, key: TopicIdPartition, state: PartitionState) -> Replica:
         """Opens the partition's log. One that belongs to a partition which was removed, and came again under its index,
         is deleted first; and of a log that begins anew the checkpoint knows nothing: its high watermark is that of
         other records.
         """
         log = self._open_log(key)
-        if log.end_offset and log.latest_epoch < state.first_leader_epoch:
+        if 0 <= log.latest_epoch < state.first_leader_epoch:
             self._context.storage.delete_log(log_name(key))
             log = self._open_log(key)
         if not log.end_offset:
@@ -105,14 +140,24 @@ class ReplicaManager:
 
     def _open_log(self, key: TopicIdPartition) -> ReplicaLog:
         storage = self._context.storage.open_log(log_name(key))
-        return ReplicaLog(storage, self._flusher.checkpointed_high_watermark(key))
+        expiration_ms = self._context.config.int_value(PRODUCER_ID_EXPIRATION_MS)
+        return ReplicaLog(storage, self._flusher.checkpointed_high_watermark(key), expiration_ms)
 
     def _remove(self, key: TopicIdPartition) -> None:
         replica = self._context.replicas.get(key)
         if replica is not None:
             self._end_role(replica)
             del self._context.replicas[key]
-            self._context.storage.delete_log(log_name(key))
+        if replica is not None or key in self._context.offline:
+            self._context.offline.discard(key)
+            self._delete_log(log_name(key))
+
+    def _delete_log(self, name: str) -> None:
+        """Deletes a log that nobody wants; one that the disk keeps is deleted at the next start."""
+        try:
+            self._context.storage.delete_log(name)
+        except StorageError as error:
+            self._context.out.trace("storage_error", None, reason=str(error), offline=False)
 
     def remove_stale_logs(self) -> None:
         """Deletes logs of partitions that the metadata does not place here; call once the metadata is caught up (A34,
@@ -123,4 +168,4 @@ class ReplicaManager:
         }
         for name in self._context.storage.log_names():
             if name not in wanted:
-                self._context.storage.delete_log(name)
+                self._delete_log(name)

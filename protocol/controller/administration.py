@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.controller import acls, configs, elections, features, partitions, reassignments, registrations, topics
+from protocol.controller import (
+    acls,
+    configs,
+    elections,
+    features,
+    partitions,
+    producer_ids,
+    reassignments,
+    registrations,
+    topics,
+)
 from protocol.controller.context import ControllerState
 from protocol.controller.planning import Handler, Plan, Refused
 from protocol.errors import ErrorCode
@@ -27,6 +37,7 @@ from protocol.messages.partitions import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -54,6 +65,7 @@ _HANDLERS: Mapping[type[AdminRequest], tuple[Handler, type[AdminResponse]]] = {
     UnregisterBrokerRequest: (registrations.unregister_broker, UnregisterBrokerResponse),
     CreateAclsRequest: (acls.create_acls, CreateAclsResponse),
     DeleteAclsRequest: (acls.delete_acls, DeleteAclsResponse),
+    InitProducerIdRequest: (producer_ids.init_producer_id, InitProducerIdResponse),
 }
 
 

@@ -15,12 +15,13 @@ from protocol.messages.batch import NO_CRC, RecordBatch
 Checksum = Callable[[bytes, int], int]
 """(data, value so far) -> value; 0 to begin with, 32 bits."""
 
-_PRODUCER_PART = struct.Struct(">iqhiq")
+PRODUCER_PART = struct.Struct(">iqhiq")
+"""The fields before the payload, as they are covered: record count, producer id, epoch and sequence, timestamp."""
 
 
 def checksum_of(batch: RecordBatch, function: Checksum) -> int:
     """The checksum of the producer's part of a batch."""
-    head = _PRODUCER_PART.pack(
+    head = PRODUCER_PART.pack(
         batch.record_count, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.timestamp_ms
     )
     return function(batch.payload, function(head, 0))

@@ -31,8 +31,11 @@ class LeaderEpochCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: Epoch, start_offset: Offset) -> None:
-        """Notes that records of `epoch` begin at `start_offset`, unless the epoch is known."""
+        """Notes that records of `epoch` begin at `start_offset`, unless the epoch is known. An epoch that began there
+        too has no records.
+        """
         if epoch > self.latest_epoch:
+            self.truncate(start_offset)
             self._epochs.append(epoch)
             self._starts.append(start_offset)
 
@@ -45,6 +48,20 @@ class LeaderEpochCache:
             return NO_EPOCH, 0
         end = self._starts[index] if index < len(self._starts) else log_end
         return self._epochs[index - 1], end
+
+    def forget_before(self, start_offset: Offset) -> None:
+        """Forgets the epochs that end at or below `start_offset`; the last one that begins there or earlier begins at
+        `start_offset` from then on.
+        """
+        index = bisect_right(self._starts, start_offset)
+        if index:
+            del self._starts[: index - 1], self._epochs[: index - 1]
+            self._starts[0] = start_offset
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._epochs.clear()
+        self._starts.clear()
 
     def truncate(self, end_offset: Offset) -> None:
         """Forgets the epochs that begin at or behind `end_offset`."""

@@ -41,6 +41,11 @@ class Message(Frozen):
     SINCE: ClassVar[Mapping[str, int]] = {}
     REGISTRY: ClassVar[dict[str, type[Message]]] = {}
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether nobody waits for it, so that it may travel with the next message to the same node."""
+        return False
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         super().__pydantic_init_subclass__(**kwargs)

@@ -6,15 +6,22 @@ strings, bytes, arrays, and messages again. So nested messages and records of se
 beside the models themselves. A version below a type's latest lacks the fields that came later (`Message.SINCE`).
 Bytes that are no message are refused with a `CodecError`: the CRC catches what was damaged on its way, the models
 what does not fit their fields.
+
+Bytes fields of `DETACH_BYTES` and more are not copied into the message around them, and that into the next: they stand
+behind the msgpack value, one after another, and extension type 2 holds their place by their length. Such a body begins
+with `0xc1`, which begins no msgpack value, and the length of the value.
 """
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import get_args
+from operator import attrgetter
+from typing import Any, get_args
 
 import msgpack
 from pydantic import ValidationError
@@ -22,46 +29,32 @@ from pydantic import ValidationError
 from protocol.errors import MalformedMessageError, ProtocolInvariantError, UnknownMessageTypeError
 from protocol.messages.base import Message
 
+DETACH_BYTES = 4_096
 _MESSAGE_EXT = 1
+_DETACHED_EXT = 2
+_DETACHED = 0xC1
 _CRC_BYTES = 4
+_LENGTH = struct.Struct(">I")
+_BEGIN = struct.Struct(">BI")
 _MAX_DEPTH = 8
-_PLAIN = frozenset((int, str, bool, bytes, type(None)))
+_PLAIN = frozenset((int, str, bool, type(None)))
 """Types whose values msgpack packs as they are."""
 
 
-def encode(message: Message, version: int | None = None) -> bytes:
-    """The frame of a message, in its latest version or an older one.
-
-    ProtocolInvariantError if a field that the version lacks has a value that it would lose.
-    """
-    body: bytes = msgpack.packb(_pack_value(message, version), use_bin_type=True)
-    return zlib.crc32(body).to_bytes(_CRC_BYTES, "big") + body
+# -- what is known of a message type -----------------------------------------------------------------------------------
 
 
-def decode(frame: bytes) -> Message:
-    """The message of a frame; MalformedMessageError or UnknownMessageTypeError where it is none."""
-    body = frame[_CRC_BYTES:]
-    if len(frame) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(frame[:_CRC_BYTES], "big"):
-        raise MalformedMessageError(f"a frame of {len(frame)} bytes fails its checksum")
-    value = _unpack(body, 0)
-    if not isinstance(value, Message):
-        raise MalformedMessageError(f"found {type(value).__name__}; allowed: a message")
-    return value
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A version of a message type: names and values of its fields, names and defaults of those that it lacks."""
 
-
-def _unpack(data: bytes, depth: int) -> object:
-    if depth > _MAX_DEPTH:
-        raise MalformedMessageError(f"messages nested deeper than {_MAX_DEPTH}")
-    try:
-        return msgpack.unpackb(
-            data,
-            raw=False,
-            use_list=False,
-            strict_map_key=True,
-            ext_hook=lambda code, inner: _unpack_message(code, inner, depth + 1),
-        )
-    except (ValueError, msgpack.UnpackException) as error:
-        raise MalformedMessageError(f"not a message: {error}") from error
+    name: str
+    version: int
+    fields: tuple[str, ...]
+    values: Callable[[Message], tuple[object, ...]]
+    lacking: tuple[tuple[str, object], ...]
+    enumerations: tuple[tuple[str, Mapping[Any, Enum]], ...]
+    """The fields whose values, or whose items, are members of an enumeration, and its members by value."""
 
 
 @cache
@@ -70,44 +63,28 @@ def _latest(model: type[Message]) -> int:
 
 
 @cache
-def _fields(model: type[Message], version: int) -> tuple[str, ...]:
-    """Names of the fields that a version of the message has."""
-    return tuple(name for name in model.model_fields if model.SINCE.get(name, 0) <= version)
+def _layout(model: type[Message], version: int) -> _Layout:
+    fields = tuple(name for name in model.model_fields if model.SINCE.get(name, 0) <= version)
+    lacking = sorted(model.SINCE.keys() - set(fields))
+    return _Layout(
+        name=model.__name__,
+        version=version,
+        fields=fields,
+        values=_values(fields),
+        lacking=tuple((name, model.model_fields[name].default) for name in lacking),
+        enumerations=tuple(
+            (name, {member.value: member for member in kind})
+            for name in fields
+            for kind in _kinds(model.model_fields[name].annotation)
+        ),
+    )
 
 
-@cache
-def _lacking(model: type[Message], version: int) -> tuple[tuple[str, object], ...]:
-    """Names and defaults of the fields that later versions of the message brought."""
-    lacking = sorted(model.SINCE.keys() - set(_fields(model, version)))
-    return tuple((name, model.model_fields[name].default) for name in lacking)
-
-
-def _pack_message(message: Message, wanted: int | None) -> object:
-    model = type(message)
-    version = _latest(model) if wanted is None else min(wanted, _latest(model))
-    for name, default in _lacking(model, version):
-        if getattr(message, name) != default:
-            raise ProtocolInvariantError(f"{model.__name__} version {version} cannot carry {name} of {message}")
-    values = [_pack_value(getattr(message, name)) for name in _fields(model, version)]
-    return msgpack.ExtType(_MESSAGE_EXT, msgpack.packb([model.__name__, version, *values], use_bin_type=True))
-
-
-def _pack_value(value: object, version: int | None = None) -> object:
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, Message):
-        return _pack_message(value, version)
-    if isinstance(value, tuple):
-        return [_pack_value(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    return value
-
-
-@cache
-def _enumerations(model: type[Message]) -> tuple[tuple[str, type[Enum]], ...]:
-    """Fields whose values, or whose items, are members of an enumeration."""
-    return tuple((name, kind) for name, info in model.model_fields.items() for kind in _kinds(info.annotation))
+def _values(fields: tuple[str, ...]) -> Callable[[Message], tuple[object, ...]]:
+    """Reads the fields of a message."""
+    if len(fields) > 1:
+        return attrgetter(*fields)
+    return lambda message: tuple(getattr(message, name) for name in fields)
 
 
 def _kinds(annotation: object) -> Iterator[type[Enum]]:
@@ -117,24 +94,111 @@ def _kinds(annotation: object) -> Iterator[type[Enum]]:
         yield from _kinds(part)
 
 
-def _member(kind: type[Enum], value: object, place: str) -> object:
-    """The member that travels as this number; nothing, and several of them, stay what they are."""
-    if value is None:
-        return None
+# -- encode ------------------------------------------------------------------------------------------------------------
+
+
+def encode(message: Message, version: int | None = None) -> bytes:
+    """The frame of a message, in its latest version or an older one.
+
+    ProtocolInvariantError if a field that the version lacks has a value that it would lose.
+    """
+    detached: list[bytes] = []
+    value: bytes = msgpack.packb(_pack_message(message, version, detached))
+    if not detached:
+        return zlib.crc32(value).to_bytes(_CRC_BYTES, "big") + value
+    parts = [_BEGIN.pack(_DETACHED, len(value)), value, *detached]
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((checksum.to_bytes(_CRC_BYTES, "big"), *parts))
+
+
+def _pack_message(message: Message, wanted: int | None, detached: list[bytes]) -> object:
+    model = type(message)
+    latest = _latest(model)
+    layout = _layout(model, latest if wanted is None else min(wanted, latest))
+    for name, default in layout.lacking:
+        if getattr(message, name) != default:
+            raise ProtocolInvariantError(f"{layout.name} version {layout.version} cannot carry {name} of {message}")
+    values = [value if type(value) in _PLAIN else _pack_value(value, detached) for value in layout.values(message)]
+    return msgpack.ExtType(_MESSAGE_EXT, msgpack.packb((layout.name, layout.version, *values)))
+
+
+def _pack_value(value: object, detached: list[bytes]) -> object:
     if isinstance(value, tuple):
-        return tuple(_member(kind, item, place) for item in value)
-    if type(value) is not int or value not in {member.value for member in kind}:
-        raise MalformedMessageError(f"{place}: found {value!r}; allowed: a number of {kind.__name__}")
-    return kind(value)
+        return [item if type(item) in _PLAIN else _pack_value(item, detached) for item in value]
+    if isinstance(value, Message):
+        return _pack_message(value, None, detached)
+    if isinstance(value, bytes) and len(value) >= DETACH_BYTES:
+        detached.append(value)
+        return msgpack.ExtType(_DETACHED_EXT, _LENGTH.pack(len(value)))
+    if isinstance(value, Enum):
+        return value.value
+    return value
 
 
-def _unpack_message(code: int, data: bytes, depth: int) -> Message:
-    if code != _MESSAGE_EXT:
-        raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT}")
-    parts = _unpack(data, depth)
+# -- decode ------------------------------------------------------------------------------------------------------------
+
+
+def decode(frame: bytes | memoryview) -> Message:
+    """The message of a frame; MalformedMessageError or UnknownMessageTypeError where it is none."""
+    view = memoryview(frame)
+    body = view[_CRC_BYTES:]
+    if len(view) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(view[:_CRC_BYTES], "big"):
+        raise MalformedMessageError(f"a frame of {len(view)} bytes fails its checksum")
+    if body[0] != _DETACHED:
+        return _Reader(memoryview(b"")).message(body)
+    if len(body) < _BEGIN.size:
+        raise MalformedMessageError(f"a frame of {len(view)} bytes ends before it says how it is made")
+    end = _BEGIN.size + _BEGIN.unpack_from(body)[1]
+    return _Reader(body[end:]).message(body[_BEGIN.size : end])
+
+
+class _Reader:
+    """Reads one body, whose detached bytes stand in `_detached`."""
+
+    __slots__ = ("_depth", "_detached", "_position")
+
+    def __init__(self, detached: memoryview) -> None:
+        self._detached = detached
+        self._position = 0
+        self._depth = 0
+
+    def message(self, data: memoryview) -> Message:
+        value = self._unpack(data)
+        if not isinstance(value, Message):
+            raise MalformedMessageError(f"found {type(value).__name__}; allowed: a message")
+        if self._position != len(self._detached):
+            raise MalformedMessageError(f"{len(self._detached) - self._position} bytes are of no field")
+        return value
+
+    def _unpack(self, data: bytes | memoryview) -> object:
+        try:
+            return msgpack.unpackb(data, raw=False, use_list=False, strict_map_key=True, ext_hook=self._extension)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise MalformedMessageError(f"not a message: {error}") from error
+
+    def _extension(self, code: int, data: bytes) -> object:
+        if code == _MESSAGE_EXT:
+            self._depth += 1
+            if self._depth > _MAX_DEPTH:
+                raise MalformedMessageError(f"messages nested deeper than {_MAX_DEPTH}")
+            message = _message_of(self._unpack(data))
+            self._depth -= 1
+            return message
+        if code == _DETACHED_EXT and len(data) == _LENGTH.size:
+            begin = self._position
+            self._position += _LENGTH.unpack(data)[0]
+            if self._position > len(self._detached):
+                raise MalformedMessageError(f"a field of {self._position - begin} bytes is cut off")
+            return bytes(self._detached[begin : self._position])
+        raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT}, {_DETACHED_EXT}")
+
+
+def _message_of(parts: object) -> Message:
     if not isinstance(parts, tuple) or len(parts) < 2 or not isinstance(parts[0], str):
         raise MalformedMessageError("a message without a type name and a version")
-    name, version, *values = parts
+    name, version = parts[:2]
     model = Message.REGISTRY.get(name)
     if model is None:
         raise UnknownMessageTypeError(
@@ -142,16 +206,29 @@ def _unpack_message(code: int, data: bytes, depth: int) -> Message:
         )
     if type(version) is not int or not 0 <= version <= _latest(model):
         raise MalformedMessageError(f"{name}: found version {version!r}; allowed: 0 to {_latest(model)}")
-    fields = _fields(model, version)
-    if len(values) != len(fields):
-        raise MalformedMessageError(f"{name}: found {len(values)} fields; allowed: {len(fields)}")
-    found: dict[str, object] = dict(zip(fields, values, strict=True))
-    for field, kind in _enumerations(model):
-        if field in found:
-            found[field] = _member(kind, found[field], f"{name}.{field}")
+    layout = _layout(model, version)
+    if len(parts) - 2 != len(layout.fields):
+        raise MalformedMessageError(f"{name}: found {len(parts) - 2} fields; allowed: {len(layout.fields)}")
+    found: dict[str, object] = dict(zip(layout.fields, parts[2:], strict=True))
+    for field, members in layout.enumerations:
+        found[field] = _member(members, found[field], name, field)
     try:
-        return model.model_validate(found)
+        message: Message = model.__pydantic_validator__.validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise MalformedMessageError(f"{name}.{where}: found {first['input']!r}; {first['msg']}") from error
+    return message
+
+
+def _member(members: Mapping[Any, Enum], value: object, name: str, field: str) -> object:
+    """The member that travels as this number; nothing, and several of them, stay what they are."""
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return tuple(_member(members, item, name, field) for item in value)
+    member = members.get(value) if type(value) is int else None
+    if member is None:
+        kind = type(next(iter(members.values()))).__name__
+        raise MalformedMessageError(f"{name}.{field}: found {value!r}; allowed: a number of {kind}")
+    return member

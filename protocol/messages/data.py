@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET
-from protocol.messages.base import ClientRequest, Int16, Int32, Int64, Message, Response
+from protocol.messages.base import ClientRequest, Int8, Int16, Int32, Int64, Message, Response
 from protocol.messages.batch import RecordBatch
 
 CONSUMER = -1
@@ -31,7 +31,7 @@ class ProduceRequest(ClientRequest):
 
 
 class ProduceResponse(Response):
-    """`base_offset` of the batch, -1 if it was not appended."""
+    """`base_offset` of the batch, -1 if it was not appended; that of the first time, if the batch is a duplicate."""
 
     base_offset: Int64 = NO_OFFSET
 
@@ -50,11 +50,14 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """Wishes of a follower (`replica_id` and its broker epoch) to the leader of these partitions."""
+    """Wishes of a follower (`replica_id` and its broker epoch) to the leader of these partitions, by one of its
+    fetchers.
+    """
 
     replica_id: Int32
     replica_epoch: Int64
     partitions: tuple[FetchPartition, ...]
+    fetcher: Int8 = 0
 
 
 class FetchRenewal(FetchRequest):
@@ -74,7 +77,8 @@ class EpochEndOffset(Message):
 
 class FetchPartitionResult(Message):
     """The answer to a wish. `fetch_offset` and `leader_epoch` repeat it, so that an answer to an older wish is known
-    as such.
+    as such. `log_start_offset` is the leader's, -1 where it has none to tell; with OFFSET_OUT_OF_RANGE it is where the
+    follower's log is to begin.
     """
 
     topic_id: str
@@ -85,21 +89,64 @@ class FetchPartitionResult(Message):
     high_watermark: Int64 = NO_OFFSET
     diverging_epoch: EpochEndOffset | None = None
     batches: tuple[RecordBatch, ...] = ()
+    log_start_offset: Int64 = NO_OFFSET
 
 
 class FetchResponse(Message):
+    """Answers to one fetcher of a follower."""
+
     partitions: tuple[FetchPartitionResult, ...]
+    fetcher: Int8 = 0
+
+    @property
+    def can_wait(self) -> bool:
+        """True of high watermarks alone: the follower tells no client of them."""
+        return not any(
+            result.batches or result.error is not ErrorCode.NONE or result.diverging_epoch is not None
+            for result in self.partitions
+        )
 
 
 class ConsumeRequest(ClientRequest):
-    """A consumer reads a partition from `fetch_offset`; it is shown nothing at or above the high watermark (E7)."""
+    """A consumer reads a partition from `fetch_offset`; it is shown nothing at or above the high watermark (E7). Where
+    there is nothing to see it waits at the leader for up to `max_wait_ms`. `last_fetched_epoch` is the epoch of the
+    record before `fetch_offset`, -1 where the consumer has read none (KIP-320).
+    """
 
     topic: str
     partition: Int32
     fetch_offset: Int64
     max_bytes: Int32 = 1_048_576
+    max_wait_ms: Int32 = 0
+    last_fetched_epoch: Int32 = NO_EPOCH
 
 
 class ConsumeResponse(Response):
+    """Batches from the one that holds `fetch_offset` on, all below the high watermark. With `diverging_epoch` what the
+    consumer has read is not what the log holds, from the end of that epoch on. An offset that is out of range comes
+    with the range.
+    """
+
     high_watermark: Int64 = NO_OFFSET
+    log_start_offset: Int64 = NO_OFFSET
+    diverging_epoch: EpochEndOffset | None = None
     batches: tuple[RecordBatch, ...] = ()
+
+
+EARLIEST = -2
+LATEST = -1
+
+
+class ListOffsetsRequest(ClientRequest):
+    """A consumer asks where a partition begins (`timestamp` EARLIEST: the log start offset) or where it ends for
+    consumers (LATEST: the high watermark).
+    """
+
+    topic: str
+    partition: Int32
+    timestamp: Int64
+
+
+class ListOffsetsResponse(Response):
+    offset: Int64 = NO_OFFSET
+    leader_epoch: Int32 = NO_EPOCH

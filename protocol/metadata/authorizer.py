@@ -78,6 +78,20 @@ def may(image: MetadataImage, principal: str, operation: AclOperation, topic: st
     return bool(allowed & {operation, AclOperation.ALL, *_INCLUDED_IN.get(operation, ())})
 
 
+def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
+    """Whether the principal may write to some topic, as far as entries that allow it say so (KIP-679)."""
+    open_to_all = not is_enabled(image) or bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
+    if open_to_all or principal in _super_users(image):
+        return True
+    return any(
+        entry.resource_type is AclResourceType.TOPIC
+        and entry.principal in (principal, _EVERYONE)
+        and entry.permission_type is AclPermissionType.ALLOW
+        and entry.operation in (AclOperation.WRITE, AclOperation.ALL)
+        for entry in image.acls
+    )
+
+
 def authorized_operations(image: MetadataImage, principal: str, topic: str) -> int:
     """All that the principal may do to a topic, as Kafka's bit field: bit N is the operation of wire value N."""
     return sum(1 << operation.value for operation in TOPIC_OPERATIONS if may(image, principal, operation, topic))

@@ -24,6 +24,7 @@ from protocol.messages.records import (
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     RemovePartitionRecord,
@@ -86,6 +87,7 @@ class MetadataImage:
         self.features: Features = defaults.generation.features
         self.acls: dict[AclEntry, None] = {}
         self.partition_count = 0
+        self.next_producer_id = 0
         self._delta = MetadataDelta()
 
     def take_delta(self) -> MetadataDelta:
@@ -136,7 +138,7 @@ class MetadataImage:
         """How many records `to_records` gives."""
         configs = sum(len(overrides) for overrides in self.configs.values())
         entities = len(self.feature_levels) + len(self.acls) + len(self.brokers) + len(self.topics)
-        return entities + configs + self.partition_count
+        return entities + configs + self.partition_count + (self.next_producer_id > 0)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
@@ -161,6 +163,8 @@ class MetadataImage:
             TopicRecord(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
             for topic in self.topics.values()
         ]
+        if self.next_producer_id:
+            records.append(ProducerIdsRecord(next_producer_id=self.next_producer_id))
         for topic_id, overrides in self.configs.items():
             for name, value in overrides.items():
                 text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -261,6 +265,11 @@ class MetadataImage:
     def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
         del self.acls[record.entry]
 
+    def _set_next_producer_id(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id < self.next_producer_id:
+            raise ProtocolInvariantError(f"{record}: ids below {self.next_producer_id} have been given out")
+        self.next_producer_id = record.next_producer_id
+
     def _add_topic(self, record: TopicRecord) -> None:
         self.topics[record.topic_id] = TopicImage(
             record.name, record.topic_id, first_leader_epoch=record.first_leader_epoch
@@ -328,4 +337,5 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataImage, Any], None]] = {
     FeatureLevelRecord: MetadataImage._set_feature_level,
     AccessControlEntryRecord: MetadataImage._add_acl,
     RemoveAccessControlEntryRecord: MetadataImage._remove_acl,
+    ProducerIdsRecord: MetadataImage._set_next_producer_id,
 }

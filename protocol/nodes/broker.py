@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from protocol.broker.admission import consume_error, produce_error
+from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
+from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
-from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, Flusher
+from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER, Flusher
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
 from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, PRODUCE_TIMER, SILENT_PREFIX, LeaderSide
 from protocol.broker.lifecycle import (
@@ -27,12 +28,14 @@ from protocol.broker.lifecycle import (
     take_clean_shutdown_epoch,
     write_clean_shutdown_epoch,
 )
+from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery, no_routine
 from protocol.broker.replicas import ReplicaManager
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, REPLICA_FETCH_WAIT_MAX_MS, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
-from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.errors import ErrorCode, ProtocolInvariantError, StorageError
 from protocol.ids import NO_EPOCH, BrokerId, NodeId, TimeMs, is_controller
+from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
@@ -51,6 +54,8 @@ from protocol.messages.data import (
     FetchRenewal,
     FetchRequest,
     FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     ProduceRequest,
     ProduceResponse,
 )
@@ -72,7 +77,7 @@ _OF_THE_CLUSTER = frozenset({FetchRequest, FetchRenewal, ShutdownCommand})
 
 class BrokerNode:
     """One broker; see the module docstring. `rng` names its incarnations; `data_loss_hook` is what it runs for a
-    partition that it leads after an unclean election.
+    partition that it leads after an unclean election; `checksum` is the function by which it judges batches of clients.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class BrokerNode:
         rng: Random,
         rack: str | None = None,
         data_loss_hook: DataLossHook = no_routine,
+        checksum: Checksum | None = None,
     ) -> None:
         self.node_id = broker_id
         self.config = config
@@ -92,6 +98,7 @@ class BrokerNode:
         self._controllers = tuple(controllers)
         self._rng = rng
         self._rack = rack
+        self._checksum = checksum
         self._out = Outbox()
         self._context = BrokerContext(
             broker_id, config, MetadataImage(config), storage, self._out, controller_id=self._controllers[0]
@@ -99,7 +106,8 @@ class BrokerNode:
         self._flusher = Flusher(self._context)
         self._isr = IsrManager(self._context)
         self._recovery = LeaderRecovery(self._context, self._isr, data_loss_hook)
-        self._leader = LeaderSide(self._context, self._flusher, self._isr, self._recovery)
+        self._reads = Reads(self._context)
+        self._leader = LeaderSide(self._context, self._flusher, self._isr, self._recovery, self._reads)
         self._fetcher = Fetcher(self._context, self._flusher)
         self._replica_manager = ReplicaManager(self._context, self._flusher, self._leader, self._fetcher)
         self._heartbeat_ms = config.int_value(BROKER_HEARTBEAT_INTERVAL_MS)
@@ -117,6 +125,7 @@ class BrokerNode:
             FetchResponse: self._fetched,
             ProduceRequest: self._produce,
             ConsumeRequest: self._consume,
+            ListOffsetsRequest: self._list_offsets,
             MetadataRequest: self._describe,
             ShutdownCommand: self._shut_down,
             **dict.fromkeys(READ_ONLY_REQUESTS, self._answer),
@@ -171,18 +180,24 @@ class BrokerNode:
             self._fetch_metadata(now_ms)
         elif name.startswith(FETCH_PREFIX):
             self._fetcher.fire(name, now_ms)
+        elif name.startswith(FETCH_WAIT_PREFIX):
+            self._leader.fire_fetch_wait(name, now_ms)
         elif name == ALTER_PARTITION_TIMER:
             self._isr.fire(now_ms)
         elif name == CHECKPOINT_TIMER:
             self._flusher.write_checkpoint()
         elif name.startswith(FLUSH_PREFIX):
             self._flusher.fire_flush(name)
+        elif name == RETENTION_TIMER:
+            self._flusher.fire_retention(now_ms)
         elif name.startswith(LAG_PREFIX):
             self._leader.fire_lag(name, now_ms)
         elif name.startswith(SILENT_PREFIX):
             self._leader.fire_silent(name, now_ms)
         elif name == PRODUCE_TIMER:
             self._leader.fire_produce_timeout(now_ms)
+        elif name == READ_TIMER:
+            self._reads.fire(now_ms)
         elif name == ISR_RETRY_TIMER:
             self._leader.fire_isr_retry()
         elif name.startswith(RECOVERY_PREFIX):
@@ -195,7 +210,10 @@ class BrokerNode:
 
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
         if self.state is not LifecycleState.STOPPED:
-            self._leader.flush_answers()
+            self._leader.flush_answers(now_ms)
+            while self._context.failed:
+                self._replica_manager.take_offline()
+                self._leader.flush_answers(now_ms)
             self._fetcher.flush_wishes(now_ms)
             self._isr.send_queued(now_ms)
         return self._out.drain()
@@ -295,9 +313,14 @@ class BrokerNode:
         self._beat(now_ms)
 
     def _release(self) -> None:
-        """The controller lets the broker go: flush everything, vouch for it, leave (E22)."""
-        self._flusher.flush_all()
-        write_clean_shutdown_epoch(self.storage, self._context.broker_epoch)
+        """The controller lets the broker go: flush everything, vouch for it, leave (E22). Where that fails, nothing is
+        vouched for.
+        """
+        try:
+            if self._flusher.flush_all():
+                write_clean_shutdown_epoch(self.storage, self._context.broker_epoch)
+        except StorageError as error:
+            self._out.trace("storage_error", None, reason=str(error), offline=False)
         self._move(LifecycleEvent.RELEASED)
         self._out.exit()
 
@@ -344,7 +367,7 @@ class BrokerNode:
     # -- data ----------------------------------------------------------------------------------------------------------
 
     def _produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
-        error = produce_error(self._context.image, request)
+        error = produce_error(self._context.image, request, self._checksum)
         if error is ErrorCode.NONE:
             self._leader.produce(sender, request, now_ms)
         elif request.acks != 0:
@@ -353,9 +376,16 @@ class BrokerNode:
     def _consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
         error = consume_error(self._context.image, request)
         if error is ErrorCode.NONE:
-            self._leader.consume(sender, request)
+            self._reads.consume(sender, request, now_ms)
         else:
             self._out.send(sender, ConsumeResponse(correlation_id=request.correlation_id, error=error))
+
+    def _list_offsets(self, now_ms: TimeMs, sender: NodeId, request: ListOffsetsRequest) -> None:
+        error = list_offsets_error(self._context.image, request)
+        if error is ErrorCode.NONE:
+            self._reads.list_offsets(sender, request)
+        else:
+            self._out.send(sender, ListOffsetsResponse(correlation_id=request.correlation_id, error=error))
 
     def _fetch(self, now_ms: TimeMs, sender: NodeId, request: FetchRequest) -> None:
         self._leader.fetch(sender, request, now_ms)

@@ -28,6 +28,8 @@ from protocol.messages.data import (
     FetchPartitionResult,
     FetchRequest,
     FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     ProduceRequest,
     ProduceResponse,
 )
@@ -39,6 +41,7 @@ _RESPONSES: Mapping[type[Request], type[Response]] = {
     MetadataRequest: MetadataResponse,
     ProduceRequest: ProduceResponse,
     ConsumeRequest: ConsumeResponse,
+    ListOffsetsRequest: ListOffsetsResponse,
 }
 
 

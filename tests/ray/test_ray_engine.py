@@ -413,7 +413,7 @@ def test_clusters_on_one_ray_do_not_see_each_other(shared: Lab) -> None:
 def test_a_damaged_disk_is_an_error_that_names_the_node(ray_nodes: Cluster) -> None:
     with lab(brokers=1) as laboratory:
         laboratory.engine.crash(1000, Loss("none"))
-        [log] = Path(tempfile.gettempdir(), laboratory.engine.run, "controller-1000", "logs").glob("*/*.log")
+        [log] = Path(tempfile.gettempdir(), laboratory.engine.run, "controller-1000", "logs").glob("*/*/*.log")
         data = bytearray(log.read_bytes())
         data[len(data) // 2] ^= 1
         log.write_bytes(data)

@@ -6,6 +6,7 @@ different settings of the simulator. Every fault has its healing half; at the en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -27,7 +28,9 @@ PARTITIONS = tuple(TopicPartition("t", index) for index in range(2))
 
 @dataclass(slots=True)
 class Chaos:
-    """One run. `acked` maps a partition to the payloads acknowledged with acks=all."""
+    """One run. `config` is the cluster's, beside the lag time. `acked` maps a partition to the payloads acknowledged
+    with acks=all.
+    """
 
     seed: int
     generation: Generation
@@ -35,13 +38,14 @@ class Chaos:
     elide_idle: bool = True
     paranoid: bool = False
     model: NetworkModel = field(default_factory=NetworkModel)
+    config: Mapping[str, object] = field(default_factory=dict)
     acked: dict[TopicPartition, list[bytes]] = field(default_factory=lambda: {p: [] for p in PARTITIONS})
     commands: dict[int, tuple[TopicPartition, bytes]] = field(default_factory=dict)
     unsafe: set[int] = field(default_factory=set)
     engine: SimEngine = field(init=False)
 
     def __post_init__(self) -> None:
-        config = ClusterConfig.of(self.generation, {"replica.lag.time.max.ms": 5_000})
+        config = ClusterConfig.of(self.generation, {"replica.lag.time.max.ms": 5_000} | dict(self.config))
         self.engine = SimEngine(
             ClusterSpec(BROKERS, 1, config, self.seed), self.model, elide_idle=self.elide_idle, paranoid=self.paranoid
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,8 +13,33 @@ from actors.metrics import Changes, PartitionSamples, RayMeter
 from protocol.contract import Trace
 from protocol.controller.metrics import CLUSTER_METRICS
 from protocol.ids import TopicPartition
+from protocol.messages.admin import MetadataRequest
 
 T0 = TopicPartition("t", 0)
+
+
+class FakeClock:
+    """Calls that are due when the test says so."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[int, Callable[[], None]]] = []
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def call_at(self, at_ms: int, action: Callable[[], None]) -> Any:
+        self.due.append((at_ms, action))
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        raise AssertionError
+
+    def ring(self) -> int:
+        """Makes the one call that is due; its time."""
+        [(self.time_ms, action)] = self.due
+        self.due.clear()
+        action()
+        return self.time_ms
 
 
 def values(
@@ -80,7 +106,7 @@ def test_only_what_has_changed_is_exported() -> None:
 
 @pytest.mark.covers("I8")
 def test_an_alert_is_a_warning_in_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
-    meter = RayMeter("run", "controller-1000")
+    meter = RayMeter("run", "controller-1000", FakeClock())
     with caplog.at_level(logging.WARNING):
         meter.traced(Trace("alert", T0, {"alert": "offline_partition", "leader": -1, "leader_epoch": 3}))
         meter.traced(Trace("high_watermark", None, {}))
@@ -95,8 +121,10 @@ class FakeGauge:
     """A gauge that keeps what it was set to, by its name."""
 
     values: ClassVar[dict[str, list[int]]] = {}
+    tagged: ClassVar[list[tuple[str, int, dict[str, str]]]] = []
 
     def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        self.name = name
         assert description
         assert tag_keys
         self.set_to = self.values.setdefault(name, [])
@@ -104,18 +132,25 @@ class FakeGauge:
     def set_default_tags(self, tags: dict[str, str]) -> None:
         assert tags == {"run": "r", "node": "n"}
 
-    def set(self, value: int) -> None:
+    def set(self, value: int, tags: dict[str, str] | None = None) -> None:
         self.set_to.append(value)
+        self.tagged.append((self.name, value, tags or {}))
+
+    inc = set
 
 
 def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
     stands = dict.fromkeys(CLUSTER_METRICS, 0)
-    meter = RayMeter("r", "n", lambda: dict(stands))
+    clock = FakeClock()
+    meter = RayMeter("r", "n", clock, lambda: dict(stands))
     meter.handled()
+    clock.ring()
     stands["kafka.controller.offline_partitions_count"] = 4
-    meter.handled()
-    meter.handled()
+    for _ in range(2):
+        meter.handled()
+        meter.handled()
+        clock.ring()
     found = {name: values for name, values in FakeGauge.values.items() if values}
     assert found.pop("kafka_controller_offline_partitions_count") == [0, 4]
     assert set(found) == {name.replace(".", "_") for name in CLUSTER_METRICS} - {
@@ -127,8 +162,44 @@ def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkey
 def test_other_nodes_have_no_such_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGauge.values.clear()
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
-    RayMeter("r", "n").handled()
+    RayMeter("r", "n", FakeClock()).handled()
     assert set(FakeGauge.values) == set(metrics.GAUGES)
+
+
+def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for kind in ("Gauge", "Counter"):
+        monkeypatch.setattr(metrics, kind, FakeGauge)
+    FakeGauge.tagged.clear()
+    clock = FakeClock()
+    meter = RayMeter("r", "n", clock)
+    for log_end in (5, 7):
+        meter.sent(MetadataRequest(correlation_id=1, topic="t"))
+        detail = {"leader_epoch": 1, "log_end": log_end, "high_watermark": 4}
+        meter.traced(Trace("became_leader", T0, detail))
+        meter.handled()
+    assert FakeGauge.tagged == []
+    assert clock.ring() == metrics.EXPORT_MS
+    sent = ("isray_messages_sent", 2, {"type": "MetadataRequest"})
+    assert FakeGauge.tagged == [sent, ("isray_high_watermark_lag", 3, {"topic": "t", "partition": "0"})]
+    assert clock.due == []
+
+
+def test_many_series_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "Gauge", FakeGauge)
+    monkeypatch.setattr(metrics, "EXPORT_AT_ONCE", 2)
+    FakeGauge.tagged.clear()
+    clock = FakeClock()
+    meter = RayMeter("r", "n", clock)
+    for number in range(5):
+        meter.traced(Trace("became_follower", TopicPartition("t", number), {}))
+    meter.handled()
+    exported = []
+    while clock.due:
+        clock.ring()
+        exported.append([tags["partition"] for _, _, tags in FakeGauge.tagged])
+    assert exported == [["0", "1"], ["0", "1", "2", "3"], ["0", "1", "2", "3", "4"]]
 
 
 def test_the_table_of_names_is_complete() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from experiments import requests
 from experiments.sim.disk import SimStorage
+from protocol.client.metadata import GATHER_PREFIX
 from protocol.contract import Effect, Exit, Send, Trace
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
@@ -53,10 +54,11 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import AccessControlEntryRecord, MetadataRecord
 from protocol.metadata.authorizer import may, node_principal
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.client import GATHER_PREFIX, ClientNode
+from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from tests.unit.nodes_under_test import CLIENT, CONTROLLER, BrokerBench, config_of, topic_records
 
@@ -397,6 +399,10 @@ class Client:
         self.node = ClientNode(CLIENT, [0, 1], [CONTROLLER], config_of(), principal)
         self.sent: list[tuple[int, Any]] = []
         self.take(self.node.receive(0, DRIVER, command))
+        for to, sent in self.sent:
+            if isinstance(sent, InitProducerIdRequest):
+                answer = InitProducerIdResponse(correlation_id=sent.correlation_id, producer_id=5, producer_epoch=0)
+                self.node.receive(0, to, answer)
 
     def take(self, effects: list[Effect]) -> Client:
         self.sent = [(effect.to, effect.message) for effect in effects if isinstance(effect, Send)]
@@ -453,7 +459,7 @@ def test_a_client_that_nobody_tells_of_the_topic_gives_up_at_once(command: Comma
 
 def test_one_node_that_does_not_know_of_the_right_yet_is_outvoted() -> None:
     client = Client(PRODUCE).answer(0, MetadataResponse(correlation_id=1, error=DENIED)).answer(1, led(1))
-    client.take(client.node.fire(50, f"{GATHER_PREFIX}1"))
+    client.take(client.node.fire(50, f"{GATHER_PREFIX}t"))
     assert [(to, type(message)) for to, message in client.sent] == [(1, ProduceRequest)]
 
 

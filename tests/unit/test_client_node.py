@@ -9,6 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from experiments import requests
+from protocol.client.lane import DEADLINE_PREFIX, WATCH_PREFIX
+from protocol.client.metadata import GATHER_PREFIX
 from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import DRIVER
@@ -30,19 +32,22 @@ from protocol.messages.commands import (
     ShutdownCommand,
 )
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest, ProduceResponse
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from protocol.nodes.client import DEADLINE_PREFIX, GATHER_PREFIX, WATCH_PREFIX, ClientNode
+from protocol.nodes.client import ClientNode
 from tests.unit.nodes_under_test import CLIENT, CONTROLLER, batch, config_of
 
 BROKERS = (0, 1, 2)
 NODES = (*BROKERS, CONTROLLER)
 DELIVERY_MS, BACKOFF_MS = 30_000, 100
-DEADLINE, GATHER, WATCH = f"{DEADLINE_PREFIX}1", f"{GATHER_PREFIX}1", f"{WATCH_PREFIX}1"
+DEADLINE, GATHER, WATCH = DEADLINE_PREFIX, GATHER_PREFIX, WATCH_PREFIX
 M = TypeVar("M", bound=Message)
 
 
 class Bench:
-    """A client with one command of id 1 under way; timers are kept as a host would keep them."""
+    """A client with one command of id 1 under way; timers are kept as a host would keep them. The controller gives it
+    producer id 5 when it asks.
+    """
 
     def __init__(self, command: Message) -> None:
         config = config_of(delivery_timeout_ms=DELIVERY_MS, retry_backoff_ms=BACKOFF_MS)
@@ -59,9 +64,15 @@ class Bench:
         return self._done(self.node.receive(self.now_ms, sender, message))
 
     def fire(self, name: str) -> Bench:
-        """Lets time pass until the timer is due."""
+        """Lets time pass until the timer is due; of its name the beginning is enough."""
+        [name] = [timer for timer in self.timers if timer.startswith(name)]
         self.now_ms = self.timers.pop(name)
         return self._done(self.node.fire(self.now_ms, name))
+
+    def due_ms(self, name: str) -> int:
+        """When the timer whose name begins so is due."""
+        [due_ms] = [due_ms for timer, due_ms in self.timers.items() if timer.startswith(name)]
+        return due_ms
 
     def _done(self, effects: list[Effect]) -> Bench:
         self.effects = effects
@@ -74,6 +85,9 @@ class Bench:
                 self.outcomes.append(effect.message)
             elif isinstance(effect, Send) and isinstance(effect.message, MetadataRequest):
                 self.asked = effect.message.correlation_id
+        for _, request in self.sends(InitProducerIdRequest):
+            answer = InitProducerIdResponse(correlation_id=request.correlation_id, producer_id=5, producer_epoch=0)
+            self.effects = [*effects, *self.receive(CONTROLLER, answer).effects]
         return self
 
     def sends(self, kind: type[M]) -> list[tuple[int, M]]:
@@ -139,7 +153,7 @@ def test_the_newest_leader_epoch_wins_whoever_tells_it() -> None:
 
 def test_nodes_that_do_not_answer_are_not_waited_for_long() -> None:
     bench = produce().metadata(1, 4, (2,))
-    assert bench.timers[GATHER] < bench.timers[WATCH] < bench.timers[DEADLINE] == DELIVERY_MS
+    assert bench.due_ms(GATHER) < bench.due_ms(WATCH) < bench.due_ms(DEADLINE) == DELIVERY_MS
     assert [to for to, _ in bench.fire(GATHER).sends(ProduceRequest)] == [1]
     assert bench.metadata(1, 4, (0, 1, CONTROLLER)).sends(ProduceRequest) == [], "sent already"
 
@@ -148,7 +162,7 @@ def test_nodes_that_do_not_answer_are_not_waited_for_long() -> None:
 def test_a_client_at_the_wrong_leader_looks_again_and_succeeds() -> None:
     bench = produce()
     bench.produced(bench.attempt(0, 1), ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert bench.timers[WATCH] == BACKOFF_MS
+    assert bench.due_ms(WATCH) == BACKOFF_MS
     bench.fire(WATCH)
     request = bench.attempt(1, 2)
     assert bench.produced(request, base_offset=3).outcome() == (ErrorCode.NONE, 3, False)
@@ -309,9 +323,8 @@ def test_a_consumer_reads_on_to_the_high_watermark() -> None:
     bench = consume()
     request = bench.attempt()
     assert consumed(bench, request, 6, 0, 2).outcomes == []
-    bench.metadata(0, 1)
-    [(_, second)] = bench.sends(ConsumeRequest)
-    assert second.fetch_offset == 4
+    [(to, second)] = bench.sends(ConsumeRequest)
+    assert (to, second.fetch_offset) == (0, 4)
     found = outcome_of(consumed(bench, second.correlation_id, 6, 4))
     assert (found.error, found.high_watermark, [b.base_offset for b in found.batches]) == (ErrorCode.NONE, 6, [0, 2, 4])
 
@@ -323,15 +336,15 @@ def test_an_empty_partition_is_read_at_once() -> None:
 
 
 @pytest.mark.covers("A49", "M32")
-def test_a_consumer_at_the_wrong_leader_begins_again() -> None:
+def test_a_consumer_at_the_wrong_leader_goes_on_at_the_right_one() -> None:
     bench = consume()
-    consumed(bench, bench.attempt(), 6, 0, 2).metadata(0, 1)
+    consumed(bench, bench.attempt(), 6, 0, 2)
     [(_, second)] = bench.sends(ConsumeRequest)
     refused = ConsumeResponse(correlation_id=second.correlation_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     bench.receive(0, refused).fire(WATCH).metadata(1, 2)
     [(to, third)] = bench.sends(ConsumeRequest)
-    assert (to, third.fetch_offset) == (1, 0)
-    assert [b.base_offset for b in outcome_of(consumed(bench, third.correlation_id, 2, 0)).batches] == [0]
+    assert (to, third.fetch_offset) == (1, 4)
+    assert [b.base_offset for b in outcome_of(consumed(bench, third.correlation_id, 6, 4)).batches] == [0, 2, 4]
 
 
 def test_a_consumer_that_finds_no_leader_fails_at_the_deadline() -> None:

@@ -1,8 +1,8 @@
-"""The storage on a directory: held against the simulator's disk under any sequence of calls, and against damaged
-files."""
+"""The storage on a directory, held against the simulator's disk under any sequence of calls."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,51 +12,67 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from actors.storage import CorruptLogError, DiskStorage, apply_loss
+from actors.log.files import OpenFiles
+from actors.log.format import crc32c
+from actors.storage import META_FILE, DiskStorage, LossKind, Owner, apply_loss
 from experiments.engine import Loss
 from experiments.sim.disk import SimStorage
-from protocol.errors import ProtocolInvariantError
-from protocol.messages.batch import RecordBatch
+from protocol.errors import ForeignDirectoryError, ProtocolInvariantError
+from protocol.log.checksum import checksum_of
+from protocol.messages.batch import NO_CRC, RecordBatch
+from tests.unit.disks_under_test import batch, log_directory, written
 
 LOGS = st.sampled_from(["topic-a/0", "topic-a/1", "__cluster_metadata/0"])
 FILES = st.sampled_from(["clean-shutdown.json", "replication-offset-checkpoint.json"])
 LOSSES = st.one_of(
     st.sampled_from([Loss("none"), Loss("unflushed"), Loss("all")]), st.integers(0, 6).map(lambda n: Loss("records", n))
 )
+OWNER = Owner("cluster-1", 7)
 
 
-def batch(base_offset: int, records: int = 1, payload: bytes = b"x", epoch: int = 0) -> RecordBatch:
-    return RecordBatch(base_offset=base_offset, leader_epoch=epoch, record_count=records, payload=payload)
-
-
-def filled(directory: Path, flushed: int, unflushed: int) -> Path:
-    """A storage with one log, of single records; the path of the log's file."""
-    storage = DiskStorage(directory)
-    log = storage.open_log("t/0")
-    for offset in range(flushed + unflushed):
-        log.append(batch(offset, payload=b"%d" % offset))
-        if offset == flushed - 1:
-            log.flush()
-    storage.close()
-    return directory / "logs" / "t" / "0.log"
+def checked(found: RecordBatch) -> RecordBatch:
+    """The batch with the checksum that its producer would give it."""
+    return found.model_copy(update={"crc": checksum_of(found, crc32c)})
 
 
 class DiskAgainstModel(RuleBasedStateMachine):
     """Every call is made on both disks; a process crash is a reopened directory, a machine crash loses something
-    first."""
+    first. Leader epochs rise along a log, as they do wherever a leader stamps them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
-        self.disk, self.model = DiskStorage(self.directory), SimStorage()
+        self.directory = Path(tempfile.mkdtemp()) / "node"
+        self.disk, self.model = self.opened(), SimStorage()
+
+    def opened(self) -> DiskStorage:
+        return DiskStorage(self.directory, OWNER, index_interval_bytes=100)
 
     def teardown(self) -> None:
         self.disk.close()
-        shutil.rmtree(self.directory)
+        shutil.rmtree(self.directory.parent)
 
-    @rule(name=LOGS, records=st.integers(1, 4), payload=st.binary(max_size=40), epoch=st.integers(0, 9))
-    def append(self, name: str, records: int, payload: bytes, epoch: int) -> None:
-        added = batch(self.model.open_log(name).end_offset, records, payload, epoch)
+    @rule(
+        name=LOGS,
+        records=st.integers(1, 4),
+        payload=st.binary(max_size=40),
+        rise=st.integers(0, 2),
+        timestamp_ms=st.integers(-1, 50),
+        has_crc=st.booleans(),
+    )
+    def append(self, name: str, records: int, payload: bytes, rise: int, timestamp_ms: int, has_crc: bool) -> None:
+        model = self.model.open_log(name)
+        epochs = model.epoch_starts()
+        added = RecordBatch(
+            base_offset=model.end_offset,
+            leader_epoch=(epochs[-1][0] if epochs else 0) + rise,
+            record_count=records,
+            payload=payload,
+            producer_id=records,
+            producer_epoch=rise,
+            base_sequence=model.end_offset,
+            timestamp_ms=timestamp_ms,
+        )
+        added = checked(added) if has_crc else added
         for storage in (self.disk, self.model):
             storage.open_log(name).append(added)
 
@@ -65,11 +81,28 @@ class DiskAgainstModel(RuleBasedStateMachine):
         for storage in (self.disk, self.model):
             storage.open_log(name).flush()
 
+    @rule(name=LOGS)
+    def roll(self, name: str) -> None:
+        for storage in (self.disk, self.model):
+            storage.open_log(name).roll()
+
     @rule(name=LOGS, back=st.integers(0, 8))
     def truncate(self, name: str, back: int) -> None:
         for storage in (self.disk, self.model):
             log = storage.open_log(name)
             log.truncate(max(0, log.end_offset - back))
+
+    @rule(name=LOGS, ahead=st.integers(0, 12))
+    def delete_segments_before(self, name: str, ahead: int) -> None:
+        for storage in (self.disk, self.model):
+            log = storage.open_log(name)
+            log.delete_segments_before(log.start_offset + ahead)
+
+    @rule(name=LOGS, shift=st.integers(-10, 10))
+    def reset(self, name: str, shift: int) -> None:
+        for storage in (self.disk, self.model):
+            log = storage.open_log(name)
+            log.reset(max(0, log.end_offset + shift))
 
     @rule(name=LOGS)
     def delete(self, name: str) -> None:
@@ -88,9 +121,12 @@ class DiskAgainstModel(RuleBasedStateMachine):
     @rule(loss=LOSSES)
     def crash(self, loss: Loss) -> None:
         self.disk.close()
-        apply_loss(self.directory, loss.kind, loss.count)
+        apply_loss(self.directory, loss.kind, loss.count, OWNER)
         self.model.apply_loss(loss)
-        self.disk = DiskStorage(self.directory)
+        self.disk = self.opened()
+        for name in self.disk.log_names():
+            self.disk.open_log(name)
+        assert self.disk.dropped == []
 
     @rule(name=LOGS, from_offset=st.integers(0, 30), max_bytes=st.integers(0, 60))
     def read(self, name: str, from_offset: int, max_bytes: int) -> None:
@@ -102,49 +138,19 @@ class DiskAgainstModel(RuleBasedStateMachine):
         assert list(self.disk.log_names()) == list(self.model.log_names())
         for name in self.model.log_names():
             disk, model = self.disk.open_log(name), self.model.open_log(name)
-            assert (disk.end_offset, disk.flushed_offset) == (model.end_offset, model.flushed_offset)
+            for what in ("start_offset", "end_offset", "flushed_offset", "active_bytes"):
+                assert getattr(disk, what) == getattr(model, what), what
+            assert list(disk.segments()) == list(model.segments())
+            assert list(disk.epoch_starts()) == list(model.epoch_starts())
             assert list(disk.read(0, 2**60)) == list(model.read(0, 2**60))
+            for offset in range(model.start_offset, model.end_offset):
+                assert list(disk.read(offset, 1)) == list(model.read(offset, 1))
         for name in ("clean-shutdown.json", "replication-offset-checkpoint.json"):
             assert self.disk.read_file(name) == self.model.read_file(name)
 
 
 TestDiskAgainstModel = DiskAgainstModel.TestCase
-TestDiskAgainstModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-
-
-@pytest.mark.parametrize("cut_bytes", [1, 3, 10])
-def test_a_torn_tail_is_dropped_and_the_log_goes_on_before_it(tmp_path: Path, cut_bytes: int) -> None:
-    path = filled(tmp_path, flushed=2, unflushed=3)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-cut_bytes])
-    log = DiskStorage(tmp_path).open_log("t/0")
-    assert (log.end_offset, log.flushed_offset) == (4, 2)
-    log.append(batch(4, payload=b"4"))
-    assert path.read_bytes() == whole
-
-
-def test_a_flipped_byte_above_the_flushed_position_ends_the_log_there(tmp_path: Path) -> None:
-    path = filled(tmp_path, flushed=2, unflushed=3)
-    data = bytearray(path.read_bytes())
-    frame = len(data) // 5
-    data[frame * 3 + frame // 2] ^= 1
-    path.write_bytes(data)
-    assert DiskStorage(tmp_path).open_log("t/0").end_offset == 3
-
-
-@pytest.mark.parametrize(("where", "what"), [("frame", "no batch"), ("tail", "flushed were"), ("mark", "mark")])
-def test_damage_to_what_was_durable_is_an_error(tmp_path: Path, where: str, what: str) -> None:
-    path = filled(tmp_path, flushed=5, unflushed=0)
-    data = bytearray(path.read_bytes())
-    if where == "frame":
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-    elif where == "tail":
-        path.write_bytes(data[:-1])
-    else:
-        path.with_suffix(".flushed").write_bytes(b"\x00" * 12)
-    with pytest.raises(CorruptLogError, match=what):
-        DiskStorage(tmp_path).open_log("t/0")
+TestDiskAgainstModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 def test_an_append_must_begin_at_the_end(tmp_path: Path) -> None:
@@ -154,13 +160,105 @@ def test_an_append_must_begin_at_the_end(tmp_path: Path) -> None:
         log.append(batch(2))
 
 
-@pytest.mark.parametrize("name", ["", "t", "t/x", "../x/0", "t/../0", ".t/0"])
+@pytest.mark.parametrize("name", ["", "t", "t/x", "../x/0", "t/../0", ".t/0", "t/0.deleted"])
 def test_a_name_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="names no log"):
         DiskStorage(tmp_path).open_log(name)
 
 
-@pytest.mark.parametrize("name", ["", ".x", "a/b", "logs"])
+@pytest.mark.parametrize("name", ["", ".x", "a/b", "logs", "meta.json", "x.tmp"])
 def test_a_name_that_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="names no file"):
         DiskStorage(tmp_path).write_file(name, b"")
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("meta", "what"),
+    [
+        ({"cluster_id": "cluster-2"}, "found cluster 'cluster-2'"),
+        ({"node_id": 8}, "node 8"),
+        ({"format_version": 2, "rack": "r"}, "found 2; allowed: 1"),
+        ({"format_version": "1"}, "found '1'; allowed: 1"),
+        ({"rack": "r"}, "does not say whose"),
+        (None, "no meta.json"),
+        ([], "does not say whose"),
+        ("{", "does not say whose"),
+    ],
+)
+@pytest.mark.parametrize("loss", ["unflushed", "all"])
+def test_a_directory_of_another_is_refused_and_not_touched(
+    tmp_path: Path, meta: object, what: str, loss: LossKind
+) -> None:
+    written(DiskStorage(tmp_path, OWNER), flushed=2, unflushed=2).close()
+    path = tmp_path / META_FILE
+    if meta is None:
+        path.unlink()
+    elif isinstance(meta, str):
+        path.write_text(meta)
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | meta if isinstance(meta, dict) else meta))
+    before = content(tmp_path)
+    with pytest.raises(ForeignDirectoryError, match=what):
+        DiskStorage(tmp_path, OWNER)
+    with pytest.raises(ForeignDirectoryError, match=what):
+        apply_loss(tmp_path, loss, owner=OWNER)
+    assert content(tmp_path) == before
+
+
+def test_a_directory_that_was_about_to_be_founded_is_founded(tmp_path: Path) -> None:
+    (tmp_path / "meta.json.tmp").write_bytes(b'{"form')
+    DiskStorage(tmp_path, OWNER).close()
+    meta = json.loads((tmp_path / META_FILE).read_text())
+    assert meta == {"format_version": 1, "cluster_id": "cluster-1", "node_id": 7}
+
+
+@pytest.mark.covers("M36")
+def test_a_deletion_that_was_begun_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    storage = written(DiskStorage(tmp_path), flushed=2, unflushed=0)
+    written(storage, flushed=1, unflushed=0, name="t/1").close()
+    directory = log_directory(tmp_path)
+    directory.rename(directory.with_name("0.deleted"))
+    storage = DiskStorage(tmp_path)
+    assert list(storage.log_names()) == ["t/1"]
+    assert [path.name for path in directory.parent.iterdir()] == ["1"]
+    assert storage.open_log("t/0").end_offset == 0
+
+
+def test_a_log_that_cannot_be_opened_can_be_deleted(tmp_path: Path) -> None:
+    written(DiskStorage(tmp_path), flushed=2, unflushed=0).close()
+    (log_directory(tmp_path) / "mark").write_bytes(b"damaged")
+    storage = DiskStorage(tmp_path)
+    storage.delete_log("t/0")
+    assert list(storage.log_names()) == []
+    assert storage.open_log("t/0").end_offset == 0
+
+
+def test_many_logs_need_few_open_files(tmp_path: Path) -> None:
+
+    storage = DiskStorage(tmp_path, files=OpenFiles(limit=3))
+    for round_ in range(3):
+        for index in range(10):
+            log = storage.open_log(f"t/{index}")
+            log.append(batch(round_, payload=b"%d" % index))
+            log.flush()
+    storage.close()
+    storage = DiskStorage(tmp_path, files=OpenFiles(limit=3))
+    for index in range(10):
+        assert [found.payload for found in storage.open_log(f"t/{index}").read(0, 2**40)] == [b"%d" % index] * 3
+
+
+@pytest.mark.parametrize("crc", [NO_CRC, 0])
+def test_the_checksum_on_disk_is_the_producers(tmp_path: Path, crc: int) -> None:
+    added = batch(0, records=3, payload=b"payload")
+    added = added if crc == NO_CRC else checked(added)
+    storage = DiskStorage(tmp_path)
+    storage.open_log("t/0").append(added)
+    storage.close()
+    stored = (log_directory(tmp_path) / f"{0:020d}.log").read_bytes()
+    assert int.from_bytes(stored[18:22], "big") == checked(added).crc
+    assert stored.endswith(b"payload")
+    assert list(DiskStorage(tmp_path).open_log("t/0").read(0, 1)) == [added]

@@ -15,7 +15,7 @@ from protocol.messages.data import (
     FetchRequest,
     FetchResponse,
 )
-from protocol.messages.records import PartitionChangeRecord, RemoveTopicRecord
+from protocol.messages.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord
 from tests.unit.nodes_under_test import BrokerBench, batch, config_of, topic_records
 
 WAIT_MS = 500
@@ -197,3 +197,69 @@ def test_wishes_of_several_partitions_travel_together() -> None:
     )
     bench.receive(0, FetchResponse(partitions=results))
     assert [(p.partition_id, p.fetch_offset) for p in bench.sent(FetchRequest).partitions] == [(0, 1), (2, 1)]
+
+
+# -- log start offset --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("records", [0, 3])
+def test_where_the_leader_has_deleted_what_it_lacks_a_log_begins_anew(records: int) -> None:
+    bench = follower(records)
+    answer(bench, records, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=10)
+    log = bench.replica.log
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (10, 10, 10)
+    found = wish(bench)
+    assert (found.fetch_offset, found.last_fetched_epoch) == (10, -1)
+    [reset] = bench.traces("reset")
+    assert reset.detail == {"to_offset": 10, "log_end": records}
+    answer(bench, 10, batches=(batch(1, 10, 3),), high_watermark=11)
+    assert (log.end_offset, log.high_watermark, log.latest_epoch) == (11, 11, 3)
+
+
+def test_out_of_range_without_a_place_to_begin_waits_like_any_other_error() -> None:
+    bench = follower(records=2)
+    answer(bench, 2, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert (log_end(bench), bench.sends(FetchRequest)) == (2, [])
+    timer = bench.timer(TIMER)
+    assert timer is not None
+    assert timer.idle_with is None
+
+
+@pytest.mark.parametrize(
+    ("told", "high_watermark", "expected"), [(0, 3, 0), (1, 3, 1), (2, 3, 2), (3, 1, 1), (2, 0, 0)]
+)
+def test_a_follower_deletes_what_its_leader_has_deleted_up_to_its_high_watermark(
+    told: int, high_watermark: int, expected: int
+) -> None:
+    """Its log has a segment per record; the last one is the active segment."""
+    bench = follower()
+    for offset in range(3):
+        answer(bench, offset, batches=(batch(1, offset, 3),))
+        bench.replica.log.storage.roll()
+    answer(bench, 3, batches=(batch(1, 3, 3),), high_watermark=high_watermark, log_start_offset=told)
+    assert bench.replica.log.start_offset == expected
+    assert log_end(bench) == 4
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_concerns_its_partition_only() -> None:
+    bench = BrokerBench(me=1).run(*topic_records(1, leader_epoch=3))
+    second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3)
+    bench.publish(second)
+    results = (
+        FetchPartitionResult(topic_id="gone", partition_id=0, fetch_offset=0, leader_epoch=3),
+        FetchPartitionResult(
+            topic_id="T",
+            partition_id=0,
+            fetch_offset=0,
+            leader_epoch=3,
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ),
+        FetchPartitionResult(
+            topic_id="T", partition_id=1, fetch_offset=0, leader_epoch=3, batches=(batch(1, 0, 3),), high_watermark=0
+        ),
+    )
+    bench.receive(0, FetchResponse(partitions=results))
+    assert (log_end(bench), wish(bench).partition_id) == (0, 1)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from protocol.broker.leader import LAG_PREFIX, PRODUCE_TIMER, SILENT_PREFIX
 from protocol.config import Generation
+from protocol.controller.alter_partition import decide, result
+from protocol.controller.brokers import fence
 from protocol.errors import ErrorCode
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse, PartitionIsrResult
 from protocol.messages.data import (
@@ -18,7 +20,16 @@ from protocol.messages.data import (
     ProduceResponse,
 )
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
-from tests.unit.nodes_under_test import CLIENT, CONTROLLER, BrokerBench, config_of, fencing, topic_records
+from tests.unit.nodes_under_test import (
+    CLIENT,
+    CONTROLLER,
+    BrokerBench,
+    ControllerBench,
+    config_of,
+    fencing,
+    registrations,
+    topic_records,
+)
 
 LAG_MS = 1_000
 TIMEOUT_MS = 30_000
@@ -310,6 +321,54 @@ def test_a_shrink_counts_once_it_is_committed() -> None:
     assert bench.high_watermark == 0
     assert answer(bench, request).sent(ProduceResponse).error is ErrorCode.NONE
     assert bench.high_watermark == 1
+
+
+@pytest.mark.covers("B10")
+def test_a_proposal_in_flight_holds_up_nothing_but_the_high_watermark() -> None:
+    """Broker 2 is to leave and the controller does not answer: records are taken, sent and answered, commits proceed as
+    far as broker 2 has them.
+    """
+    bench = leader(min_isr=1)
+    bench.fire(f"{SILENT_PREFIX}2", at_ms=LAG_MS)
+    assert proposed(bench) == [0, 1]
+    assert bench.produce(acks=1, count=2).sent(ProduceResponse).error is ErrorCode.NONE
+    assert len(fetched(bench, 1).batches) == 1
+    assert bench.fetch(1, 2).sends(AlterPartitionRequest) == []
+    assert bench.fetch(2, 2, epoch=0).sends(AlterPartitionRequest) == []
+    assert bench.high_watermark == 2
+    assert len(consume(bench).batches) == 1
+
+
+@pytest.mark.covers("M51", "B18", "B19")
+def test_a_proposal_on_old_state_is_refused_and_made_anew_on_the_new_state() -> None:
+    """The controller has fenced broker 2, which the leader does not know yet when it wants to drop broker 1."""
+    bench = leader(min_isr=1)
+    controller = ControllerBench(*registrations(), *topic_records(1))
+    news = controller.apply(fence(controller.state, 2, 2))
+    request = bench.fire(f"{SILENT_PREFIX}1", at_ms=LAG_MS).sent(AlterPartitionRequest)
+    answer_of(bench, controller, request)
+    leadership = bench.replica.leadership
+    assert leadership is not None
+    assert (leadership.isr, leadership.proposed_isr) == ((0, 1, 2), (0, 2))
+    assert bench.sends(AlterPartitionRequest) == [], "it waits for what it has not seen"
+    bench.publish(*news)
+    assert (leadership.isr, leadership.proposed_isr) == ((0, 1), None)
+    request = bench.fire(f"{SILENT_PREFIX}1", at_ms=2 * LAG_MS).sent(AlterPartitionRequest)
+    assert proposed(bench) == [0]
+    bench.publish(*answer_of(bench, controller, request))
+    assert leadership.isr == controller.partition().isr == (0,)
+    assert leadership.partition_epoch == controller.partition().partition_epoch
+
+
+def answer_of(
+    bench: BrokerBench, controller: ControllerBench, request: AlterPartitionRequest
+) -> list[PartitionChangeRecord]:
+    """The controller decides on the one proposal, and the broker is told; the records that were written."""
+    [error], records = decide(controller.state, request)
+    controller.apply(records)
+    told = result(controller.state.image, 0, request.partitions[0], error)
+    bench.receive(CONTROLLER, AlterPartitionResponse(correlation_id=request.correlation_id, partitions=(told,)))
+    return records
 
 
 @pytest.mark.covers("E11", "M6")

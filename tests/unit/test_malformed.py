@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.broker.leader import PRODUCE_TIMER
+from protocol.broker.reads import READ_TIMER
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import CodecError, ErrorCode
 from protocol.ids import NO_LEADER, TopicIdPartition, is_broker
@@ -240,6 +241,8 @@ class Traffic:
         if self.bench.replica.pending:
             self.bench.fire(PRODUCE_TIMER, 10**9)
             self._count()
+        self.bench.fire(READ_TIMER, 10**10)
+        self._count()
         assert {number: self.answers.get(number, 0) for number in self.expected} == self.expected
 
 

@@ -1,0 +1,257 @@
+"""A load generator: a node that produces as fast as it is told to, and measures.
+
+It stands beside the clients of a cluster as an actor of its own, hosted as they are (`contract.Node`), so that its
+frames take the way that any client's frames take. Two commands (`protocol.messages.load`):
+
+- *load*: the leaders are looked up once; from then on so many batches are under way, over all partitions in turn. An
+  answer makes room for the next batch; one that says that a broker does not lead, or lacks replicas, does so after
+  `RETRY_MS` and a new look at who leads.
+- *probe*: how soon partitions are served again after their leader was lost. The generator knows no leaders then; it
+  offers the batch to all brokers that are left until one acknowledges it.
+
+Unlike a node of the protocol it reads a clock of its own for latencies, since a millisecond is too coarse for them; so
+it is no part of `protocol`. One command at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from protocol.contract import Effect, Outbox
+from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs
+from protocol.messages.admin import MetadataRequest, MetadataResponse
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import ProduceRequest, ProduceResponse
+from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
+from protocol.metadata.authorizer import node_principal
+
+RETRY_MS = 50
+LOOK_UP_TIMER = "load/look-up"
+BEGIN_TIMER = "load/begin"
+END_TIMER = "load/end"
+PROBE_TIMER = "probe/retry"
+_FILLER = b"\xa5"
+
+
+@dataclass(slots=True)
+class _Load:
+    """A load under way; times in seconds of the generator's clock. `sent` are the batches under way by correlation
+    id, with the time at which each left; `idle` how many may leave as soon as the leaders are known.
+    """
+
+    command: LoadCommand
+    driver: NodeId
+    batch: RecordBatch
+    idle: int
+    leaders: dict[int, BrokerId] = field(default_factory=dict)
+    turn: int = 0
+    sent: dict[int, float] = field(default_factory=dict)
+    began_s: float | None = None
+    latencies_s: list[float] = field(default_factory=list)
+    refused: int = 0
+    last_error: ErrorCode = ErrorCode.NONE
+    is_looking: bool = False
+
+
+@dataclass(slots=True)
+class _Probe:
+    """A probe under way. `waiting` are partitions that are not on offer yet, `offered` the partition of each request,
+    `open_offers` how many brokers have not answered for a partition, `refused` partitions that all have refused.
+    """
+
+    command: ProbeCommand
+    driver: NodeId
+    batch: RecordBatch
+    waiting: deque[int]
+    offered: dict[int, int] = field(default_factory=dict)
+    open_offers: dict[int, int] = field(default_factory=dict)
+    refused: list[int] = field(default_factory=list)
+    acknowledged_ms: dict[int, TimeMs] = field(default_factory=dict)
+
+
+class LoadNode:
+    """See the module docstring. `clock_s` is any clock in seconds that does not run backwards."""
+
+    def __init__(
+        self, node_id: NodeId, brokers: Sequence[BrokerId], clock_s: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.node_id = node_id
+        self._principal = node_principal(node_id)
+        self._brokers = tuple(brokers)
+        self._clock_s = clock_s
+        self._out = Outbox()
+        self._correlation_id = 0
+        self._load: _Load | None = None
+        self._probe: _Probe | None = None
+
+    # -- contract ------------------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: TimeMs) -> list[Effect]:
+        return []
+
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        """ProtocolInvariantError for a command while one is under way."""
+        if isinstance(message, LoadCommand | ProbeCommand):
+            if self._load is not None or self._probe is not None:
+                raise ProtocolInvariantError("a load generator takes one command at a time")
+            self._begin(now_ms, sender, message)
+        elif isinstance(message, MetadataResponse) and self._load is not None:
+            self._found(self._load, message, now_ms)
+        elif isinstance(message, ProduceResponse) and self._load is not None:
+            self._answered(self._load, message, now_ms)
+        elif isinstance(message, ProduceResponse) and self._probe is not None:
+            self._probed(self._probe, message, now_ms)
+        return self._out.drain()
+
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        if self._load is not None and name == LOOK_UP_TIMER:
+            self._look_up(self._load, now_ms)
+        elif self._load is not None and name == BEGIN_TIMER:
+            self._load.began_s = self._clock_s()
+            self._out.set_timer(END_TIMER, now_ms + self._load.command.duration_ms)
+        elif self._load is not None and name == END_TIMER:
+            self._end(self._load)
+        elif self._probe is not None and name == PROBE_TIMER:
+            refused, self._probe.refused = self._probe.refused, []
+            for partition in refused:
+                self._offer(self._probe, partition)
+        return self._out.drain()
+
+    def _begin(self, now_ms: TimeMs, driver: NodeId, command: LoadCommand | ProbeCommand) -> None:
+        payload = _FILLER * command.payload_bytes
+        if isinstance(command, LoadCommand):
+            batch = RecordBatch(record_count=command.record_count, payload=payload)
+            self._load = _Load(command, driver, batch, idle=command.in_flight)
+            self._look_up(self._load, now_ms)
+            self._out.set_timer(BEGIN_TIMER, now_ms + command.warm_up_ms)
+        else:
+            batch = RecordBatch(record_count=1, payload=payload)
+            self._probe = _Probe(command, driver, batch, deque(command.partitions))
+            self._offer_more(self._probe)
+
+    def _produce(
+        self, broker: BrokerId, command: LoadCommand | ProbeCommand, partition: int, batch: RecordBatch
+    ) -> int:
+        self._correlation_id += 1
+        request = ProduceRequest(
+            correlation_id=self._correlation_id,
+            principal=self._principal,
+            topic=command.topic,
+            partition=partition,
+            acks=command.acks,
+            batch=batch,
+        )
+        self._out.send(broker, request)
+        return self._correlation_id
+
+    # -- load ----------------------------------------------------------------------------------------------------------
+
+    def _look_up(self, load: _Load, now_ms: TimeMs) -> None:
+        """Asks all brokers who leads, and again in a while if nobody says."""
+        self._correlation_id += 1
+        load.is_looking = True
+        request = MetadataRequest(
+            correlation_id=self._correlation_id, principal=self._principal, topic=load.command.topic
+        )
+        for broker in self._brokers:
+            self._out.send(broker, request)
+        self._out.set_timer(LOOK_UP_TIMER, now_ms + RETRY_MS)
+
+    def _found(self, load: _Load, response: MetadataResponse, now_ms: TimeMs) -> None:
+        found = {p.partition: p.leader for topic in response.topics for p in topic.partitions}
+        leaders = {partition: found.get(partition, NO_LEADER) for partition in load.command.partitions}
+        if not load.is_looking or response.correlation_id != self._correlation_id or NO_LEADER in leaders.values():
+            return
+        load.leaders, load.is_looking = leaders, False
+        self._out.cancel_timer(LOOK_UP_TIMER)
+        self._fill(load)
+
+    def _fill(self, load: _Load) -> None:
+        partitions = load.command.partitions
+        for _ in range(load.idle):
+            partition = partitions[load.turn % len(partitions)]
+            load.turn += 1
+            number = self._produce(load.leaders[partition], load.command, partition, load.batch)
+            load.sent[number] = self._clock_s()
+        load.idle = 0
+
+    def _answered(self, load: _Load, response: ProduceResponse, now_ms: TimeMs) -> None:
+        sent_s = load.sent.pop(response.correlation_id, None)
+        if sent_s is None:
+            return
+        load.idle += 1
+        if response.error is not ErrorCode.NONE:
+            load.refused += load.began_s is not None
+            load.last_error = response.error
+            if not load.is_looking:
+                load.is_looking = True
+                self._out.set_timer(LOOK_UP_TIMER, now_ms + RETRY_MS)
+            return
+        if load.began_s is not None:
+            load.latencies_s.append(self._clock_s() - sent_s)
+        if not load.is_looking:
+            self._fill(load)
+
+    def _end(self, load: _Load) -> None:
+        self._load = None
+        self._out.cancel_timer(LOOK_UP_TIMER)
+        assert load.began_s is not None
+        latencies_us = sorted(round(latency * 1e6) for latency in load.latencies_s)
+        outcome = LoadOutcome(
+            command_id=load.command.command_id,
+            acknowledged=len(latencies_us),
+            refused=load.refused,
+            unanswered=len(load.sent),
+            elapsed_us=round((self._clock_s() - load.began_s) * 1e6),
+            p50_us=quantile(latencies_us, 0.50),
+            p99_us=quantile(latencies_us, 0.99),
+            last_error=load.last_error,
+        )
+        self._out.send(load.driver, outcome)
+
+    # -- probe ---------------------------------------------------------------------------------------------------------
+
+    def _offer_more(self, probe: _Probe) -> None:
+        while probe.waiting and len(probe.open_offers) + len(probe.refused) < probe.command.in_flight:
+            self._offer(probe, probe.waiting.popleft())
+
+    def _offer(self, probe: _Probe, partition: int) -> None:
+        probe.open_offers[partition] = len(probe.command.brokers)
+        for broker in probe.command.brokers:
+            probe.offered[self._produce(broker, probe.command, partition, probe.batch)] = partition
+
+    def _probed(self, probe: _Probe, response: ProduceResponse, now_ms: TimeMs) -> None:
+        partition = probe.offered.pop(response.correlation_id, None)
+        if partition is None or partition in probe.acknowledged_ms:
+            return
+        if response.error is ErrorCode.NONE:
+            probe.acknowledged_ms[partition] = now_ms
+            del probe.open_offers[partition]
+            self._offer_more(probe)
+            self._finish_probe(probe)
+            return
+        probe.open_offers[partition] -= 1
+        if not probe.open_offers[partition]:
+            del probe.open_offers[partition]
+            if not probe.refused:
+                self._out.set_timer(PROBE_TIMER, now_ms + probe.command.retry_ms)
+            probe.refused.append(partition)
+
+    def _finish_probe(self, probe: _Probe) -> None:
+        if len(probe.acknowledged_ms) == len(probe.command.partitions):
+            self._probe = None
+            times = tuple(probe.acknowledged_ms[partition] for partition in probe.command.partitions)
+            self._out.send(probe.driver, ProbeOutcome(command_id=probe.command.command_id, acknowledged_ms=times))
+
+
+def quantile(ordered: Sequence[int], share: float) -> int:
+    """The smallest value that at least `share` of the values do not exceed; 0 where there are none."""
+    if not ordered:
+        return 0
+    rank = max(1, -int(-share * len(ordered) // 1))
+    return ordered[rank - 1]

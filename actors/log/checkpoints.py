@@ -1,0 +1,132 @@
+"""What a log knows of itself without reading its batches: the mark of what was flushed, and its leader epochs.
+
+The *mark* says where the log starts, up to where it is durable, and where in which segment that is. It lies in a file
+of two slots that are written in turn, each with a number and a checksum; the valid slot with the higher number counts.
+Raising the mark needs no sync of its own: if the machine dies, an older mark is found, which promises less. What takes
+back a promise (truncation below the mark, deletion from the front, a reset) writes both slots and syncs each, before
+anything is taken away.
+
+The *leader-epoch checkpoint* lists the epochs of the durable part as Kafka's file of that name does: a version, a
+count, and a line per epoch with its start offset. It is replaced whole, before the mark that covers it is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from google_crc32c import value as crc32c_of
+
+from actors.log.files import OpenFiles, replace_file, sync_directory
+from protocol.errors import CorruptLogError
+from protocol.ids import Epoch, Offset, TimeMs
+from protocol.messages.batch import NO_TIMESTAMP
+
+MARK_FILE = "mark"
+EPOCHS_FILE = "leader-epoch-checkpoint"
+SLOT_BYTES = 512
+"""Distance of the slots: what disks write at once or not at all."""
+_EPOCHS_VERSION = 0
+_MARK = struct.Struct(">Qqqqqq")
+_CRC_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The log holds `start_offset .. flushed_offset - 1` durably. The last segment of that part has the base offset
+    `segment_base`, and its durable part ends at byte `position`, with `newest_ms` as its newest timestamp.
+    """
+
+    start_offset: Offset = 0
+    flushed_offset: Offset = 0
+    segment_base: Offset = 0
+    position: int = 0
+    newest_ms: TimeMs = NO_TIMESTAMP
+
+
+class MarkFile:
+    """The mark of one log, `mark`; see the module docstring. The file is created with the first mark that is set.
+    CorruptLogError where neither slot can be read.
+    """
+
+    def __init__(self, directory: Path, files: OpenFiles) -> None:
+        self._path = directory / MARK_FILE
+        self._files = files
+        self._number = 0
+        self._exists = self._path.exists()
+        self.mark = self._read()
+
+    def _read(self) -> Mark:
+        if not self._exists:
+            return Mark()
+        data = os.pread(self._files.get(self._path), 2 * SLOT_BYTES, 0)
+        slots = [slot for start in (0, SLOT_BYTES) if (slot := _slot(data[start : start + SLOT_BYTES])) is not None]
+        if slots:
+            self._number, mark = max(slots, key=lambda slot: slot[0])
+            return mark
+        if any(data):
+            raise CorruptLogError(f"{self._path}: the mark of what was flushed is damaged")
+        return Mark()
+
+    def raise_to(self, mark: Mark) -> None:
+        """A mark that promises more; the first one is durable."""
+        if self._exists:
+            self._write(mark)
+        else:
+            self.lower_to(mark)
+
+    def lower_to(self, mark: Mark) -> None:
+        """A mark that takes something back: durable on return, whichever slot survives."""
+        self._files.get(self._path, create=True)
+        for _ in range(2):
+            self._write(mark)
+            self._files.sync(self._path)
+        if not self._exists:
+            sync_directory(self._path.parent)
+            self._exists = True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._files.forget(self._path)
+
+    def _write(self, mark: Mark) -> None:
+        self.mark = mark
+        self._number += 1
+        data = _MARK.pack(
+            self._number, mark.start_offset, mark.flushed_offset, mark.segment_base, mark.position, mark.newest_ms
+        )
+        slot = data + crc32c_of(data).to_bytes(_CRC_BYTES, "big")
+        self._files.write(self._path, (slot,), self._number % 2 * SLOT_BYTES)
+
+
+def _slot(data: bytes) -> tuple[int, Mark] | None:
+    """(number, mark) of a slot, None where it is damaged or was never written."""
+    body, crc = data[: _MARK.size], data[_MARK.size : _MARK.size + _CRC_BYTES]
+    if len(crc) < _CRC_BYTES or crc32c_of(body) != int.from_bytes(crc, "big"):
+        return None
+    number, *fields = _MARK.unpack(body)
+    return (number, Mark(*fields)) if number else None
+
+
+def write_epochs(directory: Path, entries: Sequence[tuple[Epoch, Offset]]) -> None:
+    """Replaces the leader-epoch checkpoint, durably."""
+    lines = [str(_EPOCHS_VERSION), str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
+    replace_file(directory / EPOCHS_FILE, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_epochs(directory: Path) -> list[tuple[Epoch, Offset]]:
+    """(epoch, start offset) as checkpointed, nothing where there is no file; CorruptLogError where it is damaged."""
+    path = directory / EPOCHS_FILE
+    if not path.exists():
+        return []
+    try:
+        version, count, *lines = path.read_text("ascii").splitlines()
+        entries = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
+        if int(version) != _EPOCHS_VERSION or int(count) != len(entries):
+            raise ValueError(f"version {version} with {len(entries)} of {count} lines")
+    except ValueError as error:
+        raise CorruptLogError(f"{path}: no leader-epoch checkpoint: {error}") from error
+    return entries

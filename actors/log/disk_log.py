@@ -1,0 +1,329 @@
+"""A log on disk: segments, memory of the newest batches, and what survives a crash (docs/log-format.md).
+
+Order is what makes it safe. An append is one write behind the end of the active segment; where it fails the file is cut
+back to that end. A flush syncs the segments, then (where they have changed) the leader-epoch checkpoint, and only then
+raises the mark. Whatever takes records away lowers the mark, or raises the start, durably, before it touches a file:
+from the newest segment back for a truncation, so that what is left is always the beginning of the log, and from the
+oldest on for a deletion.
+
+Opening a log trusts what lies below the mark, and reads none of it: after a clean shutdown that is everything. What
+lies above is read batch by batch with its checksums; the first that is torn, damaged or out of place ends the log, and
+what follows is dropped and reported (`Dropped`). That the mark promises more than the files hold is damage to what was
+durable: CorruptLogError. Damage below the mark is found when the batch is read, and raises CorruptLogError; the batch
+is not served.
+
+If a sync fails, or a write cannot be taken back, nobody knows what the disk holds: the log takes nothing more in this
+life (StorageError) and can still be read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from actors.log.checkpoints import Mark, MarkFile, read_epochs, write_epochs
+from actors.log.files import OpenFiles, storage_error, sync_directory, typed_errors
+from actors.log.format import header_of
+from actors.log.recent import RecentBatches, RecentPool
+from actors.log.segment import LOG_SUFFIX, Segment
+from protocol.contract import SegmentInfo
+from protocol.errors import CorruptLogError, ProtocolInvariantError, StorageError
+from protocol.ids import Epoch, Offset
+from protocol.log.epochs import LeaderEpochCache
+from protocol.messages.batch import RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What recovery took off the end of a log: the log goes on at `end_offset`; `size` bytes at `position` of `path`
+    were dropped for the reason `why`.
+    """
+
+    path: Path
+    end_offset: Offset
+    position: int
+    size: int
+    why: str
+
+
+class DiskLog:
+    """One log in a directory (`contract.LogStorage`); see the module docstring. Not safe to open twice at a time.
+
+    `dropped` is what recovery dropped when it was opened.
+    """
+
+    def __init__(self, directory: Path, files: OpenFiles, pool: RecentPool, index_interval_bytes: int) -> None:
+        self._directory = directory
+        self._files = files
+        self._pool = pool
+        self._interval = index_interval_bytes
+        self._recent: RecentBatches = {}
+        self._segments: list[Segment] = []
+        self._epochs = LeaderEpochCache()
+        self._saved_epochs: list[tuple[Epoch, Offset]] = []
+        self._truncated = False
+        self._directory_synced = True
+        self._broken: str | None = None
+        self._mark_file = MarkFile(directory, files)
+        self.flushed_offset: Offset = 0
+        self.dropped: list[Dropped] = []
+        with typed_errors(directory):
+            self._open()
+        self._active = self._segments[-1]
+
+    # -- contract ------------------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._segments[0].base_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._active.end_offset
+
+    @property
+    def active_bytes(self) -> int:
+        return self._active.size
+
+    def append(self, batch: RecordBatch) -> None:
+        """ProtocolInvariantError unless the batch begins at `end_offset`; CorruptLogError where its own checksum is
+        wrong; StorageFullError, StorageError where it could not be written.
+        """
+        active = self._active
+        if batch.base_offset != active.end_offset:
+            raise ProtocolInvariantError(f"append at {batch.base_offset} to a log that ends at {active.end_offset}")
+        self._require_sound()
+        try:
+            active.append(header_of(batch), batch)
+        except OSError as error:
+            self._take_back()
+            raise storage_error(error, active.path) from error
+        if batch.leader_epoch > self._epochs.latest_epoch:
+            self._epochs.assign(batch.leader_epoch, batch.base_offset)
+        self._pool.add(self._recent, batch)
+
+    def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
+        """Payload sizes count towards `max_bytes`; empty at and behind `end_offset`."""
+        batches: list[RecordBatch] = []
+        offset, end, size = max(from_offset, self.start_offset), self.end_offset, 0
+        while offset < end and (size < max_bytes or not batches):
+            batch = self._recent.get(offset)
+            found = [batch] if batch is not None else self._read_disk(offset, max_bytes - size)
+            batches += found
+            size += sum(batch.size_bytes for batch in found)
+            offset = batches[-1].next_offset
+        return batches
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Drops every batch that reaches beyond `end_offset`."""
+        if end_offset >= self.end_offset:
+            return
+        self._require_sound()
+        end_offset = max(end_offset, self.start_offset)
+        kept = self._segment_at(end_offset)
+        with self._changing():
+            segment = self._segments[kept]
+            position, end_offset, newest_ms = segment.place_of(end_offset)
+            if end_offset < self.flushed_offset:
+                self._lower(Mark(self.start_offset, end_offset, segment.base_offset, position, newest_ms))
+            self._remove(reversed(self._segments[kept + 1 :]))
+            del self._segments[kept + 1 :]
+            segment.truncate(end_offset)
+            self._epochs.truncate(end_offset)
+            if end_offset == self.start_offset:
+                self._save_epochs()  # elsewhere the mark tells which of them are of the past
+        self._active = segment
+        self._truncated = True
+        self._pool.keep_only(self._recent, self.start_offset, end_offset)
+
+    def flush(self) -> None:
+        active = self._active
+        if self.flushed_offset == active.end_offset and not self._truncated:
+            return
+        self._require_sound()
+        unflushed = self._segments[self._segment_at(self.flushed_offset) :]
+        for segment in unflushed:
+            try:
+                self._files.sync(segment.path)
+            except OSError as error:
+                self._broken = f"{segment.path}: {error.strerror}"
+                raise StorageError(self._broken) from error
+        with typed_errors(self._directory):
+            for segment in unflushed:
+                segment.save_index()
+            self._sync_directory()
+            self._save_epochs()
+            mark = Mark(self.start_offset, active.end_offset, active.base_offset, active.size, active.newest_ms)
+            self._mark_file.raise_to(mark)
+        self.flushed_offset = active.end_offset
+        self._truncated = False
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        with typed_errors(self._directory):
+            return [segment.info for segment in self._segments]
+
+    def roll(self) -> None:
+        if self._active.size:
+            self._require_sound()
+            with typed_errors(self._directory):
+                self._begin_segment(self.end_offset)
+
+    def delete_segments_before(self, offset: Offset) -> None:
+        kept = self._segment_at(offset)
+        if kept <= 0:
+            return
+        self._require_sound()
+        gone, start, mark = self._segments[:kept], self._segments[kept].base_offset, self._mark_file.mark
+        with self._changing():
+            self._sync_directory()
+            self._save_epochs()
+            self._lower(replace(mark, start_offset=start) if mark.flushed_offset > start else Mark(start, start, start))
+            del self._segments[:kept]
+            self._remove(gone)
+        self._epochs.forget_before(start)
+        self._pool.keep_only(self._recent, start, self.end_offset)
+
+    def reset(self, offset: Offset) -> None:
+        self._require_sound()
+        with self._changing():
+            self._lower(Mark(offset, offset, offset))
+            self._epochs.clear()
+            self._save_epochs()
+            self._remove(reversed(self._segments))
+            self._segments.clear()
+            self._begin_segment(offset)
+            self._sync_directory()
+        self._pool.keep_only(self._recent, offset, offset)
+
+    def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
+        return self._epochs.entries()
+
+    def close(self) -> None:
+        """Closes the files and forgets the batches in memory; the log takes no more calls."""
+        for segment in self._segments:
+            segment.close()
+        self._mark_file.close()
+        self._pool.keep_only(self._recent, 0, 0)
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Finds the segments, and takes up what lies above the mark."""
+        mark = self._mark_file.mark
+        self.flushed_offset = mark.flushed_offset
+        self._saved_epochs = read_epochs(self._directory)
+        for epoch, start in self._saved_epochs:
+            if start < mark.flushed_offset or start <= mark.start_offset:
+                self._epochs.assign(epoch, start)
+        bases = sorted(int(path.stem) for path in self._directory.glob(f"*{LOG_SUFFIX}"))
+        while bases and bases[0] < mark.start_offset:  # a deletion that was not finished
+            self._segment(bases.pop(0)).remove()
+        if mark.start_offset not in bases and mark.flushed_offset == mark.start_offset:
+            self._drop_segments(bases, mark.start_offset, "the segments before it are missing")
+            self._begin_segment(mark.start_offset)
+        else:
+            self._open_segments(mark, bases)
+        self._epochs.forget_before(self.start_offset)
+
+    def _open_segments(self, mark: Mark, bases: list[Offset]) -> None:
+        trusted = [base for base in bases if base <= mark.segment_base]
+        if not trusted or (trusted[0], trusted[-1]) != (mark.start_offset, mark.segment_base):
+            raise CorruptLogError(f"{self._directory}: lacks a segment of {mark.start_offset} to {mark.segment_base}")
+        for base, end in pairwise(trusted):
+            segment = self._segment(base)
+            segment.known_to(end, segment.file_size(), None)
+            self._segments.append(segment)
+        last = self._segment(mark.segment_base)
+        if last.file_size() < mark.position:
+            raise CorruptLogError(f"{last.path}: ends at byte {last.file_size()}, flushed were {mark.position}")
+        last.known_to(mark.flushed_offset, mark.position, mark.newest_ms)
+        self._segments.append(last)
+        self._scan(last, bases[len(trusted) :])
+
+    def _scan(self, segment: Segment, later: list[Offset]) -> None:
+        """Takes up the batches above the mark, in its segment and in those behind it (base offsets)."""
+        while True:
+            why = segment.scan(lambda header: self._epochs.assign(header.leader_epoch, header.base_offset))
+            if why is not None:
+                size = segment.file_size() - segment.size
+                self.dropped.append(Dropped(segment.path, segment.end_offset, segment.size, size, why))
+                segment.cut()
+            if why is not None or not later or later[0] != segment.end_offset:
+                break
+            segment = self._segment(later.pop(0))
+            segment.known_to(segment.base_offset, 0, None)
+            self._segments.append(segment)
+        self._drop_segments(later, segment.end_offset, "the log ends before it")
+
+    def _drop_segments(self, bases: list[Offset], end_offset: Offset, why: str) -> None:
+        for base in reversed(bases):
+            segment = self._segment(base)
+            self.dropped.append(Dropped(segment.path, end_offset, 0, segment.file_size(), why))
+            segment.remove()
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def _segment(self, base_offset: Offset) -> Segment:
+        return Segment(self._directory, base_offset, self._files, self._interval)
+
+    def _segment_at(self, offset: Offset) -> int:
+        """The place of the segment that holds an offset, or would."""
+        return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
+
+    def _read_disk(self, offset: Offset, max_bytes: int) -> list[RecordBatch]:
+        with typed_errors(self._directory):
+            return self._segments[self._segment_at(offset)].read(offset, max_bytes)
+
+    def _begin_segment(self, base_offset: Offset) -> None:
+        segment = self._segment(base_offset)
+        segment.create()
+        self._segments.append(segment)
+        self._active = segment
+        self._directory_synced = False
+
+    def _remove(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            segment.remove()
+
+    def _lower(self, mark: Mark) -> None:
+        self._mark_file.lower_to(mark)
+        self.flushed_offset = mark.flushed_offset
+
+    def _save_epochs(self) -> None:
+        """Makes the leader epochs durable, if they are not."""
+        entries = self._epochs.entries()
+        if entries != self._saved_epochs:
+            write_epochs(self._directory, entries)
+            self._saved_epochs = entries
+
+    def _sync_directory(self) -> None:
+        """Makes durable that the segments exist, and with the first of them the log."""
+        if not self._directory_synced:
+            for directory in (self._directory, *self._directory.parents[:2]):
+                sync_directory(directory)
+            self._directory_synced = True
+
+    def _take_back(self) -> None:
+        """A write failed; nothing of it may stay."""
+        try:
+            self._active.cut()
+        except OSError as error:
+            self._broken = f"{self._active.path}: {error.strerror}"
+
+    def _require_sound(self) -> None:
+        if self._broken is not None:
+            raise StorageError(self._broken)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What fails within leaves the files between two states; the next start goes on from there."""
+        try:
+            with typed_errors(self._directory):
+                yield
+        except StorageError as error:
+            self._broken = str(error)
+            raise

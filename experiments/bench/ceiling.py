@@ -1,0 +1,112 @@
+"""The ceiling of `isray bench replication`: the same hops with bare Ray actor calls, and nothing else.
+
+A bare producer calls the leader with the payload, the leader calls both followers with it and waits, the follower
+returns, the leader returns: producer -> leader -> follower -> leader -> producer, four hops, the payload carried three
+times (once to the leader, once to each follower), the way back in the calls' return values. Every broker leads its
+share of the partitions and follows in the others, as in the cluster that is measured; each actor is a process of its
+own with async methods. There is no message, no log, no protocol.
+
+The bare round trip is one call with the payload from the producer to a broker that returns at once.
+
+Ray must be initialised before this module is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+_ASYNC: Any = ray.remote(num_cpus=0.001)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a bare producer measured: calls that came back within `elapsed_s`, and how long each took."""
+
+    elapsed_s: float
+    latencies_s: list[float]
+
+
+@_ASYNC
+class BareBroker:
+    """Leader and follower."""
+
+    def __init__(self) -> None:
+        self._peers: list[Any] = []
+
+    async def meet(self, peers: Sequence[Any]) -> None:
+        """The brokers that follow this one."""
+        self._peers = list(peers)
+
+    async def produce(self, payload: bytes) -> None:
+        """Returns once all peers hold the payload."""
+        await asyncio.gather(*(peer.store.remote(payload) for peer in self._peers))
+
+    async def store(self, payload: bytes) -> None:
+        """Returns at once."""
+
+
+@_ASYNC
+class BareProducer:
+    """Keeps calls under way."""
+
+    async def replicate(
+        self, leaders: Sequence[Any], size: int, in_flight: int, warm_up_s: float, for_s: float
+    ) -> Calls:
+        """Calls `produce` of the leaders in turn."""
+        return await _keep_calling([leader.produce.remote for leader in leaders], size, in_flight, warm_up_s, for_s)
+
+    async def round_trip(self, broker: Any, size: int, warm_up_s: float, for_s: float) -> Calls:
+        """Calls `store` of one broker, one call at a time."""
+        return await _keep_calling([broker.store.remote], size, 1, warm_up_s, for_s)
+
+
+async def _keep_calling(
+    calls: Sequence[Callable[[bytes], Awaitable[None]]], size: int, in_flight: int, warm_up_s: float, for_s: float
+) -> Calls:
+    payload = b"\xa5" * size
+    began_s = time.perf_counter() + warm_up_s
+    ends_s = began_s + for_s
+    latencies_s: list[float] = []
+    turn = 0
+
+    async def one_at_a_time() -> None:
+        nonlocal turn
+        while (sent_s := time.perf_counter()) < ends_s:
+            call = calls[turn % len(calls)]
+            turn += 1
+            await call(payload)
+            if began_s <= (back_s := time.perf_counter()) < ends_s:
+                latencies_s.append(back_s - sent_s)
+
+    await asyncio.gather(*(one_at_a_time() for _ in range(in_flight)))
+    return Calls(for_s, latencies_s)
+
+
+class Ceiling:
+    """Bare actors for one bench; `close` ends them."""
+
+    def __init__(self, brokers: int) -> None:
+        self._brokers = [BareBroker.remote() for _ in range(brokers)]
+        self._producer = BareProducer.remote()
+        for broker in self._brokers:
+            ray.get(broker.meet.remote([peer for peer in self._brokers if peer is not broker]))
+
+    def replicate(self, partitions: int, size: int, in_flight: int, warm_up_s: float, for_s: float) -> Calls:
+        """Partition `n` is led by broker `n` modulo their number."""
+        leaders = [self._brokers[number % len(self._brokers)] for number in range(partitions)]
+        calls: Calls = ray.get(self._producer.replicate.remote(leaders, size, in_flight, warm_up_s, for_s))
+        return calls
+
+    def round_trip(self, size: int, warm_up_s: float, for_s: float) -> Calls:
+        calls: Calls = ray.get(self._producer.round_trip.remote(self._brokers[0], size, warm_up_s, for_s))
+        return calls
+
+    def close(self) -> None:
+        for actor in (*self._brokers, self._producer):
+            ray.kill(actor)

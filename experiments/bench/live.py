@@ -1,0 +1,80 @@
+"""A cluster on Ray for a benchmark: private, three brokers, one controller, a client and a load generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from experiments.engine import ClusterSpec
+from experiments.ray_engine import RayEngine
+from experiments.requests import create_topic
+from protocol.config import ClusterConfig, Generation
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_LOAD
+from protocol.messages.base import Message
+from protocol.messages.commands import AdminCommand, AdminOutcome, Command
+
+BROKERS = 3
+WITHIN_MS = 120_000
+"""How long anything may take that is waited for and not measured."""
+Found = TypeVar("Found", bound=Message)
+
+
+class BenchCluster:
+    """A running cluster and the few things that benchmarks do with it."""
+
+    def __init__(self, engine: RayEngine) -> None:
+        self.engine = engine
+        self._commands = 0
+
+    def command_id(self) -> int:
+        self._commands += 1
+        return self._commands
+
+    def ask(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS) -> Found:
+        """Submits a command and waits for its outcome."""
+        self.engine.submit(command)
+        return self.outcome(command, outcome, within_ms)
+
+    def outcome(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS) -> Found:
+        """Waits for the outcome of a command that was submitted."""
+        self.await_(lambda: self.engine.outcome(command.command_id) is not None, type(command).__name__, within_ms)
+        found = self.engine.outcome(command.command_id)
+        assert isinstance(found, outcome), found
+        return found
+
+    def await_(self, condition: Callable[[], bool], what: str, within_ms: int = WITHIN_MS) -> None:
+        """BenchError where the condition does not come true."""
+        if not self.engine.run_until(condition, within_ms):
+            raise BenchError(f"{what}: not within {within_ms / 1000:.0f} s")
+
+    def create(self, topic: str, assignments: Sequence[Sequence[int]]) -> None:
+        """Creates a topic; BenchError where the controller refuses."""
+        command = AdminCommand(command_id=self.command_id(), request=create_topic(topic, assignments))
+        outcome = self.ask(command, AdminOutcome)
+        if outcome.error is not ErrorCode.NONE:
+            raise BenchError(f"topic {topic}: {outcome.error.name}: {outcome.message}")
+
+    def unfenced(self) -> set[int]:
+        view = self.engine.view()
+        return set() if view is None else {b for b, found in view.brokers.items() if not found.fenced}
+
+
+class BenchError(RuntimeError):
+    """The cluster did not do what the benchmark needs."""
+
+
+@contextmanager
+def bench_cluster(config: Mapping[str, object]) -> Iterator[BenchCluster]:
+    """A cluster whose brokers are all unfenced, on the Ray that this process is connected to."""
+    spec = ClusterSpec(BROKERS, 1, ClusterConfig.of(Generation.KIP_966, config))
+    engine = RayEngine(spec, with_load=True)
+    try:
+        for node in (*spec.node_ids, FIRST_LOAD):
+            engine.start(node)
+        cluster = BenchCluster(engine)
+        cluster.await_(lambda: len(cluster.unfenced()) == BROKERS, "brokers unfenced")
+        yield cluster
+    finally:
+        engine.close()

@@ -1,0 +1,273 @@
+"""What a leader owes the fetchers of its followers: answers that are ready, within limits of bytes and in turn.
+
+A follower spreads the partitions that it follows over `num.replica.fetchers` fetchers. What it wishes for through one
+of them, and what it is answered, is a *stream*: the counterpart of a fetch session (KIP-227). Each stream has limits
+of its own, so that bulky partitions of one fetcher do not hold up those of another.
+
+- Window: records that were sent and not asked beyond yet, and those of the next answer, are together at most
+  `replica.fetch.response.max.bytes`. No message exceeds it, and a follower that takes nothing in is sent nothing more.
+  When nothing is under way, one batch leaves however large it is.
+- Share: a partition gets at most `replica.fetch.max.bytes` in one answer, but one batch at least if the window has
+  room for it.
+- Turn: partitions are served in the order in which they had news. One that has been served comes again behind the
+  others; one that does not fit is waited for, not passed over.
+- Patience: fewer than `replica.fetch.min.bytes` in all wait for more, at most `replica.fetch.wait.max.ms`. What a full
+  window has held back has waited enough.
+- Errors, points to truncate to, and high watermarks without records wait for nothing.
+
+Retention may overtake a wish that waits, and a disk may fail: such a partition is told OFFSET_OUT_OF_RANGE, with the
+log start offset, or KAFKA_STORAGE_ERROR, and the others get their records.
+
+Bytes are those of batches as logs count them, `BATCH_OVERHEAD_BYTES` included. Kafka bounds the one request that a
+fetcher has in flight; here several answers may be under way, and the bound is on their sum. The limits are those of the
+cluster's config, which all brokers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.broker.context import BrokerContext
+from protocol.config import (
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_MIN_BYTES,
+    REPLICA_FETCH_RESPONSE_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+)
+from protocol.contract import BATCH_OVERHEAD_BYTES
+from protocol.errors import ErrorCode, StorageError
+from protocol.ids import NO_OFFSET, BrokerId, Epoch, TimeMs, TopicIdPartition
+from protocol.log.replica_log import ReplicaLog
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchResponse
+
+FETCH_WAIT_PREFIX = "fetch-wait/"
+
+StreamKey = tuple[BrokerId, int]
+"""A follower and the number of one of its fetchers."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """`ready` holds, in turn, the wishes for which there are records; `under_way` the bytes sent and not asked beyond.
+    `deadline_ms` is when what is ready leaves however little it is, None before the wait has begun.
+    """
+
+    ready: dict[TopicIdPartition, FetchPartition] = field(default_factory=dict)
+    under_way: dict[TopicIdPartition, int] = field(default_factory=dict)
+    under_way_bytes: int = 0
+    deadline_ms: TimeMs | None = None
+
+    def release(self, key: TopicIdPartition) -> None:
+        self.under_way_bytes -= self.under_way.pop(key, 0)
+
+    def release_all(self) -> None:
+        self.under_way.clear()
+        self.under_way_bytes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one partition contributes to an answer."""
+
+    key: TopicIdPartition
+    result: FetchPartitionResult
+    size_bytes: int = 0
+
+
+class FetchStreams:
+    """All streams of one leading broker; `flush` sends what they have, one message per stream."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._share_bytes = context.config.int_value(REPLICA_FETCH_MAX_BYTES)
+        self._window_bytes = context.config.int_value(REPLICA_FETCH_RESPONSE_MAX_BYTES)
+        self._min_bytes = context.config.int_value(REPLICA_FETCH_MIN_BYTES)
+        self._wait_ms = context.config.int_value(REPLICA_FETCH_WAIT_MAX_MS)
+        self._streams: dict[StreamKey, _Stream] = {}
+        self._epochs: dict[BrokerId, Epoch] = {}
+        self._answers: dict[StreamKey, list[FetchPartitionResult]] = {}
+        self._waiting: dict[StreamKey, None] = {}
+
+    # -- what followers say --------------------------------------------------------------------------------------------
+
+    def greet(self, stream: StreamKey, broker_epoch: Epoch, is_renewal: bool) -> bool:
+        """A message of a stream has come; False if it is of a former life of the follower and to be ignored.
+
+        What was under way to a former life is not to the present one, and a renewal states all that is open: beyond
+        it nothing is under way.
+        """
+        follower = stream[0]
+        known = self._epochs.get(follower, broker_epoch)
+        if broker_epoch < known:
+            return False
+        self._epochs[follower] = broker_epoch
+        if broker_epoch > known:
+            for other, state in self._streams.items():
+                if other[0] == follower:
+                    state.release_all()
+        elif is_renewal and stream in self._streams:
+            self._streams[stream].release_all()
+        return True
+
+    def withdraw(self, stream: StreamKey, key: TopicIdPartition) -> FetchPartition | None:
+        """The follower gets no records of this partition from here (any more); its wish, if that was ready."""
+        state = self._streams.get(stream)
+        if state is None:
+            return None
+        state.release(key)
+        return state.ready.pop(key, None)
+
+    def forget(self, follower: BrokerId) -> None:
+        """The follower is silent: what it wished for, or was sent, is no concern until it speaks again."""
+        for stream in [stream for stream in self._streams if stream[0] == follower]:
+            if self._streams.pop(stream).deadline_ms is not None:
+                self._context.out.cancel_timer(_timer_of(stream))
+            self._waiting.pop(stream, None)
+
+    # -- what the leader has -------------------------------------------------------------------------------------------
+
+    def answer(self, stream: StreamKey, result: FetchPartitionResult) -> None:
+        """Has a result without records sent with the next `flush`."""
+        self._answers.setdefault(stream, []).append(result)
+
+    def ready(self, stream: StreamKey, key: TopicIdPartition, wish: FetchPartition) -> None:
+        """There are records for the wish: what the follower was sent before has arrived, or is lost. A wish that is
+        ready already is replaced and keeps its turn.
+        """
+        state = self._streams.setdefault(stream, _Stream())
+        state.release(key)
+        state.ready[key] = wish
+        self._waiting[stream] = None
+
+    def fire(self, name: str, now_ms: TimeMs) -> None:
+        """A stream has waited long enough for more records."""
+        follower, fetcher = name.removeprefix(FETCH_WAIT_PREFIX).split("/")
+        state = self._streams.get((int(follower), int(fetcher)))
+        if state is not None:
+            state.deadline_ms = now_ms
+
+    def flush(self, now_ms: TimeMs) -> None:
+        """Sends the results collected during one input, and what of the records may leave."""
+        if not self._answers and not self._waiting:
+            return
+        answers, self._answers = self._answers, {}
+        for stream in {**answers, **self._waiting}:
+            results = answers.get(stream, [])
+            if stream in self._waiting:
+                results += self._serve(stream, self._streams[stream], now_ms)
+            if results:
+                self._context.out.send(stream[0], FetchResponse(partitions=tuple(results), fetcher=stream[1]))
+
+    def _serve(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> list[FetchPartitionResult]:
+        shares = self._select(state)
+        is_full = len(shares) < len(state.ready)
+        size_bytes = sum(share.size_bytes for share in shares)
+        is_good = all(share.size_bytes for share in shares)
+        if not is_full and is_good and size_bytes < self._min_bytes and self._has_patience(stream, state, now_ms):
+            return []
+        for share in shares:
+            del state.ready[share.key]
+            if share.size_bytes:
+                state.under_way[share.key] = share.size_bytes
+        state.under_way_bytes += size_bytes
+        if shares or not state.ready:
+            self._settle(stream, state, now_ms)
+        return [share.result for share in shares]
+
+    def _has_patience(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> bool:
+        """Whether what is ready may wait for more; begins the wait."""
+        if not state.ready:
+            return False
+        if state.deadline_ms is None:
+            state.deadline_ms = now_ms + self._wait_ms
+            self._context.out.set_timer(_timer_of(stream), state.deadline_ms)
+        return now_ms < state.deadline_ms
+
+    def _settle(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> None:
+        """Something has left: what stays behind leaves as soon as it may, what comes later waits anew."""
+        if state.deadline_ms is not None:
+            self._context.out.cancel_timer(_timer_of(stream))
+        state.deadline_ms = now_ms if state.ready else None
+        if not state.ready:
+            del self._waiting[stream]
+
+    def _select(self, state: _Stream) -> list[_Share]:
+        """What the next answer may hold: as many of the ready partitions, in turn, as the window has room for."""
+        shares: list[_Share] = []
+        room = self._window_bytes - state.under_way_bytes
+        is_first = state.under_way_bytes == 0
+        for key, wish in state.ready.items():
+            if room <= 0 and not is_first:
+                break
+            share = self._share(key, wish, room, is_first)
+            if share is None:
+                break
+            shares.append(share)
+            room -= share.size_bytes
+            is_first = is_first and not share.size_bytes
+        return shares
+
+    def _share(self, key: TopicIdPartition, wish: FetchPartition, room: int, is_first: bool) -> _Share | None:
+        """What the partition puts into an answer with that much room left, None where it has to wait for more room."""
+        replica = self._context.replicas[key]
+        log = replica.log
+        if wish.fetch_offset < log.start_offset:
+            return _Share(key, refusal_of(wish, ErrorCode.OFFSET_OUT_OF_RANGE, log))
+        try:
+            stored = log.storage.read(wish.fetch_offset, min(self._share_bytes, max(room, 1)))
+        except StorageError as error:
+            self._context.storage_failed(replica, error)
+            return _Share(key, refusal_of(wish, ErrorCode.KAFKA_STORAGE_ERROR))
+        batches = share_of(stored, self._share_bytes, room, is_first)
+        return _Share(key, result_of(wish, log, batches), sum(map(bytes_of, batches))) if batches else None
+
+
+def bytes_of(batch: RecordBatch) -> int:
+    """What the batch counts for in all limits."""
+    return batch.size_bytes + BATCH_OVERHEAD_BYTES
+
+
+def share_of(
+    batches: Sequence[RecordBatch], share_bytes: int, room_bytes: int, is_first: bool
+) -> tuple[RecordBatch, ...]:
+    """The batches, from the first on, that one partition puts into an answer with `room_bytes` left: no more than
+    `share_bytes`, but the first batch if there is room for it, or if it `is_first` in the window.
+    """
+    taken, size_bytes = 0, 0
+    for batch in batches:
+        size_bytes += bytes_of(batch)
+        fits = size_bytes <= room_bytes and (size_bytes <= share_bytes or not taken)
+        if not fits and not (is_first and not taken):
+            break
+        taken += 1
+    return tuple(batches[:taken])
+
+
+def echo(wish: FetchPartition) -> dict[str, Any]:
+    """The fields by which a follower knows what is answered."""
+    return {
+        "topic_id": wish.topic_id,
+        "partition_id": wish.partition_id,
+        "fetch_offset": wish.fetch_offset,
+        "leader_epoch": wish.current_leader_epoch,
+    }
+
+
+def result_of(wish: FetchPartition, log: ReplicaLog, batches: tuple[RecordBatch, ...] = ()) -> FetchPartitionResult:
+    """A good answer: what the leader knows now, and records."""
+    return FetchPartitionResult(
+        **echo(wish), high_watermark=log.high_watermark, batches=batches, log_start_offset=log.start_offset
+    )
+
+
+def refusal_of(wish: FetchPartition, error: ErrorCode, log: ReplicaLog | None = None) -> FetchPartitionResult:
+    """An error; the log start offset goes with it where there is a log and it matters."""
+    start_offset = log.start_offset if log is not None and error is ErrorCode.OFFSET_OUT_OF_RANGE else NO_OFFSET
+    return FetchPartitionResult(**echo(wish), error=error, log_start_offset=start_offset)
+
+
+def _timer_of(stream: StreamKey) -> str:
+    return f"{FETCH_WAIT_PREFIX}{stream[0]}/{stream[1]}"

@@ -1,0 +1,270 @@
+"""An idempotent producer under random faults: what it was told is so, each record is stored once, and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from experiments.engine import Loss
+from protocol.client.lane import Lane, ProducerBatch
+from protocol.client.records import identity, join, record, split
+from protocol.config import Generation
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, TimeMs
+from protocol.log.producer_state import ProducedBatch, ProducerState
+from protocol.log.replica_log import ReplicaLog
+from protocol.messages.batch import NO_SEQUENCE, RecordBatch
+from protocol.messages.commands import (
+    ROUND_ROBIN,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
+from tests.sim.chaos import BROKERS, HEAL_MS, PARTITIONS, Chaos
+
+FAULTS = ("crash", "lossy", "shutdown", "pause", "isolate", "one_way", "mute", "mute", "deaf", "controller")
+Record = tuple[int, int]
+"""A command and the number of one of its records."""
+
+
+@dataclass(slots=True)
+class Producing(Chaos):
+    """Chaos, with links between client and brokers that break in one direction as well, and a client that has many
+    batches in flight. `told` maps an acknowledged record to its partition and offset; `failed` are those that have
+    definitely failed.
+    """
+
+    duration_ms: int = 60_000
+    config: Mapping[str, object] = field(
+        default_factory=lambda: {
+            "request.timeout.ms": 2_000,
+            "delivery.timeout.ms": 20_000,
+            "batch.size": 64,
+            "broker.session.timeout.ms": 3_000,
+            "broker.heartbeat.interval.ms": 700,
+        }
+    )
+    told: dict[Record, tuple[int, int]] = field(default_factory=dict)
+    failed: set[Record] = field(default_factory=set)
+    sent: dict[int, int] = field(default_factory=dict)
+
+    def _plan(self) -> list[tuple[int, str, object]]:
+        random = Random(f"{self.seed}/producing")
+        plan: list[tuple[int, str, object]] = []
+        at_ms = 3_000
+        while at_ms < self.duration_ms:
+            broker = random.randrange(BROKERS)
+            plan.append((at_ms, random.choice(FAULTS), broker))
+            plan.append((at_ms + random.choice((2, 5, 60, 300, 3_000, 12_000)), "mend", broker))
+            at_ms += random.choice((20, 50, 500, 4_000, 8_000))
+        write_ms, number = 2_500, 10
+        while write_ms < self.duration_ms:
+            number += 1
+            plan.append((write_ms, "write", (number, random.randint(1, 9), random.randrange(-2, len(PARTITIONS)))))
+            write_ms += random.choice((1, 1, 1, 1, 2, 2, 3, 40, 200, 700))
+        return sorted(plan, key=lambda item: (item[0], item[1], str(item[2])))
+
+    def _write(self, what: object) -> None:
+        """A batch, or records for a partition or for any."""
+        assert isinstance(what, tuple)
+        number, count, partition = what
+        self.sent[number] = count
+        if partition < ROUND_ROBIN:
+            payload = join([record(number, index, 12) for index in range(count)])
+            command = ProduceCommand(
+                command_id=number, topic="t", partition=number % 2, acks=-1, record_count=count, payload=payload
+            )
+            self.engine.submit(command)
+        else:
+            self.engine.submit(
+                SendRecords(
+                    command_id=number, topic="t", partition=partition, acks=-1, record_count=count, record_bytes=12
+                )
+            )
+
+    def _mute(self, broker: int) -> None:
+        self.engine.set_link(broker, FIRST_CLIENT, False)
+
+    def _deaf(self, broker: int) -> None:
+        self.engine.set_link(FIRST_CLIENT, broker, False)
+
+    def _heal(self) -> None:
+        for _ in range(2):
+            for broker in range(BROKERS):
+                self._mend(broker)
+            self.engine.run_for(HEAL_MS)
+        for number, count in self.sent.items():
+            self._take_outcome(number, count)
+
+    def _take_outcome(self, number: int, count: int) -> None:
+        outcome = self.engine.outcome(number)
+        if isinstance(outcome, SendOutcome):
+            assert [part.first + n for part in outcome.ranges for n in range(part.count)] == list(range(count))
+            ends = [(p.first, p.count, p.partition, p.error, p.base_offset, p.unknown) for p in outcome.ranges]
+        else:
+            assert isinstance(outcome, ProduceOutcome), f"no outcome of write {number}"
+            ends = [(0, count, number % 2, outcome.error, outcome.base_offset, outcome.unknown)]
+        for first, length, partition, error, offset, unknown in ends:
+            for place in range(length):
+                if error is ErrorCode.NONE:
+                    self.told[number, first + place] = (partition, offset + place)
+                elif not unknown:
+                    self.failed.add((number, first + place))
+
+    # -- what must hold afterwards -------------------------------------------------------------------------------------
+
+    def stored(self, partition: int) -> Iterator[tuple[int, Record]]:
+        """Offsets and records of the leader's log."""
+        view = self.engine.view()
+        assert view is not None
+        name = PARTITIONS[partition]
+        for batch in self.engine.log(view.partitions[name].leader, name):
+            for place, data in enumerate(split(batch.payload)):
+                yield batch.base_offset + place, identity(data)
+
+    def complaints(self) -> list[str]:
+        found = super(Producing, self).complaints()
+        for index, name in enumerate(PARTITIONS):
+            places: dict[Record, list[int]] = {}
+            for offset, item in self.stored(index):
+                places.setdefault(item, []).append(offset)
+            found += [f"{name}: {item} is stored at {offsets}" for item, offsets in places.items() if len(offsets) > 1]
+            if list(places) != sorted(places):
+                found.append(f"{name}: records are out of order")
+            if self.engine.suite.truth.of(name).tolerant:
+                told = {item: offset for item, (partition, offset) in self.told.items() if partition == index}
+                wrong = [item for item, offset in told.items() if places.get(item) != [offset]]
+                found += [f"{name}: {item} is not at {told[item]}" for item in wrong]
+            found += [f"{name}: {item} has failed and is stored" for item in self.failed & places.keys()]
+        return found
+
+
+@pytest.mark.covers("L18")
+@pytest.mark.parametrize("seed", range(16))
+def test_every_record_is_stored_once_where_the_client_was_told_and_in_order(seed: int) -> None:
+    run = Producing(seed, Generation.KIP_966).run()
+    assert run.complaints() == []
+    assert len(run.told) > 200
+
+
+@pytest.mark.parametrize("generation", list(Generation))
+def test_in_every_generation(generation: Generation) -> None:
+    run = Producing(100, generation).run()
+    assert run.complaints() == []
+    assert len(run.told) > 200
+
+
+def _complaints_of(seeds: range) -> int:
+    return sum(bool(Producing(seed, Generation.KIP_966).run().complaints()) for seed in seeds)
+
+
+def test_a_log_that_does_not_look_at_sequences_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(self: ProducerState, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
+        return ErrorCode.NONE, None
+
+    monkeypatch.setattr(ProducerState, "check", check)
+    assert _complaints_of(range(4)) == 4
+
+
+def test_a_producer_that_numbers_repetitions_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Lane._send
+
+    def renumbering(self: Lane, now_ms: TimeMs, batch: ProducerBatch) -> None:
+        batch.sequence = NO_SEQUENCE
+        send(self, now_ms, batch)
+
+    monkeypatch.setattr(Lane, "_send", renumbering)
+    assert _complaints_of(range(4)) > 0
+
+
+def restarted() -> Producing:
+    """Three batches are committed while the client hears nothing; all brokers die and come back before it does."""
+    run = Producing(0, Generation.KIP_966, duration_ms=0)
+    run.run()
+    run._write((11, 1, 0))
+    run.engine.run_for(1_000)
+    for broker in range(BROKERS):
+        run._mute(broker)
+    for number in (12, 13, 14):
+        run._write((number, number, 0))
+    run.engine.run_for(200)
+    for broker in range(BROKERS):
+        run._crash(broker)
+    for broker in range(BROKERS):
+        run.engine.start(broker)
+    run.engine.run_for(8_000)
+    run.told.clear()
+    run._heal()
+    return run
+
+
+def test_the_whole_cluster_restarts_and_knows_what_it_has() -> None:
+    run = restarted()
+    assert run.complaints() == []
+    assert [item for _, item in run.stored(0)] == sorted(run.told)
+    assert len(run.told) == 1 + 12 + 13 + 14
+
+
+def test_a_log_that_forgets_its_producers_at_a_restart_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaLog, "_scan_producers", lambda log: None)
+    assert restarted().complaints() != []
+
+
+# -- consumers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_follows_along_sees_each_offset_once_and_in_order_and_only_what_stays() -> None:
+    for seed in (1, 2, 3, 5):
+        run = Producing(seed, Generation.KIP_966)
+        seen: list[RecordBatch] = []
+        follow(run, seen)
+        run.run()
+        assert run.complaints() == []
+        assert run.engine.suite.truth.of(PARTITIONS[0]).tolerant
+        offsets = [batch.base_offset for batch in seen]
+        assert offsets == [0, *(batch.next_offset for batch in seen)][: len(offsets)]
+        stored = [(offset, item) for offset, item in run.stored(0)]
+        shown = [(b.base_offset + n, identity(data)) for b in seen for n, data in enumerate(split(b.payload))]
+        assert shown == stored[: len(shown)]
+        assert len(shown) == len(stored)
+
+
+def follow(run: Producing, seen: list[RecordBatch]) -> None:
+    """Has the run's client read `t-0` over and over, each time from where it has come to, waiting for more."""
+    cluster, position, number = run.engine.cluster, 0, 1_000_000
+
+    def read() -> None:
+        nonlocal position, number
+        outcome = cluster.outcomes.pop(number, None)
+        if isinstance(outcome, ConsumeOutcome):
+            if outcome.error is ErrorCode.NONE:
+                seen.extend(outcome.batches)
+                position = outcome.next_offset
+            number += 1
+        if outcome is not None or number == 1_000_000:
+            number += number == 1_000_000
+            command = ConsumeCommand(command_id=number, topic="t", partition=0, offset=position, max_wait_ms=500)
+            cluster.command(FIRST_CLIENT, command)
+        if cluster.now_ms < run.duration_ms + HEAL_MS // 2:
+            cluster.call_at(cluster.now_ms + 100, read)
+
+    cluster.call_at(2_200, read)
+
+
+def test_the_controller_is_needed_once_in_a_producers_life() -> None:
+    run = Producing(0, Generation.KIP_966, duration_ms=0)
+    run.run()
+    run._write((11, 1, 0))
+    run.engine.run_for(1_000)
+    run.engine.crash(FIRST_CONTROLLER, Loss("none"))
+    run._write((12, 1, 0))
+    run._write((13, 1, 1))
+    run.engine.run_for(1_000)
+    outcomes = [run.engine.outcome(number) for number in (11, 12, 13)]
+    assert [getattr(outcome, "error", None) for outcome in outcomes] == [ErrorCode.NONE] * 3

@@ -1,0 +1,227 @@
+"""Replication between simulated brokers: how the ISR changes, what the high watermark waits for, limits of fetches."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.engine import Loss
+from experiments.requests import create_topic
+from protocol.config import Generation
+from protocol.contract import BATCH_OVERHEAD_BYTES, Trace
+from protocol.ids import FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
+from protocol.messages.commands import ShutdownCommand
+from tests.sim.chaos import PARTITIONS, Chaos
+from tests.sim.one_partition import KEEP, Bench
+
+T0 = TopicPartition("t", 0)
+
+
+class Watch:
+    """Traces of the wanted kinds from now on, as (time, node, kind, detail)."""
+
+    def __init__(self, bench: Bench, *kinds: str) -> None:
+        self.seen: list[tuple[TimeMs, NodeId, Trace]] = []
+        self._kinds = kinds
+        bench.cluster.trace_observers.append(self._observe)
+
+    def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        if trace.kind in self._kinds:
+            self.seen.append((now_ms, node, trace))
+
+
+# -- ISR ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("M21")
+def test_a_degraded_member_of_the_elr_leads_slowly_and_loses_nothing() -> None:
+    """Broker 1 is hung long enough to leave the ISR into the ELR; later it is all that is left, and still hangs again
+    and again.
+    """
+    bench = Bench()
+    first = bench.produce()
+    bench.run_until(4_000)
+    bench.cluster.crash(2, KEEP)
+    bench.run_until(20_000)
+    bench.cluster.pause(1)
+    bench.run_until(40_000)
+    assert (bench.state.isr, bench.state.elr) == ((0,), (1,))
+    bench.cluster.crash(0, KEEP)
+    bench.cluster.resume(1)
+    bench.run_until(70_000)
+    assert (bench.state.leader, bench.state.isr) == (1, (1,))
+    assert bench.holds(1, first)
+    bench.cluster.start(0)
+    bench.cluster.start(2)
+    for at_ms in range(80_000, 140_000, 4_000):
+        bench.cluster.pause(1)
+        bench.run_until(at_ms + 3_000)
+        bench.cluster.resume(1)
+        bench.run_until(at_ms + 4_000)
+        if at_ms == 100_000:
+            bench.cluster.pause(1)
+            slow = bench.produce()
+            bench.run_until(at_ms + 4_500)
+            assert not bench.acked(slow), "it hangs"
+            bench.cluster.resume(1)
+    assert bench.acked(slow), "it serves"
+    assert bench.state.leader == 1
+    for broker in bench.state.isr:
+        assert bench.holds(broker, first)
+        assert bench.holds(broker, slow)
+
+
+@pytest.mark.covers("M22", "E2")
+def test_a_follower_that_only_the_controller_cannot_hear_holds_the_high_watermark_until_it_is_let_in_again() -> None:
+    bench = Bench(replicas=(0, 1))
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cut(1, FIRST_CONTROLLER)
+    bench.run_until(30_000)
+    assert (bench.state.isr, bench.state.elr) == ((0,), (1,))
+    before = bench.replica(0).log.high_watermark
+    last = bench.produce(acks=1)
+    bench.run_until(60_000)
+    assert bench.acked(last)
+    assert bench.holds(1, last), "data flows"
+    assert bench.replica(0).log.high_watermark == before < bench.replica(0).log.end_offset
+    watch = Watch(bench, "isr_proposed", "partition", "isr_committed", "high_watermark")
+    bench.cut(1, FIRST_CONTROLLER, up=True)
+    bench.run_until(90_000)
+    assert sorted(bench.state.isr) == [0, 1]
+    assert bench.replica(0).log.high_watermark == bench.replica(0).log.end_offset
+    order = [trace.kind for _, _, trace in watch.seen if trace.partition == T0]
+    assert order.index("isr_proposed") < order.index("partition") < order.index("high_watermark")
+    assert "isr_committed" in order[order.index("partition") : order.index("high_watermark")]
+
+
+@pytest.mark.covers("M50", "B18")
+@pytest.mark.parametrize("delay_ms", range(8))
+def test_a_controller_that_dies_with_a_proposal_has_the_last_word_once_it_is_back(delay_ms: int) -> None:
+    """The leader drops a silent follower; the controller dies before, while or after it takes the proposal."""
+    bench = Bench(seed=delay_ms, config={"replica.lag.time.max.ms": 5_000, "request.timeout.ms": 10_000})
+    bench.produce()
+    bench.run_until(4_000)
+    proposals: list[TimeMs] = []
+
+    def observe(now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        if trace.kind == "isr_proposed" and not proposals:
+            proposals.append(now_ms)
+            cluster = bench.cluster
+            cluster.call_at(now_ms + delay_ms, lambda: cluster.crash(FIRST_CONTROLLER, Loss("unflushed")))
+            cluster.call_at(now_ms + 2_000, lambda: cluster.start(FIRST_CONTROLLER))
+
+    bench.cluster.trace_observers.append(observe)
+    bench.cut(0, 2)
+    last = bench.produce()
+    bench.run_until(120_000)
+    assert proposals
+    leadership = bench.replica(0).leadership
+    assert leadership is not None
+    assert (leadership.isr, leadership.partition_epoch) == (bench.state.isr, bench.state.partition_epoch)
+    assert leadership.proposed_isr is None
+    assert sorted(bench.state.isr) == [0, 1]
+    assert bench.acked(last)
+    assert bench.holds(0, last)
+    assert bench.holds(1, last)
+
+
+@pytest.mark.covers("M54", "B15")
+def test_a_rolling_restart_takes_few_proposals_and_the_isr_does_not_flap() -> None:
+    partitions = 24
+    bench = Bench()
+    bench.administer(create_topic("u", tuple((0, 1, 2) for _ in range(partitions)), {"min.insync.replicas": 2}))
+    bench.run_until(10_000)
+    watch = Watch(bench, "partition", "isr_proposed")
+    for broker in (1, 2):
+        watch.seen.clear()
+        began_ms = bench.cluster.now_ms
+        bench.cluster.command(broker, ShutdownCommand())
+        bench.run_until(began_ms + 5_000)
+        assert broker not in bench.cluster.nodes
+        bench.cluster.start(broker)
+        bench.run_until(began_ms + 60_000)
+        changes: dict[TopicPartition, int] = {}
+        for _, _, trace in watch.seen:
+            if trace.kind == "partition" and trace.partition is not None:
+                changes[trace.partition] = changes.get(trace.partition, 0) + 1
+        assert len(changes) == partitions + 1
+        assert set(changes.values()) == {2}, "out by the shutdown, in by the leader, and nothing else"
+        rounds = {now_ms for now_ms, _, trace in watch.seen if trace.kind == "isr_proposed"}
+        assert len(rounds) <= 2, "one proposal carries all partitions that one fetch has brought in sync"
+
+
+@pytest.mark.covers("B8")
+def test_a_reassignment_completes_as_soon_as_the_new_replica_is_in_sync() -> None:
+    bench = Bench(brokers=4)
+    bench.produce()
+    bench.run_until(4_000)
+    watch = Watch(bench, "partition")
+    bench.reassign(0, 1, 3)
+    bench.run_until(5_000)
+    assert (sorted(bench.state.replicas), sorted(bench.state.isr)) == ([0, 1, 3], [0, 1, 3])
+    joined = next(now_ms for now_ms, _, trace in watch.seen if 3 in trace.detail["isr"])  # type: ignore[operator]
+    assert watch.seen[-1][0] == joined, "the change that lets it in is the last one"
+
+
+# -- fetches -----------------------------------------------------------------------------------------------------------
+
+NARROW: dict[str, object] = {
+    "num.replica.fetchers": 2,
+    "replica.fetch.max.bytes": 100,
+    "replica.fetch.response.max.bytes": 150,
+    "replica.fetch.min.bytes": 120,
+    "replica.fetch.wait.max.ms": 300,
+}
+
+
+@pytest.mark.parametrize("elide_idle", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("generation", [Generation.KIP_497, Generation.KIP_966])
+def test_narrow_limits_slow_replication_down_and_lose_nothing(
+    seed: int, generation: Generation, elide_idle: bool
+) -> None:
+    """With idle timers left out a wish that a full window holds back is not repeated while all is sound."""
+    run = Chaos(seed, generation, config=NARROW, elide_idle=elide_idle).run()
+    assert run.complaints() == []
+    assert sum(len(run.acked[partition]) for partition in PARTITIONS) > 0
+
+
+def test_a_follower_that_is_far_behind_catches_up_message_by_message() -> None:
+    behind = 200
+    bench = Bench(config={"replica.fetch.response.max.bytes": 500})
+    bench.cluster.crash(2, KEEP)
+    bench.run_until(20_000)
+    written = [bench.produce(acks=1) for _ in range(behind)]
+    bench.run_until(30_000)
+    watch = Watch(bench, "fetched")
+    bench.cluster.start(2)
+    bench.run_until(60_000)
+    assert 2 in bench.state.isr
+    assert all(bench.holds(2, number) for number in written)
+    steps = [trace.detail["log_end"] for _, node, trace in watch.seen if node == 2]
+    assert len(steps) > behind * BATCH_OVERHEAD_BYTES // 500, "no message brings more than allowed"
+
+
+@pytest.mark.parametrize("loss", [Loss("none"), Loss("all")], ids=["keeps its log", "comes back empty"])
+def test_a_follower_for_which_the_leader_has_deleted_too_much_begins_at_the_leaders_log_start(loss: Loss) -> None:
+    topic = {"segment.bytes": 300, "retention.bytes": 900}
+    bench = Bench(config={"log.retention.check.interval.ms": 5_000}, topic=topic)
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cluster.crash(2, loss)
+    bench.run_until(20_000)
+    for _ in range(100):
+        bench.produce()
+    bench.run_until(40_000)
+    leader = bench.replica(0).log
+    assert leader.start_offset > 1
+    watch = Watch(bench, "reset")
+    bench.cluster.start(2)
+    bench.run_until(80_000)
+    assert [node for _, node, _ in watch.seen] == [2]
+    follower = bench.replica(2).log
+    assert 2 in bench.state.isr
+    assert (follower.start_offset, follower.end_offset) == (leader.start_offset, leader.end_offset)
+    start = leader.start_offset
+    assert list(follower.storage.read(start, 1 << 20)) == list(leader.storage.read(start, 1 << 20))
+    assert follower.high_watermark == leader.high_watermark == leader.end_offset

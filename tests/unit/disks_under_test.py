@@ -1,0 +1,30 @@
+"""Directories for tests of the log on disk: batches, a log of single records, and where its files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actors.storage import DiskStorage
+from protocol.messages.batch import RecordBatch
+
+
+def batch(base_offset: int, records: int = 1, payload: bytes = b"x", epoch: int = 0) -> RecordBatch:
+    return RecordBatch(base_offset=base_offset, leader_epoch=epoch, record_count=records, payload=payload)
+
+
+def written(storage: DiskStorage, flushed: int, unflushed: int, name: str = "t/0") -> DiskStorage:
+    """Appends single records, whose payloads are their offsets in five digits, and flushes behind the `flushed`th."""
+    log = storage.open_log(name)
+    for offset in range(flushed + unflushed):
+        log.append(batch(offset, payload=b"%05d" % offset))
+        if offset == flushed - 1:
+            log.flush()
+    return storage
+
+
+def log_directory(directory: Path, name: str = "t/0") -> Path:
+    return directory / "logs" / name
+
+
+def segment_file(directory: Path, base_offset: int = 0) -> Path:
+    return log_directory(directory) / f"{base_offset:020d}.log"

@@ -1,0 +1,76 @@
+"""`isray bench sim`: that what is measured is the reference study, and the shape of its report; never a time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.bench.sim import REFERENCE, bare_events, run, simulate
+from experiments.cli.main import app
+from experiments.studies.loader import study_from
+from experiments.studies.model import DAY_MS, CellParameters
+
+SHORT = (CellParameters(duration_ms=5 * DAY_MS), CellParameters(duration_ms=10 * DAY_MS, generation="kip-497"))
+
+STUDY: dict[str, object] = {
+    "name": "elr-durability",
+    "engine": "sim",
+    "seed": 7,
+    "trials": 200,
+    "duration": "1y",
+    "base": {
+        "generation": "kip-966",
+        "brokers": 3,
+        "partitions": 1,
+        "replication_factor": 3,
+        "min_insync_replicas": 2,
+        "unclean_recovery_strategy": "balanced",
+        "acks": "all",
+        "broker_mttf": "130d",
+        "broker_mttr": "15m",
+        "unclean_probability": 1.0,
+        "tail_loss_probability": 0.1,
+        "detection": "9s",
+        "flush_interval": "never",
+        "power_events_per_year": 0,
+    },
+    "sweep": {"min_insync_replicas": [1, 2], "generation": ["kip-497", "kip-966"]},
+}
+"""The study file of the project's interfaces, section 2."""
+
+
+def test_the_reference_is_the_study_of_the_interfaces() -> None:
+    assert [cell.parameters for cell in study_from(STUDY, "interfaces").cells] == list(REFERENCE)
+
+
+def test_what_is_measured_is_the_same_each_time() -> None:
+    assert simulate(SHORT[0], 2) == simulate(SHORT[0], 2) > 0
+
+
+def test_the_baseline_dispatches_event_after_event() -> None:
+    ends = [bare_events(count) for count in (1, 10, 100)]
+    assert ends[0] == 0
+    assert ends == sorted(set(ends))
+
+
+def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
+    report = run(trials=1, repeats=1, cells=SHORT)
+    cells, total = report.document["cells"], report.document["total"]
+    assert isinstance(cells, list)
+    assert isinstance(total, dict)
+    assert [cell["name"] for cell in cells] == ["kip-966, min ISR 2", "kip-497, min ISR 2"]
+    for figure in ("trials", "events", "cluster_years", "elapsed_ms", "baseline_ms"):
+        assert total[figure] == pytest.approx(sum(cell[figure] for cell in cells))
+    assert all(value > 0 for cell in cells for name, value in cell.items() if name != "name")
+    assert [row[0] for row in report.rows] == ["kip-966, min ISR 2", "kip-497, min ISR 2", "all"]
+    assert all(len(row) == len(report.columns) for row in report.rows)
+
+
+@pytest.mark.slow
+def test_json_is_one_document() -> None:
+    done = CliRunner().invoke(app, ["bench", "sim", "--trials", "1", "--repeats", "1", "--json"])
+    figures = json.loads(done.stdout)["benches"]["sim"]
+    assert [cell["cluster_years"] for cell in figures["cells"]] == [1.0] * len(REFERENCE)
+    assert sorted(figures) == ["cells", "repeats", "total"]

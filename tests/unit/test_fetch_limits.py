@@ -1,0 +1,472 @@
+"""Limits of what followers are sent: the window of a stream, shares, turns, patience, and several fetchers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.sim.disk import SimLog
+from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX, bytes_of, share_of
+from protocol.broker.fetcher import fetcher_of
+from protocol.broker.leader import LAG_PREFIX, SILENT_PREFIX
+from protocol.config import Generation
+from protocol.errors import CorruptLogError, ErrorCode
+from protocol.ids import TopicIdPartition
+from protocol.messages.batch import RecordBatch
+from protocol.messages.control import AlterPartitionRequest
+from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
+from protocol.messages.records import ConfigRecord, MetadataRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
+from tests.unit.nodes_under_test import BrokerBench, batch, config_of
+
+FOLLOWER = 1
+WAIT_MS = 500
+UNIT = 1_000
+"""Bytes of the batches that these tests produce, unless they say otherwise, as limits count them."""
+
+
+def sized(size_bytes: int, **fields: int) -> RecordBatch:
+    """A batch that counts for that many bytes."""
+    return batch(payload=b"x" * (size_bytes - bytes_of(batch(payload=b""))), **fields)
+
+
+def topic(partitions: int, leader: int = 0) -> list[MetadataRecord]:
+    return [
+        TopicRecord(name="t", topic_id="T"),
+        ConfigRecord(topic_id="T", name="min.insync.replicas", value="1"),
+        *(
+            PartitionRecord(topic_id="T", partition_id=index, replicas=(0, 1), isr=(0, 1), leader=leader)
+            for index in range(partitions)
+        ),
+    ]
+
+
+class Leader:
+    """Broker 0 leads partitions of `t`, broker 1 follows and tells what it wishes when the test says so.
+
+    `arrived` holds what broker 1 has of each partition, `position` and `high_watermark` where it stands. `under_way`
+    are messages that it has not taken in yet, oldest first.
+    """
+
+    def __init__(self, partitions: int = 1, **config: int) -> None:
+        limits = {"replica_fetch_wait_max_ms": WAIT_MS} | config
+        self.bench = BrokerBench(config=config_of(Generation.KIP_966, **limits))
+        self.bench.run(*topic(partitions))
+        self.position = dict.fromkeys(range(partitions), 0)
+        self.high_watermark = dict.fromkeys(range(partitions), 0)
+        self.arrived: dict[int, list[RecordBatch]] = {index: [] for index in range(partitions)}
+        self.under_way: list[FetchResponse] = []
+
+    def sent(self) -> list[FetchResponse]:
+        """What the last input made the leader send."""
+        sent = [message for _, message in self.bench.sends(FetchResponse)]
+        self.under_way += sent
+        return sent
+
+    def produce(self, *sizes: int, partition: int = 0) -> list[FetchResponse]:
+        """Appends a batch of each size; what the leader sends upon it."""
+        sent = []
+        for size_bytes in sizes:
+            self.bench.produce(acks=1, partition=partition, batch=sized(size_bytes))
+            sent += self.sent()
+        return sent
+
+    def fill(self, counts: Mapping[int, int]) -> None:
+        """Appends batches of one unit to partitions that nobody waits for yet."""
+        for partition, count in counts.items():
+            assert self.produce(*[UNIT] * count, partition=partition) == []
+
+    def wish(
+        self, *partitions: int, renewal: bool = False, replica_epoch: int = FOLLOWER, fetcher: int = 0, **wish: int
+    ) -> list[FetchResponse]:
+        """The follower asks for what comes behind its position; what the leader sends upon it."""
+        wishes = []
+        for index in partitions or self.position:
+            offset = self.position[index]
+            fields = {"topic_id": "T", "partition_id": index, "current_leader_epoch": 0, "fetch_offset": offset}
+            fields |= {"last_fetched_epoch": 0 if offset else -1, "high_watermark": self.high_watermark[index]} | wish
+            wishes.append(FetchPartition.model_validate(fields))
+        kind = FetchRenewal if renewal else FetchRequest
+        request = kind(replica_id=FOLLOWER, replica_epoch=replica_epoch, partitions=tuple(wishes), fetcher=fetcher)
+        self.bench.receive(FOLLOWER, request)
+        return self.sent()
+
+    def take(self) -> None:
+        """The follower takes in the oldest message and asks for more where it brought records."""
+        message = self.under_way.pop(0)
+        for result in message.partitions:
+            assert (result.error, result.fetch_offset) == (ErrorCode.NONE, self.position[result.partition_id])
+            self.arrived[result.partition_id] += result.batches
+            self.position[result.partition_id] += sum(found.record_count for found in result.batches)
+            self.high_watermark[result.partition_id] = result.high_watermark
+        more = [result.partition_id for result in message.partitions if result.batches]
+        if more:
+            self.wish(*more, fetcher=message.fetcher)
+
+    def log_end(self, partition: int) -> int:
+        return self.bench.node.context.replicas[TopicIdPartition("T", partition)].log.end_offset
+
+
+def brought(*messages: FetchResponse) -> list[tuple[int, int]]:
+    """(partition, number of batches) of the results that bring records."""
+    return [(r.partition_id, len(r.batches)) for message in messages for r in message.partitions if r.batches]
+
+
+def results(*messages: FetchResponse) -> list[FetchPartitionResult]:
+    return [result for message in messages for result in message.partitions]
+
+
+# -- shares ------------------------------------------------------------------------------------------------------------
+
+SHARES = {
+    "all fit": ((10, 10, 10), 30, 30, False, 3),
+    "up to the share": ((10, 10, 10), 29, 99, False, 2),
+    "up to the room": ((10, 10, 10), 99, 20, False, 2),
+    "a first batch larger than the share": ((40, 10), 30, 99, False, 1),
+    "a first batch larger than the room": ((40, 10), 99, 30, False, 0),
+    "larger than the room, but nothing is under way": ((40, 10), 99, 30, True, 1),
+    "larger than both, but nothing is under way": ((40, 10), 20, 30, True, 1),
+    "no room": ((10,), 30, 0, False, 0),
+    "nothing there": ((), 30, 30, True, 0),
+}
+
+
+@pytest.mark.parametrize(("sizes", "share", "room", "is_first", "taken"), SHARES.values(), ids=SHARES)
+def test_a_share(sizes: tuple[int, ...], share: int, room: int, is_first: bool, taken: int) -> None:
+    batches = [sized(size * 10) for size in sizes]
+    assert share_of(batches, share * 10, room * 10, is_first) == tuple(batches[:taken])
+
+
+# -- the window --------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_no_larger_than_allowed_and_the_rest_follows_without_waiting() -> None:
+    leader = Leader(4, replica_fetch_response_max_bytes=3 * UNIT)
+    leader.fill({0: 2, 1: 2, 2: 2, 3: 2})
+    [first] = leader.wish()
+    assert brought(first) == [(0, 2), (1, 1)]
+    leader.take()
+    [second] = leader.under_way
+    assert brought(second) == [(2, 2), (3, 1)], "who had to wait comes first"
+    leader.take()
+    [third] = leader.under_way
+    assert brought(third) == [(1, 1), (3, 1)]
+
+
+def test_a_partition_gets_no_more_than_its_share() -> None:
+    leader = Leader(2, replica_fetch_max_bytes=2 * UNIT)
+    leader.fill({0: 5, 1: 1})
+    [first] = leader.wish()
+    assert brought(first) == [(0, 2), (1, 1)]
+
+
+def test_a_batch_larger_than_every_limit_gets_through_alone() -> None:
+    leader = Leader(2, replica_fetch_response_max_bytes=2 * UNIT, replica_fetch_max_bytes=UNIT)
+    leader.produce(UNIT)
+    leader.produce(9 * UNIT, partition=1)
+    [first] = leader.wish()
+    assert brought(first) == [(0, 1)]
+    leader.take()
+    [second] = leader.under_way
+    assert brought(second) == [(1, 1)]
+
+
+def test_what_is_under_way_counts_and_small_answers_do_not_wait_for_each_other() -> None:
+    leader = Leader(3, replica_fetch_response_max_bytes=2 * UNIT)
+    assert leader.wish() == []
+    assert brought(*leader.produce(UNIT, partition=0)) == [(0, 1)]
+    assert brought(*leader.produce(UNIT, partition=1)) == [(1, 1)]
+    assert leader.produce(UNIT, partition=2) == [], "two units are under way"
+    leader.take()
+    assert brought(*leader.under_way) == [(1, 1), (2, 1)]
+
+
+def test_high_watermarks_and_errors_pass_a_full_window() -> None:
+    leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
+    leader.fill({0: 1, 1: 1})
+    assert brought(*leader.wish(0)) == [(0, 1)]
+    leader.position[1] = 1
+    [told] = leader.wish(1)
+    assert [(r.partition_id, r.high_watermark, r.batches) for r in told.partitions] == [(1, 1, ())]
+    [refused] = leader.wish(2, current_leader_epoch=7)
+    assert [r.error for r in refused.partitions] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 12), max_size=6), min_size=1, max_size=5),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.randoms(use_true_random=False),
+)
+def test_every_record_arrives_once_and_in_order_within_the_limits(
+    sizes: list[list[int]], share: int, window: int, random: object
+) -> None:
+    limits = {"replica_fetch_max_bytes": share * 100, "replica_fetch_response_max_bytes": window * 100}
+    leader = Leader(len(sizes), **limits)
+    leader.wish()
+    left = [(partition, size * 100) for partition, row in enumerate(sizes) for size in row]
+    random.shuffle(left)  # type: ignore[attr-defined]
+    while left or leader.under_way:
+        if left and (not leader.under_way or random.random() < 0.6):  # type: ignore[attr-defined]
+            partition, size_bytes = left.pop()
+            leader.produce(size_bytes, partition=partition)
+        else:
+            leader.take()
+        flying = [found for message in leader.under_way for r in message.partitions for found in r.batches]
+        assert sum(map(bytes_of, flying)) <= window * 100 or len(flying) == 1
+        for message in leader.under_way:
+            for result in message.partitions:
+                assert sum(map(bytes_of, result.batches)) <= share * 100 or len(result.batches) == 1
+    for partition, row in leader.arrived.items():
+        assert [found.base_offset for found in row] == list(range(leader.log_end(partition)))
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 4))
+def test_nobody_is_served_twice_while_another_waits(counts: list[int], window: int) -> None:
+    leader = Leader(len(counts), replica_fetch_response_max_bytes=window * UNIT, replica_fetch_max_bytes=UNIT)
+    leader.fill(dict(enumerate(counts)))
+    leader.wish()
+    waited: dict[int, set[int]] = {index: set() for index in range(len(counts))}
+    while leader.under_way:
+        for partition, _ in brought(leader.under_way[0]):
+            waited[partition].clear()
+            for other, since in waited.items():
+                if other != partition and leader.position[other] < counts[other]:
+                    assert partition not in since, f"{partition} came twice before {other}"
+                    since.add(partition)
+        leader.take()
+    assert list(leader.position.values()) == counts
+
+
+# -- what makes room again ---------------------------------------------------------------------------------------------
+
+
+def full_window() -> Leader:
+    """One unit, of partition 0, is under way, and there is room for no more; partition 1 waits."""
+    leader = Leader(2, replica_fetch_response_max_bytes=UNIT)
+    leader.fill({0: 1, 1: 1})
+    assert brought(*leader.wish()) == [(0, 1)]
+    return leader
+
+
+def test_a_renewal_says_that_nothing_is_under_way_but_what_it_asks_for() -> None:
+    leader = full_window()
+    assert brought(*leader.wish(1, renewal=True)) == [(1, 1)]
+
+
+def test_a_lost_answer_is_made_up_for_by_the_renewal() -> None:
+    leader = full_window()
+    leader.under_way.clear()
+    [again] = leader.wish(renewal=True)
+    assert brought(again) == [(1, 1)], "its turn has come, whoever asks first"
+    leader.take()
+    assert brought(*leader.under_way) == [(0, 1)]
+
+
+def test_a_new_life_of_the_follower_starts_afresh_and_its_former_one_is_ignored() -> None:
+    leader = full_window()
+    assert brought(*leader.wish(1, replica_epoch=FOLLOWER + 100)) == [(1, 1)]
+    assert leader.wish(0, replica_epoch=FOLLOWER) == []
+    assert leader.wish(0, replica_epoch=FOLLOWER, current_leader_epoch=9) == [], "not even refused"
+
+
+def test_a_partition_that_is_led_no_more_takes_nothing_from_the_window_and_is_refused() -> None:
+    leader = full_window()
+    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
+    [message] = leader.sent()
+    assert brought(message) == [(1, 1)], "what was under way for partition 0 makes room"
+    leader = full_window()
+    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=1, leader=1))
+    [message] = leader.sent()
+    assert [(r.partition_id, r.error) for r in message.partitions] == [(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    leader.take()
+    leader.under_way.pop(0)
+    assert brought(*leader.under_way) == []
+
+
+def test_a_follower_that_is_a_replica_no_more_is_sent_nothing() -> None:
+    leader = full_window()
+    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=1, replicas=(0,), isr=(0,)))
+    assert leader.sent() == []
+    leader.take()
+    assert brought(*leader.under_way) == []
+
+
+def test_a_silent_follower_is_sent_nothing_until_it_speaks() -> None:
+    leader = full_window()
+    leader.bench.fire(f"{SILENT_PREFIX}{FOLLOWER}", at_ms=30_000)
+    assert leader.sent() == []
+    assert brought(*leader.wish(1)) == [(1, 1)]
+
+
+def test_who_waits_for_room_is_not_caught_up() -> None:
+    """Held back for too long, a follower leaves the ISR like any other that does not keep up."""
+    leader = full_window()
+    leader.bench.fire(f"{LAG_PREFIX}{FOLLOWER}", at_ms=30_000)
+    proposed = leader.bench.sent(AlterPartitionRequest).partitions
+    assert [(p.partition_id, len(p.new_isr)) for p in proposed] == [(0, 1), (1, 1)]
+
+
+# -- wishes that come late ---------------------------------------------------------------------------------------------
+
+
+def test_a_wish_that_comes_late_or_twice_changes_nothing() -> None:
+    leader = Leader()
+    leader.fill({0: 1})
+    leader.wish()
+    leader.take()
+    assert [r.high_watermark for r in results(*leader.under_way)] == [1]
+    leader.take()
+    leader.position[0] = 0
+    assert leader.wish() == [], "an old wish"
+    leader.position[0] = 1
+    assert brought(*leader.produce(UNIT)) == [(0, 1)], "the newest wish is still parked"
+
+
+def test_only_a_renewal_may_ask_again_for_what_was_asked_beyond() -> None:
+    leader = Leader()
+    leader.fill({0: 2})
+    leader.wish()
+    leader.take()
+    leader.position[0] = 0
+    assert leader.wish() == []
+    assert brought(*leader.wish(renewal=True)) == [(0, 2)]
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_there_is_one_answer_per_wish(retry: bool) -> None:
+    leader = Leader()
+    leader.wish()
+    if retry:
+        leader.wish(renewal=True)
+    assert brought(*leader.produce(UNIT)) == [(0, 1)]
+    assert leader.produce(UNIT, UNIT) == [], "the next wish has not come"
+    leader.take()
+    assert brought(*leader.under_way) == [(0, 2)]
+
+
+# -- what goes wrong at the leader -------------------------------------------------------------------------------------
+
+
+class DamagedLog(SimLog):
+    """A log whose records cannot be read any more."""
+
+    def read(self, from_offset: int, max_bytes: int) -> Sequence[RecordBatch]:
+        raise CorruptLogError("damaged")
+
+
+def test_a_log_that_cannot_be_read_does_not_hold_up_the_others() -> None:
+    leader = Leader(2, replica_fetch_min_bytes=UNIT)
+    leader.fill({0: 1, 1: 1})
+    log = leader.bench.node.context.replicas[TopicIdPartition("T", 0)].log
+    log.storage = DamagedLog()
+    log.storage.append(sized(UNIT))
+    found = results(*leader.wish())
+    assert [(r.partition_id, r.error, len(r.batches)) for r in found] == [
+        (0, ErrorCode.KAFKA_STORAGE_ERROR, 0),
+        (1, ErrorCode.NONE, 1),
+    ]
+
+
+# -- patience ----------------------------------------------------------------------------------------------------------
+
+TIMER = f"{FETCH_WAIT_PREFIX}{FOLLOWER}/0"
+
+
+def test_few_bytes_wait_for_more() -> None:
+    leader = Leader(2, replica_fetch_min_bytes=3 * UNIT)
+    leader.wish()
+    assert leader.produce(UNIT) == []
+    setting = leader.bench.timer(TIMER)
+    assert setting is not None
+    assert (setting.at_ms, setting.idle_with) == (WAIT_MS, None)
+    leader.bench.now_ms = 100
+    assert leader.produce(UNIT) == []
+    assert leader.bench.timer(TIMER) is None, "the wait began with the first byte"
+    assert brought(*leader.produce(UNIT, partition=1)) == [(0, 2), (1, 1)]
+
+
+def test_few_bytes_leave_when_they_have_waited_long_enough() -> None:
+    leader = Leader(replica_fetch_min_bytes=3 * UNIT)
+    leader.wish()
+    leader.produce(UNIT)
+    leader.bench.fire(TIMER, at_ms=WAIT_MS)
+    assert brought(*leader.sent()) == [(0, 1)]
+    while leader.under_way:
+        leader.take()
+    leader.produce(UNIT)
+    setting = leader.bench.timer(TIMER)
+    assert setting is not None
+    assert setting.at_ms == 2 * WAIT_MS, "what comes later waits anew"
+
+
+def test_what_a_full_window_held_back_has_waited_enough() -> None:
+    leader = Leader(2, replica_fetch_min_bytes=2 * UNIT, replica_fetch_response_max_bytes=3 * UNIT)
+    leader.fill({0: 3, 1: 1})
+    assert brought(*leader.wish()) == [(0, 3)]
+    leader.take()
+    assert brought(*leader.under_way) == [(1, 1)]
+
+
+def test_a_full_answer_does_not_wait_however_small_it_is() -> None:
+    leader = Leader(2, replica_fetch_min_bytes=9 * UNIT, replica_fetch_response_max_bytes=2 * UNIT)
+    leader.fill({0: 2, 1: 1})
+    assert brought(*leader.wish()) == [(0, 2)]
+
+
+def test_high_watermarks_and_errors_have_no_patience() -> None:
+    leader = Leader(2, replica_fetch_min_bytes=9 * UNIT)
+    leader.fill({0: 1})
+    leader.position[0] = 1
+    assert [r.high_watermark for r in results(*leader.wish(0))] == [1]
+    assert [r.error for r in results(*leader.wish(1, current_leader_epoch=7))] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
+
+
+def test_the_last_wish_to_be_withdrawn_ends_the_wait() -> None:
+    leader = Leader(replica_fetch_min_bytes=9 * UNIT)
+    leader.wish()
+    leader.produce(UNIT)
+    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
+    assert [r.error for r in results(*leader.sent())] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert leader.bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchResponse) == []
+
+
+# -- several fetchers --------------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=20), st.integers(1, 64))
+def test_neighbours_go_to_different_fetchers_and_all_are_used(topic_id: str, fetchers: int) -> None:
+    numbers = [fetcher_of(TopicIdPartition(topic_id, index), fetchers) for index in range(2 * fetchers)]
+    assert sorted(numbers) == sorted([*range(fetchers)] * 2)
+    assert numbers[:fetchers] == numbers[fetchers:]
+
+
+def test_a_follower_speaks_by_several_fetchers_and_repeats_by_each() -> None:
+    config = config_of(num_replica_fetchers=2, replica_fetch_wait_max_ms=WAIT_MS)
+    bench = BrokerBench(me=FOLLOWER, config=config).run().publish(*topic(4))
+    asked = {m.fetcher: [p.partition_id for p in m.partitions] for _, m in bench.sends(FetchRequest)}
+    first = fetcher_of(TopicIdPartition("T", 0), 2)
+    assert asked == {first: [0, 2], 1 - first: [1, 3]}
+    bench.fire("fetch/0", at_ms=WAIT_MS)
+    assert {m.fetcher: [p.partition_id for p in m.partitions] for _, m in bench.sends(FetchRenewal)} == asked
+
+
+def test_a_bulky_partition_holds_up_nobody_on_another_fetcher() -> None:
+    leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
+    leader.fill({0: 9, 1: 1, 2: 1})
+    assert brought(*leader.wish(0, 1, fetcher=0)) == [(0, 1)], "1 waits behind 0"
+    [other] = leader.wish(2, fetcher=1)
+    assert (other.fetcher, brought(other)) == (1, [(2, 1)])
+
+
+def test_a_follower_is_silent_only_when_none_of_its_fetchers_speaks() -> None:
+    leader = Leader(2)
+    leader.wish(0, fetcher=0)
+    leader.bench.now_ms = 20_000
+    leader.wish(1, fetcher=1)
+    setting = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
+    assert setting is not None
+    assert setting.at_ms == 50_000
