@@ -55,6 +55,7 @@ Result = TypeVar("Result")
 SETTLE_S = 1.0
 """How long a node that exits waits for its last messages to be taken."""
 PIECE_BYTES = 96 * 1024
+MAX_PIECES = 6
 RACK_LABEL = "rack"
 """The Ray node label that names a broker's rack."""
 
@@ -156,8 +157,11 @@ def observe(node: Node) -> Snapshot:
 
 
 def pieces_of(frame: bytes) -> list[bytes]:
-    """A frame as arguments of a call, none so large that Ray would take it through its object store."""
-    if len(frame) > 6*PIECE_BYTES: return [frame]
+    """A frame as arguments of a call, none so large that Ray would take it through its object store; or, where that
+    would be many, in one piece.
+    """
+    if len(frame) > MAX_PIECES * PIECE_BYTES:
+        return [frame]
     return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
 
 

@@ -120,10 +120,10 @@ class DiskLog:
 
     def truncate(self, end_offset: Offset) -> None:
         """Drops every batch that reaches beyond `end_offset`."""
+        end_offset = max(end_offset, self.start_offset)
         if end_offset >= self.end_offset:
             return
         self._require_sound()
-        end_offset = max(end_offset, self.start_offset)
         kept = self._segment_at(end_offset)
         with self._changing():
             segment = self._segments[kept]

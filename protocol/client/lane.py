@@ -139,7 +139,6 @@ class Lane:
         it is to begin `afresh`.
         """
         batch.deadline_ms = now_ms + self._delivery_ms
-        batch.content = batch.content.model_copy(update={"timestamp_ms": now_ms})
         if self.is_idle:
             self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", batch.deadline_ms, self._expire)
             if afresh or now_ms - self._heard_ms >= WATCH_MS:
@@ -268,7 +267,7 @@ class Lane:
 
     def _send(self, now_ms: TimeMs, batch: ProducerBatch) -> None:
         self._give_up_attempt(batch)
-        if batch.sequence == NO_SEQUENCE:
+        if batch.sequence == NO_SEQUENCE and (self._identity is not None or not batch.open_attempts):
             self._seal(batch)
         number = self._context.expect(ProduceResponse, lambda at_ms, answer: self._answered(at_ms, batch, answer))
         batch.request_id, batch.sent_ms, batch.sent_epoch, batch.waits = number, now_ms, self._leader_epoch, False
@@ -287,8 +286,13 @@ class Lane:
         """Gives the batch its place in the sequence, and its checksum."""
         content = batch.content
         if self._identity is not None:
-            identity = {"producer_id": self._producer_id, "producer_epoch": self._producer_epoch}
-            content = content.model_copy(update={**identity, "base_sequence": self._next_sequence})
+            content = content.model_copy(
+                update={
+                    "producer_id": self._producer_id,
+                    "producer_epoch": self._producer_epoch,
+                    "base_sequence": self._next_sequence,
+                }
+            )
             batch.sequence = self._next_sequence
             self._next_sequence = sequence_after(self._next_sequence, content.record_count)
         if self._context.checksum is not None:

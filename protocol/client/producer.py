@@ -97,25 +97,25 @@ class Producer:
         self._turns: dict[str, int] = {}
 
     def take(self, now_ms: TimeMs, driver: NodeId, command: ProduceCommand | SendRecords) -> None:
-        """Begins a command; it will have exactly one outcome."""
+        """Takes a command, of which `settle` takes in what there is room for; it will have exactly one outcome."""
         job = _Job(command, driver, now_ms)
         error = self._why_not(command)
         if error is not ErrorCode.NONE:
             self._drop(now_ms, job, error)
             return
         self._held.append(job)
-        self.settle(now_ms)
 
     def settle(self, now_ms: TimeMs) -> None:
-        """Takes in what was held back, as far as there is room; to be called when an input may have made some."""
-        before = len(self._held)
+        """Takes in what was held back, as far as there is room; to be called at the end of each input."""
+        if not self._held:
+            return
         while self._held and self._feed(now_ms, self._held[0]):
             self._held.popleft()
         if self._held:
             self._close(now_ms, list(self._gathering))
             deadline_ms = min(job.blocked_ms for job in self._held) + self._max_block_ms
             self._context.set_timer(BLOCK_TIMER, max(now_ms, deadline_ms), self._give_up)
-        elif before:
+        else:
             self._context.cancel_timer(BLOCK_TIMER)
 
     # -- taking records in ---------------------------------------------------------------------------------------------
@@ -185,7 +185,6 @@ class Producer:
             who = f"{PARTITIONS_PREFIX}{topic}"
             self._finder.leave(topic, who)
             self._context.cancel_timer(who)
-            self.settle(now_ms)
 
     def _next_partition(self, command: SendRecords) -> int:
         if command.partition != ROUND_ROBIN:
@@ -210,7 +209,9 @@ class Producer:
             self._context.cancel_timer(_linger(key))
             topic = key[0].topic
             self._turns[topic] = self._turns.get(topic, 0) + 1
-            content = RecordBatch(record_count=len(gathered.records), payload=join(gathered.records))
+            content = RecordBatch(
+                record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=now_ms
+            )
             self._lane(key).put(now_ms, ProducerBatch(content, self._ender(key[0].partition, topic, gathered)))
 
     def _ender(self, partition: int, topic: str, gathered: _OpenBatch) -> Callable[[TimeMs, BatchResult], None]:
@@ -225,7 +226,7 @@ class Producer:
     def _put_batch(self, now_ms: TimeMs, job: _Job, command: ProduceCommand) -> None:
         key = (TopicPartition(command.topic, command.partition), command.acks)
         self._close(now_ms, [key])
-        content = RecordBatch(record_count=command.record_count, payload=command.payload)
+        content = RecordBatch(record_count=command.record_count, payload=command.payload, timestamp_ms=now_ms)
         batch = ProducerBatch(content, lambda at_ms, end: self._produced(job, command, end))
         batch.final_errors = command.final_errors
         self._lane(key).put(now_ms, batch, afresh=True)
@@ -275,15 +276,19 @@ class Producer:
         self._tell(job, command, end)
 
     def _tell(self, job: _Job, command: ProduceCommand, end: BatchResult) -> None:
-        fields = {"error": end.error, "unknown": end.unknown, "base_offset": end.base_offset}
         self._context.out.trace(
             "produced",
             TopicPartition(command.topic, command.partition),
             command_id=command.command_id,
             acks=command.acks,
-            **(fields | {"error": end.error.name}),
+            error=end.error.name,
+            unknown=end.unknown,
+            base_offset=end.base_offset,
         )
-        self._context.out.send(job.driver, ProduceOutcome.model_validate({"command_id": command.command_id} | fields))
+        outcome = ProduceOutcome(
+            command_id=command.command_id, error=end.error, base_offset=end.base_offset, unknown=end.unknown
+        )
+        self._context.out.send(job.driver, outcome)
 
     def _give_up(self, now_ms: TimeMs) -> None:
         """Commands that were held for too long fail, as far as they have not been taken in."""
@@ -291,7 +296,6 @@ class Producer:
         self._held = deque(job for job in self._held if job not in late)
         for job in late:
             self._drop(now_ms, job, ErrorCode.REQUEST_TIMED_OUT)
-        self.settle(now_ms)
 
     def _drop(self, now_ms: TimeMs, job: _Job, error: ErrorCode) -> None:
         """The rest of a command is not taken in: it has definitely failed."""

@@ -24,7 +24,7 @@ batches, the second may be appended before the first.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs
@@ -38,8 +38,7 @@ _SWEEP_FROM = 1_024
 """Producers known, from which on it is worth the while to look for those that have expired."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedBatch:
+class ProducedBatch(NamedTuple):
     """One batch of a producer in the log."""
 
     first_sequence: int
@@ -48,8 +47,7 @@ class ProducedBatch:
     next_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerEntry:
+class ProducerEntry(NamedTuple):
     """One producer in its present epoch; `batches`, the last five, oldest first, is never empty."""
 
     epoch: int
@@ -61,8 +59,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence
 
 
-@dataclass(frozen=True, slots=True)
-class _Undo:
+class _Undo(NamedTuple):
     """What an append at `offset` replaced."""
 
     offset: Offset

@@ -26,7 +26,7 @@ def should_roll(active_bytes: int, batch_bytes: int, segment_bytes: int) -> bool
     """Whether a batch of `batch_bytes` (with its overhead) goes into a segment of its own; an empty segment takes a
     batch of any size.
     """
-    return 0 < active_bytes and active_bytes + batch_bytes > segment_bytes
+    return active_bytes > 0 and active_bytes + batch_bytes > segment_bytes
 
 
 def retained_from(

@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from ray.util.state import list_actors
 
 from actors.cluster import NodeFailedError
-from actors.transport import pack_frame
+from actors.transport import NOTHING, pack_frame
 from experiments.engine import ClusterSpec, Loss
 from experiments.ray_engine import RayEngine
 from experiments.ray_session import ray_session
@@ -363,8 +363,8 @@ def test_bytes_that_are_no_message_are_dropped_and_nobody_dies_of_them(shared: L
     for name in map(node_name, nodes):
         actor = ray.get_actor(name, shared.engine.run)
         for frame in (b"", b"junk", pack_frame([b"junk"]), pack_frame([])):
-            calls = [actor.deliver.remote(frame, 2, 0), actor.deliver_control.remote(frame, 2, 0)]
-            assert ray.get(calls, timeout=60) == [None, None]
+            calls = [actor.deliver.remote(2, frame), actor.deliver_control.remote(2, frame)]
+            assert ray.get(calls, timeout=60) == [NOTHING, NOTHING]
     assert shared.produce(b"unharmed") == [ErrorCode.NONE]
 
     def told() -> set[int]:

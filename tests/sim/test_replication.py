@@ -8,8 +8,10 @@ from experiments.engine import Loss
 from experiments.requests import create_topic
 from protocol.config import Generation
 from protocol.contract import BATCH_OVERHEAD_BYTES, Trace
-from protocol.ids import FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
+from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
+from protocol.messages.data import ProduceRequest
 from tests.sim.chaos import PARTITIONS, Chaos
 from tests.sim.one_partition import KEEP, Bench
 
@@ -148,6 +150,40 @@ def test_a_rolling_restart_takes_few_proposals_and_the_isr_does_not_flap() -> No
         assert set(changes.values()) == {2}, "out by the shutdown, in by the leader, and nothing else"
         rounds = {now_ms for now_ms, _, trace in watch.seen if trace.kind == "isr_proposed"}
         assert len(rounds) <= 2, "one proposal carries all partitions that one fetch has brought in sync"
+
+
+@pytest.mark.covers("M29")
+def test_a_leader_that_wakes_up_deposed_commits_nothing_and_drops_what_it_took() -> None:
+    """Broker 0 hangs while another is elected; awake again it takes a record before it has read that."""
+    bench = Bench(min_isr=1, config={"replica.lag.time.max.ms": 5_000})
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cluster.pause(0)
+    bench.run_until(30_000)
+    leader = bench.state.leader
+    assert leader != 0
+    acked = bench.produce()
+    bench.run_until(31_000)
+    assert bench.acked(acked)
+    bench.cut(0, FIRST_CONTROLLER)
+    bench.cluster.resume(0)
+    before = bench.replica(0).log.high_watermark
+    request = ProduceRequest(
+        correlation_id=1, topic="t", partition=0, acks=1, batch=RecordBatch(record_count=1, payload=b"of the deposed")
+    )
+    bench.broker(0).receive(bench.cluster.now_ms, FIRST_CLIENT, request)
+    bench.run_until(50_000)
+    deposed = bench.replica(0)
+    assert deposed.leadership is not None, "it still takes itself for the leader"
+    assert deposed.log.high_watermark == before < deposed.log.end_offset
+    watch = Watch(bench, "truncated")
+    bench.cut(0, FIRST_CONTROLLER, up=True)
+    bench.run_until(100_000)
+    assert [node for _, node, _ in watch.seen] == [0]
+    logs = [list(bench.replica(broker).log.storage.read(0, 1 << 20)) for broker in range(3)]
+    assert logs[0] == logs[1] == logs[2]
+    assert b"of the deposed" not in {batch.payload for batch in logs[0]}
+    assert bench.holds(0, acked)
 
 
 @pytest.mark.covers("B8")

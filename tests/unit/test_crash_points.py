@@ -102,9 +102,9 @@ def work(directory: Path, seed: int, pipe: int, disk: DyingDisk) -> None:
 def child(directory: Path, seed: int, pipe: int, disk: DyingDisk) -> NoReturn:
     try:
         work(directory, seed, pipe, disk)
-    except Exception:
-        os.write(pipe, FAILED + traceback.format_exc().encode())
     finally:
+        if sys.exc_info()[0] is not None:
+            os.write(pipe, FAILED + traceback.format_exc().encode())
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(1)
 

@@ -288,6 +288,15 @@ def test_the_epoch_of_deleted_records_is_remembered_even_if_it_was_never_flushed
     assert DiskStorage(tmp_path).open_log("t/0").epoch_starts() == [(3, 1)]
 
 
+def test_truncating_an_empty_log_below_its_start_changes_nothing(tmp_path: Path) -> None:
+    log = DiskStorage(tmp_path).open_log("t/0")
+    log.append(batch(0, epoch=3))
+    log.roll()
+    log.delete_segments_before(1)
+    log.truncate(0)
+    assert (log.start_offset, log.end_offset, log.epoch_starts()) == (1, 1, [(3, 1)])
+
+
 def test_a_log_that_was_truncated_to_nothing_knows_no_epoch(tmp_path: Path) -> None:
     storage = written(DiskStorage(tmp_path), flushed=2, unflushed=1)
     storage.open_log("t/0").truncate(0)

@@ -444,6 +444,19 @@ def test_a_parked_follower_is_not_dropped_however_long_nothing_happens() -> None
     assert bench.sends(AlterPartitionRequest) == []
 
 
+@pytest.mark.covers("E16")
+def test_a_leader_knows_nothing_of_the_elr() -> None:
+    """Whoever is in the ELR, a leader says and does the same."""
+
+    def course(elr: tuple[int, ...]) -> list[object]:
+        bench = leader(isr=(0,), eligible_leader_replicas=elr)
+        told: list[object] = list(bench.produce(acks=1).effects)
+        told += bench.fetch(2, 1).effects
+        return told + bench.fetch(1, 1).effects + bench.fire(f"{SILENT_PREFIX}2", at_ms=LAG_MS).effects
+
+    assert course(()) == course((1,)) == course((1, 2))
+
+
 # -- change of leadership ----------------------------------------------------------------------------------------------
 
 

@@ -1,67 +1,36 @@
-"""The transport: coalescing, order, channels, cuts, peers that are gone; on fake peers whose answers the test gives."""
+"""The transport: frames, coalescing, order, channels, answers, cuts, peers that are gone; on fake peers whose answers
+the test gives."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
+import actors.order as order_module
 import actors.transport as module
-from actors.transport import PeerGoneError, Transport, pack_frame, unpack_frame
+from actors.transport import NOTHING, PeerGoneError, pack_frame, unpack_frame
 from protocol.errors import CodecError
 from protocol.ids import DRIVER
-from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
-from protocol.messages.control import BrokerHeartbeatResponse
-
-DATA, CONTROL = False, True
-
-
-def data(number: int, topic: str = "t") -> Message:
-    return MetadataRequest(correlation_id=number, topic=topic)
-
-
-def control(number: int) -> Message:
-    return BrokerHeartbeatResponse(correlation_id=number)
-
-
-class FakePeers:
-    """Calls that stay open until the test answers them; `calls` are (peer, channel, correlation ids)."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, bool, list[int]]] = []
-        self.open: list[asyncio.Future[None]] = []
-        self.failures: list[BaseException] = []
-        self.transport = Transport(self, self.failures.append)
-
-    async def __call__(self, peer: int, frame: bytes, is_control: bool) -> None:
-        messages = unpack_frame(frame, self.failures.append)
-        numbers = [message.correlation_id for message in messages]  # type: ignore[attr-defined]
-        self.calls.append((peer, is_control, numbers))
-        answer = asyncio.get_running_loop().create_future()
-        self.open.append(answer)
-        await answer
-
-    async def answer(self, error: Exception | None = None) -> None:
-        """Answers the oldest open call, and lets everything happen that follows."""
-        answer = self.open.pop(0)
-        if error is None:
-            answer.set_result(None)
-        else:
-            answer.set_exception(error)
-        await settled()
+from tests.unit.transport_under_test import (
+    CONTROL,
+    DATA,
+    FakePeers,
+    control,
+    data,
+    frame_of,
+    high_watermark,
+    numbers_of,
+    run,
+    settled,
+)
 
 
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+@pytest.fixture(autouse=True)
+def one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", 1)
 
 
 def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order() -> None:
@@ -234,10 +203,228 @@ def test_settle_waits_for_what_is_queued() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x01", b"\x91\x01", pack_frame([b"junk"])])
+def test_more_calls_than_one_may_be_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        for number in range(4):
+            peers.transport.send(1, data(number))
+            await settled()
+        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1])]
+        await peers.answer()
+        assert peers.calls[2:] == [(1, DATA, [2, 3])]
+
+    monkeypatch.setattr(module, "WINDOW", 2)
+    run(test())
+
+
+def test_what_can_wait_travels_with_what_cannot_and_keeps_its_place() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, high_watermark(100))
+        await settled()
+        assert peers.calls == []
+        peers.transport.send(1, data(1))
+        await settled()
+        assert peers.calls == [(1, DATA, [100, 1])]
+
+    run(test())
+
+
+def test_what_can_wait_leaves_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, high_watermark(100))
+        await asyncio.sleep(0)
+        await settled()
+        assert peers.calls == [(1, DATA, [100])]
+
+    monkeypatch.setattr(module, "PATIENCE_S", 0)
+    run(test())
+
+
+def test_a_message_goes_back_in_the_answer_to_an_open_call() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        call = peers.call(frame_of(5))
+        await settled()
+        assert peers.taken == [(1, [5])]
+        assert not call.done()
+        peers.transport.send(1, data(6))
+        await settled()
+        assert numbers_of(await call) == [6]
+        assert peers.calls == []
+
+    run(test())
+
+
+def test_the_next_call_ends_the_one_before() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        first, second = peers.call(frame_of(5)), peers.call(frame_of(6, number=2))
+        await settled()
+        assert await first == NOTHING
+        assert not second.done()
+        second.cancel()
+
+    run(test())
+
+
+def test_a_call_is_answered_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        assert await FakePeers().call(frame_of(5)) == NOTHING
+
+    monkeypatch.setattr(module, "HOLD_S", 0)
+    run(test())
+
+
+def test_nothing_goes_back_before_what_came_has_been_handled() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.unhandled = []
+        call = peers.call(frame_of(5))
+        await settled()
+        peers.transport.send(2, data(0))
+        await settled()
+        assert not call.done()
+        peers.unhandled.pop()()
+        peers.transport.send(1, data(6))
+        assert numbers_of(await call) == [6]
+
+    run(test())
+
+
+def test_what_comes_back_is_taken_and_only_then_is_the_call_over() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.unhandled = []
+        for number in (0, 1):
+            peers.transport.send(1, data(number))
+            await settled()
+        await peers.answer(frame=frame_of(5))
+        assert peers.taken == [(1, [5])]
+        assert len(peers.calls) == 1
+        peers.unhandled.pop()()
+        await settled()
+        assert peers.calls[1:] == [(1, DATA, [1])]
+
+    run(test())
+
+
+def test_what_is_too_large_for_an_answer_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        call = peers.call(frame_of(5))
+        await settled()
+        peers.transport.send(1, data(6, "t" * 100))
+        await settled()
+        assert peers.calls == [(1, DATA, [6])]
+        call.cancel()
+
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 100)
+    run(test())
+
+
+def test_paused_no_call_is_answered() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        call = peers.call(frame_of(5))
+        await settled()
+        peers.transport.pause()
+        peers.transport.send(1, data(6))
+        await settled()
+        assert not call.done()
+        peers.transport.resume()
+        assert numbers_of(await call) == [6]
+
+    run(test())
+
+
+def test_frames_that_overtake_each_other_are_put_in_order() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        calls = [peers.call(frame_of(number, number=number)) for number in (1, 3, 4, 2)]
+        await settled()
+        assert [numbers for _, numbers in peers.taken] == [[1], [2], [3], [4]]
+        for call in calls:
+            call.cancel()
+
+    run(test())
+
+
+def test_a_frame_that_is_lost_is_waited_for_and_then_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
+        await settled()
+        assert [numbers for _, numbers in peers.taken] == [[1], [3]]
+        late = peers.call(frame_of(2, number=2))
+        await settled()
+        assert len(peers.taken) == 2
+        for call in (*calls, late):
+            call.cancel()
+
+    monkeypatch.setattr(order_module, "GAP_S", 0)
+    run(test())
+
+
+def test_each_life_of_a_peer_has_an_order_of_its_own_and_the_former_gets_no_answer() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        new = peers.call(frame_of(1, number=1, life=2))
+        old = peers.call(frame_of(2, number=9, life=1))
+        await settled()
+        assert await old == NOTHING
+        assert peers.taken == [(1, [1]), (1, [2])]
+        assert peers.lives == [(1, 2), (1, 1)]
+        new.cancel()
+
+    run(test())
+
+
+def test_the_experiment_waits_for_no_answer() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        assert await peers.call(pack_frame([encode(data(3))]), DRIVER) == NOTHING
+        assert peers.taken == [(DRIVER, [3])]
+
+    run(test())
+
+
+def test_what_comes_over_a_cut_link_is_dropped_in_calls_and_in_answers() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        peers.transport.cut(to=[], sources=[1])
+        assert await peers.call(frame_of(5)) == NOTHING
+        await peers.answer(frame=frame_of(6))
+        assert peers.taken == []
+
+    run(test())
+
+
+def unpacked(frame: bytes, errors: list[CodecError]) -> list[Message]:
+    found = unpack_frame(frame, errors.append)
+    return [] if found is None else found.messages
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"\x01",
+        b"\x91\x01",
+        b"\x00\x00\x00\x02\x91\x01",
+        b"\x00\x00\x00\x04\x93\x01\xc0\x00",
+        pack_frame([b"junk"]),
+        frame_of(1)[:-1],
+        frame_of(1) + b"\x00",
+    ],
+)
 def test_bytes_that_are_no_frame_give_no_message_and_one_error(frame: bytes) -> None:
     errors: list[CodecError] = []
-    assert unpack_frame(frame, errors.append) == []
+    assert unpacked(frame, errors) == []
     assert len(errors) == 1
 
 
@@ -245,8 +432,5 @@ def test_what_is_no_message_does_not_take_the_rest_of_its_frame_with_it() -> Non
     errors: list[CodecError] = []
     damaged = bytearray(encode(data(1)))
     damaged[-1] ^= 1
-    assert unpack_frame(pack_frame([encode(data(0)), bytes(damaged), encode(data(2))]), errors.append) == [
-        data(0),
-        data(2),
-    ]
+    assert unpacked(pack_frame([encode(data(0)), bytes(damaged), encode(data(2))]), errors) == [data(0), data(2)]
     assert len(errors) == 1

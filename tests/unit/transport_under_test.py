@@ -1,0 +1,109 @@
+"""The transport's bench: fake peers whose answers the test gives, and frames to come from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from actors.transport import NOTHING, Transport, pack_frame, unpack_frame
+from protocol.errors import CodecError
+from protocol.messages.admin import MetadataRequest
+from protocol.messages.base import Message
+from protocol.messages.codec import encode
+from protocol.messages.control import BrokerHeartbeatResponse
+from protocol.messages.data import FetchPartitionResult, FetchResponse
+
+DATA, CONTROL = False, True
+
+
+def data(number: int, topic: str = "t") -> Message:
+    return MetadataRequest(correlation_id=number, topic=topic)
+
+
+def control(number: int) -> Message:
+    return BrokerHeartbeatResponse(correlation_id=number)
+
+
+def high_watermark(offset: int) -> Message:
+    """A message that can wait."""
+    result = FetchPartitionResult(topic_id="T", partition_id=0, fetch_offset=9, leader_epoch=0, high_watermark=offset)
+    return FetchResponse(partitions=(result,))
+
+
+def number_of(message: Message) -> int:
+    if isinstance(message, FetchResponse):
+        return message.partitions[0].high_watermark
+    return message.correlation_id  # type: ignore[attr-defined, no-any-return]
+
+
+def frame_of(*numbers: int, number: int = 1, life: int = 1) -> bytes:
+    return pack_frame([encode(data(each)) for each in numbers], life, number)
+
+
+class FakePeers:
+    """Calls that stay open until the test answers them; `calls` are (peer, channel, numbers of the messages). It takes
+    what arrives too: `taken` are (peer, numbers), handled at once unless the test holds them up in `unhandled`.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, bool, list[int]]] = []
+        self.open: list[asyncio.Future[bytes]] = []
+        self.failures: list[BaseException] = []
+        self.lives: list[tuple[int, int]] = []
+        self.taken: list[tuple[int, list[int]]] = []
+        self.unhandled: list[Callable[[], None]] | None = None
+        self.transport = Transport(7, self, self.failures.append)
+        self.transport.serve(self)
+
+    async def __call__(self, peer: int, frame: bytes, is_control: bool) -> bytes:
+        unpacked = unpack_frame(frame, self.failures.append)
+        assert unpacked is not None
+        assert unpacked.life == 7
+        self.calls.append((peer, is_control, [number_of(message) for message in unpacked.messages]))
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.open.append(answer)
+        return await answer
+
+    def heard(self, peer: int, life: int) -> None:
+        self.lives.append((peer, life))
+
+    def deliver(self, sender: int, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:
+        self.taken.append((sender, [number_of(message) for message in messages]))
+        if self.unhandled is None:
+            done()
+        else:
+            self.unhandled.append(done)
+
+    def malformed(self, sender: int, error: CodecError) -> None:
+        self.failures.append(error)
+
+    async def answer(self, error: Exception | None = None, frame: bytes = NOTHING) -> None:
+        """Answers the oldest open call, and lets everything happen that follows."""
+        answer = self.open.pop(0)
+        if error is None:
+            answer.set_result(frame)
+        else:
+            answer.set_exception(error)
+        await settled()
+
+    def call(self, frame: bytes, sender: int = 1) -> asyncio.Task[bytes]:
+        """A call of a peer to this node."""
+        return asyncio.create_task(self.transport.receive(sender, frame, DATA))
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def numbers_of(frame: bytes) -> list[int]:
+    unpacked = unpack_frame(frame, lambda error: pytest.fail(str(error)))
+    assert unpacked is not None
+    return [number_of(message) for message in unpacked.messages]
