@@ -26,7 +26,7 @@ from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.nodes import NodePlan, Report, actor_class, pieces_of
+from actors.nodes import NodePlan, Report, Snapshot, actor_class, pieces_of
 from actors.storage import LossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
@@ -67,14 +67,16 @@ class NodeFailedError(RuntimeError):
 
 @dataclass(slots=True)
 class _Member:
-    """One node: where it is placed, its present actor (None while it does not run) with the poll that is under way and
-    the version that the last one gave (-1: none in this life), and what its last crash takes from its disk at the next
-    start."""
+    """One node: where it is placed, its present actor (None while it does not run) with the poll that is under way, if
+    one has been `answered` in this life, the look that is under way and the version that the last one gave (-1: none),
+    and what its last crash takes from its disk at the next start."""
 
     strategy: PlacementGroupSchedulingStrategy
     actor: Any = None
     life: int = 0
     poll: Any = None
+    answered: bool = False
+    look: Any = None
     version: int = -1
     loss_kind: LossKind = "none"
     loss_count: int = 0
@@ -150,7 +152,8 @@ class ActorCluster:
         }
         member.actor = _when_name_is_free(lambda: actor_class(node).options(**options).remote(plan))
         member.actor.begin.remote()
-        member.poll, member.version = None, -1
+        member.poll, member.answered = None, False
+        member.look, member.version = None, -1
         member.loss_kind, member.loss_count = "none", 0
 
     def _plan(self, node: NodeId, member: _Member) -> NodePlan:
@@ -219,8 +222,8 @@ class ActorCluster:
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
             if member.poll is None:
-                member.poll = member.actor.poll.remote(member.version)
-        known = [member.poll for member in running.values() if member.version >= 0]
+                member.poll = member.actor.poll.remote()
+        known = [member.poll for member in running.values() if member.answered]
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         return [(node, report) for node, member in running.items() for report in self._collect(node, member)]
@@ -233,16 +236,29 @@ class ActorCluster:
         try:
             report: Report = ray.get(poll)
         except RayActorError as error:
-            if member.version < 0:
+            if not member.answered:
                 raise NodeFailedError(node, str(error)) from error
             self.ended(node)
             return []
-        member.version = report.version
+        member.answered = True
         if report.failure is not None:
             raise NodeFailedError(node, report.failure)
         if report.exited:
             self.ended(node)
         return [report]
+
+    def look(self, wait_s: float) -> list[tuple[NodeId, Snapshot]]:
+        """The state of all nodes that have answered a poll in this life, as far as it is new; waits for them at most
+        `wait_s`. It may be large: nodes are only looked at where somebody wants to know.
+        """
+        running = {node: self._members[node] for node in self.running() if self._members[node].answered}
+        for member in running.values():
+            if member.look is None:
+                member.look = member.actor.look.remote(member.version)
+        looks = [member.look for member in running.values()]
+        if looks:
+            ray.wait(looks, num_returns=len(looks), timeout=wait_s)
+        return [(node, found) for node, member in running.items() if (found := _seen(member)) is not None]
 
     def pids(self) -> dict[NodeId, int]:
         """The process id of every node that runs, each on its machine; GetTimeoutError where one does not answer."""
@@ -317,6 +333,19 @@ class ActorCluster:
         removed = [_remove_directory.options(scheduling_strategy=pin).remote(self._root) for pin in pins]
         if removed:
             ray.wait(removed, num_returns=len(removed), timeout=ORDER_TIMEOUT_S)
+
+
+def _seen(member: _Member) -> Snapshot | None:
+    """What the member's look has brought, if it is back and there is anything new."""
+    if not ray.wait([member.look], timeout=0)[0]:
+        return None
+    look, member.look = member.look, None
+    try:
+        member.version, snapshot = ray.get(look)
+    except RayActorError:
+        return None  # the next poll says what became of it
+    found: Snapshot | None = snapshot
+    return found
 
 
 def _machines() -> list[dict[str, Any]]:

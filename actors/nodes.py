@@ -107,11 +107,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer to `poll`. `snapshot` is None where nothing happened since `version`; `outcomes` are encoded messages
-    to the experiment; `exited`: the node is done and its process may go; `failure`: the traceback of what broke it."""
+    """The answer to `poll`. `outcomes` are encoded messages to the experiment; `exited`: the node is done and its
+    process may go; `failure`: the traceback of what broke it."""
 
-    version: int
-    snapshot: Snapshot | None
     traces: list[tuple[TimeMs, Trace]]
     outcomes: list[bytes]
     exited: bool
@@ -293,7 +291,7 @@ class NodeShell:
         def act() -> Report:
             self._transport.close()
             self._host.halt()
-            return self._report(-1, self._host.exited)
+            return self._report(self._host.exited)
 
         return await self._call(act)
 
@@ -308,22 +306,27 @@ class NodeShell:
         """The id of the process on its machine."""
         return os.getpid()
 
-    async def poll(self, version: int) -> Report:
-        """What happened since the last poll, which gave `version`."""
-        return await self._on_loop(self._poll(version))
+    async def poll(self) -> Report:
+        """What happened since the last poll."""
+        return await self._on_loop(self._poll())
 
-    async def _poll(self, version: int) -> Report:
+    async def _poll(self) -> Report:
         exited = self._host.exited
         if exited:
             await self._transport.settle(SETTLE_S)
-        return self._report(version, exited)
+        return self._report(exited)
 
-    def _report(self, version: int, exited: bool) -> Report:
-        host = self._host
-        traces, outcomes = host.drain()
-        snapshot = observe(self._node) if host.inputs_taken != version else None
-        encoded = [encode(message) for message in outcomes]
-        return Report(host.inputs_taken, snapshot, traces, encoded, exited, host.failure)
+    def _report(self, exited: bool) -> Report:
+        traces, outcomes = self._host.drain()
+        return Report(traces, [encode(message) for message in outcomes], exited, self._host.failure)
+
+    async def look(self, version: int) -> tuple[int, Snapshot | None]:
+        """What the node is, and a version of that; None where nothing happened since `version`."""
+        return await self._call(lambda: self._look(version))
+
+    def _look(self, version: int) -> tuple[int, Snapshot | None]:
+        taken = self._host.inputs_taken
+        return taken, None if taken == version else observe(self._node)
 
     async def read_log(self, partition: TopicPartition) -> list[bytes]:
         """The batches of a broker's replica, encoded; empty where there is none."""

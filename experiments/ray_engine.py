@@ -1,8 +1,9 @@
 """The engine `ray`: every node an actor process, real disks, real kills, real time (`actors`).
 
-The engine watches by polling: each poll of a node brings its new trace events, the outcomes of commands, and, if
-anything happened there, a snapshot of its state. `run_until` polls every `POLL_MS` and looks at the condition in
-between; outside it a question polls first, so that what stands now is what is answered. Trace events are in order of
+The engine watches by polling: each poll of a node brings its new trace events and the outcomes of commands. A snapshot
+of its state, which grows with the number of partitions, is asked for only where a question needs it. `run_until` polls
+every `POLL_MS` and looks at the condition in between; outside it a question polls first, so that what stands now is what
+is answered. Trace events are in order of
 time within what one poll of the cluster brings; across polls a node that answers late may come after others.
 
 With `with_load` a load generator (`actors/load.py`) stands beside the spec's nodes; its commands go to it, all others to
@@ -61,6 +62,7 @@ class RayEngine(Engine):
         self._outcomes: dict[int, Message] = {}
         self._snapshots: dict[NodeId, Snapshot] = {}
         self._asked_at_s = 0.0
+        self._looked_at_s = 0.0
         self._deciding = False
         with ExitStack() as stack:
             if not is_connected():
@@ -91,13 +93,14 @@ class RayEngine(Engine):
         deadline_ms = self.now_ms() + within_ms
         while True:
             self._poll(_TICK_WAIT_S)
+            self._changed()
             self._deciding = True
             try:
                 if condition():
                     return True
             finally:
                 self._deciding = False
-                self._asked_at_s = 0.0
+                self._changed()
             left_ms = deadline_ms - self.now_ms()
             if left_ms <= 0:
                 return False
@@ -159,7 +162,7 @@ class RayEngine(Engine):
     # -- observation ---------------------------------------------------------------------------------------------------
 
     def view(self) -> ClusterView | None:
-        self._look()
+        self._look_at_state()
         for controller in self.spec.controller_ids:
             snapshot = self._snapshots.get(controller)
             if snapshot is not None:
@@ -167,7 +170,7 @@ class RayEngine(Engine):
         return None
 
     def metrics(self) -> Mapping[str, int]:
-        self._look()
+        self._look_at_state()
         for controller in self.spec.controller_ids:
             snapshot = self._snapshots.get(controller)
             if snapshot is not None:
@@ -175,7 +178,7 @@ class RayEngine(Engine):
         return {}
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
-        self._look()
+        self._look_at_state()
         snapshot = self._snapshots.get(broker)
         found = None if snapshot is None else snapshot.replicas.get(partition)
         if found is None:
@@ -219,13 +222,21 @@ class RayEngine(Engine):
 
     def _changed(self) -> None:
         """Something was done to the cluster: what is known of it is old."""
-        self._asked_at_s = 0.0
+        self._asked_at_s = self._looked_at_s = 0.0
 
     def _look(self) -> None:
         """Polls, unless a condition is being decided or the last poll is fresh."""
         if not self._deciding and time.monotonic() - self._asked_at_s > POLL_MS / 1000:
             self._poll(_QUESTION_WAIT_S)
             self._asked_at_s = time.monotonic()
+
+    def _look_at_state(self) -> None:
+        """Takes snapshots, unless they are fresh; one condition is decided on one set of them."""
+        self._look()
+        if self._deciding and self._looked_at_s or time.monotonic() - self._looked_at_s <= POLL_MS / 1000:
+            return
+        self._snapshots.update(self._cluster.look(_TICK_WAIT_S if self._deciding else _QUESTION_WAIT_S))
+        self._looked_at_s = time.monotonic()
 
     def _poll(self, wait_s: float) -> None:
         self._record(self._cluster.poll(wait_s))
@@ -235,8 +246,6 @@ class RayEngine(Engine):
     def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
         events: list[TraceEvent] = []
         for node, report in reports:
-            if report.snapshot is not None:
-                self._snapshots[node] = report.snapshot
             events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces)
             for outcome in map(decode, report.outcomes):
                 if not isinstance(outcome, _OUTCOMES):

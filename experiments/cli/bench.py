@@ -74,11 +74,49 @@ def sim(
     _show({"sim": report}, as_json or context.obj)
 
 
-def _sizes(text: str) -> list[int]:
+@app.command("replication")
+def replication(
+    context: typer.Context,
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="BYTES,...", help="Sizes of a batch.")
+    ] = "1024,65536,1048576",
+    partitions: Annotated[
+        str, typer.Option("--partitions", metavar="N,...", help="Partitions that share a load.")
+    ] = "1,8",
+    seconds: Annotated[int, typer.Option("--seconds", metavar="N", min=1, help="How long each run measures.")] = 4,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size and partitions.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Produce with acks=all on Ray: throughput and latency, against bare Ray calls over the same hops."""
+    from experiments.bench.replication import run
+
+    with Console(stderr=True).status("measuring"):
+        report = run(_sizes(sizes, "--sizes"), _sizes(partitions), seconds * 1_000, repeats)
+    _show({"replication": report}, as_json or context.obj)
+
+
+@app.command("failover")
+def failover(
+    context: typer.Context,
+    partitions: Annotated[
+        str, typer.Option("--partitions", metavar="N,...", help="Partitions that the dying broker leads.")
+    ] = "1000,10000",
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """SIGKILL a leader on Ray: from detection to partitions that acknowledge batches again."""
+    from experiments.bench.failover import run
+
+    with Console(stderr=True).status("measuring"):
+        report = run(_sizes(partitions), repeats)
+    _show({"failover": report}, as_json or context.obj)
+
+
+def _sizes(text: str, option: str = "--partitions") -> list[int]:
     """The numbers of a comma-separated list; InputError where one is not a positive whole number."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and word.isascii() and int(word) for word in words):
-        raise InputError("--partitions", "", repr(text), "whole numbers above 0, separated by commas")
+        raise InputError(option, "", repr(text), "whole numbers above 0, separated by commas")
     return [int(word) for word in words]
 
 

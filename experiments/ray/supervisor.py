@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 from actors.cluster import ActorCluster, NodeFailedError, PlacementError
-from actors.nodes import Report
 from experiments.engine import ClusterSpec
 from experiments.live.state import ClusterState, Plan, Status, claim, remove_state, write_state
 from experiments.ray_session import ray_session
@@ -61,6 +60,7 @@ class Supervisor:
                 missing = [node_name(broker) for broker in self._spec.broker_ids if broker not in self._unfenced]
                 raise NotReadyError(f"not unfenced within {READY_WITHIN_S:.0f} s: {', '.join(missing)}")
             self.look()
+            self._look_who_is_unfenced()
             if self.state.dead:
                 raise NotReadyError("; ".join(self.state.events))
             time.sleep(_STARTING_POLL_S)
@@ -72,8 +72,7 @@ class Supervisor:
         before = self._cluster.running()
         reason = "its process has ended"
         try:
-            for _, report in self._cluster.poll(_ANSWER_WITHIN_S):
-                self._note(report)
+            self._cluster.poll(_ANSWER_WITHIN_S)
         except NodeFailedError as error:
             reason = str(error)
             self._cluster.ended(error.node)
@@ -84,10 +83,10 @@ class Supervisor:
             dead = (*self.state.dead, node_name(node))
             self._write(self.state.with_event(text).model_copy(update={"dead": dead}))
 
-    def _note(self, report: Report) -> None:
-        if report.snapshot is not None and report.snapshot.brokers:
-            brokers = report.snapshot.brokers
-            self._unfenced = {broker for broker, found in brokers.items() if not found.fenced}
+    def _look_who_is_unfenced(self) -> None:
+        for _, snapshot in self._cluster.look(_ANSWER_WITHIN_S):
+            if snapshot.brokers:
+                self._unfenced = {broker for broker, found in snapshot.brokers.items() if not found.fenced}
 
     def _write(self, state: ClusterState) -> None:
         self.state = state

@@ -19,7 +19,6 @@ from protocol.broker.reads import Reads
 from protocol.broker.recovery import LeaderRecovery
 from protocol.config import (
     MIN_INSYNC_REPLICAS,
-    REPLICA_FETCH_MAX_BYTES,
     REPLICA_LAG_TIME_MAX_MS,
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MS,
@@ -63,7 +62,6 @@ class LeaderSide:
         self._isr = isr_manager
         self._recovery = recovery
         self._lag_ms = context.config.int_value(REPLICA_LAG_TIME_MAX_MS)
-        self._max_bytes = context.config.int_value(REPLICA_FETCH_MAX_BYTES)
         self._lag_armed: set[BrokerId] = set()
         self._streams = FetchStreams(context)
         self._reads = reads

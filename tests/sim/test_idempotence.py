@@ -26,6 +26,8 @@ from protocol.messages.commands import (
     SendOutcome,
     SendRecords,
 )
+from protocol.messages.data import ProduceRequest
+from protocol.nodes.client import ClientNode
 from tests.sim.chaos import BROKERS, HEAL_MS, PARTITIONS, Chaos
 
 FAULTS = ("crash", "lossy", "shutdown", "pause", "isolate", "one_way", "mute", "mute", "deaf", "controller")
@@ -214,6 +216,33 @@ def test_the_whole_cluster_restarts_and_knows_what_it_has() -> None:
 def test_a_log_that_forgets_its_producers_at_a_restart_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReplicaLog, "_scan_producers", lambda log: None)
     assert restarted().complaints() != []
+
+
+# -- back-pressure -----------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_is_paused_holds_its_producer_up_and_gets_everything_once_when_it_goes_on() -> None:
+    run = Producing(0, Generation.KIP_966, duration_ms=0)
+    run.config = {**run.config, "buffer.memory": 2_000, "delivery.timeout.ms": 120_000, "max.block.ms": 120_000}
+    run.__post_init__()
+    run.run()
+    run._write((11, 1, 0))
+    run.engine.run_for(1_000)
+    client = run.engine.cluster.nodes[FIRST_CLIENT]
+    assert isinstance(client, ClientNode)
+    for broker in range(BROKERS):
+        run._pause(broker)
+    for number in range(12, 72):
+        run._write((number, 100, number % 2))
+        run.engine.run_for(300)
+        assert client.buffered_bytes <= 2_000
+    backlog = [item for backlog in run.engine.cluster._backlogs.values() for _, item, _ in backlog]
+    messages = [part for item in backlog if isinstance(item, tuple) for part in item]
+    produced = [message for message in messages if isinstance(message, ProduceRequest)]
+    assert 0 < sum(message.batch.size_bytes for message in produced) <= 10 * 2_000, "each is repeated every 2 s of 18 s"
+    run._heal()
+    assert run.complaints() == []
+    assert len(run.told) == 1 + 60 * 100
 
 
 # -- consumers ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,140 @@
+"""`isray bench failover`: how long partitions are without a leader that serves after the death of their broker, on Ray.
+
+A private Ray on this machine; three brokers, replication factor 3, min ISR 2. Broker 0 leads all partitions of one
+topic, the two others take turns as the next replica. Broker 0 is SIGKILLed. The clock starts at detection: the
+controller's `session_expired`, when the session timeout of `SESSION_MS` has run out. How long detection takes after the
+kill is reported besides.
+
+A partition is served when it acknowledges a batch of one record with acks=all (min ISR 2: both survivors have it). From
+before detection on, a load generator offers a batch to every partition of a sample of `SAMPLE`, evenly spread over all
+partitions, the first and the last included, again and again, to both survivors, until one acknowledges: it does not
+look leaders up, so that finding them is not measured. After that every partition is offered one, as fast as they are
+taken: `all_served_ms` is when the last one was acknowledged, counted from detection too; it includes what thousands of
+batches take by themselves, and what it proves is that no partition was left out.
+
+The sample is small so as not to measure the load that the measuring makes. A broker takes up all its leaderships in one
+input, so what lies between two partitions of the sample is served when they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+from experiments.bench.report import BenchReport, growth
+from experiments.engine import Loss
+from experiments.ray_session import ray_session, stay_on_loopback
+from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
+from protocol.ids import TimeMs
+from protocol.messages.load import ProbeCommand, ProbeOutcome
+
+if TYPE_CHECKING:
+    from experiments.bench.live import BenchCluster
+
+SIZES = (1_000, 10_000)
+REPEATS = 3
+SAMPLE = 50
+SESSION_MS = 3_000
+RETRY_MS = 20
+IN_FLIGHT = 200
+VICTIM, SURVIVORS = 0, (1, 2)
+TOPIC = "failover"
+ALL = -1
+CONFIG = {MIN_INSYNC_REPLICAS: 2, BROKER_SESSION_TIMEOUT_MS: SESSION_MS, BROKER_HEARTBEAT_INTERVAL_MS: 500}
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """One failover; milliseconds from detection, except `detected_ms`, which is from the kill."""
+
+    partitions: int
+    detected_ms: int
+    p50_ms: int
+    max_ms: int
+    all_served_ms: int
+
+    def document(self) -> dict[str, object]:
+        return {
+            "partitions": self.partitions,
+            "detected_ms": self.detected_ms,
+            "p50_ms": self.p50_ms,
+            "max_ms": self.max_ms,
+            "all_served_ms": self.all_served_ms,
+        }
+
+    def texts(self) -> list[str]:
+        times = (self.detected_ms, self.p50_ms, self.max_ms, self.all_served_ms)
+        return [f"{self.partitions:,}", *(f"{time:,} ms" for time in times)]
+
+
+def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
+    """Measures every size on clusters of its own, in ascending order; the run with the median `max_ms` is reported. Call
+    from the main thread.
+    """
+    stay_on_loopback()
+    with ray_session():
+        runs = [[_fail_over(size) for _ in range(repeats)] for size in sorted(set(sizes))]
+    found = [sorted(each, key=lambda one: one.max_ms)[(len(each) - 1) // 2] for each in runs]
+    exponent = growth([one.partitions for one in found], [max(1, one.max_ms) for one in found])
+    return BenchReport(
+        title="From the detection of a leader's death to partitions that acknowledge batches again",
+        document={
+            "brokers": 1 + len(SURVIVORS),
+            "session_timeout_ms": SESSION_MS,
+            "sample": SAMPLE,
+            "repeats": repeats,
+            "sizes": [one.document() for one in found],
+            "growth_exponent": exponent,
+        },
+        columns=("partitions", "detected after", "p50", "max", "all acknowledged"),
+        rows=[one.texts() for one in found],
+        notes=[] if exponent is None else [f"growth exponent of max (1 is linear): {exponent:.2f}"],
+    )
+
+
+def _fail_over(partitions: int) -> Failover:
+    from experiments.bench.live import bench_cluster
+
+    with bench_cluster(CONFIG) as cluster:
+        cluster.create(TOPIC, assignments(partitions))
+        _probe(cluster, range(partitions), (VICTIM,))
+        killed_ms = cluster.engine.now_ms()
+        cluster.engine.crash(VICTIM, Loss())
+        served = _probe(cluster, sample_of(partitions), SURVIVORS)
+        detected_ms = _detection(cluster)
+        all_served = _probe(cluster, range(partitions), SURVIVORS)
+    after = [time - detected_ms for time in served]
+    return Failover(partitions, detected_ms - killed_ms, median_low(after), max(after), max(all_served) - detected_ms)
+
+
+def assignments(partitions: int) -> list[list[int]]:
+    """Broker 0 leads all; the others take turns."""
+    return [[VICTIM, *(SURVIVORS if index % 2 else reversed(SURVIVORS))] for index in range(partitions)]
+
+
+def sample_of(partitions: int) -> list[int]:
+    """At most `SAMPLE` partitions, evenly spread, the first and the last among them."""
+    if partitions <= SAMPLE:
+        return list(range(partitions))
+    return [round(place * (partitions - 1) / (SAMPLE - 1)) for place in range(SAMPLE)]
+
+
+def _probe(cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[int]) -> tuple[TimeMs, ...]:
+    """When each of the partitions acknowledged a batch."""
+    command = ProbeCommand(
+        command_id=cluster.command_id(),
+        topic=TOPIC,
+        partitions=tuple(partitions),
+        brokers=tuple(brokers),
+        acks=ALL,
+        payload_bytes=1,
+        in_flight=IN_FLIGHT,
+        retry_ms=RETRY_MS,
+    )
+    return cluster.ask(command, ProbeOutcome).acknowledged_ms
+
+
+def _detection(cluster: BenchCluster) -> TimeMs:
+    return next(event.time_ms for event in cluster.engine.traces() if event.trace.kind == "session_expired")

@@ -1,0 +1,211 @@
+"""`isray bench replication`: what the data path carries on Ray, against what bare Ray actor calls carry.
+
+A private Ray on this machine; three brokers, replication factor 3, min ISR 2. A load generator (`actors/load.py`) keeps
+batches under way with acks=all, to one partition or to eight in turn, whose leaders rotate over the brokers: `DEPTH`
+batches per partition, and, in a further run with one partition, a single one (light load). A batch counts when its
+acknowledgement has come back. Records are 1 KiB; a batch is one message to the broker.
+
+The ceiling (`experiments/bench/ceiling.py`) carries the same payload over the same hops with bare calls, with as many
+under way, right before: producer -> leader -> both followers -> leader -> producer, four hops, the payload in three
+calls. Two ratios are the figures of merit:
+
+- `of_ceiling`: batches per second over the ceiling's. Under load it is to be at least 0.5 at 64 KiB, eight partitions.
+- `hop_round_trips` (light load): the median latency over the median latency of the bare round trip over the same hops.
+  It is to be at most 3. `call_round_trips` sets it against one bare call and its return, two hops instead of four.
+
+Cluster and ceiling are measured in turn, `repeats` times each, in slices that are as long; the reported run is the one
+with the median ratio. All processes share the machine's cores with whatever else runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+from experiments.bench.report import BenchReport
+from experiments.ray_session import ray_session, stay_on_loopback
+from protocol.config import MAX_MESSAGE_BYTES, MIN_INSYNC_REPLICAS
+from protocol.messages.load import LoadCommand, LoadOutcome
+
+if TYPE_CHECKING:
+    from experiments.bench.ceiling import Calls, Ceiling
+    from experiments.bench.live import BenchCluster
+
+RECORD_BYTES = 1_024
+SIZES = (1_024, 65_536, 1_048_576)
+PARTITIONS = (1, 8)
+DEPTH = 5
+"""Batches under way per partition, as `max.in.flight.requests.per.connection` has it."""
+DURATION_MS = 4_000
+WARM_UP_MS = 1_000
+REPEATS = 3
+ALL = -1
+CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2, MAX_MESSAGE_BYTES: 2 * max(SIZES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What is measured at once: batch size in bytes, partitions, batches under way."""
+
+    batch_bytes: int
+    partitions: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run at a point. Rates in batches per second, times in milliseconds."""
+
+    point: Point
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    refused: int
+    ceiling_rate: float
+    ceiling_p50_ms: float
+    call_p50_ms: float
+
+    @property
+    def of_ceiling(self) -> float:
+        return self.rate / self.ceiling_rate
+
+    def document(self) -> dict[str, object]:
+        point = self.point
+        return {
+            "batch_bytes": point.batch_bytes,
+            "partitions": point.partitions,
+            "in_flight": point.in_flight,
+            "records_per_second": round(self.rate * _records_of(point.batch_bytes), 1),
+            "megabytes_per_second": round(self.rate * point.batch_bytes / 1e6, 2),
+            "p50_ms": round(self.p50_ms, 2),
+            "p99_ms": round(self.p99_ms, 2),
+            "refused": self.refused,
+            "ceiling_batches_per_second": round(self.ceiling_rate, 1),
+            "ceiling_p50_ms": round(self.ceiling_p50_ms, 2),
+            "call_p50_ms": round(self.call_p50_ms, 2),
+            "of_ceiling": round(self.of_ceiling, 2),
+            "hop_round_trips": round(self.p50_ms / self.ceiling_p50_ms, 2),
+            "call_round_trips": round(self.p50_ms / self.call_p50_ms, 2),
+        }
+
+    def texts(self) -> list[str]:
+        point, light = self.point, self.point.in_flight == 1
+        ceiling_mb = self.ceiling_rate * point.batch_bytes / 1e6
+        return [
+            f"{point.batch_bytes // 1_024:,} KiB",
+            f"{point.partitions}",
+            f"{point.in_flight}",
+            f"{self.rate * _records_of(point.batch_bytes):,.0f}",
+            f"{self.rate * point.batch_bytes / 1e6:,.1f}",
+            f"{self.p50_ms:,.1f} ms",
+            f"{self.p99_ms:,.1f} ms",
+            f"{ceiling_mb:,.1f}",
+            f"{self.of_ceiling:.2f}",
+            f"{self.p50_ms / self.ceiling_p50_ms:.2f}" if light else "",
+            f"{self.p50_ms / self.call_p50_ms:.2f}" if light else "",
+        ]
+
+
+def run(
+    sizes: Sequence[int] = SIZES,
+    partitions: Sequence[int] = PARTITIONS,
+    duration_ms: int = DURATION_MS,
+    repeats: int = REPEATS,
+) -> BenchReport:
+    """Measures every combination; call from the main thread."""
+    stay_on_loopback()
+    points = list(points_of(sizes, partitions))
+    with ray_session():
+        from experiments.bench.ceiling import Ceiling
+        from experiments.bench.live import BROKERS, bench_cluster
+
+        ceiling = Ceiling(BROKERS)
+        with bench_cluster(CONFIG) as cluster:
+            for count in sorted(set(partitions)):
+                cluster.create(_topic(count), [_rotated(BROKERS, index) for index in range(count)])
+            runs = [[_measure(cluster, ceiling, p, duration_ms) for _ in range(repeats)] for p in points]
+        ceiling.close()
+    rows = [_median(found) for found in runs]
+    return BenchReport(
+        title="acks=all batches through three brokers, against bare Ray calls over the same hops",
+        document={
+            "brokers": BROKERS,
+            "replication_factor": BROKERS,
+            "min_isr": 2,
+            "record_bytes": RECORD_BYTES,
+            "duration_ms": duration_ms,
+            "repeats": repeats,
+            "points": [row.document() for row in rows],
+        },
+        columns=("batch", "partitions", "in flight", "records/s", "MB/s", "p50", "p99")
+        + ("ceiling MB/s", "of ceiling", "p50 / hops", "p50 / call"),
+        rows=[row.texts() for row in rows],
+        notes=[
+            "of ceiling: batches per second over those of bare calls, producer -> leader -> followers and back",
+            "p50 / hops: median latency over that of the bare round trip over the same hops; / call: over one bare call",
+        ],
+    )
+
+
+def points_of(sizes: Sequence[int], partitions: Sequence[int]) -> Iterator[Point]:
+    """Light load with one partition first, then every number of partitions at depth, for each size."""
+    for size in sorted(set(sizes)):
+        if 1 in partitions:
+            yield Point(size, 1, 1)
+        for count in sorted(set(partitions)):
+            yield Point(size, count, DEPTH * count)
+
+
+def _measure(cluster: BenchCluster, ceiling: Ceiling, point: Point, duration_ms: int) -> Row:
+    warm_up_s, for_s = WARM_UP_MS / 1_000, duration_ms / 1_000
+    bare = ceiling.replicate(point.partitions, point.batch_bytes, point.in_flight, warm_up_s, for_s)
+    call = ceiling.round_trip(point.batch_bytes, warm_up_s / 4, for_s / 4)
+    command = LoadCommand(
+        command_id=cluster.command_id(),
+        topic=_topic(point.partitions),
+        partitions=tuple(range(point.partitions)),
+        acks=ALL,
+        record_count=_records_of(point.batch_bytes),
+        payload_bytes=point.batch_bytes,
+        in_flight=point.in_flight,
+        warm_up_ms=WARM_UP_MS,
+        duration_ms=duration_ms,
+    )
+    outcome = cluster.ask(command, LoadOutcome)
+    return row_of(point, outcome, bare, call)
+
+
+def row_of(point: Point, outcome: LoadOutcome, bare: Calls, call: Calls) -> Row:
+    """The row of one run. BenchError where nothing at all came through."""
+    from experiments.bench.live import BenchError
+
+    if not (outcome.acknowledged and bare.latencies_s and call.latencies_s):
+        raise BenchError(f"nothing acknowledged at {point}: {outcome.last_error.name}")
+    return Row(
+        point=point,
+        rate=outcome.acknowledged / outcome.elapsed_us * 1e6,
+        p50_ms=outcome.p50_us / 1e3,
+        p99_ms=outcome.p99_us / 1e3,
+        refused=outcome.refused,
+        ceiling_rate=len(bare.latencies_s) / bare.elapsed_s,
+        ceiling_p50_ms=median_low(bare.latencies_s) * 1e3,
+        call_p50_ms=median_low(call.latencies_s) * 1e3,
+    )
+
+
+def _median(rows: Sequence[Row]) -> Row:
+    return sorted(rows, key=lambda row: row.of_ceiling)[(len(rows) - 1) // 2]
+
+
+def _records_of(batch_bytes: int) -> int:
+    return max(1, batch_bytes // RECORD_BYTES)
+
+
+def _topic(partitions: int) -> str:
+    return f"partitions-{partitions}"
+
+
+def _rotated(brokers: int, first: int) -> list[int]:
+    return [(first + place) % brokers for place in range(brokers)]
