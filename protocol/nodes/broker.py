@@ -233,6 +233,7 @@ class BrokerNode:
         self._context.broker_epoch = response.broker_epoch
         self._context.controller_id = sender
         self._move(LifecycleEvent.REGISTERED)
+        self._fetcher.broker_epoch_changed()
         self._fetch_metadata(now_ms)
         self._beat(now_ms)
 
