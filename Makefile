@@ -34,8 +34,7 @@ $(TOOLS)/bin/uv:
 	fi
 
 test: check ## everything: checks, then house, unit, sim, ray and spark tests, in this order
-	$(BIN)/pytest -n 2 -m "house or unit or sim" $(ARGS)
-	$(BIN)/pytest -m "not (house or unit or sim)" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones: less than a minute
 	$(BIN)/pytest -n 2 --hypothesis-profile fast -m "(unit or sim) and not slow" $(ARGS)

@@ -82,7 +82,7 @@ class LeaderCandidateCompleteness(Invariant):
         if state is None:
             return ""
         end = self.truth.of(partition).committed_end
-        for broker in (*state.isr, *state.elr):
+        for broker in (*state.isr, *(b for b in state.elr if b in state.replicas)):
             replica = self.truth.replica(broker, partition)
             if replica is not None and self.truth.is_registered(broker) and replica.log.end_offset < end:
                 kind = "ISR" if broker in state.isr else "ELR"
@@ -197,7 +197,8 @@ class HighWatermarkMonotone(Invariant):
 
 class ReplicationQuorumSuperset(Invariant):
     """A non-stale leader's maximal ISR contains the controller's ISR, and its ELR too, while the leader counts min
-    ISR members.
+    ISR members. An ELR that Kafka's first phase keeps though min ISR is reached has nothing to say, nor have members
+    that are no replicas.
     """
 
     def check(self, node: NodeId, partition: TopicPartition) -> str:
@@ -208,7 +209,11 @@ class ReplicationQuorumSuperset(Invariant):
         leadership = None if replica is None else replica.leadership
         if leadership is None or len(leadership.isr) < self.truth.min_isr(partition, state):
             return ""
-        missing = sorted({*state.isr, *state.elr} - set(leadership.maximal_isr))
+        superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= self.truth.min_isr(
+            partition, state
+        )
+        elr = set() if superfluous else set(state.elr) & set(state.replicas)
+        missing = sorted({*state.isr, *elr} - set(leadership.maximal_isr))
         if not missing:
             return ""
         return f"leader {state.leader} counts with {leadership.maximal_isr}, the controller with {missing} as well"

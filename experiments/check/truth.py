@@ -157,7 +157,7 @@ class GroundTruth:
     def note_partition(self, partition: TopicPartition, state: PartitionState) -> None:
         """The controller has committed a new state."""
         truth = self.of(partition)
-        truth.lossy -= set(state.isr)
+        truth.lossy -= {broker for broker in state.isr if self.is_registered(broker)}
         min_isr = self.min_isr(partition, state)
         if (min_isr, state.replicas) != (truth.min_isr, truth.replicas):
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False

@@ -73,6 +73,12 @@ class Fetcher:
             self._timed.discard(replica.leader_id)
             self._context.out.cancel_timer(f"{FETCH_PREFIX}{replica.leader_id}")
 
+    def broker_epoch_changed(self) -> None:
+        """Leaders hold the open wishes under the old epoch, under which this broker cannot join an ISR."""
+        for leader, replicas in self._followed.items():
+            self._unsettled.add(leader)
+            self._changed.setdefault(leader, {}).update(replicas)
+
     def flush_wishes(self, now_ms: TimeMs) -> None:
         """Sends the wishes that changed, one message per leader and fetcher; call at the end of every input.
 

@@ -18,6 +18,8 @@ from protocol.errors import TransitionError
 from protocol.ids import NO_EPOCH, Epoch
 
 CLEAN_SHUTDOWN_FILE = "clean-shutdown.json"
+SHUTDOWN_HEARTBEAT_MS = 50
+"""How soon a broker that wants to go asks again after the first answer that it may not go yet."""
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 300_000
 """How long a broker waits for the controller to let it go; then it stops by itself, still in good order (Kafka: five
 minutes).

@@ -44,6 +44,7 @@ from protocol.controller.planning import (
 )
 from protocol.controller.topic_names import why_invalid
 from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER
 from protocol.messages.acls import AclOperation
 from protocol.messages.configs import (
     AlterConfigsRequest,
@@ -185,7 +186,7 @@ def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None)
         _clear_elr(draft, topic_id, value)
     draft.add(ConfigRecord(topic_id=topic_id, name=name, value=value))
     if name == MIN_INSYNC_REPLICAS:
-        _complete_reassignments(draft, topic_id)
+        complete_reassignments(draft, topic_id)
     if name == UNCLEAN_LEADER_ELECTION_ENABLE:
         _elect_uncleanly(draft, topic_id)
 
@@ -211,8 +212,8 @@ def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
             )
 
 
-def _complete_reassignments(draft: Draft, topic_id: str | None) -> None:
-    """Looks at moves that waited for a min ISR which they now reach (E32)."""
+def complete_reassignments(draft: Draft, topic_id: str | None) -> None:
+    """Looks at moves that may be complete under the configs and feature levels of the draft (E32)."""
     for key, partition in list(draft.partitions(topic_id)):
         if partition.adding_replicas or partition.removing_replicas:
             draft.decide(key, Election.ONLINE)
@@ -220,7 +221,10 @@ def _complete_reassignments(draft: Draft, topic_id: str | None) -> None:
 
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
     """Looks at leaderless partitions for which unclean election is allowed."""
-    for key in draft.state.leaderless():
-        concerned = topic_id is None or key.topic_id == topic_id
-        if concerned and draft.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE):
+    if topic_id is None:
+        leaderless = draft.state.leaderless()
+    else:
+        leaderless = [key for key, state in draft.partitions(topic_id) if state.leader == NO_LEADER]
+    for key in leaderless:
+        if draft.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE):
             draft.decide(key, Election.UNCLEAN)

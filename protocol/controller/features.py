@@ -50,7 +50,7 @@ from protocol.config import (
     config_text,
     features_at,
 )
-from protocol.controller.configs import set_config
+from protocol.controller.configs import complete_reassignments, set_config
 from protocol.controller.context import ControllerState
 from protocol.controller.draft import Draft
 from protocol.controller.planning import Plan, Refused, named_twice, require_cluster, require_once
@@ -109,6 +109,8 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> P
     if not after.elr:
         _change_levels(draft, levels)
     _convert_configs(draft, present)
+    if before != after:
+        complete_reassignments(draft, None)
     results = tuple(FeatureResult(feature=update.feature) for update in request.feature_updates)
     response = UpdateFeaturesResponse(correlation_id=request.correlation_id, features=results)
     return Plan(response, draft.records).validated(request.validate_only)

@@ -158,7 +158,7 @@ def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
 
 def needs_user(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> bool:
     """Whether the partition is leaderless and stays so until a user acts; (b) in the module docstring."""
-    if partition.leader != NO_LEADER or partition.isr or partition.elr:
+    if partition.leader != NO_LEADER or not {*partition.isr, *partition.elr}.isdisjoint(partition.replicas):
         return False
     record = state.change(key, is_acceptable_leader=_everyone_is_back)
     return record is None or record.leader < 0

@@ -180,7 +180,9 @@ def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignme
 
 
 def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, elr: Brokers) -> Elected:
-    last_known = NO_LEADER if target.isr or elr else _last_known_leader(state, request, target.replicas)
+    last_known = NO_LEADER
+    if not target.isr and set(elr).isdisjoint(target.replicas):
+        last_known = _last_known_leader(state, request, target.replicas)
     candidates = Candidates(target.replicas, target.isr, elr, state.leader, last_known)
     if request.designated_leader != NO_LEADER and state.leader == NO_LEADER:
         return designate(request.designated_leader, candidates, request.is_acceptable_leader)
@@ -189,11 +191,12 @@ def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, e
 
 def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: Brokers) -> BrokerId:
     """Who led last, or -1. Kept in `last_known_elr` it stands alone: several members are a last known ELR (E24, K5)."""
+    known = NO_LEADER
     if request.track_last_known_leader:
-        return state.last_known_leader if state.last_known_leader in replicas else NO_LEADER
-    if request.elr_enabled and request.use_last_known_leader and len(state.last_known_elr) == 1:
-        return state.last_known_elr[0]
-    return NO_LEADER
+        known = state.last_known_leader
+    elif request.elr_enabled and request.use_last_known_leader and len(state.last_known_elr) == 1:
+        known = state.last_known_elr[0]
+    return known if known in replicas else NO_LEADER
 
 
 def _after_election(

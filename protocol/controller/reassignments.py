@@ -69,6 +69,11 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
         # Only where a stale ELR names brokers that left the assignment (`kip-966-elr`); Kafka fails here as well.
         reason = f"broker {record.leader} would lead without holding a replica"
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason)
+    returning = tuple(sorted({*wanted.replicas} & {*partition.elr} - {*partition.replicas}))
+    if returning:
+        # The log of a replica that was moved away is gone: nobody vouches for what the broker holds (E20, E34).
+        wishes = _move(state, partition, wanted.replicas)
+        return state.change(key, Election.ONLINE, unclean_shutdown_replicas=returning, **wishes)
     return record
 
 

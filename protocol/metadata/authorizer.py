@@ -15,17 +15,17 @@ refuses any other).
 
 from __future__ import annotations
 
+from functools import cache
+
 from protocol.config import ALLOW_EVERYONE_IF_NO_ACL_FOUND, AUTHORIZER_CLASS_NAME, SUPER_USERS
 from protocol.ids import NodeId, is_client, node_name
 from protocol.messages.acls import (
     CLUSTER_NAME,
     USER_PREFIX,
     WILDCARD,
-    AclEntry,
     AclOperation,
     AclPermissionType,
     AclResourceType,
-    PatternType,
 )
 from protocol.metadata.image import MetadataImage
 
@@ -64,10 +64,10 @@ def may_act_for_cluster(image: MetadataImage, sender: NodeId) -> bool:
 
 def may(image: MetadataImage, principal: str, operation: AclOperation, topic: str | None = None) -> bool:
     """Whether the principal may do this to a topic, or to the cluster (`topic` None)."""
-    if not is_enabled(image) or principal in _super_users(image):
+    if not is_enabled(image) or principal in _super_users(str(image.defaults.values[SUPER_USERS])):
         return True
     resource = (AclResourceType.CLUSTER, CLUSTER_NAME) if topic is None else (AclResourceType.TOPIC, topic)
-    entries = [entry for entry in image.acls if _covers(entry, *resource)]
+    entries = list(image.acls_for(*resource))
     if not entries:
         return bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
     mine = [entry for entry in entries if entry.principal in (principal, _EVERYONE)]
@@ -81,7 +81,7 @@ def may(image: MetadataImage, principal: str, operation: AclOperation, topic: st
 def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
     """Whether the principal may write to some topic, as far as entries that allow it say so (KIP-679)."""
     open_to_all = not is_enabled(image) or bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
-    if open_to_all or principal in _super_users(image):
+    if open_to_all or principal in _super_users(str(image.defaults.values[SUPER_USERS])):
         return True
     return any(
         entry.resource_type is AclResourceType.TOPIC
@@ -97,14 +97,7 @@ def authorized_operations(image: MetadataImage, principal: str, topic: str) -> i
     return sum(1 << operation.value for operation in TOPIC_OPERATIONS if may(image, principal, operation, topic))
 
 
-def _super_users(image: MetadataImage) -> set[str]:
-    names = (name.strip() for name in str(image.defaults.values[SUPER_USERS]).split(";"))
-    return {name for name in names if name}
-
-
-def _covers(entry: AclEntry, resource_type: AclResourceType, name: str) -> bool:
-    if entry.resource_type is not resource_type:
-        return False
-    if entry.pattern_type is PatternType.PREFIXED:
-        return name.startswith(entry.resource_name)
-    return entry.resource_name in (name, WILDCARD)
+@cache
+def _super_users(configured: str) -> frozenset[str]:
+    names = (name.strip() for name in configured.split(";"))
+    return frozenset(name for name in names if name)

@@ -13,6 +13,8 @@ errors stand in order among the descriptions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode
 from protocol.messages.acls import AclOperation
@@ -88,13 +90,13 @@ def _why_not(request: DescribeTopicRequest) -> str:
     return ""
 
 
-def _names(image: MetadataImage, request: DescribeTopicRequest) -> list[str]:
-    """The topics to describe, from the cursor on."""
+def _names(image: MetadataImage, request: DescribeTopicRequest) -> Iterable[str]:
+    """The topics to describe, from the cursor on; the right to those that nobody named is looked at one by one."""
     first = "" if request.cursor is None else request.cursor.topic_name
     names = sorted(name for name in set(request.topics) or image.topic_ids if name >= first)
     if request.topics:
         return names
-    return [name for name in names if may(image, request.principal, AclOperation.DESCRIBE, name)]
+    return (name for name in names if may(image, request.principal, AclOperation.DESCRIBE, name))
 
 
 def _describe(

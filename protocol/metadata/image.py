@@ -15,7 +15,7 @@ from typing import Any
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition
-from protocol.messages.acls import AclEntry
+from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
 from protocol.messages.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -86,6 +86,7 @@ class MetadataImage:
         self.feature_levels: Mapping[str, int] = dict(defaults.generation.feature_levels)
         self.features: Features = defaults.generation.features
         self.acls: dict[AclEntry, None] = {}
+        self._acls_of: dict[tuple[AclResourceType, str | None], dict[AclEntry, None]] = {}
         self.partition_count = 0
         self.next_producer_id = 0
         self._delta = MetadataDelta()
@@ -139,6 +140,13 @@ class MetadataImage:
         configs = sum(len(overrides) for overrides in self.configs.values())
         entities = len(self.feature_levels) + len(self.acls) + len(self.brokers) + len(self.topics)
         return entities + configs + self.partition_count + (self.next_producer_id > 0)
+
+    def acls_for(self, resource_type: AclResourceType, name: str) -> Iterator[AclEntry]:
+        """The access control entries that cover a resource: by its name, by the wildcard, by a prefix."""
+        for place in (name, WILDCARD):
+            yield from self._acls_of.get((resource_type, place), ())
+        prefixed = self._acls_of.get((resource_type, None), ())
+        yield from (entry for entry in prefixed if name.startswith(entry.resource_name))
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
@@ -194,6 +202,7 @@ class MetadataImage:
         """Becomes what a snapshot says. Everything in it counts as changed, and what it lacks as deleted."""
         before = self.topics
         self.brokers, self.topics, self.topic_ids, self.configs, self.acls = {}, {}, {}, {}, {}
+        self._acls_of = {}
         self.partition_count = 0
         for record in records:
             self.replay(record)
@@ -261,9 +270,11 @@ class MetadataImage:
 
     def _add_acl(self, record: AccessControlEntryRecord) -> None:
         self.acls[record.entry] = None
+        self._acls_of.setdefault(_acl_place(record.entry), {})[record.entry] = None
 
     def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
         del self.acls[record.entry]
+        del self._acls_of[_acl_place(record.entry)][record.entry]
 
     def _set_next_producer_id(self, record: ProducerIdsRecord) -> None:
         if record.next_producer_id < self.next_producer_id:
@@ -322,6 +333,11 @@ class MetadataImage:
         partitions = self.topics[record.topic_id].partitions
         partitions[record.partition_id] = replay_change(partitions[record.partition_id], record)
         self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
+
+
+def _acl_place(entry: AclEntry) -> tuple[AclResourceType, str | None]:
+    """Where an entry is looked for: under its resource's name, prefixes together under None."""
+    return entry.resource_type, None if entry.pattern_type is PatternType.PREFIXED else entry.resource_name
 
 
 _REPLAY: dict[type[MetadataRecord], Callable[[MetadataImage, Any], None]] = {

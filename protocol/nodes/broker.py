@@ -22,6 +22,7 @@ from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
 from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, PRODUCE_TIMER, SILENT_PREFIX, LeaderSide
 from protocol.broker.lifecycle import (
     CONTROLLED_SHUTDOWN_TIMEOUT_MS,
+    SHUTDOWN_HEARTBEAT_MS,
     LifecycleEvent,
     LifecycleState,
     next_state,
@@ -115,6 +116,7 @@ class BrokerNode:
         self._previous_epoch = NO_EPOCH
         self._correlation_id = 0
         self._published = False
+        self._shutdown_begun = False
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             BrokerRegistrationResponse: self._registered,
             BrokerHeartbeatResponse: self._heartbeat_answered,
@@ -249,6 +251,7 @@ class BrokerNode:
         self._context.broker_epoch = response.broker_epoch
         self._context.controller_id = sender
         self._move(LifecycleEvent.REGISTERED)
+        self._fetcher.broker_epoch_changed()
         self._fetch_metadata(now_ms)
         self._beat(now_ms)
 
@@ -282,14 +285,22 @@ class BrokerNode:
         if response.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             self._lose_epoch(now_ms)
         elif response.error is ErrorCode.NONE:
-            if response.should_shut_down and self.state is LifecycleState.SHUTTING_DOWN:
-                self._release()
+            if self.state is LifecycleState.SHUTTING_DOWN:
+                self._shutdown_answered(now_ms, response)
                 return
             before = self.state
             self._move(LifecycleEvent.FENCED if response.is_fenced else LifecycleEvent.UNFENCED)
             if self.state is not before and self.state is LifecycleState.CATCHING_UP:
                 # The other way round the answer may be stale: only the next heartbeat shows whether all is idle.
                 self._set_heartbeat_timer(now_ms)
+
+    def _shutdown_answered(self, now_ms: TimeMs, response: BrokerHeartbeatResponse) -> None:
+        """The broker may go, or the controller has begun to move its leaderships, which is done in a moment."""
+        if response.should_shut_down:
+            self._release()
+        elif not self._shutdown_begun:
+            self._shutdown_begun = True
+            self._out.set_timer(HEARTBEAT_TIMER, now_ms + min(SHUTDOWN_HEARTBEAT_MS, self._heartbeat_ms))
 
     def _lose_epoch(self, now_ms: TimeMs) -> None:
         """The controller does not know this epoch (any more): register again, without a claim to a clean past."""

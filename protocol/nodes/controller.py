@@ -336,6 +336,9 @@ class ControllerNode:
         error = metadata_fetch_error(self.state.image, request)
         if error is not ErrorCode.NONE:
             refuse(self._out, sender, request, error)
+            if error is ErrorCode.BROKER_ID_NOT_REGISTERED and sender == request.broker_id:
+                # A broker that missed its unregistration would go on leaving out its heartbeats.
+                self._out.send(sender, BrokerHeartbeatResponse(correlation_id=0, error=error))
             return
         self._note_applied(request.broker_id, request.fetch_offset)
         self._parked[sender] = request.fetch_offset

@@ -343,6 +343,32 @@ def test_a_live_broker_that_is_unregistered_comes_back_by_itself(generation: Gen
     assert result.passed, (result.steps[-1], result.violations)
 
 
+@pytest.mark.parametrize("broker", [0, 1])
+@pytest.mark.parametrize("generation", Generation)
+def test_it_comes_back_too_if_it_missed_the_record_for_another(generation: Generation, broker: int) -> None:
+    """A record behind the unregistration crosses with the broker's fetch, which the controller then refuses."""
+    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), seed=broker))
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    engine.run_for(1_000)
+    wishes = (
+        requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2}),
+        requests.unregister_broker(broker),
+        requests.alter_config("t", {"flush.messages": 7}),
+    )
+    for command_id, request in enumerate(wishes):
+        engine.submit(AdminCommand(command_id=command_id, request=request))
+        engine.run_for(1_000 if command_id == 0 else 0)
+
+    def is_whole() -> bool:
+        view = engine.view()
+        return view is not None and all(sorted(state.isr) == [0, 1, 2] for state in view.partitions.values())
+
+    engine.run_for(100)
+    assert engine.run_until(is_whole, 60_000)
+    assert not engine.violations()
+
+
 @pytest.mark.covers("E20", "E21")
 def test_a_dead_broker_that_is_unregistered_is_gone_until_it_registers() -> None:
     result = run_steps(

@@ -307,6 +307,16 @@ def test_the_last_known_leader_moves_with_the_flag_and_back() -> None:
     assert (controller.partition().last_known_elr, controller.partition().last_known_leader) == ((1,), NO_LEADER)
 
 
+@pytest.mark.covers("E32")
+def test_enabling_recovery_completes_a_move_that_its_rule_finds_complete() -> None:
+    moving: dict[str, Any] = {"replicas": (1, 2, 0), "adding_replicas": (2,), "removing_replicas": (0,)}
+    controller = bench(fencing(1, 1, True), isr=(0, 2), **moving)
+    controller.apply([ConfigRecord(topic_id="T", name="min.insync.replicas", value="1")])
+    controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
+    found = controller.partition()
+    assert (found.replicas, found.isr, found.leader, found.adding_replicas) == ((1, 2), (2,), 2, ())
+
+
 @pytest.mark.covers("E24")
 @pytest.mark.parametrize("generation", [ELR, NEW])
 def test_the_last_known_leader_is_elected_after_the_flag_was_toggled(generation: Generation) -> None:

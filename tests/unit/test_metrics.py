@@ -60,13 +60,14 @@ def recomputed(image: MetadataImage) -> dict[str, int]:
 
 def waits_for_a_user(image: MetadataImage, topic_id: str, state: PartitionState) -> bool:
     """The rules of note (b), written down once more."""
-    if state.leader != NO_LEADER or state.isr or state.elr:
+    if state.leader != NO_LEADER or {*state.isr, *state.elr} & {*state.replicas}:
         return False
     if image.config(topic_id, "unclean.leader.election.enable"):
         return False
     if image.features.track_last_known_leader:
         return state.last_known_leader not in state.replicas
-    return not (image.features.last_known_leader_in_elr and len(state.last_known_elr) == 1)
+    known = state.last_known_elr if image.features.last_known_leader_in_elr else ()
+    return len(known) != 1 or known[0] not in state.replicas
 
 
 brokers = st.integers(0, 3)

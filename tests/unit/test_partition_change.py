@@ -385,3 +385,9 @@ def test_last_known_leader_means_leaderless(case: tuple[PartitionState, dict[str
         assert found.last_known_leader == -1
     elif state.isr and not found.isr:
         assert found.last_known_leader in state.isr
+
+
+def test_an_elr_of_brokers_without_a_replica_does_not_keep_the_last_known_leader_out() -> None:
+    state = partition((), replicas=(1,), elr=(2, 3), last_known_elr=(1,))
+    found = after(state, KIP_966_ELR)
+    assert (found.leader, found.isr) == (1, (1,))

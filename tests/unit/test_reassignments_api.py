@@ -422,3 +422,18 @@ def test_a_completed_move_is_as_durable_as_min_isr_asks_for(case: tuple[Partitio
         assert found.leader_epoch == 3 + (found.leader != state.leader or bool(state.removing_replicas))
     else:
         assert found.replicas == state.replicas
+
+
+@pytest.mark.covers("E34")
+def test_a_broker_that_comes_back_by_a_move_is_not_vouched_for_by_an_elr_from_before() -> None:
+    """Kafka's first phase keeps members in the ELR that a move took away; their logs are gone with their replicas."""
+    controller = bench(
+        *(fencing(broker, broker, True) for broker in (0, 1)),
+        generation=Generation.KIP_966_ELR,
+        replicas=(0,),
+        isr=(),
+        leader=NO_LEADER,
+        eligible_leader_replicas=(0, 1, 2),
+    )
+    found = done(controller, reassign(0, 1))
+    assert (found.replicas, found.isr, found.elr) == ((0, 1), (), (0, 2))

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from experiments import requests
-from protocol.contract import SetTimer, Trace
+from protocol.contract import Send, SetTimer, Trace
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import ClientRequest, Message, Request, Response
@@ -114,9 +114,11 @@ FETCHES = {
 @pytest.mark.parametrize(("broker", "offset", "error"), FETCHES.values(), ids=FETCHES)
 def test_a_metadata_fetch_that_cannot_be_answered_is_dropped(broker: int, offset: int, error: str) -> None:
     controller = Controller()
-    [refused] = controller.receive(broker, MetadataFetchRequest(broker_id=broker, fetch_offset=offset)).effects
+    refused, *told = controller.receive(broker, MetadataFetchRequest(broker_id=broker, fetch_offset=offset)).effects
     assert isinstance(refused, Trace)
     assert (refused.kind, refused.detail["error"]) == ("refused", error)
+    unknown = BrokerHeartbeatResponse(correlation_id=0, error=ErrorCode.BROKER_ID_NOT_REGISTERED)
+    assert told == ([Send(7, unknown)] if broker == 7 else []), "it may have missed that it was unregistered"
     assert controller.receive(CLIENT, requests.delete_topic("u")).sends(MetadataFetchResponse) == []
 
 
