@@ -2,7 +2,7 @@
 
 Frames of one channel travel in calls and in the answers to calls, several at a time, and may overtake each other. What
 comes before its turn is held until what is missing has come, or for `GAP_S`: then it counts as lost, and the order goes
-on behind it. The first number that arrives begins the count; what arrives behind its turn is dropped.
+on behind it. What arrives behind its turn is dropped.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-GAP_S = 0.5
+GAP_S = 3.0
 
 
 class Order:
-    """The order of one channel from one life of a peer. All calls on one event loop."""
+    """The order of one channel between a life of a peer and one of this node. `first` is the number that begins the
+    count, None if it is to be the first that arrives. All calls on one event loop.
+    """
 
-    def __init__(self) -> None:
-        self._next: int | None = None
+    def __init__(self, first: int | None) -> None:
+        self._next = first
         self._held: dict[int, Callable[[], None]] = {}
         self._patience: asyncio.TimerHandle | None = None
 

@@ -2,8 +2,8 @@
 call costs about a millisecond, a thousand messages in one hardly more).
 
 There are two channels to each peer, control (`Message.CONTROL`) and data. A frame is the length of its head (4 bytes,
-big endian), the head, and encoded messages; the head is a msgpack list of the sender's life, the number of the frame in
-its channel, and the length of each message. It leaves in whichever vehicle there is:
+big endian), the head, and encoded messages; the head is a msgpack list of the sender's life, the receiver's life, the
+number of the frame in its channel, and the length of each message. It leaves in whichever vehicle there is:
 
 - as the answer to a call of the peer that is still open. A call stays open for `HOLD_S` after its frame has been
   handled, or until the peer's next call has come; so a message and what it brings about share one call, and an idle
@@ -12,10 +12,13 @@ its channel, and the length of each message. It leaves in whichever vehicle ther
 
 A call counts as under way until its answer has been handled as well, and is answered no sooner than its own frame has
 been handled. So a slow node fills its peers' queues and not its own. Numbers restore the order within a channel
-(`actors/order.py`), and nothing is ever sent twice. Messages get lost in four ways, all of which nodes survive: the
-peer is gone and the call fails (its frame is dropped, not repeated, as it may have been handled); the link is cut; the
-channel is full (what comes newly is dropped, never what waits); the process ends. Bytes that are no message are lost on
-arrival, and they alone: the rest of their frame is handled.
+(`actors/order.py`), and nothing is ever sent twice. Frames to a life of the peer are counted from 1, once the calls
+that may have gone to the life before are over; life 0 is a peer that has not been heard of.
+
+Messages get lost in four ways, all of which nodes survive: the peer is gone and the call fails (its frame is dropped,
+not repeated, as it may have been handled); the link is cut; the channel is full (what comes newly is dropped, never
+what waits); the process ends. Bytes that are no message are lost on arrival, and they alone: the rest of their frame
+is handled.
 
 `cut` names the peers to which nothing leaves; the receiving side filters as well (`Transport.hears`), so that a frame
 under way cannot slip through after both sides have been told. Paused, a transport keeps what is sent to it.
@@ -51,6 +54,7 @@ HOLD_S = 0.1
 NOTHING = b""
 """The answer to a call that carries nothing back."""
 UNNUMBERED = -1
+UNKNOWN_LIFE = 0
 _HEAD_BYTES = 4
 
 
@@ -83,16 +87,21 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """`life` of the sender and `number` of the frame in its channel. UNNUMBERED frames stand outside any order."""
+    """`life` of the sender, `to_life` of the node that it is for as far as the sender knows, and `number` of the frame
+    in its channel between the two. UNNUMBERED frames stand outside any order.
+    """
 
     life: int
+    to_life: int
     number: int
     messages: list[Message]
 
 
-def pack_frame(encoded: Sequence[bytes], life: int = 0, number: int = UNNUMBERED) -> bytes:
+def pack_frame(
+    encoded: Sequence[bytes], life: int = UNKNOWN_LIFE, to_life: int = UNKNOWN_LIFE, number: int = UNNUMBERED
+) -> bytes:
     """The frame of encoded messages."""
-    head: bytes = msgpack.packb((life, number, *map(len, encoded)))
+    head: bytes = msgpack.packb((life, to_life, number, *map(len, encoded)))
     return b"".join((len(head).to_bytes(_HEAD_BYTES, "big"), head, *encoded))
 
 
@@ -101,8 +110,8 @@ def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame 
     view = memoryview(data)
     end = _HEAD_BYTES + int.from_bytes(view[:_HEAD_BYTES], "big")
     try:
-        life, number, *sizes = msgpack.unpackb(view[_HEAD_BYTES:end])
-        if any(type(part) is not int for part in (life, number, *sizes)) or end + sum(sizes) != len(view):
+        life, to_life, number, *sizes = msgpack.unpackb(view[_HEAD_BYTES:end])
+        if any(type(part) is not int for part in (life, to_life, number, *sizes)) or end + sum(sizes) != len(view):
             raise ValueError("its head does not fit what follows")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         malformed(MalformedMessageError(f"not a frame: {error}"))
@@ -114,15 +123,17 @@ def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame 
         except CodecError as error:
             malformed(error)
         end += size
-    return Frame(life, number, messages)
+    return Frame(life, to_life, number, messages)
 
 
 class _Channel:
     """Both directions between this node and one peer, control or data. `launch` starts a call with a frame."""
 
     def __init__(self, life: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
-        self.orders: dict[int, Order] = {}
+        self.orders: dict[tuple[int, int], Order] = {}
+        self.newest_life = UNKNOWN_LIFE
         self._life = life
+        self._to_life = UNKNOWN_LIFE
         self._launch = launch
         self._is_running = is_running
         self._queue: deque[bytes] = deque()
@@ -151,6 +162,15 @@ class _Channel:
         self._queue.clear()
         self._queued_bytes = 0
 
+    def meet(self, life: int) -> bool:
+        """A frame has come from this life of the peer; whether it is newer than all before."""
+        if life <= self.newest_life:
+            return False
+        self.newest_life = life
+        while self._held:  # by the life before
+            self._end(self._held.popleft(), NOTHING)
+        return True
+
     def move(self) -> None:
         """Lets everything leave that may."""
         self._is_due = False
@@ -159,6 +179,10 @@ class _Channel:
             self._patience = None
         if not self._is_running():
             return
+        if self._to_life != self.newest_life:
+            if self._under_way:
+                return
+            self._to_life, self._number = self.newest_life, 0
         while self._held and (self._fits_answer() or len(self._held) > 1):
             self._answer(self._held.popleft())
         while self._queue and self._under_way < WINDOW:
@@ -171,7 +195,7 @@ class _Channel:
         self.move()
 
     def called(self) -> None:
-        """The peer has called: the calls before carry nothing back that this one cannot."""
+        """The peer has called: what waits goes back in the call before, which need not be held any longer."""
         if self._is_running():
             while self._held:
                 self._answer(self._held.popleft())
@@ -195,11 +219,15 @@ class _Channel:
             self._answer(answer)
 
     def _answer(self, answer: asyncio.Future[bytes]) -> None:
+        self._end(answer, self._next_frame(MAX_ANSWER_BYTES) if self._fits_answer() else NOTHING)
+
+    def _end(self, answer: asyncio.Future[bytes], frame: bytes) -> None:
         if not answer.done():
-            answer.set_result(self._next_frame(MAX_ANSWER_BYTES) if self._fits_answer() else NOTHING)
+            answer.set_result(frame)
 
     def _fits_answer(self) -> bool:
-        return bool(self._queue) and len(self._queue[0]) <= MAX_ANSWER_BYTES
+        is_counted = self._to_life == self.newest_life
+        return is_counted and bool(self._queue) and len(self._queue[0]) <= MAX_ANSWER_BYTES
 
     def _next_frame(self, max_bytes: int) -> bytes:
         taken: list[bytes] = []
@@ -209,7 +237,7 @@ class _Channel:
             size += len(taken[-1])
         self._queued_bytes -= size
         self._number += 1
-        return pack_frame(taken, self._life, self._number)
+        return pack_frame(taken, self._life, self._to_life, self._number)
 
 
 class Transport:
@@ -255,8 +283,10 @@ class Transport:
         """One call; it is over when what came back has been handled."""
         try:
             answer = await self._peers(peer, frame, control)
-            if answer != NOTHING and self.hears(peer):
-                await self._take(peer, answer, control)
+            back = self._unpack(peer, answer) if answer != NOTHING and self.hears(peer) else None
+            if back is not None:
+                self._meet(peer, control, back)
+                await self._hand_on(peer, control, back)
         except PeerGoneError:
             pass  # the frame is lost, as it may have been handled
         finally:
@@ -270,46 +300,52 @@ class Transport:
 
     # -- inward --------------------------------------------------------------------------------------------------------
 
-    async def receive(self, sender: NodeId, frame: bytes, control: bool) -> bytes:
+    async def receive(self, sender: NodeId, data: bytes, control: bool) -> bytes:
         """Takes the frame of a call; returns, when it has been handled, what goes back."""
-        if not self.hears(sender):
-            return NOTHING
-        channel = self._channel(sender, control)
-        channel.called()
-        life = await self._take(sender, frame, control)
-        if life is None:
-            return NOTHING
-        return await channel.hold() if life == max(channel.orders) else NOTHING
-
-    async def _take(self, sender: NodeId, data: bytes, control: bool) -> int | None:
-        """Hands the messages of a frame on in their turn, and returns when they have been handled; the life of the
-        sender, None where the bytes are no numbered frame.
-        """
-        frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
+        frame = self._unpack(sender, data) if self.hears(sender) else None
         if frame is None:
-            return None
+            return NOTHING
+        if frame.number == UNNUMBERED:
+            await self._hand_on(sender, control, frame)
+            return NOTHING
+        channel = self._meet(sender, control, frame)
+        if frame.life == channel.newest_life:
+            channel.called()
+        await self._hand_on(sender, control, frame)
+        return await channel.hold() if frame.life == channel.newest_life else NOTHING
+
+    def _unpack(self, sender: NodeId, data: bytes) -> Frame | None:
+        return unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
+
+    def _meet(self, sender: NodeId, control: bool, frame: Frame) -> _Channel:
+        channel = self._channel(sender, control)
+        if channel.meet(frame.life):
+            self._peers.heard(sender, frame.life)
+        return channel
+
+    async def _hand_on(self, sender: NodeId, control: bool, frame: Frame) -> None:
+        """Hands the messages of a frame on in their turn, and returns when they have been handled."""
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def hand_on() -> None:
+        def deliver() -> None:
             if frame.messages and self.hears(sender):
                 self._receiver.deliver(sender, frame.messages, control, lambda: handled.set_result(None))
             else:
                 handled.set_result(None)
 
         if frame.number == UNNUMBERED:
-            hand_on()
+            deliver()
             await handled
-            return None
-        if self._order(sender, control, frame.life).take(frame.number, hand_on):
+        elif self._order(sender, control, frame).take(frame.number, deliver):
             await handled
-        return frame.life
 
-    def _order(self, sender: NodeId, control: bool, life: int) -> Order:
-        orders = self._channel(sender, control).orders
-        order = orders.get(life)
+    def _order(self, sender: NodeId, control: bool, frame: Frame) -> Order:
+        """What was sent to another life of this node is counted from where that life has left off."""
+        orders, lives = self._channel(sender, control).orders, (frame.life, frame.to_life)
+        order = orders.get(lives)
         if order is None:
-            order = orders[life] = Order()
-            self._peers.heard(sender, life)
+            is_from_the_start = frame.to_life in (UNKNOWN_LIFE, self._life)
+            order = orders[lives] = Order(1 if is_from_the_start else None)
         return order
 
     # -- orders of the experiment --------------------------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 The engine watches by polling: each poll of a node brings its new trace events and the outcomes of commands. A snapshot
 of its state, which grows with the number of partitions, is asked for only where a question needs it. `run_until` polls
-every `POLL_MS` and looks at the condition in between; outside it a question polls first, so that what stands now is what
-is answered. Trace events are in order of
-time within what one poll of the cluster brings; across polls a node that answers late may come after others.
+every `POLL_MS` and looks at the condition in between; outside it a question polls first, so that what stands now is
+what is answered. Trace events are in order of time within what one poll of the cluster brings; across polls a node that
+answers late may come after others.
 
-With `with_load` a load generator (`actors/load.py`) stands beside the spec's nodes; its commands go to it, all others to
-the client.
+With `with_load` a load generator (`actors/load.py`) stands beside the spec's nodes; its commands go to it, all others
+to the client.
 
 Time is milliseconds since the cluster was made. A run cannot be repeated exactly: the operating system decides what
 comes first. `trace_hash` identifies a run, and two runs of one scenario differ in it.
@@ -233,7 +233,7 @@ class RayEngine(Engine):
     def _look_at_state(self) -> None:
         """Takes snapshots, unless they are fresh; one condition is decided on one set of them."""
         self._look()
-        if self._deciding and self._looked_at_s or time.monotonic() - self._looked_at_s <= POLL_MS / 1000:
+        if (self._deciding and self._looked_at_s) or time.monotonic() - self._looked_at_s <= POLL_MS / 1000:
             return
         self._snapshots.update(self._cluster.look(_TICK_WAIT_S if self._deciding else _QUESTION_WAIT_S))
         self._looked_at_s = time.monotonic()

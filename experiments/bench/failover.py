@@ -70,8 +70,8 @@ class Failover:
 
 
 def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
-    """Measures every size on clusters of its own, in ascending order; the run with the median `max_ms` is reported. Call
-    from the main thread.
+    """Measures every size on clusters of its own, in ascending order; the run with the median `max_ms` is reported.
+    Call from the main thread.
     """
     stay_on_loopback()
     with ray_session():

@@ -42,6 +42,10 @@ DURATION_MS = 4_000
 WARM_UP_MS = 1_000
 REPEATS = 3
 ALL = -1
+COLUMNS = (
+    *("batch", "partitions", "in flight", "records/s", "MB/s", "p50", "p99"),
+    *("ceiling MB/s", "of ceiling", "p50 / hops", "p50 / call"),
+)
 CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2, MAX_MESSAGE_BYTES: 2 * max(SIZES)}
 
 
@@ -139,12 +143,11 @@ def run(
             "repeats": repeats,
             "points": [row.document() for row in rows],
         },
-        columns=("batch", "partitions", "in flight", "records/s", "MB/s", "p50", "p99")
-        + ("ceiling MB/s", "of ceiling", "p50 / hops", "p50 / call"),
+        columns=COLUMNS,
         rows=[row.texts() for row in rows],
         notes=[
             "of ceiling: batches per second over those of bare calls, producer -> leader -> followers and back",
-            "p50 / hops: median latency over that of the bare round trip over the same hops; / call: over one bare call",
+            "p50 / hops: median latency over that of bare calls over the same hops; p50 / call: over one bare call",
         ],
     )
 

@@ -17,6 +17,7 @@ from protocol.messages.codec import encode
 from tests.unit.transport_under_test import (
     CONTROL,
     DATA,
+    ME,
     FakePeers,
     control,
     data,
@@ -370,13 +371,46 @@ def test_a_frame_that_is_lost_is_waited_for_and_then_passed_over(monkeypatch: py
 def test_each_life_of_a_peer_has_an_order_of_its_own_and_the_former_gets_no_answer() -> None:
     async def test() -> None:
         peers = FakePeers()
-        new = peers.call(frame_of(1, number=1, life=2))
-        old = peers.call(frame_of(2, number=9, life=1))
+        first = peers.call(frame_of(1, number=1, life=1))
         await settled()
-        assert await old == NOTHING
-        assert peers.taken == [(1, [1]), (1, [2])]
-        assert peers.lives == [(1, 2), (1, 1)]
-        new.cancel()
+        new = peers.call(frame_of(2, number=1, life=2))
+        assert await first == NOTHING
+        assert await peers.call(frame_of(3, number=2, life=1)) == NOTHING
+        assert peers.taken == [(1, [1]), (1, [2]), (1, [3])]
+        assert peers.lives == [(1, 1), (1, 2)]
+        peers.transport.send(1, data(4))
+        assert numbers_of(await new) == [4]
+
+    run(test())
+
+
+def test_what_was_sent_to_another_life_of_this_node_is_counted_from_where_it_begins() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        calls = [peers.call(frame_of(number, number=number, to_life=6)) for number in (9, 11, 10)]
+        await settled()
+        assert [numbers for _, numbers in peers.taken] == [[9], [10], [11]]
+        for call in calls:
+            call.cancel()
+
+    run(test())
+
+
+def test_a_life_that_is_heard_of_is_counted_for_anew_when_the_calls_before_are_over() -> None:
+    """Else what goes back at once overtakes what looks for the peer still."""
+
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        call = peers.call(frame_of(5))
+        peers.transport.send(1, data(1))
+        await settled()
+        assert not call.done()
+        await peers.answer()
+        frame = unpack_frame(await call, lambda error: pytest.fail(str(error)))
+        assert frame is not None
+        assert (frame.life, frame.to_life, frame.number) == (ME, 1, 1)
 
     run(test())
 
@@ -417,6 +451,7 @@ def unpacked(frame: bytes, errors: list[CodecError]) -> list[Message]:
         b"\x91\x01",
         b"\x00\x00\x00\x02\x91\x01",
         b"\x00\x00\x00\x04\x93\x01\xc0\x00",
+        b"\x00\x00\x00\x05\x94\x01\x01\x01\x01",
         pack_frame([b"junk"]),
         frame_of(1)[:-1],
         frame_of(1) + b"\x00",

@@ -39,8 +39,12 @@ def number_of(message: Message) -> int:
     return message.correlation_id  # type: ignore[attr-defined, no-any-return]
 
 
-def frame_of(*numbers: int, number: int = 1, life: int = 1) -> bytes:
-    return pack_frame([encode(data(each)) for each in numbers], life, number)
+ME = 7
+"""The life of the node under test."""
+
+
+def frame_of(*numbers: int, number: int = 1, life: int = 1, to_life: int = ME) -> bytes:
+    return pack_frame([encode(data(each)) for each in numbers], life, to_life, number)
 
 
 class FakePeers:
@@ -55,13 +59,13 @@ class FakePeers:
         self.lives: list[tuple[int, int]] = []
         self.taken: list[tuple[int, list[int]]] = []
         self.unhandled: list[Callable[[], None]] | None = None
-        self.transport = Transport(7, self, self.failures.append)
+        self.transport = Transport(ME, self, self.failures.append)
         self.transport.serve(self)
 
     async def __call__(self, peer: int, frame: bytes, is_control: bool) -> bytes:
         unpacked = unpack_frame(frame, self.failures.append)
         assert unpacked is not None
-        assert unpacked.life == 7
+        assert unpacked.life == ME
         self.calls.append((peer, is_control, [number_of(message) for message in unpacked.messages]))
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.open.append(answer)
