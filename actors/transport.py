@@ -8,7 +8,8 @@ number of the frame in its channel, and the length of each message. It leaves in
 - as the answer to a call of the peer that is still open. A call stays open for `HOLD_S` after its frame has been
   handled, or until the peer's next call has come; so a message and what it brings about share one call, and an idle
   link costs none.
-- else as a call of its own, of which `WINDOW` may be under way.
+- else as a call of its own, of which `WINDOW` may be under way: the first leaves at once, the next when its frame is
+  full or has gathered for `GATHER_S`.
 
 A call counts as under way until its answer has been handled as well, and is answered no sooner than its own frame has
 been handled. So a slow node fills its peers' queues and not its own. Numbers restore the order within a channel
@@ -47,7 +48,9 @@ MAX_QUEUED_BYTES = 64 * 1_048_576
 """Per channel: what a peer that does not answer may hold up, like a socket's buffer."""
 WINDOW = 2
 """Calls under way per channel: one on its way while the one before waits for its answer."""
-PATIENCE_S = 0.01
+GATHER_S = 0.005
+"""How long the second of these gathers messages, unless it is full before: a call costs more than its bytes."""
+PATIENCE_S = 0.05
 """How long a message that can wait (`Message.can_wait`) does so."""
 HOLD_S = 0.1
 """How long a call waits, once it has been handled, for something to carry back."""
@@ -141,8 +144,10 @@ class _Channel:
         self._number = 0
         self._under_way = 0
         self._held: deque[asyncio.Future[bytes]] = deque()
+        self._is_urgent = False
         self._is_due = False
         self._patience: asyncio.TimerHandle | None = None
+        self._gathering: asyncio.TimerHandle | None = None
 
     def put(self, data: bytes, can_wait: bool) -> None:
         """Queues a message. It leaves when the present input of the node is over, with all that this one sends, or, if
@@ -151,9 +156,15 @@ class _Channel:
             return
         self._queue.append(data)
         self._queued_bytes += len(data)
-        if can_wait and self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self.move)
-        elif not can_wait and not self._is_due:
+        if not can_wait:
+            self._hurry()
+        elif self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._hurry)
+
+    def _hurry(self) -> None:
+        """What waits, waits for a vehicle only."""
+        self._is_urgent = True
+        if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.move)
 
@@ -161,6 +172,15 @@ class _Channel:
         """Drops what waits; what is under way is."""
         self._queue.clear()
         self._queued_bytes = 0
+        self._settle()
+
+    def _settle(self) -> None:
+        """Nothing waits."""
+        self._is_urgent = False
+        for timer in (self._patience, self._gathering):
+            if timer is not None:
+                timer.cancel()
+        self._patience = self._gathering = None
 
     def meet(self, life: int) -> bool:
         """A frame has come from this life of the peer; whether it is newer than all before."""
@@ -171,23 +191,35 @@ class _Channel:
             self._end(self._held.popleft(), NOTHING)
         return True
 
-    def move(self) -> None:
-        """Lets everything leave that may."""
+    def move(self, has_gathered: bool = False) -> None:
+        """Lets everything leave that may. `has_gathered`: a second call need not gather any longer."""
         self._is_due = False
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
         if not self._is_running():
             return
         if self._to_life != self.newest_life:
             if self._under_way:
                 return
             self._to_life, self._number = self.newest_life, 0
-        while self._held and (self._fits_answer() or len(self._held) > 1):
+        while len(self._held) > 1 or (self._held and self._is_urgent and self._fits_answer()):
             self._answer(self._held.popleft())
-        while self._queue and self._under_way < WINDOW:
+        while self._queue and self._is_urgent and self._has_room(has_gathered):
             self._under_way += 1
             self._launch(self._next_frame(MAX_FRAME_BYTES))
+
+    def _has_room(self, has_gathered: bool) -> bool:
+        """Whether a call may begin. If not, and it is a second one, that it gathers is seen to."""
+        if not self._under_way or (self._under_way < WINDOW and (has_gathered or self._is_full())):
+            return True
+        if self._under_way < WINDOW and self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._gathered)
+        return False
+
+    def _is_full(self) -> bool:
+        return self._queued_bytes >= MAX_FRAME_BYTES
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self.move(has_gathered=True)
 
     def landed(self) -> None:
         """A call of this channel is over."""
@@ -236,6 +268,8 @@ class _Channel:
             taken.append(self._queue.popleft())
             size += len(taken[-1])
         self._queued_bytes -= size
+        if not self._queue:
+            self._settle()
         self._number += 1
         return pack_frame(taken, self._life, self._to_life, self._number)
 

@@ -32,9 +32,12 @@ class BenchCluster:
         self._commands += 1
         return self._commands
 
-    def ask(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS) -> Found:
-        """Submits a command and waits for its outcome."""
+    def ask(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS, not_before_ms: int = 0) -> Found:
+        """Submits a command and waits for its outcome, which is not there before `not_before_ms` have passed: until
+        then the cluster is looked at seldom, since looking costs the nodes time.
+        """
         self.engine.submit(command)
+        self.engine.run_for(not_before_ms)
         return self.outcome(command, outcome, within_ms)
 
     def outcome(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS) -> Found:

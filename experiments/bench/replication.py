@@ -176,7 +176,7 @@ def _measure(cluster: BenchCluster, ceiling: Ceiling, point: Point, duration_ms:
         warm_up_ms=WARM_UP_MS,
         duration_ms=duration_ms,
     )
-    outcome = cluster.ask(command, LoadOutcome)
+    outcome = cluster.ask(command, LoadOutcome, not_before_ms=WARM_UP_MS + duration_ms)
     return row_of(point, outcome, bare, call)
 
 

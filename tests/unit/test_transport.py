@@ -204,17 +204,57 @@ def test_settle_waits_for_what_is_queued() -> None:
     run(test())
 
 
-def test_more_calls_than_one_may_be_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_gathers_before_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         peers = FakePeers()
-        for number in range(4):
+        for number in range(3):
+            peers.transport.send(1, data(number))
+            await asyncio.sleep(0)
+        assert peers.calls == [(1, DATA, [0])]
+        await settled()
+        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2])]
+        peers.transport.send(1, data(3))
+        await settled()
+        assert len(peers.calls) == 2
+        await peers.answer()
+        assert peers.calls[2:] == [(1, DATA, [3])]
+
+    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(module, "GATHER_S", 0)
+    run(test())
+
+
+def test_what_gathers_leaves_when_the_first_call_is_over_or_its_frame_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        for number in range(2):
             peers.transport.send(1, data(number))
             await settled()
-        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1])]
+        assert peers.calls == [(1, DATA, [0])]
         await peers.answer()
+        assert peers.calls[1:] == [(1, DATA, [1])]
+        monkeypatch.setattr(module, "MAX_FRAME_BYTES", 2 * len(encode(data(2))))
+        for number in (2, 3):
+            assert len(peers.calls) == 2
+            peers.transport.send(1, data(number))
+            await settled()
         assert peers.calls[2:] == [(1, DATA, [2, 3])]
 
     monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(module, "GATHER_S", 3_600)
+    run(test())
+
+
+def test_what_can_wait_does_not_end_a_call_that_is_held() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, high_watermark(100))
+        call = peers.call(frame_of(5))
+        await settled()
+        assert not call.done()
+        peers.transport.send(1, data(1))
+        assert numbers_of(await call) == [100, 1]
+
     run(test())
 
 
