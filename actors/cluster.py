@@ -5,6 +5,10 @@ there are as many Ray nodes as members and as well as possible elsewhere. A bund
 node finds its directory again. Directories lie in a folder of the run on every machine; if a machine is lost for good,
 Ray moves its bundles, and their nodes start with empty disks there.
 
+A caller may name the Ray nodes itself instead (`homes`) and `move` a node whose machine is gone to another one. Where
+Ray has lost sight of a machine, the node's old process may still live there and write to its disk; so the next life
+begins with another, empty directory, also where both machines are one.
+
 Names live in a Ray namespace of the run, so clusters do not see each other. Actors and placement groups belong to the
 job that made them: if this process dies without `close`, Ray ends them.
 """
@@ -16,7 +20,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +34,7 @@ from actors.nodes import NodePlan, Report, Snapshot, actor_class, pieces_of
 from actors.storage import LossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
+from protocol.errors import StorageError
 from protocol.ids import DRIVER, NodeId, TopicPartition, is_broker, is_client, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
@@ -39,7 +44,10 @@ CPU_SHARE = 0.001
 PLACEMENT_TIMEOUT_S = 30.0
 ORDER_TIMEOUT_S = 10.0
 """How long an order to a node may take before the node counts as unreachable."""
+MAX_WAITING = 10_000
+"""Messages from the experiment that may wait for a node to take those before them."""
 _RETRY_S = 0.02
+_STORAGE_ERRORS = {kind.__name__ for kind in (StorageError, *StorageError.__subclasses__())}
 
 Order = Literal["pause", "resume", "flush"]
 
@@ -57,6 +65,10 @@ class NodeNotRunningError(RuntimeError):
     """An order was given to a node that does not run."""
 
 
+class NodeBusyError(RuntimeError):
+    """A node does not keep up with the messages of the experiment: it is paused, or nobody polls it."""
+
+
 class NodeFailedError(RuntimeError):
     """A node broke, or could not be made: the program is wrong, or the node's disk is damaged."""
 
@@ -66,12 +78,32 @@ class NodeFailedError(RuntimeError):
 
 
 @dataclass(slots=True)
+class _Mail:
+    """Messages of the experiment to a node on one channel, encoded: those that `wait`, and the call `under_way`. Ray
+    may let calls of an async actor overtake each other, so there is one at a time."""
+
+    wait: list[bytes] = field(default_factory=list)
+    under_way: Any = None
+
+    def put(self, message: bytes, deliver: Any) -> None:
+        self.wait.append(message)
+        self.move(deliver)
+
+    def move(self, deliver: Any) -> None:
+        """Hands over what waits, unless a call is under way."""
+        if self.wait and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
+            self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.wait)))
+            self.wait = []
+
+
+@dataclass(slots=True)
 class _Member:
     """One node: where it is placed, its present actor (None while it does not run) with the poll that is under way, if
     one has been `answered` in this life, the look that is under way and the version that the last one gave (-1: none),
-    and what its last crash takes from its disk at the next start."""
+    what its last crash takes from its disk at the next start, how many disks it had before its present one, and the
+    experiment's messages to its present life."""
 
-    strategy: PlacementGroupSchedulingStrategy
+    strategy: PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy
     actor: Any = None
     life: int = 0
     poll: Any = None
@@ -80,6 +112,8 @@ class _Member:
     version: int = -1
     loss_kind: LossKind = "none"
     loss_count: int = 0
+    disk: int = 0
+    mail: tuple[_Mail, _Mail] = field(default_factory=lambda: (_Mail(), _Mail()))
 
 
 @dataclass(slots=True)
@@ -96,10 +130,16 @@ class _Links:
 
 class ActorCluster:
     """See the module docstring. `nodes` are all node ids, `racks` those of brokers whose rack is not their Ray node's
-    label; PlacementError if there is no room for the nodes."""
+    label, `homes` the ids of the Ray nodes on which nodes are to live that are not to be placed; PlacementError if
+    there is no room for the nodes."""
 
     def __init__(
-        self, nodes: Sequence[NodeId], config: ClusterConfig, seed: int, racks: Mapping[NodeId, str] | None = None
+        self,
+        nodes: Sequence[NodeId],
+        config: ClusterConfig,
+        seed: int,
+        racks: Mapping[NodeId, str] | None = None,
+        homes: Mapping[NodeId, str] | None = None,
     ) -> None:
         self.run = f"isray-{uuid.uuid4().hex[:12]}"
         self.started_at_s = time.time()
@@ -111,15 +151,19 @@ class ActorCluster:
         self._links = _Links()
         self._groups: list[PlacementGroup] = []
         self._members: dict[NodeId, _Member] = {}
+        for node, home in (homes or {}).items():
+            self._members[node] = _Member(_pin(home))
         try:
             for kind in (is_broker, is_controller, is_client):
-                self._place(tuple(node for node in self._nodes if kind(node)))
+                self._place([node for node in self._nodes if kind(node) and node not in self._members])
         except BaseException:
             self.close()
             raise
 
     def _place(self, nodes: Sequence[NodeId]) -> None:
         """One bundle for each of some nodes, as far from each other as they may be."""
+        if not nodes:
+            return
         hosts = [host for host in _machines() if host["Resources"].get("CPU", 0) > 0]
         strategy = "STRICT_SPREAD" if len(hosts) >= len(nodes) else "SPREAD"
         bundles = [{"CPU": CPU_SHARE} for _ in nodes]
@@ -134,6 +178,11 @@ class ActorCluster:
     def folder(self) -> Path:
         """The run's folder, which holds the disks of its nodes, on every machine that has any."""
         return self._root
+
+    def directory(self, node: NodeId) -> Path:
+        """The node's present disk, on its machine."""
+        disk = self._members[node].disk
+        return self._root / (f"{node_name(node)}.{disk}" if disk else node_name(node))
 
     # -- lives ---------------------------------------------------------------------------------------------------------
 
@@ -154,6 +203,7 @@ class ActorCluster:
         member.actor.begin.remote()
         member.poll, member.answered = None, False
         member.look, member.version = None, -1
+        member.mail = (_Mail(), _Mail())
         member.loss_kind, member.loss_count = "none", 0
 
     def _plan(self, node: NodeId, member: _Member) -> NodePlan:
@@ -163,7 +213,7 @@ class ActorCluster:
             life=member.life,
             run=self.run,
             started_at_s=self.started_at_s,
-            directory=self._root / node_name(node),
+            directory=self.directory(node),
             brokers=tuple(other for other in self._nodes if is_broker(other)),
             controllers=tuple(other for other in self._nodes if is_controller(other)),
             config=self._config,
@@ -198,6 +248,25 @@ class ActorCluster:
         actor, member.actor = member.actor, None
         ray.kill(actor)
 
+    def move(self, node: NodeId, home: str) -> None:
+        """The machine of a node that does not run is gone: its next life is on the Ray node `home`, with an empty
+        disk.
+        """
+        member = self._members[node]
+        if member.actor is not None:
+            raise RuntimeError(f"{node_name(node)} runs")
+        member.strategy = _pin(home)
+        member.disk += 1
+
+    def silence(self, nodes: Collection[NodeId]) -> None:
+        """The machines on which these nodes live at present have lost their network: nothing that these lives send is
+        taken by the nodes that run, whatever becomes of them; later lives are heard. Lasts until the next call, which
+        names all silent nodes anew, and is not known to nodes that start meanwhile.
+        """
+        lives = {node: self._members[node].life for node in nodes}
+        orders = [self._members[node].actor.silence.remote(lives) for node in self.running() if node not in lives]
+        ray.wait(orders, num_returns=len(orders), timeout=ORDER_TIMEOUT_S)
+
     def is_running(self, node: NodeId) -> bool:
         return self._members[node].actor is not None
 
@@ -221,6 +290,8 @@ class ActorCluster:
         """
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
+            for control in (False, True):
+                member.mail[control].move(_delivery(member.actor, control))
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
         known = [member.poll for member in running.values() if member.answered]
@@ -237,7 +308,8 @@ class ActorCluster:
             report: Report = ray.get(poll)
         except RayActorError as error:
             if not member.answered:
-                raise NodeFailedError(node, str(error)) from error
+                member.actor = None
+                raise NodeFailedError(node, why_not_made(str(error))) from error
             self.ended(node)
             return []
         member.answered = True
@@ -269,6 +341,10 @@ class ActorCluster:
         """Has a running node carry out an order; returns when it has."""
         ray.get(getattr(self._running(node).actor, name).remote(), timeout=ORDER_TIMEOUT_S)
 
+    def set_room(self, node: NodeId, room_bytes: int | None) -> None:
+        """Lets the logs of a running node grow by so many bytes in all before its disk is full; None lifts that."""
+        ray.get(self._running(node).actor.set_room.remote(room_bytes), timeout=ORDER_TIMEOUT_S)
+
     def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
         """The batches of a running broker's replica, encoded; empty where there is none."""
         batches: list[bytes] = ray.get(self._running(node).actor.read_log.remote(partition))
@@ -280,10 +356,13 @@ class ActorCluster:
         return packed
 
     def send(self, node: NodeId, message: Message) -> None:
-        """Hands a node a message from the experiment; does not wait for it to be handled."""
-        actor = self._running(node).actor
-        deliver = actor.deliver_control if message.CONTROL else actor.deliver
-        deliver.remote(DRIVER, *pieces_of(pack_frame([encode(message)])))
+        """Hands a node a message from the experiment, in their order on each channel; does not wait for it to be
+        handled. What has to wait for one before leaves with a later `send` or `poll`. NodeBusyError where too many
+        wait."""
+        member = self._running(node)
+        if len(member.mail[message.CONTROL].wait) >= MAX_WAITING:
+            raise NodeBusyError(f"{node_name(node)} has not taken {MAX_WAITING} messages")
+        member.mail[message.CONTROL].put(encode(message), _delivery(member.actor, message.CONTROL))
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each know."""
@@ -329,10 +408,29 @@ class ActorCluster:
         """Removes the run's folder on the other machines of the Ray cluster."""
         here = socket.gethostname()
         others = [host["NodeID"] for host in _machines() if host["NodeManagerHostname"] != here]
-        pins = [NodeAffinitySchedulingStrategy(host, soft=False) for host in others]
+        pins = [_pin(host) for host in others]
         removed = [_remove_directory.options(scheduling_strategy=pin).remote(self._root) for pin in pins]
         if removed:
             ray.wait(removed, num_returns=len(removed), timeout=ORDER_TIMEOUT_S)
+
+
+def _delivery(actor: Any, control: bool) -> Any:
+    """The actor's method that takes frames of a channel."""
+    return actor.deliver_control if control else actor.deliver
+
+
+def why_not_made(text: str) -> str:
+    """Why an actor could not be made, given what Ray says of it: one line where its disk is the reason, which an
+    operator can do something about; all of it else.
+    """
+    last = text.strip().splitlines()[-1]
+    kind = last.partition(":")[0].rpartition(".")[2]
+    return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
+
+
+def _pin(home: str) -> NodeAffinitySchedulingStrategy:
+    """On the Ray node of that id, or not at all."""
+    return NodeAffinitySchedulingStrategy(home, soft=False)
 
 
 def _seen(member: _Member) -> Snapshot | None:

@@ -9,7 +9,12 @@ it. The marks of idle timers are ignored, as the contract allows.
 
 Paused, the host takes no input and keeps queueing, as a process in a long garbage collection does. Halted (a crash),
 it takes none ever again. When the node exits, or breaks an invariant, the host ends it in the same way; `failure` then
-says what was broken. Traces and messages to the experiment (`DRIVER`) are kept until they are drained.
+says what was broken.
+
+Traces and messages to the experiment (`DRIVER`) are kept until they are drained, within bounds. Of the traces the
+newest `MAX_TRACES` are kept; what had to go is counted, and told as `traces_dropped` in its place. An outcome is never
+dropped: while `MAX_REPORTS` of them wait to be drained, the node is given no further commands of the experiment. They
+wait, with the calls that brought them, until there is room (`actors/cluster.py` bounds what waits behind them).
 
 Everything here happens on one thread.
 """
@@ -26,11 +31,13 @@ from typing import Protocol
 from actors.clock import Cancellable, Clock
 from actors.metrics import Meter
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
-from protocol.errors import CodecError
+from protocol.errors import CodecError, StorageError
 from protocol.ids import DRIVER, NodeId, TimeMs, node_name
 from protocol.messages.base import Message
 
 _LOG = logging.getLogger(__name__)
+MAX_TRACES = 100_000
+MAX_REPORTS = 10_000
 MAX_REASON = 200
 """Characters of what is said about bytes that are no message; they may be many."""
 
@@ -50,10 +57,12 @@ class _Armed:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What to ask the node (None: nothing any more), and whom to tell when it is done."""
+    """What to ask the node (None: nothing any more), and whom to tell when it is done. A command is the experiment's,
+    and may bring forth a report."""
 
     ask: Callable[[TimeMs], list[Effect] | None]
     done: Callable[[], None] | None = None
+    is_command: bool = False
 
 
 class NodeHost:
@@ -70,8 +79,10 @@ class NodeHost:
         self._control: deque[_Input] = deque()
         self._data: deque[_Input] = deque()
         self._timers: dict[str, _Armed] = {}
-        self._traces: list[tuple[TimeMs, Trace]] = []
+        self._traces: deque[tuple[TimeMs, Trace]] = deque()
+        self._traces_dropped = 0
         self._reports: list[Message] = []
+        self._withheld: deque[_Input] = deque()
         self._scheduled = False
         self._paused = False
         self._halted = False
@@ -87,17 +98,16 @@ class NodeHost:
     ) -> None:
         """Queues a frame of messages, at least one; `done` is called once the last of them has been handled."""
         queue = self._control if control else self._data
+        is_command = sender == DRIVER
         for message in messages[:-1]:
-            self._enqueue(queue, _Input(self._receipt(sender, message)))
-        self._enqueue(queue, _Input(self._receipt(sender, messages[-1]), done))
+            self._enqueue(queue, _Input(self._receipt(sender, message), is_command=is_command))
+        self._enqueue(queue, _Input(self._receipt(sender, messages[-1]), done, is_command))
 
     def malformed(self, sender: NodeId, error: CodecError) -> None:
         """Bytes from a peer were no message: nothing reaches the node, and an operator is told."""
         text = str(error)[:MAX_REASON]
         _LOG.warning("%s: from %s: %s", node_name(self.node.node_id), node_name(sender), text)
-        trace = Trace("malformed", None, {"sender": sender, "reason": text})
-        self._traces.append((self._clock.now_ms(), trace))
-        self._meter.traced(trace)
+        self._keep(self._clock.now_ms(), Trace("malformed", None, {"sender": sender, "reason": text}))
 
     def _receipt(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
         def receive(now_ms: TimeMs) -> list[Effect]:
@@ -130,11 +140,18 @@ class NodeHost:
         if self._paused or self._halted:
             return
         item = (self._control or self._data).popleft()
+        if item.is_command and len(self._reports) >= MAX_REPORTS:
+            self._withheld.append(item)
+            self._schedule()
+            return
         now_ms = self._clock.now_ms()
         try:
             effects = item.ask(now_ms)
             for effect in effects or ():
                 self._carry_out(now_ms, effect)
+        except StorageError as error:
+            self.fail(f"{type(error).__name__}: {error}")
+            raise
         except Exception:
             self.fail(traceback.format_exc())
             raise
@@ -158,11 +175,17 @@ class NodeHost:
         elif isinstance(effect, CancelTimer):
             self._cancel_timer(effect.name)
         elif isinstance(effect, Trace):
-            self._traces.append((now_ms, effect))
-            self._meter.traced(effect)
+            self._keep(now_ms, effect)
         elif isinstance(effect, Exit):
             self.exited = True
             self.halt()
+
+    def _keep(self, now_ms: TimeMs, trace: Trace) -> None:
+        self._traces.append((now_ms, trace))
+        self._meter.traced(trace)
+        if len(self._traces) > MAX_TRACES:
+            self._traces.popleft()
+            self._traces_dropped += 1
 
     def _set_timer(self, name: str, at_ms: TimeMs) -> None:
         self._cancel_timer(name)
@@ -191,6 +214,7 @@ class NodeHost:
         self._halted = True
         self._control.clear()
         self._data.clear()
+        self._withheld.clear()
         for name in list(self._timers):
             self._cancel_timer(name)
 
@@ -201,6 +225,12 @@ class NodeHost:
 
     def drain(self) -> tuple[list[tuple[TimeMs, Trace]], list[Message]]:
         """Trace events with their times, and messages to the experiment, since this was last called."""
-        traces, self._traces = self._traces, []
+        traces, self._traces = list(self._traces), deque()
+        if self._traces_dropped:
+            traces.insert(0, (traces[0][0], Trace("traces_dropped", None, {"count": self._traces_dropped})))
+            self._traces_dropped = 0
         reports, self._reports = self._reports, []
+        self._data.extendleft(reversed(self._withheld))
+        self._withheld.clear()
+        self._schedule()
         return traces, reports

@@ -31,8 +31,10 @@ from ray.exceptions import RayActorError
 
 from actors.clock import LoopClock
 from actors.desk import Desk
+from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
+from actors.log.disk_log import Dropped
 from actors.log.format import crc32c
 from actors.metrics import RayMeter
 from actors.storage import DiskStorage, LossKind, Owner, apply_loss
@@ -54,6 +56,8 @@ Result = TypeVar("Result")
 
 SETTLE_S = 1.0
 """How long a node that exits waits for its last messages to be taken."""
+LOCK_WAIT_S = 10.0
+"""How long a node waits for its directory: the process of its last life may not be quite dead."""
 PIECE_BYTES = 96 * 1024
 MAX_PIECES = 6
 RACK_LABEL = "rack"
@@ -154,6 +158,12 @@ def observe(node: Node) -> Snapshot:
     return Snapshot({}, {}, {}, {})
 
 
+def trace_of(dropped: Dropped) -> Trace:
+    """The event `records_dropped`: recovery has cut a damaged end off a log (`TOPIC/N` of the path)."""
+    detail = {"path": str(dropped.path), "end_offset": dropped.end_offset, "size": dropped.size, "reason": dropped.why}
+    return Trace("records_dropped", None, detail)
+
+
 def pieces_of(frame: bytes) -> list[bytes]:
     """A frame as arguments of a call, none so large that Ray would take it through its object store; or, where that
     would be many, in one piece.
@@ -206,19 +216,22 @@ class NodeShell:
 
     def __init__(self, plan: NodePlan) -> None:
         owner = Owner(plan.run, plan.node)
-        apply_loss(plan.directory, plan.loss_kind, plan.loss_count, owner)
+        apply_loss(plan.directory, plan.loss_kind, plan.loss_count, owner, LOCK_WAIT_S)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
         rack = plan.rack if plan.rack is not None else labels.get(RACK_LABEL)
         self._name = node_name(plan.node)
-        storage = DiskStorage(plan.directory, owner, plan.config.int_value(INDEX_INTERVAL_BYTES))
-        self._node = build_node(plan, storage, rack)
+        self._files = LimitedFiles()
+        interval_bytes = plan.config.int_value(INDEX_INTERVAL_BYTES)
+        self._storage = DiskStorage(plan.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
+        self._told_of = 0
+        self._node = build_node(plan, self._storage, rack)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
             plan.life, RayPeers(plan.run, plan.node), lambda error: self._host.fail(repr(error))
         )
         self._transport.cut(plan.cut_to, plan.cut_from)
         read = self._node.metrics if isinstance(self._node, ControllerNode) else None
-        clock = LoopClock(plan.started_at_s)
+        self._clock = clock = LoopClock(plan.started_at_s)
         meter = RayMeter(plan.run, self._name, clock, read)
         self._desk = Desk(self._transport)
         self._host = NodeHost(self._node, clock, self._desk, meter)
@@ -259,6 +272,11 @@ class NodeShell:
         await self._call(lambda: self._transport.cut(to, sources))
 
     @ray.method(concurrency_group="ctl")
+    async def silence(self, lives: Mapping[NodeId, int]) -> None:
+        """Lives of peers from which, as from older ones, nothing is taken from now on."""
+        await self._call(lambda: self._transport.silence(lives))
+
+    @ray.method(concurrency_group="ctl")
     async def pause(self) -> None:
         """Takes no input and sends nothing until `resume`."""
 
@@ -283,6 +301,15 @@ class NodeShell:
         """Has a broker write all its logs through to the disk."""
         if isinstance(self._node, BrokerNode):
             await self._call(self._node.flush_all)
+
+    @ray.method(concurrency_group="ctl")
+    async def set_room(self, room_bytes: int | None) -> None:
+        """The logs may grow by so many bytes before the disk is full; None: as far as the disk itself lets them."""
+
+        def act() -> None:
+            self._files.room_bytes = room_bytes
+
+        await self._call(act)
 
     @ray.method(concurrency_group="ctl")
     async def halt(self) -> Report:
@@ -318,7 +345,13 @@ class NodeShell:
 
     def _report(self, exited: bool) -> Report:
         traces, outcomes = self._host.drain()
+        traces += self._dropped()
         return Report(traces, [encode(message) for message in outcomes], exited, self._host.failure)
+
+    def _dropped(self) -> list[tuple[TimeMs, Trace]]:
+        """What recovery has dropped from logs since this was last asked."""
+        news, self._told_of = self._storage.dropped[self._told_of :], len(self._storage.dropped)
+        return [(self._clock.now_ms(), trace_of(dropped)) for dropped in news]
 
     async def look(self, version: int) -> tuple[int, Snapshot | None]:
         """What the node is, and a version of that; None where nothing happened since `version`."""

@@ -1,5 +1,6 @@
 """The storage port on a directory: one per node, with logs (`actors.log`) and small files (docs/log-format.md).
 
+    .lock               held by the process that has the directory open (`actors.log.lock`)
     meta.json           whose directory this is, and the version of its format
     NAME                a small file, replaced whole (temporary file, fsync, rename, fsync of the directory)
     logs/TOPIC/N/       the log `TOPIC/N`
@@ -26,9 +27,10 @@ from pydantic import ValidationError
 
 from actors.log.disk_log import DiskLog, Dropped
 from actors.log.files import TEMPORARY_SUFFIX, OpenFiles, replace_file, sync_directory, typed_errors
+from actors.log.lock import LOCK_FILE, DirectoryLock
 from actors.log.recent import RecentPool
 from protocol.config import CONFIGS, INDEX_INTERVAL_BYTES
-from protocol.errors import ForeignDirectoryError
+from protocol.errors import ForeignDirectoryError, StorageError
 from protocol.ids import NO_LEADER, NodeId
 from protocol.messages.base import Frozen
 
@@ -59,10 +61,11 @@ class DirectoryMeta(Frozen):
 
 
 class DiskStorage:
-    """A node's directory (`contract.Storage`), created where there is none. One process may have it open at a time.
+    """A node's directory (`contract.Storage`), created where there is none. It is locked until it is closed.
 
     `owner` None takes the directory whoever's it is. ForeignDirectoryError where it is not the owner's, or not one of
-    this format. `dropped` lists what recovery dropped from the logs that were opened so far.
+    this format; DirectoryInUseError where another has had it open for all of `wait_s`. `dropped` lists what recovery
+    dropped from the logs that were opened so far.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class DiskStorage:
         owner: Owner | None = None,
         index_interval_bytes: int = _INDEX_INTERVAL,
         files: OpenFiles | None = None,
+        wait_s: float = 0.0,
     ) -> None:
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
@@ -78,10 +82,15 @@ class DiskStorage:
         self._pool = RecentPool()
         self._logs: dict[str, DiskLog] = {}
         self.dropped: list[Dropped] = []
-        with typed_errors(directory):
-            if not check_owner(directory, owner):
-                _found(directory, owner or Owner("", NO_LEADER))
-            self._names = self._sweep()
+        self._lock = _lock(directory, owner, wait_s)
+        try:
+            with typed_errors(directory):
+                if not check_owner(directory, owner):
+                    _found(directory, owner or Owner("", NO_LEADER))
+                self._names = self._sweep()
+        except StorageError:
+            self._lock.release()
+            raise
 
     def open_log(self, name: str) -> DiskLog:
         """CorruptLogError where durable data is damaged, ValueError for a name that is no `TOPIC/N`."""
@@ -138,9 +147,10 @@ class DiskStorage:
                 sync_directory(self._directory)
 
     def close(self) -> None:
-        """Closes all logs."""
+        """Closes all logs; others may have the directory."""
         self._logs.clear()
         self._files.close()
+        self._lock.release()
 
     def _sweep(self) -> set[str]:
         """Finishes deletions that were begun; the names of the logs that are left."""
@@ -169,12 +179,20 @@ class DiskStorage:
 def check_owner(directory: Path, owner: Owner | None) -> bool:
     """Whether the directory has been founded; False where there is nothing in it yet. Touches nothing.
 
-    ForeignDirectoryError where it is another's than `owner`'s, or of another format.
+    ForeignDirectoryError where it is another's than `owner`'s, or of another format, or no directory.
     """
+    with typed_errors(directory):
+        return _is_founded(directory, owner)
+
+
+def _is_founded(directory: Path, owner: Owner | None) -> bool:
     path = directory / META_FILE
     if not path.exists():
-        others = sorted(found.name for found in directory.iterdir()) if directory.exists() else []
-        if [name for name in others if name != META_FILE + TEMPORARY_SUFFIX]:
+        if directory.exists() and not directory.is_dir():
+            raise ForeignDirectoryError(f"{directory}: is no directory")
+        found_names = {found.name for found in directory.iterdir()} if directory.exists() else set()
+        others = sorted(found_names - {LOCK_FILE, META_FILE + TEMPORARY_SUFFIX})
+        if others:
             raise ForeignDirectoryError(f"{directory}: holds {', '.join(others[:5])} and no {META_FILE}")
         return False
     try:
@@ -193,9 +211,17 @@ def check_owner(directory: Path, owner: Owner | None) -> bool:
     return True
 
 
+def _lock(directory: Path, owner: Owner | None, wait_s: float) -> DirectoryLock:
+    """Locks a directory, which is made where there is none. That of another is not touched, not even to lock it."""
+    check_owner(directory, owner)
+    with typed_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    whose = "no node" if owner is None else f"node {owner.node_id} of cluster {owner.cluster_id}"
+    return DirectoryLock(directory, whose, wait_s)
+
+
 def _found(directory: Path, owner: Owner) -> None:
     """Makes an empty directory one of this format."""
-    directory.mkdir(parents=True, exist_ok=True)
     meta = DirectoryMeta(format_version=FORMAT_VERSION, cluster_id=owner.cluster_id, node_id=owner.node_id)
     replace_file(directory / META_FILE, meta.model_dump_json().encode())
     (directory / _LOGS).mkdir(exist_ok=True)
@@ -209,19 +235,37 @@ def _remove_log(path: Path) -> None:
         path.parent.rmdir()
 
 
-def apply_loss(directory: Path, kind: LossKind, count: int = 0, owner: Owner | None = None) -> None:
+def apply_loss(
+    directory: Path, kind: LossKind, count: int = 0, owner: Owner | None = None, wait_s: float = 0.0
+) -> None:
     """Takes from a dead node's directory what a crash takes: nothing (`none`), every log's unflushed suffix
-    (`unflushed`), the last `count` records of every log as far as unflushed (`records`), or everything (`all`). A
-    batch goes as a whole. ForeignDirectoryError as for `DiskStorage`.
+    (`unflushed`), the last `count` records of every log as far as unflushed (`records`), or everything but the lock
+    (`all`). A batch goes as a whole. ForeignDirectoryError and DirectoryInUseError as for `DiskStorage`.
     """
     if kind == "none" or not check_owner(directory, owner):
         return
     if kind == "all":
-        shutil.rmtree(directory)
+        _empty(directory, owner, wait_s)
         return
-    storage = DiskStorage(directory, owner)
-    for name in storage.log_names():
-        log = storage.open_log(name)
-        keep = log.flushed_offset if kind == "unflushed" else log.end_offset - count
-        log.truncate(max(keep, log.flushed_offset))
-    storage.close()
+    storage = DiskStorage(directory, owner, wait_s=wait_s)
+    try:
+        for name in storage.log_names():
+            log = storage.open_log(name)
+            keep = log.flushed_offset if kind == "unflushed" else log.end_offset - count
+            log.truncate(max(keep, log.flushed_offset))
+    finally:
+        storage.close()
+
+
+def _empty(directory: Path, owner: Owner | None, wait_s: float) -> None:
+    """Removes all that a directory holds, the sign of its owner last."""
+    lock = _lock(directory, owner, wait_s)
+    try:
+        with typed_errors(directory):
+            for path in sorted(directory.iterdir(), key=lambda path: path.name == META_FILE):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != LOCK_FILE:
+                    path.unlink()
+    finally:
+        lock.release()

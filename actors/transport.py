@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -288,6 +288,7 @@ class Transport:
         self._is_running = True
         self._cut_to: frozenset[NodeId] = frozenset()
         self._cut_from: frozenset[NodeId] = frozenset()
+        self._silent: dict[NodeId, int] = {}
         self._closed = False
 
     def serve(self, receiver: Receiver) -> None:
@@ -349,7 +350,8 @@ class Transport:
         return await channel.hold() if frame.life == channel.newest_life else NOTHING
 
     def _unpack(self, sender: NodeId, data: bytes) -> Frame | None:
-        return unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
+        frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
+        return None if frame is None or frame.life <= self._silent.get(sender, UNKNOWN_LIFE - 1) else frame
 
     def _meet(self, sender: NodeId, control: bool, frame: Frame) -> _Channel:
         channel = self._channel(sender, control)
@@ -390,6 +392,10 @@ class Transport:
         for (peer, _), channel in self._channels.items():
             if peer in self._cut_to:
                 channel.clear()
+
+    def silence(self, lives: Mapping[NodeId, int]) -> None:
+        """Nothing is taken from these lives of peers, nor from older ones; from all others it is."""
+        self._silent = dict(lives)
 
     def hears(self, sender: NodeId) -> bool:
         """Whether the link from a peer is whole; the experiment is always heard."""

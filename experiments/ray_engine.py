@@ -18,20 +18,32 @@ from __future__ import annotations
 import atexit
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from random import Random
 
 from actors.clock import ClusterTime
 from actors.cluster import ActorCluster, is_connected
+from actors.damage import DamageKind as DamageKind
+from actors.damage import damage_tails
 from actors.nodes import Report, Snapshot
 from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent
 from experiments.ray_session import ray_session
+from protocol.contract import Trace
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import FIRST_LOAD, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
-from protocol.messages.commands import AdminOutcome, Command, ConsumeOutcome, ProduceOutcome, ShutdownCommand
+from protocol.messages.commands import (
+    AdminOutcome,
+    Command,
+    ConsumeOutcome,
+    ProduceOutcome,
+    SendOutcome,
+    ShutdownCommand,
+)
 from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.controller import unpack_records
@@ -39,7 +51,7 @@ from protocol.nodes.controller import unpack_records
 POLL_MS = 20
 IDLE_POLL_MS = 200
 """How often the cluster is polled while nothing is waited for."""
-_OUTCOMES = (ProduceOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
+_OUTCOMES = (ProduceOutcome, SendOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
 _TICK_WAIT_S = 0.05
 _QUESTION_WAIT_S = 5.0
 
@@ -49,13 +61,24 @@ class RayEngine(Engine):
     `address`, or else on a private one that ends with the engine (`experiments.ray_session`, which must be called from
     the main thread).
 
+    `homes` names Ray nodes for nodes that are not to be placed. `keeps` says which trace events are kept, for runs
+    that are too long to keep all; the others are in no digest either.
+
     Raises InputError if the named cluster cannot be reached, `actors.cluster.PlacementError` if it has no room.
     """
 
     name = "ray"
 
-    def __init__(self, spec: ClusterSpec, address: str | None = None, with_load: bool = False) -> None:
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        address: str | None = None,
+        with_load: bool = False,
+        homes: Mapping[NodeId, str] | None = None,
+        keeps: Callable[[Trace], bool] = lambda trace: True,
+    ) -> None:
         self.spec = spec
+        self._keeps = keeps
         nodes = (*spec.node_ids, FIRST_LOAD) if with_load else spec.node_ids
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
@@ -67,7 +90,7 @@ class RayEngine(Engine):
         with ExitStack() as stack:
             if not is_connected():
                 stack.enter_context(ray_session(address))
-            self._cluster = ActorCluster(nodes, spec.config, spec.seed)
+            self._cluster = ActorCluster(nodes, spec.config, spec.seed, homes=homes)
             stack.callback(self._cluster.close)
             self._resources = stack.pop_all()
         self._time = ClusterTime(self._cluster.started_at_s)
@@ -77,6 +100,11 @@ class RayEngine(Engine):
     def run(self) -> str:
         """The name of this run: the actors' Ray namespace, the `run` tag of metrics, the folder of the nodes' disks."""
         return self._cluster.run
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, which holds the nodes' disks, on every machine that has any."""
+        return self._cluster.folder
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -138,6 +166,31 @@ class RayEngine(Engine):
         self._changed()
         self._cluster.order(broker, "flush")
 
+    def move(self, node: NodeId, home: str) -> None:
+        """The machine of a node that does not run is gone: its next life is on another Ray node, with an empty disk."""
+        self._cluster.move(node, home)
+
+    def silence(self, nodes: Collection[NodeId]) -> None:
+        """The nodes that run take nothing from the present lives of these, until the next call (`ActorCluster`)."""
+        self._cluster.silence(nodes)
+
+    def set_room(self, node: NodeId, room_bytes: int | None) -> None:
+        """Lets the logs of a running node grow by so many bytes before its disk is full; None lifts that."""
+        self._changed()
+        self._cluster.set_room(node, room_bytes)
+
+    def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
+        """Damages the ends of the logs of a node of this machine that does not run; of how many logs."""
+        return damage_tails(self._cluster.directory(node), kind, Random(seed))
+
+    def pids(self) -> Mapping[NodeId, int]:
+        """The process id of every node that runs, each on its machine."""
+        return self._cluster.pids()
+
+    def directory(self, node: NodeId) -> Path:
+        """Where the node's disk is, on its machine."""
+        return self._cluster.directory(node)
+
     # -- links ---------------------------------------------------------------------------------------------------------
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
@@ -158,6 +211,11 @@ class RayEngine(Engine):
     def outcome(self, command_id: int) -> Message | None:
         self._look()
         return self._outcomes.get(command_id)
+
+    def take_outcomes(self) -> Mapping[int, Message]:
+        """The outcomes, by command id, that the polls so far have brought; they are forgotten."""
+        outcomes, self._outcomes = self._outcomes, {}
+        return outcomes
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -246,7 +304,7 @@ class RayEngine(Engine):
     def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
         events: list[TraceEvent] = []
         for node, report in reports:
-            events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces)
+            events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces if self._keeps(trace))
             for outcome in map(decode, report.outcomes):
                 if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")

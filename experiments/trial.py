@@ -269,7 +269,8 @@ class _Trial:
 
     def _forget_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:
         """Counts and drops acknowledged records that are not in the leader's log. Logs that agree at an offset agree
-        before it, so the search ends at the first match from the end.
+        before it, so the search ends at the first match from the end, or where the log begins: what retention has
+        deleted is not lost.
         """
         node, acked = self.cluster.nodes[leader], self.partitions[name].acked
         assert isinstance(node, BrokerNode)
@@ -278,6 +279,8 @@ class _Trial:
         lost = 0
         while acked:
             offset, payload = acked[-1]
+            if offset < replica.log.start_offset:
+                break
             if offset < log_end and replica.log.storage.read(offset, 1)[0].payload == payload:
                 break
             acked.pop()

@@ -116,6 +116,7 @@ RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 LOG_RETENTION_CHECK_INTERVAL_MS = "log.retention.check.interval.ms"
 MAX_MESSAGE_BYTES = "max.message.bytes"
+MESSAGE_TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
 NUM_REPLICA_FETCHERS = "num.replica.fetchers"
 REPLICA_FETCH_MIN_BYTES = "replica.fetch.min.bytes"
 REPLICA_FETCH_RESPONSE_MAX_BYTES = "replica.fetch.response.max.bytes"
@@ -159,6 +160,7 @@ CONFIGS: dict[str, ConfigDef] = {
         ConfigDef(RETENTION_BYTES, -1, topic_scoped=True, minimum=-1),
         ConfigDef(LOG_RETENTION_CHECK_INTERVAL_MS, 300_000, minimum=1, read_only=True),
         ConfigDef(MAX_MESSAGE_BYTES, 1_048_588, topic_scoped=True, maximum=INT_MAX),
+        ConfigDef(MESSAGE_TIMESTAMP_AFTER_MAX_MS, 3_600_000, topic_scoped=True),
         ConfigDef(NUM_REPLICA_FETCHERS, 1, minimum=1, maximum=64, read_only=True),
         ConfigDef(REPLICA_FETCH_MIN_BYTES, 1, minimum=1, read_only=True),
         ConfigDef(REPLICA_FETCH_RESPONSE_MAX_BYTES, 10_485_760, minimum=1, read_only=True),

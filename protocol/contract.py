@@ -79,7 +79,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The node has finished in good order; the host ends its process."""
+    """The node has finished, in good order or because its disk has failed; the host ends its process."""
 
 
 Effect = Send | SetTimer | CancelTimer | Trace | Exit
@@ -148,9 +148,8 @@ class LogStorage(Protocol):
     segment, the active one; whole segments are deleted from the front. Who decides that is `protocol.log`.
 
     `start_offset` <= `flushed_offset` <= `end_offset`: what lies at or above `flushed_offset` may be gone after the
-    machine (not the process) dies. Every call may raise StorageError. After StorageFullError the log is as it was, and
-    the call may be made again; after CorruptLogError from a read only that read has failed; after any other the log may
-    refuse every further change.
+    machine (not the process) dies. Every call may raise StorageError. After StorageFullError the log is as it was,
+    after CorruptLogError from `read` only that read has failed; after any other the log may refuse all further changes.
     """
 
     @property
@@ -194,6 +193,17 @@ class LogStorage(Protocol):
 
     def reset(self, offset: Offset) -> None:
         """Drops every batch; the log begins, empty, at `offset`. Durable at once."""
+
+    def write_snapshot(self, data: bytes) -> None:
+        """Keeps what `protocol.log` knows of the records below `end_offset`, all of which are flushed. Not durable: a
+        crash may take it.
+        """
+
+    def snapshot(self) -> tuple[Offset, bytes] | None:
+        """(offset, data) of the newest snapshot that there is, None without one. It is of the records that the log has
+        below that offset: `truncate` takes away those beyond the end, deletion from the front those before the start,
+        and `reset` all. Where a newer one was taken at the same segment, an older one may be gone.
+        """
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
         """(leader epoch, offset of its first record) of what the log holds, both rising. Of the records that were

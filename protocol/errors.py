@@ -30,6 +30,7 @@ class ErrorCode(IntEnum):
     INVALID_REQUIRED_ACKS = 21
     TOPIC_AUTHORIZATION_FAILED = 29
     CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -98,7 +99,7 @@ class MalformedMessageError(CodecError):
 
 
 class StorageError(ProtocolError):
-    """A node's storage could not do what it was asked for; on the wire KAFKA_STORAGE_ERROR."""
+    """A node's storage could not do what it was asked for, and ends the node; on the wire KAFKA_STORAGE_ERROR."""
 
 
 class StorageFullError(StorageError):
@@ -111,6 +112,10 @@ class CorruptLogError(StorageError):
 
 class ForeignDirectoryError(StorageError):
     """A directory belongs to another cluster or node, or has a format that this program does not know."""
+
+
+class DirectoryInUseError(StorageError):
+    """Another process has the directory open."""
 
 
 class ProtocolInvariantError(ProtocolError):

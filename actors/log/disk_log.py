@@ -8,9 +8,10 @@ oldest on for a deletion.
 
 Opening a log trusts what lies below the mark, and reads none of it: after a clean shutdown that is everything. What
 lies above is read batch by batch with its checksums; the first that is torn, damaged or out of place ends the log, and
-what follows is dropped and reported (`Dropped`). That the mark promises more than the files hold is damage to what was
-durable: CorruptLogError. Damage below the mark is found when the batch is read, and raises CorruptLogError; the batch
-is not served.
+what follows is dropped and reported (`Dropped`). So a start costs what was written since the last flush; what the
+protocol knows of the records is kept in snapshots (`snapshots.py`). That the mark promises more than the files hold is
+damage to what was durable: CorruptLogError. Damage below the mark is found when the batch is read, and raises
+CorruptLogError; the batch is not served.
 
 If a sync fails, or a write cannot be taken back, nobody knows what the disk holds: the log takes nothing more in this
 life (StorageError) and can still be read.
@@ -18,6 +19,7 @@ life (StorageError) and can still be read.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,11 +32,14 @@ from actors.log.files import OpenFiles, storage_error, sync_directory, typed_err
 from actors.log.format import header_of
 from actors.log.recent import RecentBatches, RecentPool
 from actors.log.segment import LOG_SUFFIX, Segment
+from actors.log.snapshots import Snapshots
 from protocol.contract import SegmentInfo
 from protocol.errors import CorruptLogError, ProtocolInvariantError, StorageError
-from protocol.ids import Epoch, Offset
+from protocol.ids import NO_OFFSET, Epoch, Offset
 from protocol.log.epochs import LeaderEpochCache
 from protocol.messages.batch import RecordBatch
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,14 @@ class DiskLog:
         self._truncated = False
         self._directory_synced = True
         self._broken: str | None = None
-        self._mark_file = MarkFile(directory, files)
         self.flushed_offset: Offset = 0
         self.dropped: list[Dropped] = []
         with typed_errors(directory):
+            self._mark_file = MarkFile(directory, files)
+            self._snapshots = Snapshots(directory)
             self._open()
-        self._active = self._segments[-1]
+            self._active = self._segments[-1]
+            self._snapshots.keep_only(self.start_offset, self.end_offset)
 
     # -- contract ------------------------------------------------------------------------------------------------------
 
@@ -128,6 +135,7 @@ class DiskLog:
         with self._changing():
             segment = self._segments[kept]
             position, end_offset, newest_ms = segment.place_of(end_offset)
+            self._snapshots.keep_only(self.start_offset, end_offset)
             if end_offset < self.flushed_offset:
                 self._lower(Mark(self.start_offset, end_offset, segment.base_offset, position, newest_ms))
             self._remove(reversed(self._segments[kept + 1 :]))
@@ -183,6 +191,7 @@ class DiskLog:
             self._save_epochs()
             self._lower(replace(mark, start_offset=start) if mark.flushed_offset > start else Mark(start, start, start))
             del self._segments[:kept]
+            self._snapshots.keep_only(start, self.end_offset)
             self._remove(gone)
         self._epochs.forget_before(start)
         self._pool.keep_only(self._recent, start, self.end_offset)
@@ -190,6 +199,7 @@ class DiskLog:
     def reset(self, offset: Offset) -> None:
         self._require_sound()
         with self._changing():
+            self._snapshots.keep_only(0, NO_OFFSET)
             self._lower(Mark(offset, offset, offset))
             self._epochs.clear()
             self._save_epochs()
@@ -198,6 +208,17 @@ class DiskLog:
             self._begin_segment(offset)
             self._sync_directory()
         self._pool.keep_only(self._recent, offset, offset)
+
+    def write_snapshot(self, data: bytes) -> None:
+        with typed_errors(self._directory):
+            self._snapshots.write(self.end_offset, data, [segment.base_offset for segment in self._segments])
+
+    def snapshot(self) -> tuple[Offset, bytes] | None:
+        with typed_errors(self._directory):
+            found = self._snapshots.newest()
+        if found is None and len(self._segments) > 1:
+            _LOG.warning("%s: no snapshot of the log; all of it is read", self._directory)
+        return found
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
         return self._epochs.entries()
@@ -219,7 +240,8 @@ class DiskLog:
         for epoch, start in self._saved_epochs:
             if start < mark.flushed_offset or start <= mark.start_offset:
                 self._epochs.assign(epoch, start)
-        bases = sorted(int(path.stem) for path in self._directory.glob(f"*{LOG_SUFFIX}"))
+        names = [path.stem for path in self._directory.glob(f"*{LOG_SUFFIX}")]
+        bases = sorted(int(name) for name in names if name.isdecimal())
         while bases and bases[0] < mark.start_offset:  # a deletion that was not finished
             self._segment(bases.pop(0)).remove()
         if mark.start_offset not in bases and mark.flushed_offset == mark.start_offset:

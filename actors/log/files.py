@@ -94,16 +94,20 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replaces a file whole, durably: who looks later finds the old one or the new one."""
+def replace_file(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replaces a file whole: who looks later finds the old one or the new one. If it is not `durable`, that holds as
+    long as the machine lives; afterwards there may be either, or a damaged one.
+    """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with temporary.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    if durable:
+        sync_directory(path.parent)

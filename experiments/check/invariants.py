@@ -3,6 +3,9 @@ there.
 
 An invariant looks at one partition after an event that touched it; it says what is wrong in words, or nothing. Those
 that promise durability (`NEEDS_TOLERANCE`) are asked only while the partition is within tolerance (`truth.py`).
+
+Retention deletes the beginnings of logs, on each replica when it comes to it. Records below a log's start are not held
+against it; but no log may begin behind what is committed.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from experiments.check.truth import GroundTruth
 from protocol.broker.context import Replica
 from protocol.contract import Trace
 from protocol.ids import NO_LEADER, NodeId, Offset, TopicPartition
+from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 from protocol.nodes.broker import BrokerNode
 
@@ -57,6 +61,15 @@ class OneLeaderPerEpoch(Invariant):
         self._leaders = {key: node for key, node in self._leaders.items() if not is_gone(key[0])}
 
 
+def _lack(log: ReplicaLog, committed_end: Offset) -> str:
+    """In what way a log has not everything that is committed, and has not been deleted; empty where it has."""
+    if log.end_offset < committed_end:
+        return f"ends at {log.end_offset}, committed is {committed_end}"
+    if log.start_offset > committed_end:
+        return f"begins at {log.start_offset}, committed is {committed_end}"
+    return ""
+
+
 class LeaderCompleteness(Invariant):
     """A non-stale leader holds everything that was committed."""
 
@@ -66,10 +79,8 @@ class LeaderCompleteness(Invariant):
         replica = self.truth.replica(node, partition)
         if replica is None or not self.truth.is_non_stale_leader(node, partition):
             return ""
-        end = self.truth.of(partition).committed_end
-        if replica.log.end_offset < end:
-            return f"leader {node} ends at {replica.log.end_offset}, committed is {end}"
-        return ""
+        wrong = _lack(replica.log, self.truth.of(partition).committed_end)
+        return f"leader {node} {wrong}" if wrong else ""
 
 
 class LeaderCandidateCompleteness(Invariant):
@@ -84,9 +95,9 @@ class LeaderCandidateCompleteness(Invariant):
         end = self.truth.of(partition).committed_end
         for broker in (*state.isr, *(b for b in state.elr if b in state.replicas)):
             replica = self.truth.replica(broker, partition)
-            if replica is not None and self.truth.is_registered(broker) and replica.log.end_offset < end:
-                kind = "ISR" if broker in state.isr else "ELR"
-                return f"{kind} member {broker} ends at {replica.log.end_offset}, committed is {end}"
+            wrong = _lack(replica.log, end) if replica is not None and self.truth.is_registered(broker) else ""
+            if wrong:
+                return f"{'ISR' if broker in state.isr else 'ELR'} member {broker} {wrong}"
         return ""
 
 
@@ -122,7 +133,7 @@ class _PrefixCheck(Invariant):
             return ""
         key = (node, partition, self.truth.cluster.life_of(node))
         limit = min(replica.log.high_watermark, replica.log.end_offset)
-        offset = min(self._checked.get(key, 0), limit)
+        offset = max(min(self._checked.get(key, 0), limit), replica.log.start_offset)
         while offset < limit:
             batch = replica.log.storage.read(offset, 1)[0]
             wrong = self._compare(node, partition, batch)

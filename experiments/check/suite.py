@@ -91,11 +91,12 @@ class InvariantSuite:
         before = self._stored(node)
         self._cluster.crash(node, loss)
         after = self._stored(node)
-        self.truth.note_crash(node, {partition: end - after.get(partition, 0) for partition, end in before.items()})
+        self.truth.note_crash(node, {partition: count - after.get(partition, 0) for partition, count in before.items()})
         self._touched.update(dict.fromkeys(self.truth.partitions))
         self._check(self._cluster.now_ms, node)
 
     def _stored(self, node: NodeId) -> dict[TopicPartition, int]:
+        """How many records of each partition are on the node's disk."""
         image, disk = self.truth.controller_image(), self._cluster.disks[node]
         names = (
             {}
@@ -105,6 +106,5 @@ class InvariantSuite:
                 for key, _ in image.partitions()
             }
         )
-        return {
-            partition: disk.open_log(name).end_offset for name, partition in names.items() if name in disk.log_names()
-        }
+        logs = {partition: disk.open_log(name) for name, partition in names.items() if name in disk.log_names()}
+        return {partition: log.end_offset - log.start_offset for partition, log in logs.items()}

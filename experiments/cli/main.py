@@ -28,6 +28,7 @@ from experiments.cli import (
     leader_election,
     reassign_partitions,
     scenario,
+    soak,
     study,
     topics,
 )
@@ -47,6 +48,7 @@ app.command("conformance")(conformance.conformance)
 app.add_typer(bench.app, name="bench")
 app.add_typer(scenario.app, name="scenario")
 app.add_typer(study.app, name="study")
+app.command("soak")(soak.soak)
 for command in (cluster.up, cluster.down, cluster.status):
     app.command(command.__name__)(command)
 app.command("topics")(topics.topics)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from actors.cluster import ActorCluster, NodeFailedError, PlacementError
+from actors.nodes import Report
 from experiments.engine import ClusterSpec
 from experiments.live.state import ClusterState, Plan, Status, claim, remove_state, write_state
 from experiments.ray_session import ray_session
@@ -38,6 +39,12 @@ class NotReadyError(RuntimeError):
 
 CLUSTER_FAILURES = (NotReadyError, NodeFailedError, PlacementError)
 """What `run_cluster` raises where the cluster, and not the input, is wrong."""
+
+
+def failure_in(report: Report) -> str:
+    """What a node says of the failure of its disk that has ended it, if it says that."""
+    traces = [trace for _, trace in report.traces if trace.kind == "storage_error" and trace.detail["halted"]]
+    return f"its disk has failed: {traces[0].detail['reason']}" if traces else ""
 
 
 class Supervisor:
@@ -70,14 +77,18 @@ class Supervisor:
     def look(self) -> None:
         """Polls the nodes once, and notes which of them have ended."""
         before = self._cluster.running()
-        reason = "its process has ended"
+        reasons: dict[NodeId, str] = {}
         try:
-            self._cluster.poll(_ANSWER_WITHIN_S)
+            for node, report in self._cluster.poll(_ANSWER_WITHIN_S):
+                if why := failure_in(report):
+                    reasons[node] = why
         except NodeFailedError as error:
-            reason = str(error)
-            self._cluster.ended(error.node)
+            reasons[error.node] = str(error)
+            if self._cluster.is_running(error.node):
+                self._cluster.ended(error.node)
         ended = [node for node in before if not self._cluster.is_running(node)]
         for node in ended:
+            reason = reasons.get(node, "its process has ended")
             text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {reason}"
             self._say(text)
             dead = (*self.state.dead, node_name(node))

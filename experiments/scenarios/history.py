@@ -1,9 +1,10 @@
 """What the clients of a run were told, and what is left of it.
 
 Every record that the experiment produces has a number of its own inside its payload; an acknowledged batch is
-remembered with its partition. A record is *lost* when it was acknowledged with acks=all and the present leader's log
-does not hold it. Regressions of the high watermark are read from the trace: a new leader whose log ends below what an
-earlier leader had shown to consumers takes visible records away.
+remembered with its partition and offset. A record is *lost* when it was acknowledged with acks=all and the present
+leader's log does not hold it, although it begins at or before its offset: what retention has deleted is not lost.
+Regressions of the high watermark are read from the trace: a new leader whose log ends below what an earlier leader had
+shown to consumers takes visible records away.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgpack
 
 from experiments.engine import Engine
 from protocol.errors import ErrorCode
-from protocol.ids import NO_LEADER, NodeId, TopicPartition
+from protocol.ids import NO_LEADER, NodeId, Offset, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import (
@@ -90,7 +91,7 @@ class History:
     """Commands and outcomes of one run on one engine."""
 
     engine: Engine
-    acknowledged: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
+    acknowledged: dict[TopicPartition, list[tuple[Offset, bytes]]] = field(default_factory=dict)
     _next_id: int = 0
     _regressions: RegressionCounter = field(default_factory=RegressionCounter)
 
@@ -122,7 +123,7 @@ class History:
         outcome = self._run(command)
         assert isinstance(outcome, ProduceOutcome)
         if outcome.error is ErrorCode.NONE and acks == "all":
-            self.acknowledged.setdefault(partition, []).append(payload)
+            self.acknowledged.setdefault(partition, []).append((outcome.base_offset, payload))
         return outcome
 
     def administer(self, request: AdminRequest) -> AdminOutcome:
@@ -161,8 +162,11 @@ class History:
         replica = self.engine.replica(state.leader, partition)
         if replica is None or not replica.leads:
             return None
-        held = {batch.payload for batch in self.engine.log(state.leader, partition)}
-        return sum(payload not in held for payload in self.acknowledged.get(partition, ()))
+        batches = self.engine.log(state.leader, partition)
+        held = {batch.payload for batch in batches}
+        start = batches[0].base_offset if batches else replica.log_end_offset
+        acknowledged = self.acknowledged.get(partition, ())
+        return sum(offset >= start and payload not in held for offset, payload in acknowledged)
 
     def lost_acked_everywhere(self) -> int:
         """Lost records over all partitions whose leader answers."""

@@ -24,12 +24,22 @@ from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 class SimLog:
     """A log of batches in memory (`contract.LogStorage`)."""
 
-    __slots__ = ("_bases", "_batches", "_deleted_epoch", "_rolls", "active_bytes", "end_offset", "flushed_offset")
+    __slots__ = (
+        "_bases",
+        "_batches",
+        "_deleted_epoch",
+        "_rolls",
+        "_snapshots",
+        "active_bytes",
+        "end_offset",
+        "flushed_offset",
+    )
 
     def __init__(self) -> None:
         self._batches: list[RecordBatch] = []
         self._bases: list[Offset] = []
         self._rolls: list[Offset] = [0]
+        self._snapshots: dict[Offset, bytes] = {}
         self._deleted_epoch: Epoch = NO_EPOCH
         self.active_bytes = 0
         self.end_offset: Offset = 0
@@ -64,6 +74,7 @@ class SimLog:
         del self._batches[index:], self._bases[index:]
         self.end_offset = self._batches[-1].next_offset if self._batches else self.start_offset
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
+        self._keep_snapshots(self.start_offset, self.end_offset)
         while self._rolls[-1] > self.end_offset:
             self._rolls.pop()
         self._count_active()
@@ -95,14 +106,26 @@ class SimLog:
         self._deleted_epoch = self._batches[index - 1].leader_epoch
         del self._batches[:index], self._bases[:index]
         self.flushed_offset = max(self.flushed_offset, self.start_offset)
+        self._keep_snapshots(self.start_offset, self.end_offset)
 
     def reset(self, offset: Offset) -> None:
         self._batches.clear()
         self._bases.clear()
         self._rolls = [offset]
+        self._snapshots.clear()
         self._deleted_epoch = NO_EPOCH
         self.active_bytes = 0
         self.end_offset = self.flushed_offset = offset
+
+    def write_snapshot(self, data: bytes) -> None:
+        self._snapshots = {offset: old for offset, old in self._snapshots.items() if offset in self._rolls}
+        self._snapshots[self.end_offset] = data
+
+    def snapshot(self) -> tuple[Offset, bytes] | None:
+        return max(self._snapshots.items(), default=None)
+
+    def _keep_snapshots(self, start: Offset, end: Offset) -> None:
+        self._snapshots = {offset: data for offset, data in self._snapshots.items() if start <= offset <= end}
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
         cache = LeaderEpochCache()
@@ -146,7 +169,7 @@ class SimStorage:
 
     def apply_loss(self, loss: Loss) -> int:
         """What a crash does to this disk; the number of records lost over all logs."""
-        before = sum(log.end_offset for log in self._logs.values())
+        before = self._count_records()
         if loss.kind == "all":
             self._logs.clear()
             self._files.clear()
@@ -154,4 +177,7 @@ class SimStorage:
             for log in self._logs.values():
                 keep = log.flushed_offset if loss.kind == "unflushed" else log.end_offset - loss.count
                 log.truncate(max(keep, log.flushed_offset))
-        return before - sum(log.end_offset for log in self._logs.values())
+        return before - self._count_records()
+
+    def _count_records(self) -> int:
+        return sum(log.end_offset - log.start_offset for log in self._logs.values())

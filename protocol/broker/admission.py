@@ -2,18 +2,22 @@
 batches that are too large or damaged, and fields out of range (requirement G32; errors and their order as in Apache
 Kafka).
 
+A timestamp further in the future than `message.timestamp.after.max.ms` is refused (KIP-937): retention would wait for
+it. -1 says that there is none.
+
 Rights come first, so that nobody learns by trying whether a topic exists. The checksum comes last, since it is what
 costs something. The size of a batch is that of its payload.
 """
 
 from __future__ import annotations
 
-from protocol.config import MAX_MESSAGE_BYTES
+from protocol.config import MAX_MESSAGE_BYTES, MESSAGE_TIMESTAMP_AFTER_MAX_MS
 from protocol.errors import ErrorCode
+from protocol.ids import TimeMs
 from protocol.log.checksum import Checksum, is_intact
 from protocol.messages.acls import AclOperation
 from protocol.messages.base import ClientRequest
-from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
+from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
 from protocol.messages.data import EARLIEST, LATEST, ConsumeRequest, ListOffsetsRequest, ProduceRequest
 from protocol.metadata.authorizer import may
 from protocol.metadata.image import MetadataImage
@@ -21,7 +25,9 @@ from protocol.metadata.image import MetadataImage
 REQUIRED_ACKS = (-1, 0, 1)
 
 
-def produce_error(image: MetadataImage, request: ProduceRequest, checksum: Checksum | None) -> ErrorCode:
+def produce_error(
+    image: MetadataImage, request: ProduceRequest, checksum: Checksum | None, now_ms: TimeMs
+) -> ErrorCode:
     """NONE, or why no broker would append the batch."""
     error = _partition_error(image, request, AclOperation.WRITE, request.topic, request.partition)
     if error is not ErrorCode.NONE:
@@ -31,8 +37,12 @@ def produce_error(image: MetadataImage, request: ProduceRequest, checksum: Check
     batch = request.batch
     if batch.record_count < 1 or not _is_produced_by_someone(batch):
         return ErrorCode.INVALID_RECORD
-    if batch.size_bytes > int(image.config(image.topic_ids[request.topic], MAX_MESSAGE_BYTES)):
+    topic_id = image.topic_ids[request.topic]
+    if batch.size_bytes > int(image.config(topic_id, MAX_MESSAGE_BYTES)):
         return ErrorCode.MESSAGE_TOO_LARGE
+    latest_ms = now_ms + int(image.config(topic_id, MESSAGE_TIMESTAMP_AFTER_MAX_MS))
+    if not NO_TIMESTAMP <= batch.timestamp_ms <= latest_ms:
+        return ErrorCode.INVALID_TIMESTAMP
     return ErrorCode.NONE if is_intact(batch, checksum) else ErrorCode.CORRUPT_MESSAGE
 
 

@@ -3,10 +3,11 @@
 A partition that the broker holds is a `Replica`: its log, and its role. The role is exactly one of: leader
 (`leadership`), follower (`leader_id`, with the open fetch `wish`), or none (no leader is known).
 
-A partition whose log the disk has failed is *offline*: no replica of it is here for as long as the broker lives, and
-whoever asks is told KAFKA_STORAGE_ERROR. A follower drops out of the ISR by its silence. A full disk is another matter:
-what did not fit is refused, and the replica goes on. Departure from Kafka: nobody tells the controller, since a broker
-here has one directory; an operator sees the `storage_error` trace.
+What the disk has not done raises StorageError, full disks included, and nothing here catches it: the broker has one
+directory, and ends where that fails, as Kafka's does when its last directory has failed (KIP-112). It writes and
+acknowledges nothing more, its session expires, and the controller moves its leaderships (`nodes/broker.py`). One thing
+is no failure of the disk as a whole: a batch that is found damaged when somebody wants it. Only that read fails then
+(`damage_found`), with CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from protocol.broker.leadership import Leadership
 from protocol.config import ClusterConfig
 from protocol.contract import Outbox, Storage
-from protocol.errors import ErrorCode, StorageError, StorageFullError
+from protocol.errors import CorruptLogError
 from protocol.ids import (
     NO_EPOCH,
     NO_LEADER,
@@ -71,27 +72,14 @@ class BrokerContext:
     broker_epoch: Epoch = NO_EPOCH
     controller_id: NodeId = NO_LEADER
     replicas: dict[TopicIdPartition, Replica] = field(default_factory=dict)
-    offline: set[TopicIdPartition] = field(default_factory=set)
-    failed: list[Replica] = field(default_factory=list)
 
     def replica_named(self, topic: str, partition: int) -> Replica | None:
         topic_id = self.image.topic_ids.get(topic)
         return None if topic_id is None else self.replicas.get(TopicIdPartition(topic_id, partition))
 
-    def storage_failed(self, replica: Replica, error: StorageError) -> None:
-        """The disk did not do what a replica asked for. The replica is offline from the end of this input on, unless
-        the disk is merely full.
-        """
-        is_offline = not isinstance(error, StorageFullError)
-        self.out.trace("storage_error", replica.name, reason=str(error), offline=is_offline)
-        if is_offline:
-            self.failed.append(replica)
-
-    def why_absent(self, topic: str, partition: int) -> ErrorCode:
-        """What to answer whoever takes this broker for the leader of a partition that it does not lead."""
-        topic_id = self.image.topic_ids.get(topic)
-        is_offline = topic_id is not None and TopicIdPartition(topic_id, partition) in self.offline
-        return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    def damage_found(self, replica: Replica, error: CorruptLogError) -> None:
+        """A batch that somebody wants is not what was written, or was sent; an operator is told."""
+        self.out.trace("storage_error", replica.name, reason=str(error), halted=False)
 
 
 def log_name(key: TopicIdPartition) -> str:

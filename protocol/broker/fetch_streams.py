@@ -15,8 +15,8 @@ of its own, so that bulky partitions of one fetcher do not hold up those of anot
   window has held back has waited enough.
 - Errors, points to truncate to, and high watermarks without records wait for nothing.
 
-Retention may overtake a wish that waits, and a disk may fail: such a partition is told OFFSET_OUT_OF_RANGE, with the
-log start offset, or KAFKA_STORAGE_ERROR, and the others get their records.
+Retention may overtake a wish that waits, and a batch may be found damaged: such a partition is told
+OFFSET_OUT_OF_RANGE, with the log start offset, or CORRUPT_MESSAGE, and the others get their records.
 
 Bytes are those of batches as logs count them, `BATCH_OVERHEAD_BYTES` included. Kafka bounds the one request that a
 fetcher has in flight; here several answers may be under way, and the bound is on their sum. The limits are those of the
@@ -37,7 +37,7 @@ from protocol.config import (
     REPLICA_FETCH_WAIT_MAX_MS,
 )
 from protocol.contract import BATCH_OVERHEAD_BYTES
-from protocol.errors import ErrorCode, StorageError
+from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import NO_OFFSET, BrokerId, Epoch, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
@@ -218,9 +218,9 @@ class FetchStreams:
             return _Share(key, refusal_of(wish, ErrorCode.OFFSET_OUT_OF_RANGE, log))
         try:
             stored = log.storage.read(wish.fetch_offset, min(self._share_bytes, max(room, 1)))
-        except StorageError as error:
-            self._context.storage_failed(replica, error)
-            return _Share(key, refusal_of(wish, ErrorCode.KAFKA_STORAGE_ERROR))
+        except CorruptLogError as error:
+            self._context.damage_found(replica, error)
+            return _Share(key, refusal_of(wish, ErrorCode.CORRUPT_MESSAGE))
         batches = share_of(stored, self._share_bytes, room, is_first)
         return _Share(key, result_of(wish, log, batches), sum(map(bytes_of, batches))) if batches else None
 

@@ -20,7 +20,7 @@ from zlib import crc32
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.flushing import Flusher
 from protocol.config import NUM_REPLICA_FETCHERS, REPLICA_FETCH_WAIT_MAX_MS
-from protocol.errors import ErrorCode, StorageError
+from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition
 from protocol.messages.data import (
     FetchPartition,
@@ -129,12 +129,12 @@ class Fetcher:
             if (result.leader_epoch, result.fetch_offset) == (replica.leader_epoch, replica.wish.fetch_offset):
                 try:
                     self._take(replica, result, now_ms)
-                except StorageError as error:
+                except CorruptLogError as error:
                     self._not_stored(replica, error, now_ms)
 
-    def _not_stored(self, replica: Replica, error: StorageError, now_ms: TimeMs) -> None:
-        """The disk has not taken all that came; the next repetition asks for the rest."""
-        self._context.storage_failed(replica, error)
+    def _not_stored(self, replica: Replica, error: CorruptLogError, now_ms: TimeMs) -> None:
+        """A batch came damaged and was not stored; the next repetition asks for it again."""
+        self._context.damage_found(replica, error)
         self._renew(replica)
         del self._changed[replica.leader_id][replica.key]
         self._refused.setdefault(replica.leader_id, set()).add(replica.key)

@@ -9,13 +9,16 @@ may lag (A29).
 Retention (`protocol.log.retention`) is looked after every `log.retention.check.interval.ms`, as long as any log has a
 closed segment; where none has, nothing waits for it.
 
-What the disk refuses is told to the context (`storage_failed`). A checkpoint that could not be written is an older
-checkpoint, which may lag; a flush that failed takes its replica offline, and no clean shutdown is vouched for.
+Where the disk fails, StorageError ends the broker. A checkpoint that cannot be read says nothing: high watermarks then
+lag as far as they can, and an operator is told.
 """
 
 from __future__ import annotations
 
 import json
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from protocol.broker.context import BrokerContext, Replica, log_name
 from protocol.config import (
@@ -27,7 +30,7 @@ from protocol.config import (
     RETENTION_BYTES,
     RETENTION_MS,
 )
-from protocol.errors import StorageError
+from protocol.errors import CorruptLogError
 from protocol.ids import Offset, TimeMs, TopicIdPartition
 from protocol.log.retention import retained_from
 
@@ -35,6 +38,7 @@ CHECKPOINT_FILE = "replication-offset-checkpoint.json"
 CHECKPOINT_TIMER = "high-watermark-checkpoint"
 FLUSH_PREFIX = "flush/"
 RETENTION_TIMER = "log-retention"
+_OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(ge=0, strict=True)]])
 
 
 class Flusher:
@@ -46,8 +50,16 @@ class Flusher:
         self._checkpoint_due = False
         self._forgotten = False
         self._retention_armed = False
-        data = context.storage.read_file(CHECKPOINT_FILE)
-        self._checkpoint: dict[str, Offset] = {} if data is None else json.loads(data)
+        self._checkpoint = self._read_checkpoint()
+
+    def _read_checkpoint(self) -> dict[str, Offset]:
+        data = self._context.storage.read_file(CHECKPOINT_FILE)
+        try:
+            return {} if data is None else _OFFSETS.validate_json(data)
+        except ValidationError as error:
+            reason = f"{CHECKPOINT_FILE}: no high watermarks: {error.errors()[0]['msg']}"
+            self._context.out.trace("storage_error", None, reason=reason, halted=False)
+            return {}
 
     def checkpointed_high_watermark(self, key: TopicIdPartition) -> Offset:
         """What the checkpoint file says, 0 where it says nothing."""
@@ -62,20 +74,18 @@ class Flusher:
         if self._forgotten:
             self.write_checkpoint()
 
-    def appended(self, replica: Replica, now_ms: TimeMs) -> bool:
-        """Call after every append: flushes now, or sets a timer, as the topic's configs say. False where it was to be
-        flushed now and that failed.
-        """
+    def appended(self, replica: Replica, now_ms: TimeMs) -> None:
+        """Call after every append: flushes now, or sets a timer, as the topic's configs say."""
         self.watch_retention(replica, now_ms)
         image, storage = self._context.image, replica.log.storage
         flush_messages = image.config(replica.key.topic_id, FLUSH_MESSAGES)
         if storage.end_offset - storage.flushed_offset >= int(flush_messages):
-            return self._flush(replica)
+            storage.flush()
+            return
         flush_ms = int(image.config(replica.key.topic_id, FLUSH_MS))
         if flush_ms != NEVER and replica.key not in self._flush_due:
             self._flush_due.add(replica.key)
             self._context.out.set_timer(FLUSH_PREFIX + log_name(replica.key), now_ms + flush_ms)
-        return True
 
     def fire_flush(self, name: str) -> None:
         """A `flush.ms` timer is due."""
@@ -84,15 +94,7 @@ class Flusher:
         self._flush_due.discard(key)
         replica = self._context.replicas.get(key)
         if replica is not None:
-            self._flush(replica)
-
-    def _flush(self, replica: Replica) -> bool:
-        try:
             replica.log.storage.flush()
-        except StorageError as error:
-            self._context.storage_failed(replica, error)
-            return False
-        return True
 
     def watch_retention(self, replica: Replica, now_ms: TimeMs) -> None:
         """Call where a log may have got a closed segment: sees to it that it is deleted in time."""
@@ -117,8 +119,8 @@ class Flusher:
             offset = retained_from(segments, log.high_watermark, now_ms, retention_ms, retention_bytes)
             if log.delete_segments_before(offset):
                 self._context.out.trace("segments_deleted", replica.name, log_start=log.start_offset)
-        except StorageError as error:
-            self._context.storage_failed(replica, error)
+        except CorruptLogError as error:
+            self._context.damage_found(replica, error)
 
     def high_watermark_moved(self, now_ms: TimeMs) -> None:
         """Call after a high watermark moved: the checkpoint will be written within the interval."""
@@ -134,17 +136,18 @@ class Flusher:
         self._checkpoint = {name: offset for name, offset in self._checkpoint.items() if name in present} | {
             log_name(key): replica.log.high_watermark for key, replica in sorted(self._context.replicas.items())
         }
-        try:
-            self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())
-        except StorageError as error:
-            self._context.out.trace("storage_error", None, reason=str(error), offline=False)
-        else:
-            self._forgotten = False
+        self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())
+        self._forgotten = False
 
-    def flush_all(self) -> bool:
-        """Flushes every log and the checkpoint (controlled shutdown, or an operator's wish); whether every log is
-        durable as a whole.
-        """
-        flushed = [self._flush(replica) for replica in self._context.replicas.values()]
+    def flush_all(self) -> None:
+        """Flushes every log and the checkpoint (controlled shutdown, or an operator's wish)."""
+        for replica in self._context.replicas.values():
+            replica.log.storage.flush()
         self.write_checkpoint()
-        return all(flushed) and not self._context.offline
+
+    def save_producers(self) -> None:
+        """What the logs know of their producers need not be read from them at the next start; call after
+        `flush_all`.
+        """
+        for replica in self._context.replicas.values():
+            replica.log.save_producers()

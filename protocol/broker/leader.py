@@ -139,7 +139,7 @@ class LeaderSide:
         replica = self._context.replica_named(request.topic, request.partition)
         error = ErrorCode.NONE
         if replica is None or replica.leadership is None:
-            error = self._context.why_absent(request.topic, request.partition)
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif request.acks == ACKS_ALL and len(replica.leadership.isr) < self._min_isr(replica):
             error = ErrorCode.NOT_ENOUGH_REPLICAS
         elif request.acks == ACKS_ALL and len(replica.pending) >= MAX_PENDING:
@@ -155,18 +155,14 @@ class LeaderSide:
         if error is not ErrorCode.NONE:
             self._refuse_produce(client, request, error)
             return
+        base_offset = replica.log.end_offset
         try:
-            batch = replica.log.append_as_leader(request.batch, leadership.leader_epoch)
-        except StorageError as failure:
-            self._context.storage_failed(replica, failure)
-            self._refuse_produce(client, request, ErrorCode.KAFKA_STORAGE_ERROR)
-            return
-        self._context.out.trace(
-            "appended", replica.name, log_end=batch.next_offset, leader_epoch=leadership.leader_epoch, acks=request.acks
-        )
-        if not self._flusher.appended(replica, now_ms):
-            self._refuse_produce(client, request, ErrorCode.KAFKA_STORAGE_ERROR, batch.base_offset)
-        elif request.acks == 1:
+            batch = self._append(replica, leadership.leader_epoch, request, now_ms)
+        except StorageError:
+            stored_at = base_offset if replica.log.end_offset > base_offset else NO_OFFSET
+            self._refuse_produce(client, request, ErrorCode.KAFKA_STORAGE_ERROR, stored_at)
+            raise
+        if request.acks == 1:
             self._context.out.send(
                 client, ProduceResponse(correlation_id=request.correlation_id, base_offset=batch.base_offset)
             )
@@ -174,6 +170,15 @@ class LeaderSide:
             self._wait_for_high_watermark(replica, client, request, batch, now_ms)
         self._answer_parked(replica, now_ms)
         self.advance(replica, now_ms)
+
+    def _append(self, replica: Replica, leader_epoch: Epoch, request: ProduceRequest, now_ms: TimeMs) -> RecordBatch:
+        """The batch as it is in the log now."""
+        batch = replica.log.append_as_leader(request.batch, leader_epoch)
+        self._context.out.trace(
+            "appended", replica.name, log_end=batch.next_offset, leader_epoch=leader_epoch, acks=request.acks
+        )
+        self._flusher.appended(replica, now_ms)
+        return batch
 
     def _refuse_produce(
         self, client: NodeId, request: ProduceRequest, error: ErrorCode, base_offset: Offset = NO_OFFSET
@@ -271,8 +276,7 @@ class LeaderSide:
         self, replica: Replica | None, follower: BrokerId, broker_epoch: Epoch, wish: FetchPartition
     ) -> ErrorCode:
         if replica is None:
-            is_offline = TopicIdPartition(wish.topic_id, wish.partition_id) in self._context.offline
-            return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         registered = self._context.image.broker_epoch(follower)
         if registered is not None and broker_epoch < registered:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -4,6 +4,7 @@ clean-shutdown file.
 A broker exists for the controller from its registration on. It starts fenced, catches up with the metadata log to its
 own registration, asks to be unfenced, and runs. When told to shut down it says so with its heartbeats until the
 controller has moved its leaderships and lets it go; then it flushes its logs and leaves a file with its broker epoch.
+A broker whose disk fails stops at once and leaves none.
 The next incarnation sends that epoch back: equal to the controller's, the shutdown was clean and what it held is all
 there (E21, E22). The file is removed as soon as it is read, so that it vouches for one shutdown only (M16).
 """
@@ -47,6 +48,7 @@ class LifecycleEvent(Enum):
     SHUTDOWN_REQUESTED = "shutdown requested"
     RELEASED = "released"
     EPOCH_LOST = "epoch lost"
+    DISK_FAILED = "disk failed"
 
 
 _S, _E = LifecycleState, LifecycleEvent
@@ -67,6 +69,7 @@ TRANSITIONS: dict[tuple[LifecycleState, LifecycleEvent], LifecycleState] = {
     (_S.SHUTTING_DOWN, _E.SHUTDOWN_REQUESTED): _S.SHUTTING_DOWN,
     (_S.SHUTTING_DOWN, _E.RELEASED): _S.STOPPED,
     (_S.SHUTTING_DOWN, _E.EPOCH_LOST): _S.STOPPED,
+    **{(state, _E.DISK_FAILED): _S.STOPPED for state in _S if state is not _S.STOPPED},
 }
 
 

@@ -4,6 +4,7 @@ A consumer that stands at or above the high watermark, but not behind the log en
 M31); if it says so it waits, parked here, until the high watermark moves, the leader resigns or its time is up. What
 lies at or above the high watermark is never shown (E7). An offset below the log start or behind the log end is out of
 range. A consumer that says which epoch it has read last is told where the log parts from what it has read (KIP-320).
+A batch that is found damaged is not shown: the read fails with CORRUPT_MESSAGE, and others go on.
 
 At most `MAX_PARKED` consumers wait per partition; whoever comes later is answered at once, as if its time were up.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from protocol.broker.context import BrokerContext, Replica
 from protocol.config import REPLICA_FETCH_MAX_BYTES
-from protocol.errors import ErrorCode, StorageError
+from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import NodeId, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.base import Response
@@ -56,8 +57,7 @@ class Reads:
         """
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
-            error = self._context.why_absent(request.topic, request.partition)
-            self._send(client, ConsumeResponse(correlation_id=request.correlation_id, error=error))
+            self._send(client, _no_leader(request))
         elif not self._park(replica, client, request, now_ms):
             self._answer(replica, client, request)
 
@@ -65,7 +65,7 @@ class Reads:
         """Answers where a partition begins or ends. The request has been admitted."""
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
-            error = self._context.why_absent(request.topic, request.partition)
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             self._send(client, ListOffsetsResponse(correlation_id=request.correlation_id, error=error))
             return
         log = replica.log
@@ -135,9 +135,9 @@ class Reads:
     def _answer(self, replica: Replica, client: NodeId, request: ConsumeRequest) -> None:
         try:
             response = read(replica.log, request, self._max_bytes)
-        except StorageError as error:
-            self._context.storage_failed(replica, error)
-            response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.KAFKA_STORAGE_ERROR)
+        except CorruptLogError as error:
+            self._context.damage_found(replica, error)
+            response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.CORRUPT_MESSAGE)
         self._send(client, response)
 
     def _send(self, client: NodeId, response: Response) -> None:

@@ -3,8 +3,7 @@
 After each batch of metadata the broker looks at the partitions that changed. A new leader epoch makes it leader or
 follower, in the order that A26 and A27 give: first the old role ends (nothing more from the old leader is appended,
 no client is answered as leader), then the new one begins. A newer partition epoch of the same leader epoch is adopted
-by the leader. Replicas that were deleted or moved away are removed with their logs. A replica whose log the disk fails
-goes offline (`context.py`).
+by the leader. Replicas that were deleted or moved away are removed with their logs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
 from protocol.broker.leader import LeaderSide
 from protocol.config import PRODUCER_ID_EXPIRATION_MS, SEGMENT_BYTES
-from protocol.errors import StorageError
 from protocol.ids import NO_LEADER, TimeMs, TopicIdPartition, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.metadata.image import MetadataDelta
@@ -54,11 +52,7 @@ class ReplicaManager:
             self._reconsider(now_ms)
 
     def _apply_partition(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
-        if key in self._context.offline:
-            return
-        replica = self._context.replicas.get(key) or self._try_to_open(key, state, now_ms)
-        if replica is None:
-            return
+        replica = self._context.replicas.get(key) or self._open(key, state, now_ms)
         leads = state.leader == self._context.me
         if state.leader_epoch > replica.leader_epoch or (replica.leadership is not None) != leads:
             self._end_role(replica)
@@ -98,32 +92,10 @@ class ReplicaManager:
             if replica.leadership is not None:
                 self._leader.isr_committed(replica, now_ms)
 
-    def _try_to_open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica | None:
-        """The replica, None where the disk does not give it: the partition is offline here."""
-        try:
-            replica = self._open(key, state)
-        except StorageError as error:
-            name = TopicPartition(self._context.image.topics[key.topic_id].name, key.partition)
-            self._context.out.trace("storage_error", name, reason=str(error), offline=True)
-            self._context.offline.add(key)
-            return None
-        self._configure(replica)
-        self._flusher.watch_retention(replica, now_ms)
-        return replica
-
     def _configure(self, replica: Replica) -> None:
         replica.log.segment_bytes = int(self._context.image.config(replica.key.topic_id, SEGMENT_BYTES))
 
-    def take_offline(self) -> None:
-        """Ends the replicas that the disk has failed during one input; call at its end."""
-        failed, self._context.failed = self._context.failed, []
-        for replica in failed:
-            if self._context.replicas.get(replica.key) is replica:
-                self._end_role(replica)
-                del self._context.replicas[replica.key]
-                self._context.offline.add(replica.key)
-
-    def _open(self, key: TopicIdPartition, state: PartitionState) -> Replica:
+    def _open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica:
         """Opens the partition's log. One that belongs to a partition which was removed, and came again under its index,
         is deleted first; and of a log that begins anew the checkpoint knows nothing: its high watermark is that of
         other records.
@@ -136,6 +108,8 @@ class ReplicaManager:
             self._flusher.forget(key)
         replica = Replica(key, TopicPartition(self._context.image.topics[key.topic_id].name, key.partition), log)
         self._context.replicas[key] = replica
+        self._configure(replica)
+        self._flusher.watch_retention(replica, now_ms)
         return replica
 
     def _open_log(self, key: TopicIdPartition) -> ReplicaLog:
@@ -148,16 +122,7 @@ class ReplicaManager:
         if replica is not None:
             self._end_role(replica)
             del self._context.replicas[key]
-        if replica is not None or key in self._context.offline:
-            self._context.offline.discard(key)
-            self._delete_log(log_name(key))
-
-    def _delete_log(self, name: str) -> None:
-        """Deletes a log that nobody wants; one that the disk keeps is deleted at the next start."""
-        try:
-            self._context.storage.delete_log(name)
-        except StorageError as error:
-            self._context.out.trace("storage_error", None, reason=str(error), offline=False)
+            self._context.storage.delete_log(log_name(key))
 
     def remove_stale_logs(self) -> None:
         """Deletes logs of partitions that the metadata does not place here; call once the metadata is caught up (A34,
@@ -168,4 +133,4 @@ class ReplicaManager:
         }
         for name in self._context.storage.log_names():
             if name not in wanted:
-                self._delete_log(name)
+                self._context.storage.delete_log(name)

@@ -21,12 +21,15 @@ A lane of another kind has no sequence numbers. What it sends again may be store
 for an answer for ever, unless the leader epoch moves on. With acks=0 there is no answer and a batch is done when it is
 sent.
 
+A batch that is too large for the topic (MESSAGE_TOO_LARGE), and that the producer has gathered, is halved until it fits
+or has one record; the halves keep its place, and its sequence numbers among them.
+
 Every batch ends acknowledged, definitely failed (no attempt of it can have been appended) or unknown, at the latest
 `delivery.timeout.ms` after it came.
 
 Departures from Kafka: each partition has an epoch of its own under the producer id; a duplicate that the leader no
-longer has an offset for (DUPLICATE_SEQUENCE_NUMBER) counts as unknown, not as acknowledged; a batch of several records
-that is too large fails and is not split.
+longer has an offset for (DUPLICATE_SEQUENCE_NUMBER) counts as unknown, not as acknowledged; a batch that came as one
+is not split.
 """
 
 from __future__ import annotations
@@ -76,13 +79,14 @@ class ProducerBatch:
 
     `request_id` is the attempt whose answer is outstanding, -1 if none is, sent at `sent_ms` to the leader of
     `sent_epoch`; `open_attempts` are those that may have been appended. `waits` says that a predecessor has to be
-    repeated first.
+    repeated first. `halves` makes two batches of its records, None where it cannot be parted.
     """
 
     content: RecordBatch
     finished: Callable[[TimeMs, BatchResult], None]
     deadline_ms: TimeMs = 0
     final_errors: Collection[ErrorCode] = ()
+    halves: Callable[[], list[ProducerBatch]] | None = None
     sequence: int = NO_SEQUENCE
     request_id: int = -1
     sent_ms: TimeMs = NEVER
@@ -283,18 +287,23 @@ class Lane:
         self._context.out.send(self._leader, request)
 
     def _seal(self, batch: ProducerBatch) -> None:
-        """Gives the batch its place in the sequence, and its checksum."""
-        content = batch.content
+        """Gives the batch the next place in the sequence."""
         if self._identity is not None:
+            batch.sequence = self._next_sequence
+            self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
+        self._stamp(batch)
+
+    def _stamp(self, batch: ProducerBatch) -> None:
+        """Writes the batch's place in the sequence into it, and its checksum."""
+        content = batch.content
+        if batch.sequence != NO_SEQUENCE:
             content = content.model_copy(
                 update={
                     "producer_id": self._producer_id,
                     "producer_epoch": self._producer_epoch,
-                    "base_sequence": self._next_sequence,
+                    "base_sequence": batch.sequence,
                 }
             )
-            batch.sequence = self._next_sequence
-            self._next_sequence = sequence_after(self._next_sequence, content.record_count)
         if self._context.checksum is not None:
             content = content.model_copy(update={"crc": checksum_of(content, self._context.checksum)})
         batch.content = content
@@ -318,6 +327,8 @@ class Lane:
             batch.open_attempts.discard(response.correlation_id)
         if error in _GAP and self._identity is not None:
             self._gap(batch)
+        elif error is ErrorCode.MESSAGE_TOO_LARGE and batch.halves is not None and not batch.open_attempts:
+            self._part(batch, batch.halves())
         elif error in batch.final_errors or error not in RETRIABLE:
             self._fail(now_ms, batch, error)
         else:
@@ -331,6 +342,18 @@ class Lane:
             self._begin_epoch()
         else:
             batch.waits = True
+
+    def _part(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """Puts parts of a batch that is in no log in its place; those of a sequence number keep to its sequence."""
+        sequence = batch.sequence
+        for part in parts:
+            part.deadline_ms, part.sent_ms, part.last_error = batch.deadline_ms, batch.sent_ms, batch.last_error
+            if sequence != NO_SEQUENCE:
+                part.sequence = sequence
+                sequence = sequence_after(sequence, part.content.record_count)
+                self._stamp(part)
+        place = self._window.index(batch)
+        self._window = deque([*self._window][:place] + parts + [*self._window][place + 1 :])
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Records for one partition gather in an open batch, which leaves when the next record does not fit `batch.size`, or
 `linger.ms` after its first record (Apache Kafka's RecordAccumulator). Records that may go anywhere stay with one
-partition until its batch leaves, then go to the next one (KIP-480). A command that brings a batch of its own has it
+partition until its batch leaves, then go to the next one (KIP-480). A gathered batch that turns out to be too large for
+its topic is parted (`batch.size` may be more than `max.message.bytes`). A command that brings a batch of its own has it
 sent as it is, behind what is there.
 
 Everything between a command and its outcome counts against `buffer.memory`. What does not fit is held back, commands in
@@ -75,6 +76,14 @@ class _OpenBatch:
             self.parts[-1] = (job, first, count + 1)
         else:
             self.parts.append((job, number, 1))
+
+    def halves(self) -> tuple[_OpenBatch, _OpenBatch]:
+        """The first and the second half of the records, of which there are two or more."""
+        found = _OpenBatch(), _OpenBatch()
+        numbered = [(job, number) for job, first, count in self.parts for number in range(first, first + count)]
+        for place, ((job, number), data) in enumerate(zip(numbered, self.records, strict=True)):
+            found[place >= len(self.records) // 2].add(job, number, data)
+        return found
 
 
 class Producer:
@@ -209,10 +218,16 @@ class Producer:
             self._context.cancel_timer(_linger(key))
             topic = key[0].topic
             self._turns[topic] = self._turns.get(topic, 0) + 1
-            content = RecordBatch(
-                record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=now_ms
-            )
-            self._lane(key).put(now_ms, ProducerBatch(content, self._ender(key[0].partition, topic, gathered)))
+            self._lane(key).put(now_ms, self._batch_of(key[0], gathered, now_ms))
+
+    def _batch_of(self, partition: TopicPartition, gathered: _OpenBatch, timestamp_ms: TimeMs) -> ProducerBatch:
+        content = RecordBatch(
+            record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms
+        )
+        batch = ProducerBatch(content, self._ender(partition.partition, partition.topic, gathered))
+        if content.record_count > 1:
+            batch.halves = lambda: [self._batch_of(partition, half, timestamp_ms) for half in gathered.halves()]
+        return batch
 
     def _ender(self, partition: int, topic: str, gathered: _OpenBatch) -> Callable[[TimeMs, BatchResult], None]:
         def ended(now_ms: TimeMs, end: BatchResult) -> None:

@@ -16,6 +16,10 @@ what a truncation takes away is taken back step by step. A truncation below the 
 election) goes further back than that, and the log is scanned. A producer whose last batch is older than the newest
 batch of the log by more than `producer.id.expiration.ms` is forgotten; the clock is that of the batches' timestamps.
 
+So that a start need not scan the whole log, a storage keeps *snapshots* of the state at some offsets, as bytes
+(`to_bytes`, `from_bytes`): a snapshot and a scan of what follows it give what appends gave. What a truncation takes
+away is not known behind a snapshot either; it is scanned from an earlier one.
+
 A departure from Kafka's present code, which lets a producer that the log does not know begin anywhere: it must begin
 at sequence 0, or is refused with UNKNOWN_PRODUCER_ID and has to begin a new epoch. Otherwise, of a producer's first two
 batches, the second may be appended before the first.
@@ -23,6 +27,7 @@ batches, the second may be appended before the first.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from typing import NamedTuple
 
@@ -34,6 +39,9 @@ BATCHES_KEPT = 5
 """As many as a producer may have in flight: so the repetition of any of these is known."""
 SEQUENCE_MODULUS = 2**31
 MAX_PRODUCER_EPOCH = 2**15 - 1
+_HEAD = struct.Struct(">qI")
+_ENTRY = struct.Struct(">qhqB")
+_BATCH = struct.Struct(">iiqq")
 _SWEEP_FROM = 1_024
 """Producers known, from which on it is worth the while to look for those that have expired."""
 
@@ -150,6 +158,32 @@ class ProducerState:
         self._undo.clear()
         self._undo_from = 0
         self._newest_ms = NO_TIMESTAMP
+
+    def to_bytes(self) -> bytes:
+        """The state as a snapshot has it. Big endian: newest timestamp (8 bytes), number of producers (4); of each, by
+        id: id (8), epoch (2), last timestamp (8), number of batches (1); of each of these, oldest first: first and last
+        sequence (4 each), base offset and offset behind it (8 each).
+        """
+        entries = sorted(self.entries().items())
+        parts = [_HEAD.pack(self._newest_ms, len(entries))]
+        for number, entry in entries:
+            parts.append(_ENTRY.pack(number, entry.epoch, entry.last_timestamp_ms, len(entry.batches)))
+            parts += [_BATCH.pack(*batch) for batch in entry.batches]
+        return b"".join(parts)
+
+    def from_bytes(self, data: bytes, offset: Offset) -> None:
+        """Takes over the state of a snapshot of the log up to `offset`, instead of what is known."""
+        self.clear()
+        self._undo_from = offset
+        self._newest_ms, count = _HEAD.unpack_from(data)
+        position = _HEAD.size
+        for _ in range(count):
+            number, epoch, last_timestamp_ms, batches = _ENTRY.unpack_from(data, position)
+            position += _ENTRY.size
+            end = position + batches * _BATCH.size
+            known = tuple(ProducedBatch(*fields) for fields in _BATCH.iter_unpack(data[position:end]))
+            self._entries[number] = ProducerEntry(epoch, known, last_timestamp_ms)
+            position = end
 
     def _with(self, before: ProducerEntry | None, batch: RecordBatch) -> ProducerEntry:
         last = ProducedBatch(batch.base_sequence, last_sequence(batch), batch.base_offset, batch.next_offset)

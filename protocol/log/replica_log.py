@@ -13,7 +13,8 @@ Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
 
 Bytes are the storage's business (`contract.LogStorage`); this class knows offsets and epochs. When segments are closed
 and deleted is told by `retention.py`; closing one flushes it, so that a crash leaves at most a segment to be read
-through at the next start (Kafka flushes it in the background).
+through at the next start (Kafka flushes it in the background). At that moment, and at a clean shutdown, the storage is
+given a snapshot of the producer state, from which the next start goes on; without one the log is scanned.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class ReplicaLog:
             if should_roll(storage.active_bytes, BATCH_OVERHEAD_BYTES + batch.size_bytes, self.segment_bytes):
                 storage.flush()
                 storage.roll()
+                storage.write_snapshot(self.producers.to_bytes())
                 self.has_closed_segments = True
             storage.append(batch)
             self.epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -146,9 +148,17 @@ class ReplicaLog:
         self.has_closed_segments = len(self.storage.segments()) > 1
         return self.start_offset > before
 
+    def save_producers(self) -> None:
+        """Leaves a snapshot of the producer state at the log end, which must be flushed; for a clean shutdown."""
+        self.storage.write_snapshot(self.producers.to_bytes())
+
     def _scan_producers(self) -> None:
-        """Learns from the log what it says of its producers."""
+        """Learns from the log what it says of its producers, from the newest snapshot on."""
         offset = self.storage.start_offset
+        snapshot = self.storage.snapshot()
+        if snapshot is not None:
+            offset, data = snapshot
+            self.producers.from_bytes(data, offset)
         while offset < self.storage.end_offset:
             for batch in self.storage.read(offset, _SCAN_BYTES):
                 self.producers.appended(batch, self.high_watermark)

@@ -6,8 +6,12 @@ make it larger than `segment.bytes`. Closed segments are deleted from the oldest
 Two things are never deleted: the active segment, and what lies at or above the high watermark, since it may still be
 truncated and is not yet anyone's to read. Every replica decides for itself, by its own high watermark.
 
-Departures from Kafka: the active segment is not closed by age; a segment whose batches have no timestamp does not age
-(Kafka takes the time at which its file was last modified, which is no property of the log).
+Timestamps are the producers', of which leaders take none from far in the future (`message.timestamp.after.max.ms`). A
+segment whose batches have none is as old as the next one that has any, since its records were there before; if none
+has, it does not age.
+
+Departures from Kafka: the active segment is not closed by age; where there are no timestamps Kafka takes the time at
+which the file was last modified, which is no property of the log.
 """
 
 from __future__ import annotations
@@ -41,8 +45,8 @@ def retained_from(
     """
     excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
     kept = 0
-    for segment in segments[:-1]:
-        is_old = NO_TIMESTAMP < segment.newest_ms < now_ms - retention_ms
+    for segment, newest_ms in zip(segments[:-1], _ages(segments)[:-1], strict=True):
+        is_old = NO_TIMESTAMP < newest_ms < now_ms - retention_ms
         is_excess = excess_bytes >= segment.size_bytes
         may_go = (retention_ms != UNLIMITED and is_old) or (retention_bytes != UNLIMITED and is_excess)
         if not may_go or segment.end_offset > high_watermark:
@@ -50,3 +54,12 @@ def retained_from(
         excess_bytes -= segment.size_bytes
         kept += 1
     return segments[kept].base_offset
+
+
+def _ages(segments: Sequence[SegmentInfo]) -> list[TimeMs]:
+    """The timestamp that counts for each segment, -1 for one that does not age."""
+    ages: list[TimeMs] = []
+    for segment in reversed(segments):
+        has_own = segment.newest_ms > NO_TIMESTAMP or not ages
+        ages.append(segment.newest_ms if has_own else ages[-1])
+    return ages[::-1]

@@ -48,9 +48,14 @@ class BrokerHeartbeatRequest(Request):
 
 
 class BrokerHeartbeatResponse(Response):
+    """`broker_epoch` is what the heartbeat said: an answer finds its way by broker id, and two lives of a broker may be
+    alive at a time (Apache Kafka answers on the connection that asked). -1 is meant for whichever life takes it.
+    """
+
     CONTROL: ClassVar[bool] = True
     RENEWAL: ClassVar[bool] = True
 
+    broker_epoch: Int64 = NO_EPOCH
     is_caught_up: bool = False
     is_fenced: bool = True
     should_shut_down: bool = False

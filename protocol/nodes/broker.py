@@ -5,6 +5,9 @@ points.
 tried until the controller accepts it (a former incarnation may still have its session). From then on heartbeats go
 out every `broker.heartbeat.interval.ms`, and the metadata log is fetched from its start; the replicas see the first
 image when it includes this broker's own registration.
+
+Where the disk fails (StorageError, out of whatever an input came to) the broker stops there: what it has said until
+then leaves, nothing more is written or acknowledged, and the process ends without a clean-shutdown file.
 """
 
 from __future__ import annotations
@@ -141,26 +144,32 @@ class BrokerNode:
         return self._context
 
     def flush_all(self) -> None:
-        """An operator's wish: every log is written through to the disk."""
+        """An operator's wish: every log is written through to the disk. StorageError where that fails."""
         self._flusher.flush_all()
 
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
-        self._previous_epoch = take_clean_shutdown_epoch(self.storage)
+        try:
+            self._previous_epoch = take_clean_shutdown_epoch(self.storage)
+        except StorageError as error:
+            return self._halt(error)
         self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
         self._move(LifecycleEvent.STARTED)
         self._register(now_ms)
         return self._finish(now_ms)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        if self.state is not LifecycleState.STOPPED:
-            error = self._why_not(sender, type(message))
-            if error is ErrorCode.NONE:
-                self._handlers[type(message)](now_ms, sender, message)
-            else:
-                refuse(self._out, sender, message, error)
-        return self._finish(now_ms)
+        try:
+            if self.state is not LifecycleState.STOPPED:
+                error = self._why_not(sender, type(message))
+                if error is ErrorCode.NONE:
+                    self._handlers[type(message)](now_ms, sender, message)
+                else:
+                    refuse(self._out, sender, message, error)
+            return self._finish(now_ms)
+        except StorageError as failure:
+            return self._halt(failure)
 
     def _why_not(self, sender: NodeId, kind: type[Message]) -> ErrorCode:
         """NONE, or why nothing of this kind is taken from the sender. Administration that changes something is the
@@ -176,6 +185,13 @@ class BrokerNode:
         return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        try:
+            self._fire(now_ms, name)
+            return self._finish(now_ms)
+        except StorageError as failure:
+            return self._halt(failure)
+
+    def _fire(self, now_ms: TimeMs, name: str) -> None:
         if name == HEARTBEAT_TIMER:
             self._beat(now_ms)
         elif name == METADATA_TIMER:
@@ -208,16 +224,19 @@ class BrokerNode:
             self._release()
         else:
             raise ProtocolInvariantError(f"broker {self.node_id} has no timer {name!r}")
-        return self._finish(now_ms)
 
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
         if self.state is not LifecycleState.STOPPED:
             self._leader.flush_answers(now_ms)
-            while self._context.failed:
-                self._replica_manager.take_offline()
-                self._leader.flush_answers(now_ms)
             self._fetcher.flush_wishes(now_ms)
             self._isr.send_queued(now_ms)
+        return self._out.drain()
+
+    def _halt(self, failure: StorageError) -> list[Effect]:
+        """The disk has failed: the broker ends here."""
+        self._out.trace("storage_error", None, reason=str(failure), halted=True)
+        self._move(LifecycleEvent.DISK_FAILED)
+        self._out.exit()
         return self._out.drain()
 
     def _move(self, event: LifecycleEvent) -> None:
@@ -280,7 +299,8 @@ class BrokerNode:
         self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms, idle_with=idle_with)
 
     def _heartbeat_answered(self, now_ms: TimeMs, sender: NodeId, response: BrokerHeartbeatResponse) -> None:
-        if self.state is LifecycleState.REGISTERING:
+        is_mine = response.broker_epoch in (NO_EPOCH, self._context.broker_epoch)
+        if self.state is LifecycleState.REGISTERING or not is_mine:
             return
         if response.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             self._lose_epoch(now_ms)
@@ -324,14 +344,10 @@ class BrokerNode:
         self._beat(now_ms)
 
     def _release(self) -> None:
-        """The controller lets the broker go: flush everything, vouch for it, leave (E22). Where that fails, nothing is
-        vouched for.
-        """
-        try:
-            if self._flusher.flush_all():
-                write_clean_shutdown_epoch(self.storage, self._context.broker_epoch)
-        except StorageError as error:
-            self._out.trace("storage_error", None, reason=str(error), offline=False)
+        """The controller lets the broker go: flush everything, vouch for it, leave (E22)."""
+        self._flusher.flush_all()
+        self._flusher.save_producers()
+        write_clean_shutdown_epoch(self.storage, self._context.broker_epoch)
         self._move(LifecycleEvent.RELEASED)
         self._out.exit()
 
@@ -378,7 +394,7 @@ class BrokerNode:
     # -- data ----------------------------------------------------------------------------------------------------------
 
     def _produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
-        error = produce_error(self._context.image, request, self._checksum)
+        error = produce_error(self._context.image, request, self._checksum, now_ms)
         if error is ErrorCode.NONE:
             self._leader.produce(sender, request, now_ms)
         elif request.acks != 0:

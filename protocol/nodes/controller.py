@@ -258,7 +258,9 @@ class ControllerNode:
         broker = request.broker_id
         error = heartbeat_error(self.state.image, request)
         if error is not ErrorCode.NONE:
-            self._out.send(sender, BrokerHeartbeatResponse(correlation_id=request.correlation_id, error=error))
+            self._out.trace("refused", None, message="BrokerHeartbeatRequest", sender=sender, error=error.name)
+            number, epoch = request.correlation_id, request.broker_epoch
+            self._out.send(sender, BrokerHeartbeatResponse(correlation_id=number, error=error, broker_epoch=epoch))
             return
         registration = self.state.image.brokers[broker]
         self._note_applied(broker, request.current_metadata_offset)
@@ -282,6 +284,7 @@ class ControllerNode:
             sender,
             BrokerHeartbeatResponse(
                 correlation_id=request.correlation_id,
+                broker_epoch=request.broker_epoch,
                 is_caught_up=request.current_metadata_offset > registration.broker_epoch,
                 is_fenced=self.state.image.brokers[broker].fenced,
                 should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,

@@ -5,12 +5,15 @@ guards that are taken out of the protocol.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from experiments.check.invariants import INVARIANTS
 from experiments.engine import Loss
+from experiments.scenarios.history import History
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from experiments.sim.disk import SimLog
@@ -20,6 +23,7 @@ from protocol.broker.leadership import Leadership
 from protocol.config import Generation
 from protocol.contract import Trace
 from protocol.controller import brokers
+from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
@@ -35,17 +39,28 @@ QUIET = {
     "name": "quiet",
     "cluster": {"brokers": 3, "generation": "kip-966"},
     "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
-    "steps": [{"produce": {"topic": "t", "records": 5}}, {"wait": "10s"}],
+    "steps": [{"produce": {"topic": "t", "records": 7}}, {"wait": "10s"}],
 }
 
 
-@pytest.fixture
-def engine() -> SimEngine:
-    """A healthy cluster with five committed records in t-0, led by broker 0."""
-    scenario = scenario_from(dict(QUIET), "inline")
+PRUNED_TOPIC = {"segment.bytes": 120, "retention.bytes": 120}
+"""Of the records in t-0, with two in a segment, only the last three or four are kept."""
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "pruned"])
+def engine(request: pytest.FixtureRequest) -> SimEngine:
+    """A healthy cluster with seven committed records in t-0, led by broker 0; of a pruned one retention has deleted
+    the first ones on all replicas.
+    """
+    text: dict[str, Any] = deepcopy(QUIET)
+    if request.param:
+        text["cluster"]["config"] = {"log.retention.check.interval.ms": 1_000}
+        text["topics"][0]["config"] |= PRUNED_TOPIC
+    scenario = scenario_from(text, "inline")
     spec: ClusterSpec = spec_of(scenario, 0)
     engine = SimEngine(spec)
     assert Runner(scenario, engine).run().passed
+    assert {bool(_log(engine, broker).start_offset) for broker in range(3)} == {request.param}
     return engine
 
 
@@ -82,22 +97,22 @@ def _forge(log: SimLog) -> None:
 
 
 def _second_leader(engine: SimEngine) -> None:
-    detail = {"leader_epoch": 0, "log_end": 5, "high_watermark": 5}
+    detail = {"leader_epoch": 0, "log_end": 7, "high_watermark": 7}
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), 1, Trace("became_leader", PARTITION, detail))
 
 
 def _leader_forgets(engine: SimEngine) -> None:
-    _log(engine, 0).truncate(3)
+    _log(engine, 0).truncate(6)
 
 
 def _follower_forgets(engine: SimEngine) -> None:
-    _log(engine, 2).truncate(3)
+    _log(engine, 2).truncate(6)
 
 
 def _all_forget(engine: SimEngine) -> None:
     for broker in range(3):
-        _log(engine, broker).truncate(3)
+        _log(engine, broker).truncate(6)
 
 
 def _follower_differs(engine: SimEngine) -> None:
@@ -115,7 +130,7 @@ def _next_leader_differs(engine: SimEngine) -> None:
 
 def _shown_is_taken_back(engine: SimEngine) -> None:
     for observer in engine.cluster.trace_observers:
-        observer(engine.now_ms(), 0, Trace("became_leader", PARTITION, {"leader_epoch": 0, "log_end": 4}))
+        observer(engine.now_ms(), 0, Trace("became_leader", PARTITION, {"leader_epoch": 0, "log_end": 6}))
 
 
 def _leader_drops_a_member(engine: SimEngine) -> None:
@@ -166,6 +181,45 @@ def test_the_invariant_fires(name: str, engine: SimEngine) -> None:
     BROKEN[name](engine)
     engine.suite.check_everything()
     assert name in {violation.invariant for violation in engine.violations()}
+
+
+@pytest.mark.parametrize(("broker", "name"), [(0, "LeaderCompleteness"), (2, "LeaderCandidateCompleteness")])
+def test_a_log_must_not_begin_behind_what_is_committed(broker: int, name: str, engine: SimEngine) -> None:
+    _log(engine, broker).reset(8)
+    engine.suite.check_everything()
+    assert name in {violation.invariant for violation in engine.violations()}
+
+
+def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: SimEngine) -> None:
+    for broker in range(3):
+        log = _log(engine, broker)
+        log.roll()
+        log.delete_segments_before(log.end_offset)
+        assert log.start_offset == log.end_offset == 7
+    engine.suite.check_everything()
+    engine.crash(2, Loss())
+    engine.start(2)
+    engine.run_for(20_000)
+    engine.suite.check_everything()
+    engine.crash(1, Loss("all"))
+    engine.suite.check_everything()
+    assert engine.violations() == []
+    assert engine.suite.truth.of(PARTITION).lossy == set(), "there was nothing to lose"
+
+
+def test_deleted_records_are_not_lost(engine: SimEngine) -> None:
+    history = History(engine, _next_id=100)
+    for offset in range(9):
+        outcome = history.produce(PARTITION, "all", ErrorCode.NONE)
+        assert outcome.base_offset == 7 + offset
+        engine.run_for(2_000)
+    assert history.lost_acked(PARTITION) == 0
+    _log(engine, 0).truncate(_log(engine, 0).end_offset - 1)
+    assert history.lost_acked(PARTITION) == 1
+    log = _log(engine, 0)
+    log.roll()
+    log.delete_segments_before(log.end_offset)
+    assert history.lost_acked(PARTITION) == 1, "of an empty log all before its end is deleted"
 
 
 # -- guards taken out

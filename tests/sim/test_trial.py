@@ -10,7 +10,10 @@ import pytest
 from experiments.statistics import Estimate, Moments, fraction, rate
 from experiments.studies.model import DAY_MS, YEAR_MS, CellParameters, Distribution
 from experiments.trace_schema import CRASH, LOSS, STATE, TraceRow, check_trace
-from experiments.trial import run_trial
+from experiments.trial import TOPIC, _Trial, run_trial
+from protocol.ids import TopicPartition
+from protocol.messages.batch import RecordBatch
+from protocol.nodes.broker import BrokerNode
 
 MTTF_DAYS, MTTR_DAYS, TAIL_LOSS = 12.0, 3.0, 0.6
 TRIALS = 16
@@ -144,3 +147,26 @@ def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> No
 
     before, after = losses("kip-497"), losses("kip-966")
     assert after < before
+
+
+def test_records_that_retention_has_deleted_are_not_lost() -> None:
+    """No study deletes any; what counts losses must know the difference all the same."""
+    trial = _Trial(_parameters(replication_factor=1, min_insync_replicas=1, brokers=1), seed=0)
+    trial.cluster.trace_observers.append(trial._observe)
+    trial._set_up()
+    name = TopicPartition(TOPIC, 0)
+    broker = trial.cluster.nodes[0]
+    assert isinstance(broker, BrokerNode)
+    replica = broker.context.replica_named(TOPIC, 0)
+    assert replica is not None
+    log = replica.log.storage
+    for offset in range(3):
+        log.append(RecordBatch(base_offset=offset, record_count=1, payload=b"%d" % offset))
+        log.roll()
+    log.delete_segments_before(2)
+    acked = trial.partitions[name].acked
+    acked += [(0, b"0"), (1, b"1"), (2, b"2")]
+    assert trial._forget_lost(name, 0, log_end=3) == 0
+    log.truncate(2)
+    assert trial._forget_lost(name, 0, log_end=2) == 1
+    assert acked == [(0, b"0"), (1, b"1")]

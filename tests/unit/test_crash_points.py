@@ -40,7 +40,7 @@ Call = Callable[[LogStorage], None]
 def call_of(rng: Random, log: LogStorage) -> tuple[str, Call]:
     """The next call, and its name; the same for logs that are in the same state."""
     kind = rng.choices(
-        ["append", "flush", "roll", "truncate", "delete", "reset"], weights=[50, 14, 14, 10, 10, 2], k=1
+        ["append", "flush", "roll", "truncate", "delete", "reset", "snapshot"], weights=[50, 14, 14, 10, 10, 2, 8], k=1
     )[0]
     draw, start, end = rng.random(), log.start_offset, log.end_offset
     starts = log.epoch_starts()
@@ -55,8 +55,19 @@ def call_of(rng: Random, log: LogStorage) -> tuple[str, Call]:
         "truncate": lambda log: log.truncate(max(start, end - int(draw * draw * 12))),
         "delete": lambda log: log.delete_segments_before(offset),
         "reset": lambda log: log.reset(offset),
+        "snapshot": leave_snapshot,
     }
     return kind, calls[kind]
+
+
+def leave_snapshot(log: LogStorage) -> None:
+    log.flush()
+    log.write_snapshot(sign_of(log.read(log.start_offset, 2**60)))
+
+
+def sign_of(batches: Sequence[RecordBatch]) -> bytes:
+    """What tells a log that ends with these batches from another one."""
+    return repr([(last.base_offset, last.leader_epoch, last.payload) for last in batches[-1:]]).encode()
 
 
 class DyingDisk(OpenFiles):
@@ -158,6 +169,9 @@ def check(kind: str, found: LogStorage, before: SimLog, after: SimLog) -> None:
     else:
         assert (found.start_offset, held) in [(before.start_offset, old), (after.start_offset, new)]
     assert found.flushed_offset in (before.flushed_offset, after.flushed_offset)
+    snapshot = found.snapshot()
+    if snapshot is not None and snapshot[0] > found.start_offset:
+        assert snapshot[1] == sign_of([kept for kept in held if kept.next_offset <= snapshot[0]])
     cache = LeaderEpochCache()
     for kept in held:
         cache.assign(kept.leader_epoch, kept.base_offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from experiments.engine import Loss
 from experiments.sim.disk import SimStorage
 from protocol.errors import ForeignDirectoryError, ProtocolInvariantError
 from protocol.log.checksum import checksum_of
+from protocol.log.producer_state import ProducerState
+from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import NO_CRC, RecordBatch
 from tests.unit.disks_under_test import batch, log_directory, written
 
@@ -28,11 +31,21 @@ LOSSES = st.one_of(
     st.sampled_from([Loss("none"), Loss("unflushed"), Loss("all")]), st.integers(0, 6).map(lambda n: Loss("records", n))
 )
 OWNER = Owner("cluster-1", 7)
+EXPIRATION_MS = 20
+"""Of the batches' timestamps, which are below 50."""
 
 
 def checked(found: RecordBatch) -> RecordBatch:
     """The batch with the checksum that its producer would give it."""
     return found.model_copy(update={"crc": checksum_of(found, crc32c)})
+
+
+def known_of(batches: Iterable[RecordBatch]) -> ProducerState:
+    """What a scan of these batches tells of their producers."""
+    state = ProducerState(EXPIRATION_MS)
+    for found in batches:
+        state.appended(found, high_watermark=0)
+    return state
 
 
 class DiskAgainstModel(RuleBasedStateMachine):
@@ -43,6 +56,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp()) / "node"
         self.disk, self.model = self.opened(), SimStorage()
+        self.history: dict[str, list[RecordBatch]] = {}
 
     def opened(self) -> DiskStorage:
         return DiskStorage(self.directory, OWNER, index_interval_bytes=100)
@@ -75,6 +89,14 @@ class DiskAgainstModel(RuleBasedStateMachine):
         added = checked(added) if has_crc else added
         for storage in (self.disk, self.model):
             storage.open_log(name).append(added)
+        self.history.setdefault(name, []).append(added)
+
+    @rule(name=LOGS)
+    def snapshot(self, name: str) -> None:
+        """What is known of all records that the log has had and not taken back."""
+        self.flush(name)
+        for storage in (self.disk, self.model):
+            storage.open_log(name).write_snapshot(known_of(self.history.get(name, ())).to_bytes())
 
     @rule(name=LOGS)
     def flush(self, name: str) -> None:
@@ -91,6 +113,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
         for storage in (self.disk, self.model):
             log = storage.open_log(name)
             log.truncate(max(0, log.end_offset - back))
+        self.cut_history()
 
     @rule(name=LOGS, ahead=st.integers(0, 12))
     def delete_segments_before(self, name: str, ahead: int) -> None:
@@ -103,11 +126,13 @@ class DiskAgainstModel(RuleBasedStateMachine):
         for storage in (self.disk, self.model):
             log = storage.open_log(name)
             log.reset(max(0, log.end_offset + shift))
+        self.history[name] = []
 
     @rule(name=LOGS)
     def delete(self, name: str) -> None:
         for storage in (self.disk, self.model):
             storage.delete_log(name)
+        self.history[name] = []
 
     @rule(name=FILES, data=st.one_of(st.none(), st.binary(max_size=20)))
     def write_file(self, name: str, data: bytes | None) -> None:
@@ -123,10 +148,25 @@ class DiskAgainstModel(RuleBasedStateMachine):
         self.disk.close()
         apply_loss(self.directory, loss.kind, loss.count, OWNER)
         self.model.apply_loss(loss)
+        self.cut_history()
         self.disk = self.opened()
         for name in self.disk.log_names():
             self.disk.open_log(name)
         assert self.disk.dropped == []
+
+    def cut_history(self) -> None:
+        """Forgets what no log has any more, but for what was deleted from the front."""
+        for name, batches in self.history.items():
+            end = self.model.open_log(name).end_offset if name in self.model.log_names() else 0
+            self.history[name] = [batch for batch in batches if batch.next_offset <= end]
+
+    @invariant()
+    def a_snapshot_and_the_tail_are_as_good_as_all_records(self) -> None:
+        for name in self.model.log_names():
+            log = ReplicaLog(self.disk.open_log(name), producer_expiration_ms=EXPIRATION_MS)
+            is_whole = log.storage.snapshot() is not None
+            known = known_of(self.history.get(name, ()) if is_whole else log.storage.read(0, 2**60))
+            assert log.producers.entries() == known.entries()
 
     @rule(name=LOGS, from_offset=st.integers(0, 30), max_bytes=st.integers(0, 60))
     def read(self, name: str, from_offset: int, max_bytes: int) -> None:
@@ -142,6 +182,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
                 assert getattr(disk, what) == getattr(model, what), what
             assert list(disk.segments()) == list(model.segments())
             assert list(disk.epoch_starts()) == list(model.epoch_starts())
+            assert disk.snapshot() == model.snapshot()
             assert list(disk.read(0, 2**60)) == list(model.read(0, 2**60))
             for offset in range(model.start_offset, model.end_offset):
                 assert list(disk.read(offset, 1)) == list(model.read(offset, 1))

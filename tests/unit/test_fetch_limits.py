@@ -366,7 +366,7 @@ def test_a_log_that_cannot_be_read_does_not_hold_up_the_others() -> None:
     log.storage.append(sized(UNIT))
     found = results(*leader.wish())
     assert [(r.partition_id, r.error, len(r.batches)) for r in found] == [
-        (0, ErrorCode.KAFKA_STORAGE_ERROR, 0),
+        (0, ErrorCode.CORRUPT_MESSAGE, 0),
         (1, ErrorCode.NONE, 1),
     ]
 

@@ -4,9 +4,11 @@ test moves."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from actors import host
 from actors.host import MAX_REASON, NodeHost
 from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer, Trace
 from protocol.errors import MalformedMessageError, ProtocolInvariantError
@@ -242,3 +244,50 @@ def test_bytes_that_are_no_message_are_told_of_and_not_handled(caplog: pytest.Lo
     assert "broker-0: from broker-1" in caplog.text
     assert bench.node.inputs == []
     assert bench.host.failure is None
+
+
+def test_of_traces_that_nobody_takes_the_newest_are_kept_and_the_others_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "MAX_TRACES", 3)
+    bench = Bench({number: [Trace("t", None, {"number": number})] for number in range(5)})
+    for number in range(5):
+        bench.clock.time_ms = 10 * number
+        bench.host.deliver(1, [message(number)], False)
+        bench.clock.settle()
+    traces, _ = bench.host.drain()
+    assert [(at_ms, trace.kind, *trace.detail.values()) for at_ms, trace in traces] == [
+        (20, "traces_dropped", 2),
+        (20, "t", 2),
+        (30, "t", 3),
+        (40, "t", 4),
+    ]
+    assert bench.host.drain() == ([], [])
+
+
+def test_while_outcomes_wait_to_be_taken_no_further_command_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MAX_REPORTS", 2)
+    bench = Bench({number: [Send(DRIVER, message(number))] for number in range(6)})
+    done: list[int] = []
+    for number in range(5):
+        bench.host.deliver(DRIVER, [message(number)], False, partial(done.append, number))
+    bench.host.deliver(1, [message(99)], False)
+    bench.clock.settle()
+    assert [what for _, what in bench.node.inputs] == [0, 1, 99], "peers are heard"
+    assert done == [0, 1]
+    for expected in ([0, 1], [2, 3], [4], []):
+        _, reports = bench.host.drain()
+        assert reports == [message(number) for number in expected], "none is lost, and their order stays"
+        bench.clock.settle()
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_a_node_that_has_ended_keeps_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MAX_REPORTS", 1)
+    bench = Bench({number: [Send(DRIVER, message(number))] for number in range(3)})
+    bench.host.deliver(DRIVER, [message(0), message(1), message(2)], False)
+    bench.clock.settle()
+    bench.host.halt()
+    bench.host.drain()
+    bench.clock.settle()
+    assert [what for _, what in bench.node.inputs] == [0]

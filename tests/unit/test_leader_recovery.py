@@ -259,10 +259,10 @@ def actor_of(directory: Path, hook: str) -> Node:
 
 def test_an_actor_runs_the_hook_that_its_config_names(tmp_path: Path) -> None:
     bench = BrokerBench()
-    node = actor_of(tmp_path, "experiments.hooks:wait_10s")
+    node = actor_of(tmp_path / "one", "experiments.hooks:wait_10s")
     assert isinstance(node, BrokerNode)
     bench.node = node
     bench.run().publish(*topic_records(1, isr=(0,), leader_recovery_state=1))
     assert [trace.detail["duration_ms"] for trace in bench.traces("data_loss_routine")] == [10_000]
     with pytest.raises(ConfigError, match=r"unclean\.leader\.hook"):
-        actor_of(tmp_path, "experiments.hooks:nothing")
+        actor_of(tmp_path / "other", "experiments.hooks:nothing")

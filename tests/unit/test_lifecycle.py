@@ -35,6 +35,10 @@ LIVES = {
         [E.STARTED, E.REGISTERED, E.UNFENCED, E.EPOCH_LOST, E.REGISTERED],
         [S.REGISTERING, S.CATCHING_UP, S.RUNNING, S.REGISTERING, S.CATCHING_UP],
     ),
+    "its disk fails": (
+        [E.STARTED, E.REGISTERED, E.UNFENCED, E.DISK_FAILED],
+        [S.REGISTERING, S.CATCHING_UP, S.RUNNING, S.STOPPED],
+    ),
     "stopped before it was registered": ([E.STARTED, E.SHUTDOWN_REQUESTED], [S.REGISTERING, S.STOPPED]),
     "fenced while it shuts down": (
         [E.STARTED, E.REGISTERED, E.SHUTDOWN_REQUESTED, E.FENCED, E.UNFENCED, E.RELEASED],
@@ -64,7 +68,7 @@ def test_what_is_not_in_the_table_is_refused(state: LifecycleState, event: Lifec
 
 def test_stopped_is_the_end_and_only_a_start_begins() -> None:
     assert not [event for state, event in TRANSITIONS if state is S.STOPPED]
-    assert [event for state, event in TRANSITIONS if state is S.NOT_RUNNING] == [E.STARTED]
+    assert [event for state, event in TRANSITIONS if state is S.NOT_RUNNING] == [E.STARTED, E.DISK_FAILED]
     assert [key for key, state in TRANSITIONS.items() if state is S.RUNNING] == [
         (S.CATCHING_UP, E.UNFENCED),
         (S.RUNNING, E.UNFENCED),

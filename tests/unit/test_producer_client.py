@@ -321,12 +321,12 @@ def test_records_for_any_partition_wait_until_the_partitions_are_known() -> None
 def test_records_of_a_batch_that_fails_fail_and_the_others_do_not() -> None:
     bench = ClientBench(config=client_config(batch_size=2 * SIZE))
     first, second = bench.send_records(1, 4).requests()
-    bench.answer(second, ErrorCode.MESSAGE_TOO_LARGE).answer(first)
+    bench.answer(second, ErrorCode.INVALID_RECORD).answer(first)
     [outcome] = outcomes(bench)
-    assert outcome.error is ErrorCode.MESSAGE_TOO_LARGE
+    assert outcome.error is ErrorCode.INVALID_RECORD
     assert outcome.ranges == (
         SentRange(first=0, count=2, partition=0, error=NONE, base_offset=0),
-        SentRange(first=2, count=2, partition=0, error=ErrorCode.MESSAGE_TOO_LARGE),
+        SentRange(first=2, count=2, partition=0, error=ErrorCode.INVALID_RECORD),
     )
 
 
@@ -416,13 +416,15 @@ def test_a_cluster_that_does_not_answer_costs_no_more_than_the_buffer() -> None:
 
 class Partition:
     """Two brokers that take turns in leading `t-0`, an unreliable line to them, and the client. A leader that is
-    replaced takes over the log of the new one, less or more than what was committed.
+    replaced takes over the log of the new one, less or more than what was committed. Now and then someone changes how
+    large a batch may be.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.bench = small(request_timeout_ms=400, delivery_timeout_ms=20_000, batch_size=2 * SIZE)
+        self.bench = small(request_timeout_ms=400, delivery_timeout_ms=20_000, batch_size=4 * SIZE)
         self.log = ReplicaLog(SimLog())
+        self.max_records = 4
         self.commands: dict[int, int] = {}
 
     def run(self) -> Partition:
@@ -435,6 +437,8 @@ class Partition:
             self.deliver(requests)
             if self.random.random() < 0.05:
                 self.move()
+            if self.random.random() < 0.1:
+                self.max_records = self.random.randint(1, 4)
         for _ in range(400):
             self.deliver(self.bench.run_until(self.bench.now_ms + 500).requests(), loss=0)
         return self
@@ -459,6 +463,8 @@ class Partition:
         number = request.correlation_id
         if self.random.random() < 0.05:
             return ProduceResponse(correlation_id=number, error=ErrorCode.NOT_ENOUGH_REPLICAS)
+        if request.batch.record_count > self.max_records:
+            return ProduceResponse(correlation_id=number, error=ErrorCode.MESSAGE_TOO_LARGE)
         error, known = self.log.producers.check(request.batch)
         if error is not NONE:
             return ProduceResponse(correlation_id=number, error=error)

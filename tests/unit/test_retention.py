@@ -58,8 +58,24 @@ def test_what_is_old_or_in_excess_goes_from_the_front(
     assert retained_from(SEGMENTS, high_watermark, now_ms, retention_ms, retention_bytes) == expected
 
 
-def test_a_segment_without_timestamps_does_not_age_and_keeps_those_behind_it() -> None:
-    assert retained_from(row((100, -1), (100, 1), (100, 1)), 30, 10**9, 1, UNLIMITED) == 0
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        ((-1, 1, 1), 20),
+        ((-1, -1, 1), 20),
+        ((-1, -1, -1), 0),
+        ((1, -1, -1), 10),
+        ((-1, 100, 1), 0),
+        ((-1, 1, 100), 20),
+        ((1, 101, 1), 10),
+        ((0, 0, 0), 20),
+        ((0, 10**15, 0), 10),
+    ],
+)
+def test_a_segment_without_timestamps_is_as_old_as_the_next_that_has_any(
+    newest: tuple[int, ...], expected: int
+) -> None:
+    assert retained_from(row(*((100, newest_ms) for newest_ms in newest)), 30, 101, 1, UNLIMITED) == expected
 
 
 @given(

@@ -1,4 +1,4 @@
-"""What a broker answers, and does, when its disk fails it."""
+"""What a broker answers, and does, when its disk fails it: it ends, uncleanly. Damage found in a batch ends nothing."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pytest
 
 from experiments.sim.disk import SimLog, SimStorage
 from protocol.broker.context import log_name
-from protocol.broker.flushing import CHECKPOINT_FILE, CHECKPOINT_TIMER, FLUSH_PREFIX
-from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
-from protocol.contract import Exit
+from protocol.broker.flushing import CHECKPOINT_FILE, CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER
+from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE, LifecycleState
+from protocol.contract import Exit, SegmentInfo
 from protocol.errors import CorruptLogError, ErrorCode, StorageError, StorageFullError
 from protocol.ids import DRIVER
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import BrokerRegistrationRequest
 from protocol.messages.data import (
     ConsumeRequest,
     ConsumeResponse,
@@ -24,7 +25,7 @@ from protocol.messages.data import (
     ProduceResponse,
 )
 from protocol.messages.records import ConfigRecord, MetadataRecord, RemovePartitionRecord
-from tests.unit.nodes_under_test import CLIENT, T0, BrokerBench, batch, topic_records
+from tests.unit.nodes_under_test import CLIENT, T0, BrokerBench, batch, registrations, topic_records
 
 
 class WeakLog(SimLog):
@@ -47,6 +48,14 @@ class WeakLog(SimLog):
     def flush(self) -> None:
         self.disk.maybe_fail("flush")
         super().flush()
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        self.disk.maybe_fail("segments")
+        return super().segments()
+
+    def write_snapshot(self, data: bytes) -> None:
+        self.disk.maybe_fail("snapshot")
+        super().write_snapshot(data)
 
 
 class WeakStorage(SimStorage):
@@ -75,6 +84,10 @@ class WeakStorage(SimStorage):
     def write_file(self, name: str, data: bytes) -> None:
         self.maybe_fail("write_file")
         super().write_file(name, data)
+
+    def delete_file(self, name: str) -> None:
+        self.maybe_fail("delete_file")
+        super().delete_file(name)
 
 
 FULL, BROKEN = StorageFullError("full"), StorageError("broken")
@@ -107,72 +120,98 @@ def consume(bench: BrokerBench) -> ConsumeResponse:
     return bench.receive(CLIENT, request).sent(ConsumeResponse)
 
 
-def offline(bench: BrokerBench) -> list[object]:
-    return [trace.detail["offline"] for trace in bench.traces("storage_error")]
+def halted(bench: BrokerBench) -> list[object]:
+    return [trace.detail["halted"] for trace in bench.traces("storage_error")]
 
 
-def test_a_full_disk_refuses_a_produce_and_takes_the_next_one() -> None:
-    bench, storage = bench_of()
-    storage.failing["append"] = FULL
-    assert bench.produce().sent(ProduceResponse).error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert offline(bench) == [False]
-    assert bench.replica.log.end_offset == 0
+def has_ended(bench: BrokerBench) -> bool:
+    """Whether the last input has ended the broker, with a word about why."""
+    is_over = isinstance(bench.effects[-1], Exit) and bench.node.state is LifecycleState.STOPPED
+    assert is_over == (halted(bench) == [True])
+    return is_over
+
+
+def leader(*configs: tuple[str, str]) -> tuple[BrokerBench, WeakStorage]:
+    topic, min_isr, partition = topic_records(1, replicas=(0,), isr=(0,))
+    return bench_of(topic, min_isr, *(ConfigRecord(topic_id="T", name=n, value=v) for n, v in configs), partition)
+
+
+@pytest.mark.parametrize("error", [FULL, BROKEN])
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize(("call", "stored_at"), [("append", -1), ("flush", 0)])
+def test_a_leader_whose_disk_fails_acknowledges_nothing_more(
+    call: str, stored_at: int, acks: int, error: StorageError
+) -> None:
+    bench, storage = leader(("flush.messages", "1"))
+    storage.failing[call] = error
+    bench.produce(acks=acks)
+    assert has_ended(bench)
+    answers = [(answer.error, answer.base_offset) for _, answer in bench.sends(ProduceResponse)]
+    assert answers == [(ErrorCode.KAFKA_STORAGE_ERROR, stored_at)][: abs(acks)]
+    assert bench.traces("high_watermark") == []
     storage.failing.clear()
-    answered = bench.produce().sent(ProduceResponse)
-    assert (answered.error, answered.base_offset) == (ErrorCode.NONE, 0)
-
-
-@pytest.mark.parametrize("acks", [1, -1])
-@pytest.mark.parametrize("call", ["append", "flush"])
-def test_a_broken_disk_takes_the_leaders_replica_offline(call: str, acks: int) -> None:
-    records = topic_records(1, replicas=(0,), isr=(0,))
-    bench, storage = bench_of(*records[:2], ConfigRecord(topic_id="T", name="flush.messages", value="1"), *records[2:])
-    storage.failing[call] = BROKEN
-    assert bench.produce(acks=acks).sends(ProduceResponse)[0][1].error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert offline(bench) == [True]
-    assert T0 not in bench.node.context.replicas
-    storage.failing.clear()
-    assert bench.produce().sent(ProduceResponse).error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert consume(bench).error is ErrorCode.KAFKA_STORAGE_ERROR
-    bench.publish(ConfigRecord(topic_id="T", name="min.insync.replicas", value="1"))
-    assert T0 not in bench.node.context.replicas, "until the broker starts anew"
-    again = BrokerBench(storage=storage).run(*records)
+    assert bench.produce(acks=acks).effects == []
+    assert storage.read_file(CLEAN_SHUTDOWN_FILE) is None
+    again = BrokerBench(storage=storage).run(*topic_records(1, replicas=(0,), isr=(0,)))
     assert again.produce().sent(ProduceResponse).error is ErrorCode.NONE
 
 
-def test_an_offline_leader_tells_its_followers() -> None:
-    bench, storage = bench_of(*topic_records(1))
-    storage.failing["append"] = BROKEN
-    bench.produce(acks=1)
-    wish = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 0, "last_fetched_epoch": -1}
-    request = FetchRequest.model_validate({"replica_id": 1, "replica_epoch": 1, "partitions": (wish,)})
-    [result] = bench.receive(1, request).sent(FetchResponse).partitions
-    assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+def test_what_was_said_before_the_disk_failed_still_leaves() -> None:
+    bench, storage = bench_of(*topic_records(1, replicas=(0, 1), isr=(0, 1)))
+    bench.produce(acks=-1)
+    storage.failing["write_file"] = BROKEN
+    bench.fetch(1, 1)
+    assert bench.sent(ProduceResponse).error is ErrorCode.NONE
+    bench.fire(CHECKPOINT_TIMER, at_ms=5_000)
+    assert has_ended(bench)
 
 
 @pytest.mark.parametrize("reader", ["consumer", "follower"])
-def test_a_damaged_batch_is_not_served_and_takes_its_replica_offline(reader: str) -> None:
+def test_a_damaged_batch_is_not_served_and_the_others_are(reader: str) -> None:
     bench, storage = bench_of(*topic_records(1, replicas=(0, 2), isr=(0,)))
     bench.produce(acks=1)
     assert bench.high_watermark == 1
     storage.failing["read"] = CorruptLogError("damaged")
     if reader == "consumer":
-        assert consume(bench).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert consume(bench).error is ErrorCode.CORRUPT_MESSAGE
     else:
         [(_, response), *_] = bench.fetch(2, 0).sends(FetchResponse)
-        assert [(result.error, result.batches) for result in response.partitions] == [
-            (ErrorCode.KAFKA_STORAGE_ERROR, ())
-        ]
-    assert offline(bench) == [True]
-    assert T0 not in bench.node.context.replicas
+        assert [(result.error, result.batches) for result in response.partitions] == [(ErrorCode.CORRUPT_MESSAGE, ())]
+    assert halted(bench) == [False]
+    assert bench.produce(acks=1).sent(ProduceResponse).error is ErrorCode.NONE
+    storage.failing.clear()
+    assert [batch.base_offset for batch in consume(bench).batches] == [0, 1]
 
 
-def test_a_follower_on_a_full_disk_asks_again_for_what_it_lacks() -> None:
+@pytest.mark.parametrize("reader", ["consumer", "follower"])
+def test_a_read_that_the_disk_does_not_do_ends_the_broker(reader: str) -> None:
+    bench, storage = bench_of(*topic_records(1, replicas=(0, 2), isr=(0,)))
+    bench.produce(acks=1)
+    storage.failing["read"] = BROKEN
+    if reader == "consumer":
+        request = ConsumeRequest(correlation_id=1, topic="t", partition=0, fetch_offset=0, max_bytes=100)
+        bench.receive(CLIENT, request)
+    else:
+        bench.fetch(2, 0)
+    assert has_ended(bench)
+    assert bench.sends(ConsumeResponse) == bench.sends(FetchResponse) == []
+
+
+@pytest.mark.parametrize("error", [FULL, BROKEN])
+def test_a_follower_whose_disk_fails_ends(error: StorageError) -> None:
     bench, storage = follower()
-    storage.failing["append"] = FULL
+    storage.failing["append"] = error
+    fetched(bench, batch(1))
+    assert has_ended(bench)
+    assert bench.sends(FetchRequest) == []
+
+
+def test_a_batch_that_comes_damaged_is_asked_for_again() -> None:
+    bench, storage = follower()
+    storage.failing["append"] = CorruptLogError("damaged on its way")
     fetched(bench, batch(1), batch(1, base_offset=1))
     assert bench.sends(FetchRequest) == []
-    assert offline(bench) == [False]
+    assert halted(bench) == [False]
     storage.failing.clear()
     bench.fire("fetch/1", at_ms=500)
     assert bench.sent(FetchRequest).partitions[0].fetch_offset == 0
@@ -181,67 +220,84 @@ def test_a_follower_on_a_full_disk_asks_again_for_what_it_lacks() -> None:
     assert bench.sent(FetchRequest).partitions[0].fetch_offset == 1
 
 
-def test_a_follower_on_a_broken_disk_falls_silent() -> None:
-    bench, storage = follower()
-    storage.failing["append"] = BROKEN
-    fetched(bench, batch(1))
-    assert offline(bench) == [True]
-    assert T0 not in bench.node.context.replicas
-    assert bench.fire("fetch/1", at_ms=500).effects == []
-
-
-def test_a_log_that_cannot_be_opened_leaves_the_others_alone_and_goes_with_its_partition() -> None:
+@pytest.mark.parametrize("error", [BROKEN, CorruptLogError("damaged")])
+def test_a_broker_whose_log_cannot_be_opened_ends(error: StorageError) -> None:
     storage = WeakStorage()
-    storage.failing["open"] = CorruptLogError("damaged")
-    bench = BrokerBench(storage=storage).run(*topic_records(1, replicas=(0,), isr=(0,)))
-    assert T0 in bench.node.context.offline
-    assert bench.produce().sent(ProduceResponse).error is ErrorCode.KAFKA_STORAGE_ERROR
-    storage.failing.clear()
-    storage.open_log(log_name(T0)).append(batch(1))
-    bench.publish(RemovePartitionRecord(topic_id="T", partition_id=0))
-    assert list(storage.log_names()) == []
-    assert not bench.node.context.offline
+    storage.failing["open"] = error
+    bench = BrokerBench(storage=storage).start().registered()
+    bench.publish(*registrations(), *topic_records(1, replicas=(0,), isr=(0,)))
+    assert has_ended(bench)
+
+
+def test_a_broker_that_cannot_read_its_directory_ends_at_once() -> None:
+    storage = WeakStorage()
+    storage.write_file(CLEAN_SHUTDOWN_FILE, b"{}")
+    bench = BrokerBench(storage=storage)
+    storage.failing["delete_file"] = BROKEN
+    assert has_ended(bench.start())
+    assert bench.sends(BrokerRegistrationRequest) == []
 
 
 @pytest.mark.covers("A29")
-def test_a_checkpoint_that_could_not_be_written_is_written_later() -> None:
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"T/0": "1"}', b'{"T/0": -1}', b'{"T/0": null}'])
+def test_a_checkpoint_that_cannot_be_read_says_nothing(data: bytes) -> None:
     bench, storage = bench_of()
     bench.produce()
-    storage.failing["write_file"] = FULL
     bench.fire(CHECKPOINT_TIMER, at_ms=5_000)
-    assert offline(bench) == [False]
-    storage.failing.clear()
-    timer = bench.produce().timer(CHECKPOINT_TIMER)
-    assert timer is not None
-    bench.fire(CHECKPOINT_TIMER, at_ms=timer.at_ms)
-    assert storage.read_file(CHECKPOINT_FILE) == b'{"T/0": 2}'
+    assert storage.read_file(CHECKPOINT_FILE) == b'{"T/0": 1}'
+    storage.write_file(CHECKPOINT_FILE, data)
+    again = BrokerBench(storage=storage).start()
+    assert halted(again) == [False]
+    again.registered().publish(*registrations(), *topic_records(1, leader=1))
+    assert (again.high_watermark, again.replica.log.end_offset) == (0, 1)
 
 
 @pytest.mark.covers("E22")
-@pytest.mark.parametrize(("call", "error"), [("flush", BROKEN), ("flush", FULL), ("write_file", FULL)])
-def test_where_not_all_is_flushed_no_clean_shutdown_is_vouched_for(call: str, error: StorageError) -> None:
+@pytest.mark.parametrize(
+    ("call", "error"), [("flush", BROKEN), ("flush", FULL), ("write_file", FULL), ("snapshot", FULL)]
+)
+def test_where_not_all_is_written_no_clean_shutdown_is_vouched_for(call: str, error: StorageError) -> None:
     bench, storage = bench_of()
     bench.produce()
     bench.receive(DRIVER, ShutdownCommand())
     storage.failing[call] = error
     bench.heartbeat_answered(should_shut_down=True)
+    assert has_ended(bench)
     assert storage.read_file(CLEAN_SHUTDOWN_FILE) is None
-    assert any(isinstance(effect, Exit) for effect in bench.effects)
 
 
-def test_a_flush_by_time_that_fails_takes_the_replica_offline() -> None:
-    records = topic_records(1, replicas=(0,), isr=(0,))
-    bench, storage = bench_of(*records[:2], ConfigRecord(topic_id="T", name="flush.ms", value="10"), *records[2:])
+@pytest.mark.covers("E22")
+def test_a_clean_shutdown_leaves_what_is_known_of_producers() -> None:
+    bench, storage = bench_of()
     bench.produce()
-    storage.failing["flush"] = BROKEN
-    bench.fire(f"{FLUSH_PREFIX}T/0", at_ms=10)
-    assert offline(bench) == [True]
-    assert T0 in bench.node.context.offline
+    bench.receive(DRIVER, ShutdownCommand())
+    bench.heartbeat_answered(should_shut_down=True)
+    snapshot = storage.open_log(log_name(T0)).snapshot()
+    assert snapshot is not None
+    assert snapshot[0] == 1
+    assert storage.read_file(CLEAN_SHUTDOWN_FILE) is not None
 
 
-def test_a_log_that_the_disk_keeps_does_not_stop_the_broker() -> None:
+@pytest.mark.parametrize(
+    ("name", "call"), [(f"{FLUSH_PREFIX}T/0", "flush"), (CHECKPOINT_TIMER, "write_file"), (RETENTION_TIMER, "segments")]
+)
+def test_a_timer_whose_work_the_disk_refuses_ends_the_broker(name: str, call: str) -> None:
+    bench, storage = leader(("flush.ms", "10"), ("segment.bytes", "14"))
+    bench.produce().produce()
+    storage.failing[call] = BROKEN
+    assert has_ended(bench.fire(name, at_ms=10))
+
+
+def test_a_damaged_segment_does_not_keep_retention_from_the_others() -> None:
+    bench, storage = leader(("segment.bytes", "14"))
+    bench.produce().produce()
+    storage.failing["segments"] = CorruptLogError("damaged")
+    bench.fire(RETENTION_TIMER, at_ms=10)
+    assert halted(bench) == [False]
+    assert bench.timer(RETENTION_TIMER) is not None
+
+
+def test_a_log_that_cannot_be_deleted_ends_the_broker() -> None:
     bench, storage = bench_of()
     storage.failing["delete"] = BROKEN
-    bench.publish(RemovePartitionRecord(topic_id="T", partition_id=0))
-    assert offline(bench) == [False]
-    assert T0 not in bench.node.context.replicas
+    assert has_ended(bench.publish(RemovePartitionRecord(topic_id="T", partition_id=0)))

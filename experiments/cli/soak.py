@@ -1,0 +1,96 @@
+"""`isray soak`: load and faults against a cluster on Ray for as long as one likes; nothing may be lost.
+
+Leaves with 0 where the judge has found nothing, with 1 where it has (a line each), with 2 on wrong input.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from experiments.errors import InputError
+from experiments.ray_session import stay_on_loopback
+from experiments.soak.ray_nodes import expect_killed_raylets
+
+if TYPE_CHECKING:
+    from experiments.soak.run import SoakResult
+
+SHOWN_FINDINGS = 100
+
+
+def soak(
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, metavar="M", help="How long, at least.")] = 10.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the schedule of faults.")] = 0,
+    brokers: Annotated[int, typer.Option("--brokers", min=3, max=9, metavar="N")] = 3,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=100, metavar="N")] = 4,
+    rate: Annotated[int, typer.Option("--rate", min=10, metavar="R", help="Records per second to send.")] = 500,
+    faults: Annotated[
+        str | None, typer.Option("--faults", metavar="a,b,...", help="Kinds of faults; otherwise all.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="A new folder for history and logs.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Produce, read, and break one thing after another; then judge the history."""
+    stay_on_loopback()
+    expect_killed_raylets()
+    from experiments.soak.run import SoakPlan
+    from experiments.soak.run import soak as run
+
+    kinds = _kinds(faults)
+    plan = SoakPlan(minutes, seed, brokers, partitions, rate, kinds, _folder(out))
+    with Console(stderr=True).status("soaking"):
+        result = run(plan)
+    if as_json:
+        typer.echo(json.dumps(result.document()))
+    else:
+        _show(result)
+    if result.findings:
+        raise typer.Exit(1)
+
+
+def _kinds(text: str | None) -> tuple[str, ...]:
+    from experiments.soak.faults import FAULTS
+
+    kinds = list(FAULTS) if text is None else [word.strip() for word in text.split(",")]
+    for kind in kinds:
+        if kind not in FAULTS or kinds.count(kind) > 1:
+            raise InputError("--faults", "", repr(kind), f"each at most once: {', '.join(FAULTS)}")
+    return tuple(kinds)
+
+
+def _folder(out: Path | None) -> Path:
+    """The folder to write to; InputError where it holds anything."""
+    if out is None:
+        return Path(tempfile.mkdtemp(prefix="isray-soak-"))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError("--out", "", str(out), "a folder that is empty or does not exist")
+    return out
+
+
+def _show(result: SoakResult) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table("fault", "done", "whole again after, s", box=None)
+    for kind in result.plan.faults:
+        times = [f"{done.healed_after_ms / 1000:.1f}" for done in result.done if done.kind == kind]
+        table.add_row(kind, str(len(times)), " ".join(times))
+    console.print(table)
+    counts = result.counts
+    console.print(
+        f"{result.seconds:.0f} s, seed {result.plan.seed}: {counts.sent} records sent, {counts.acknowledged} "
+        f"acknowledged, {counts.failed} failed, {counts.unknown} unknown; {counts.read} read"
+    )
+    for broker, sizes in result.memory.items():
+        most, last = sizes["max_bytes"] / 1e6, sizes["last_bytes"] / 1e6
+        console.print(f"broker {broker}: resident memory at most {most:.0f} MB, last {last:.0f} MB")
+    for line in result.findings[:SHOWN_FINDINGS]:
+        console.print(f"[red]found[/] {line}")
+    if len(result.findings) > SHOWN_FINDINGS:
+        console.print(f"and {len(result.findings) - SHOWN_FINDINGS} more")
+    verdict = f"[red]{len(result.findings)} findings[/]" if result.findings else "[green]nothing lost[/]"
+    console.print(f"{verdict}; history, schedule and logs are in {result.plan.out}")

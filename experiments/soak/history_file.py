@@ -1,0 +1,81 @@
+"""The history of a soak as a file of JSON lines, which grows while the run goes on.
+
+A line is an object with one field, whose name says what kind of operation it is and whose value lists the operation's
+fields in order (`experiments.check.history`):
+
+    {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE]}
+    {"ended": [SEND, FIRST, SIZE, "acknowledged" | "failed" | "unknown", OFFSET]}
+    {"seen": [READER, [TOPIC, PARTITION], [[OFFSET, LEADER_EPOCH, SEND, FIRST, SIZE], ...], HIGH_WATERMARK]}
+
+One writer at a time, held off by a lock on the file. A run that is killed may leave a last line that is torn: it is
+left out on reading, and said. A damaged line elsewhere is an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from experiments.check.history import Operation
+from experiments.errors import InputError
+
+_KINDS = {kind.__name__.lower(): kind for kind in get_args(Operation)}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
+
+
+class HistoryWriter:
+    """Appends operations to a new file. InputError where another writer has it, or it holds something."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise InputError(str(path), "", "another writer", "one writer at a time") from error
+        if self._file.tell():
+            self._file.close()
+            raise InputError(str(path), "", "a history", "no file, or an empty one")
+
+    def write(self, operation: Operation) -> None:
+        """Appends one operation."""
+        line = json.dumps({type(operation).__name__.lower(): operation}, separators=(",", ":"))
+        self._file.write(f"{line}\n")
+
+    def flush(self) -> None:
+        """Hands what was written to the system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Hands everything over, and lets others have the file."""
+        self._file.close()
+
+
+class HistoryReader:
+    """The operations of a file, in order; `is_torn` tells, once they have been read, whether the last line was."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_torn = False
+
+    def __iter__(self) -> Iterator[Operation]:
+        """InputError, which names the line, where one is no operation."""
+        with self._path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    self.is_torn = True
+                    return
+                yield self._operation(number, line)
+
+    def _operation(self, number: int, line: str) -> Operation:
+        try:
+            [(name, fields)] = json.loads(line).items()
+            operation: Operation = _ADAPTERS[name].validate_python(fields)
+        except (ValueError, KeyError, AttributeError, ValidationError) as error:
+            raise InputError(str(self._path), f"line {number}", line.strip()[:80], "an operation") from error
+        return operation

@@ -1,0 +1,225 @@
+"""The load of a soak: a producer that never rests, and readers that follow every partition; all that they are told is
+written to the history.
+
+The producer is the cluster's client node: idempotent, acks=all. Sends of `RECORDS_PER_SEND` records each go to the
+partitions in turn, at `rate` records a second as long as no more than `MAX_OUTSTANDING` sends are without an end. What
+cannot be sent for that reason is left out and not made up for: a client of a cluster that is down does not stay behind
+for ever.
+
+Two readers follow each partition from its start. The second goes back by `JUMP_BACK` offsets whenever `look_back` is
+called, so that what was once visible is looked at again after each fault.
+
+`tick` is called as often as may be, from the loop that waits for the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from experiments.check.history import Ended, Invoked, Operation, Result, Run, Seen
+from protocol.client.records import identity, split
+from protocol.errors import ErrorCode
+from protocol.ids import Offset, TimeMs, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import Command, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords, SentRange
+
+RECORDS_PER_SEND = 10
+RECORD_BYTES = 100
+MAX_OUTSTANDING = 300
+READERS = (0, 1)
+JUMP_BACK = 500
+READ_EVERY_MS = 250
+READ_WAIT_MS = 500
+READ_BYTES = 262_144
+ACKS_ALL = -1
+PRODUCER = 0
+
+
+class Clients(Protocol):
+    """The part of the ray engine that a load needs."""
+
+    def now_ms(self) -> TimeMs: ...
+
+    def submit(self, command: Command) -> None: ...
+
+    def take_outcomes(self) -> Mapping[int, Message]: ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much has happened: records by their end, records that were read, answers to reads that were errors."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    failed: int = 0
+    unknown: int = 0
+    read: int = 0
+    reads_failed: int = 0
+
+
+@dataclass(slots=True)
+class _Follower:
+    """One reader of one partition: where it is, and when it may ask again; `command` is the read under way, 0 for
+    none.
+    """
+
+    reader: int
+    partition: TopicPartition
+    offset: Offset = 0
+    due_ms: TimeMs = 0
+    command: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """Sends and reads under way, by command id."""
+
+    sends: dict[int, SendRecords] = field(default_factory=dict)
+    reads: dict[int, _Follower] = field(default_factory=dict)
+
+
+class Load:
+    """See the module docstring. Command ids are taken from `next_id`."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        write: Callable[[Operation], None],
+        partitions: Sequence[TopicPartition],
+        rate: int,
+        next_id: Callable[[], int],
+    ) -> None:
+        self.counts = Counts()
+        self._clients = clients
+        self._write = write
+        self._partitions = tuple(partitions)
+        self._rate = rate
+        self._next_id = next_id
+        self._credit_from_ms: float = clients.now_ms()
+        self._turn = 0
+        self._sending = self._reading = True
+        self._open = _Open()
+        self._followers = [_Follower(reader, partition) for partition in self._partitions for reader in READERS]
+
+    @property
+    def outstanding(self) -> int:
+        """Sends that have not come to their end."""
+        return len(self._open.sends)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is under way."""
+        return not (self._open.sends or self._open.reads)
+
+    def stop_sending(self) -> None:
+        """No send is invoked from now on; readers go on."""
+        self._sending = False
+
+    def stop_reading(self) -> None:
+        """No read is begun from now on."""
+        self._reading = False
+
+    def look_back(self) -> None:
+        """The second reader goes back."""
+        for follower in self._followers:
+            if follower.reader:
+                follower.offset = max(0, follower.offset - JUMP_BACK)
+
+    def has_read_to(self, ends: Mapping[TopicPartition, Offset]) -> bool:
+        """Whether all readers have come to these offsets."""
+        return all(follower.offset >= ends[follower.partition] for follower in self._followers)
+
+    def tick(self) -> None:
+        """Takes in what clients were told, and gives them what is due."""
+        now_ms = self._clients.now_ms()
+        for command_id, outcome in self._clients.take_outcomes().items():
+            if isinstance(outcome, SendOutcome) and command_id in self._open.sends:
+                self._sent(self._open.sends.pop(command_id), outcome)
+            elif isinstance(outcome, ConsumeOutcome) and command_id in self._open.reads:
+                self._read(now_ms, self._open.reads.pop(command_id), outcome)
+        self._send_due(now_ms)
+        for follower in self._followers:
+            if self._reading and not follower.command and follower.due_ms <= now_ms:
+                self._follow(follower)
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _send_due(self, now_ms: TimeMs) -> None:
+        every_ms = 1000 * RECORDS_PER_SEND / self._rate
+        while now_ms - self._credit_from_ms >= every_ms:
+            self._credit_from_ms += every_ms
+            if self._sending and len(self._open.sends) < MAX_OUTSTANDING:
+                self._send(self._partitions[self._turn % len(self._partitions)])
+                self._turn += 1
+
+    def _send(self, partition: TopicPartition) -> None:
+        command = SendRecords(
+            command_id=self._next_id(),
+            topic=partition.topic,
+            partition=partition.partition,
+            acks=ACKS_ALL,
+            record_count=RECORDS_PER_SEND,
+            record_bytes=RECORD_BYTES,
+        )
+        self._open.sends[command.command_id] = command
+        self._write(Invoked(command.command_id, PRODUCER, partition, RECORDS_PER_SEND))
+        self._clients.submit(command)
+        self.counts.sent += RECORDS_PER_SEND
+
+    def _sent(self, command: SendRecords, outcome: SendOutcome) -> None:
+        for part in outcome.ranges:
+            result = result_of(part)
+            self._write(Ended(command.command_id, part.first, part.count, result, part.base_offset))
+            setattr(self.counts, result, getattr(self.counts, result) + part.count)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _follow(self, follower: _Follower) -> None:
+        command = ConsumeCommand(
+            command_id=self._next_id(),
+            topic=follower.partition.topic,
+            partition=follower.partition.partition,
+            offset=follower.offset,
+            max_bytes=READ_BYTES,
+            max_wait_ms=READ_WAIT_MS,
+        )
+        follower.command = command.command_id
+        self._open.reads[command.command_id] = follower
+        self._clients.submit(command)
+
+    def _read(self, now_ms: TimeMs, follower: _Follower, outcome: ConsumeOutcome) -> None:
+        follower.command, follower.due_ms = 0, now_ms + READ_EVERY_MS
+        if outcome.error is not ErrorCode.NONE:
+            self.counts.reads_failed += 1
+            return
+        runs = tuple(run for batch in outcome.batches for run in runs_of(batch))
+        if runs:
+            self._write(Seen(follower.reader, follower.partition, runs, outcome.high_watermark))
+            self.counts.read += sum(run.size for run in runs)
+        follower.offset = max(follower.offset, outcome.next_offset)
+
+
+def result_of(part: SentRange) -> Result:
+    """What became of records, in the words of the history."""
+    if part.error is ErrorCode.NONE:
+        return "acknowledged"
+    return "unknown" if part.unknown else "failed"
+
+
+def runs_of(batch: RecordBatch) -> Iterator[Run]:
+    """The records of a batch that a producer made up (`protocol.client.records`), as runs."""
+    offset = batch.base_offset
+    run: Run | None = None
+    for send, place in map(identity, split(batch.payload)):
+        if run is not None and (run.send, run.first + run.size) == (send, place):
+            run = run._replace(size=run.size + 1)
+        else:
+            if run is not None:
+                yield run
+            run = Run(offset, batch.leader_epoch, send, place, 1)
+        offset += 1
+    if run is not None:
+        yield run

@@ -1,0 +1,69 @@
+"""A soak of a minute, by the command alone: every kind of fault, a load that never rests, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from experiments.check.history import Invoked, Seen
+from experiments.soak.faults import FAULTS
+from experiments.soak.history_file import HistoryReader
+
+ROOT = Path(__file__).parent.parent.parent
+LEAST_ACKNOWLEDGED = 5_000
+
+
+def isray(*arguments: str, folder: Path) -> tuple[int, str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
+    environment = inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=280, cwd=folder
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_minute_of_all_faults_loses_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, text, errors = isray("soak", "--minutes", "1", "--seed", "1", "--out", str(out), "--json", folder=tmp_path)
+    assert code == 0, (text, errors)
+    document = json.loads(text)
+    assert document["findings"] == []
+    assert {kind: found["done"] > 0 for kind, found in document["faults"].items()} == dict.fromkeys(FAULTS, True)
+    records = document["records"]
+    assert records["acknowledged"] >= LEAST_ACKNOWLEDGED
+    assert records["read"] >= 2 * records["acknowledged"]
+    assert records["sent"] == records["acknowledged"] + records["failed"] + records["unknown"]
+    assert {broker: sizes["max_bytes"] > 0 for broker, sizes in document["memory"].items()} == {
+        str(broker): True for broker in range(3)
+    }
+    history = list(HistoryReader(out / "history.jsonl"))
+    assert sum(sent.size for sent in history if isinstance(sent, Invoked)) == records["sent"]
+    assert {seen.reader for seen in history if isinstance(seen, Seen)} == {0, 1}
+    schedule = [json.loads(line) for line in (out / "schedule.jsonl").read_text().splitlines()]
+    struck = {fault["kind"]: fault["what"] for fault in schedule}
+    assert set(struck) == set(FAULTS)
+    assert "without a word" not in struck["full-disk"]
+    assert " 0 logs" not in struck["corrupt-tail"]
+    assert len(list((out / "logs").iterdir())) == 4 * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--faults", "kill-leader,kill-time"], "--faults: found 'kill-time'; allowed: each at most once: kill-leader"),
+        (["--faults", "cut,cut"], "--faults: found 'cut'"),
+        (["--out", "."], "--out: found .; allowed: a folder that is empty"),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path: Path, arguments: Sequence[str], said: str) -> None:
+    (tmp_path / "something").touch()
+    code, text, errors = isray("soak", *arguments, folder=tmp_path)
+    assert (code, text, errors.count("\n")) == (2, "", 1)
+    assert said in errors
