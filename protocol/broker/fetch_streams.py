@@ -41,7 +41,13 @@ from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import NO_OFFSET, BrokerId, Epoch, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
-from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchResponse
+from protocol.messages.data import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRenewal,
+    FetchRequest,
+    FetchResponse,
+)
 
 FETCH_WAIT_PREFIX = "fetch-wait/"
 
@@ -52,13 +58,25 @@ StreamKey = tuple[BrokerId, int]
 @dataclass(slots=True)
 class _Stream:
     """`ready` holds, in turn, the wishes for which there are records; `under_way` the bytes sent and not asked beyond.
-    `deadline_ms` is when what is ready leaves however little it is, None before the wait has begun.
+    `deadline_ms` is when what is ready leaves however little it is, None before the wait has begun. `requests` were
+    taken and `answers` given in the follower's `session`, 0 while it has none; `leads` says that a wish of this session
+    was for a partition that this broker led.
     """
 
     ready: dict[TopicIdPartition, FetchPartition] = field(default_factory=dict)
     under_way: dict[TopicIdPartition, int] = field(default_factory=dict)
     under_way_bytes: int = 0
     deadline_ms: TimeMs | None = None
+    session: int = 0
+    requests: int = 0
+    answers: int = 0
+    leads: bool = False
+
+    def begin(self, session: int) -> None:
+        """A session states all that is open: nothing else is under way, or wished for."""
+        self.session, self.requests, self.answers, self.leads = session, 1, 0, False
+        self.ready.clear()
+        self.release_all()
 
     def release(self, key: TopicIdPartition) -> None:
         self.under_way_bytes -= self.under_way.pop(key, 0)
@@ -89,16 +107,51 @@ class FetchStreams:
         self._streams: dict[StreamKey, _Stream] = {}
         self._epochs: dict[BrokerId, Epoch] = {}
         self._answers: dict[StreamKey, list[FetchPartitionResult]] = {}
+        self._notes: list[tuple[StreamKey, FetchResponse]] = []
         self._waiting: dict[StreamKey, None] = {}
 
     # -- what followers say --------------------------------------------------------------------------------------------
 
-    def greet(self, stream: StreamKey, broker_epoch: Epoch, is_renewal: bool) -> bool:
-        """A message of a stream has come; False if it is of a former life of the follower and to be ignored.
-
-        What was under way to a former life is not to the present one, and a renewal states all that is open: beyond
-        it nothing is under way.
+    def greet(self, stream: StreamKey, request: FetchRequest) -> bool:
+        """A request of a stream has come; False if it is not to be looked at: it is of a former life or session of the
+        follower, or has come twice, or something before it was lost, which the follower is told.
         """
+        if not self._is_of_this_life(stream, request.replica_epoch):
+            return False
+        state = self._streams.setdefault(stream, _Stream())
+        if request.number == 0 and request.session > state.session:
+            state.begin(request.session)
+            return True
+        error = _refusal_of_session(state, request.session, request.number)
+        if error is not ErrorCode.NONE:
+            self._note(stream, request.session, 0, error)
+        elif request.session == state.session and request.number == state.requests:
+            state.requests += 1
+            return True
+        return False
+
+    def renew(self, stream: StreamKey, renewal: FetchRenewal) -> bool:
+        """A renewal of a stream has come; whether it is one of wishes that this broker has from the follower, for
+        partitions that it leads. What was lost the follower is told.
+        """
+        if not self._is_of_this_life(stream, renewal.replica_epoch):
+            return False
+        state = self._streams.setdefault(stream, _Stream())
+        error = _refusal_of_session(state, renewal.session, renewal.requests)
+        if error is not ErrorCode.NONE:
+            self._note(stream, renewal.session, 0, error)
+        if error is not ErrorCode.NONE or renewal.session < state.session:
+            return False
+        if renewal.answers < state.answers:
+            self._note(stream, state.session, state.answers, ErrorCode.NONE)
+        return state.leads
+
+    def leads(self, stream: StreamKey) -> None:
+        """A wish of the stream's session is for a partition that this broker leads."""
+        self._streams[stream].leads = True
+
+    def _is_of_this_life(self, stream: StreamKey, broker_epoch: Epoch) -> bool:
+        """What was under way to a former life of the follower is not to the present one."""
         follower = stream[0]
         known = self._epochs.get(follower, broker_epoch)
         if broker_epoch < known:
@@ -107,10 +160,12 @@ class FetchStreams:
         if broker_epoch > known:
             for other, state in self._streams.items():
                 if other[0] == follower:
-                    state.release_all()
-        elif is_renewal and stream in self._streams:
-            self._streams[stream].release_all()
+                    state.begin(0)
         return True
+
+    def _note(self, stream: StreamKey, session: int, number: int, error: ErrorCode) -> None:
+        note = FetchResponse(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
+        self._notes.append((stream, note))
 
     def withdraw(self, stream: StreamKey, key: TopicIdPartition) -> FetchPartition | None:
         """The follower gets no records of this partition from here (any more); its wish, if that was ready."""
@@ -151,7 +206,7 @@ class FetchStreams:
 
     def flush(self, now_ms: TimeMs) -> None:
         """Sends the results collected during one input, and what of the records may leave."""
-        if not self._answers and not self._waiting:
+        if not self._answers and not self._waiting and not self._notes:
             return
         answers, self._answers = self._answers, {}
         for stream in {**answers, **self._waiting}:
@@ -159,7 +214,18 @@ class FetchStreams:
             if stream in self._waiting:
                 results += self._serve(stream, self._streams[stream], now_ms)
             if results:
-                self._context.out.send(stream[0], FetchResponse(partitions=tuple(results), fetcher=stream[1]))
+                self._send(stream, results)
+        notes, self._notes = self._notes, []
+        for stream, note in notes:
+            self._context.out.send(stream[0], note)
+
+    def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
+        state = self._streams.setdefault(stream, _Stream())
+        message = FetchResponse(
+            partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers
+        )
+        state.answers += 1
+        self._context.out.send(stream[0], message)
 
     def _serve(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> list[FetchPartitionResult]:
         shares = self._select(state)
@@ -223,6 +289,16 @@ class FetchStreams:
             return _Share(key, refusal_of(wish, ErrorCode.CORRUPT_MESSAGE))
         batches = share_of(stored, self._share_bytes, room, is_first)
         return _Share(key, result_of(wish, log, batches), sum(map(bytes_of, batches))) if batches else None
+
+
+def _refusal_of_session(state: _Stream, session: int, requests: int) -> ErrorCode:
+    """What to tell a follower that has sent so many requests in a session: that this leader has no such session, or
+    that it lacks some of them. NONE where it is told nothing: all is well, or it is a message of the past.
+    """
+    if session > state.session:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    is_behind = session == state.session and requests > state.requests
+    return ErrorCode.INVALID_FETCH_SESSION_EPOCH if is_behind else ErrorCode.NONE
 
 
 def bytes_of(batch: RecordBatch) -> int:

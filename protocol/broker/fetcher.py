@@ -4,17 +4,18 @@ The partitions of a leader are spread over `num.replica.fetchers` fetchers, by a
 to different ones. Each fetcher has messages of its own, and at the leader limits of its own (`fetch_streams.py`).
 
 For every partition that this broker follows there is one open wish (`FetchPartition`): "my log ends here, in this
-epoch; tell me when there is more". It goes to the leader at once when it changes, and all open wishes to one leader
-are repeated every `replica.fetch.wait.max.ms` (`FetchRenewal`), which keeps the leader assured that the follower
-lives and makes up for anything lost. An answer is taken only if it answers the wish that is open: same leader, same
-leader epoch, same offset. An answer may carry records, a newer high watermark, a point to truncate to, or an error;
-after an error the wish waits for the next repetition or for newer metadata. One error is different: where the leader
-has deleted what the follower lacks, the follower's log begins anew at the leader's log start offset.
+epoch; tell me when there is more". It goes to the leader at once when it changes. Every `replica.fetch.wait.max.ms`
+each session (`messages/data.py`) is renewed, or, where something of it was lost, begun anew with all open wishes. An
+answer is taken only if it answers the wish that is open: same leader, same leader epoch, same offset. An answer may
+carry records, a newer high watermark, a point to truncate to, or an error; after an error the wish waits for the next
+renewal, when it is repeated, or for newer metadata. One error is different: where the leader has deleted what the
+follower lacks, the follower's log begins anew at the leader's log start offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from zlib import crc32
 
 from protocol.broker.context import BrokerContext, Replica
@@ -38,6 +39,18 @@ def fetcher_of(key: TopicIdPartition, fetchers: int) -> int:
     return (crc32(key.topic_id.encode()) + key.partition) % fetchers
 
 
+@dataclass(slots=True)
+class _Session:
+    """What has been said to a leader through one fetcher: requests sent, answers taken. One that is over is followed by
+    another with the next request or renewal.
+    """
+
+    number: int
+    requests: int = 0
+    answers: int = 0
+    is_over: bool = False
+
+
 class Fetcher:
     """Fetches all followed partitions of one broker from their leaders."""
 
@@ -51,6 +64,8 @@ class Fetcher:
         self._refused: dict[BrokerId, set[TopicIdPartition]] = {}
         self._timed: set[BrokerId] = set()
         self._unsettled: set[BrokerId] = set()
+        self._sessions: dict[tuple[BrokerId, int], _Session] = {}
+        self._session_count = 0
 
     def follow(self, replica: Replica) -> None:
         """Starts fetching a partition whose `leader_id` and `leader_epoch` have been set; sent with the next
@@ -61,8 +76,13 @@ class Fetcher:
         self._renew(replica)
 
     def unfollow(self, replica: Replica) -> None:
-        """Stops fetching a partition; nothing more from its old leader will be appended (A26)."""
+        """Stops fetching a partition; nothing more from its old leader will be appended (A26). The session that knows
+        of it is over, which the leader learns with the next renewal.
+        """
         replica.wish = None
+        session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
+        if session is not None:
+            session.is_over = True
         for table in (self._followed, self._changed):
             partitions = table.get(replica.leader_id)
             if partitions is not None:
@@ -75,6 +95,7 @@ class Fetcher:
 
     def broker_epoch_changed(self) -> None:
         """Leaders hold the open wishes under the old epoch, under which this broker cannot join an ISR."""
+        self._sessions.clear()
         for leader, replicas in self._followed.items():
             self._unsettled.add(leader)
             self._changed.setdefault(leader, {}).update(replicas)
@@ -82,46 +103,86 @@ class Fetcher:
     def flush_wishes(self, now_ms: TimeMs) -> None:
         """Sends the wishes that changed, one message per leader and fetcher; call at the end of every input.
 
-        A repetition that is due stays due: it is for the open wishes that did not change, and may have been lost.
-        Only the first wish for a new leader epoch puts it off; the leader may not know of that epoch yet, so the
-        repetition is then more than a renewal.
+        A renewal that is due stays due: it is for the open wishes that did not change, and may have been lost. Only the
+        first wish for a new leader epoch puts it off; the leader may not know of that epoch yet, so the renewal is then
+        more than that.
         """
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
         for leader, replicas in changed.items():
-            if self._send(leader, replicas.values(), FetchRequest) and (
-                leader not in self._timed or leader in self._unsettled
-            ):
+            if self._request(leader, replicas.values()) and (leader not in self._timed or leader in self._unsettled):
                 self._set_timer(leader, now_ms)
 
-    def _send(self, leader: BrokerId, replicas: Iterable[Replica], kind: type[FetchRequest]) -> bool:
-        """Sends the open wishes of the replicas; whether there are any."""
+    def _request(self, leader: BrokerId, replicas: Iterable[Replica]) -> set[int]:
+        """Sends the open wishes of the replicas, or all where a session is over; by which fetchers."""
         streams: dict[int, list[FetchPartition]] = {}
         for replica in replicas:
             if replica.wish is not None:
                 streams.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.wish)
-        for fetcher, wishes in sorted(streams.items()):
-            message = kind(
-                replica_id=self._context.me,
-                replica_epoch=self._context.broker_epoch,
-                partitions=tuple(wishes),
-                fetcher=fetcher,
-            )
-            self._context.out.send(leader, message)
-        return bool(streams)
+        asked = set()
+        for fetcher in range(self._fetchers):
+            wishes, session = streams.get(fetcher, []), self._sessions.get((leader, fetcher))
+            if session.is_over if session is not None else wishes:
+                session, wishes = self._begin_session(leader, fetcher), self._open_wishes(leader, fetcher)
+            if session is not None and wishes:
+                self._send(leader, fetcher, session, wishes)
+                asked.add(fetcher)
+        return asked
+
+    def _begin_session(self, leader: BrokerId, fetcher: int) -> _Session:
+        self._session_count += 1
+        session = self._sessions[leader, fetcher] = _Session(self._session_count)
+        return session
+
+    def _open_wishes(self, leader: BrokerId, fetcher: int) -> list[FetchPartition]:
+        return [
+            replica.wish
+            for replica in self._followed.get(leader, {}).values()
+            if replica.wish is not None and fetcher_of(replica.key, self._fetchers) == fetcher
+        ]
+
+    def _send(self, leader: BrokerId, fetcher: int, session: _Session, wishes: list[FetchPartition]) -> None:
+        message = FetchRequest(
+            replica_id=self._context.me,
+            replica_epoch=self._context.broker_epoch,
+            partitions=tuple(wishes),
+            fetcher=fetcher,
+            session=session.number,
+            number=session.requests,
+        )
+        session.requests += 1
+        self._context.out.send(leader, message)
 
     def fire(self, name: str, now_ms: TimeMs) -> None:
-        """Repeats the open wishes to one leader."""
+        """Renews the sessions with one leader, and repeats what it refused."""
         leader = int(name.removeprefix(FETCH_PREFIX))
         self._timed.discard(leader)
         self._unsettled.discard(leader)
-        if self._send(leader, self._followed.get(leader, {}).values(), FetchRenewal):
-            self._refused.pop(leader, None)
+        followed = self._followed.get(leader, {})
+        refused = [followed[key] for key in sorted(self._refused.pop(leader, ())) if key in followed]
+        asked = self._request(leader, refused)
+        for fetcher in range(self._fetchers):
+            session = self._sessions.get((leader, fetcher))
+            if session is not None and session.requests and fetcher not in asked:
+                self._renew_session(leader, fetcher, session)
+        if any(replica.wish is not None for replica in followed.values()):
             self._set_timer(leader, now_ms)
+
+    def _renew_session(self, leader: BrokerId, fetcher: int, session: _Session) -> None:
+        message = FetchRenewal(
+            replica_id=self._context.me,
+            replica_epoch=self._context.broker_epoch,
+            fetcher=fetcher,
+            session=session.number,
+            requests=session.requests,
+            answers=session.answers,
+        )
+        self._context.out.send(leader, message)
 
     def receive(self, leader: BrokerId, response: FetchResponse, now_ms: TimeMs) -> None:
         """Takes the leader's answers."""
+        self._count(leader, response)
         for result in response.partitions:
             replica = self._context.replicas.get(TopicIdPartition(result.topic_id, result.partition_id))
             if replica is None or replica.wish is None or replica.leader_id != leader:
@@ -131,6 +192,17 @@ class Fetcher:
                     self._take(replica, result, now_ms)
                 except CorruptLogError as error:
                     self._not_stored(replica, error, now_ms)
+
+    def _count(self, leader: BrokerId, response: FetchResponse) -> None:
+        """Ends a session that the leader does not know, or of which answers were lost: all wishes are stated anew."""
+        session = self._sessions.get((leader, response.fetcher))
+        if session is None or session.number != response.session:
+            return
+        if response.error is not ErrorCode.NONE or response.number > session.answers:
+            session.is_over = True
+            self._changed.setdefault(leader, {})
+        elif response.partitions and response.number == session.answers:
+            session.answers += 1
 
     def _not_stored(self, replica: Replica, error: CorruptLogError, now_ms: TimeMs) -> None:
         """A batch came damaged and was not stored; the next repetition asks for it again."""

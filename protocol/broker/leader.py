@@ -31,6 +31,7 @@ from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     FetchPartition,
     FetchPartitionResult,
+    FetchRenewal,
     FetchRequest,
     ProduceRequest,
     ProduceResponse,
@@ -250,7 +251,7 @@ class LeaderSide:
     def fetch(self, follower: BrokerId, request: FetchRequest, now_ms: TimeMs) -> None:
         """Takes a follower's wishes. Those of a former life of the follower are ignored."""
         stream, leads = (follower, request.fetcher), False
-        if not self._streams.greet(stream, request.replica_epoch, request.RENEWAL):
+        if not self._streams.greet(stream, request):
             return
         for wish in request.partitions:
             key = TopicIdPartition(wish.topic_id, wish.partition_id)
@@ -262,15 +263,24 @@ class LeaderSide:
                 continue
             leads = True
             progress = self._leadership(replica).followers[follower]
-            if request.RENEWAL or not rules.is_overtaken(progress, wish.fetch_offset, request.replica_epoch):
+            if request.number == 0 or not rules.is_overtaken(progress, wish.fetch_offset, request.replica_epoch):
                 self._take_wish(replica, stream, request.replica_epoch, wish, now_ms)
         if leads:
-            self._context.out.set_timer(
-                f"{SILENT_PREFIX}{follower}",
-                now_ms + self._lag_ms,
-                idle_with=follower,
-                renewed_by=f"{FETCH_PREFIX}{self._context.me}",
-            )
+            self._streams.leads(stream)
+            self._has_spoken(follower, now_ms)
+
+    def renewed(self, follower: BrokerId, renewal: FetchRenewal, now_ms: TimeMs) -> None:
+        """A follower's wishes stand as they are, unless something was lost."""
+        if self._streams.renew((follower, renewal.fetcher), renewal):
+            self._has_spoken(follower, now_ms)
+
+    def _has_spoken(self, follower: BrokerId, now_ms: TimeMs) -> None:
+        self._context.out.set_timer(
+            f"{SILENT_PREFIX}{follower}",
+            now_ms + self._lag_ms,
+            idle_with=follower,
+            renewed_by=f"{FETCH_PREFIX}{self._context.me}",
+        )
 
     def _fetch_error(
         self, replica: Replica | None, follower: BrokerId, broker_epoch: Epoch, wish: FetchPartition

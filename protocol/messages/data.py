@@ -2,8 +2,13 @@
 
 Replica fetches are standing wishes rather than request and response pairs: each `FetchPartition` says where a
 follower's log ends and stays parked at the leader until there is something to say; one message carries any number of
-wishes or answers, of any partitions. The follower repeats its open wishes every `replica.fetch.wait.max.ms`, which is
-what Kafka's empty long-poll answers amount to, and what makes loss of either direction harmless.
+wishes or answers, of any partitions.
+
+What a follower's fetcher wishes for from one leader is a *session* (KIP-227): its first request (number 0) states all
+open wishes, the others what changed; requests and answers are numbered. Every `replica.fetch.wait.max.ms` the follower
+says how far it has counted (`FetchRenewal`), which keeps the leader assured that it lives, costs the same for one
+partition and for thousands, and shows what was lost in either direction; whereupon the follower begins a new session.
+Kafka counts with one epoch per session, since it has one request under way.
 """
 
 from __future__ import annotations
@@ -51,19 +56,29 @@ class FetchPartition(Message):
 
 class FetchRequest(Message):
     """Wishes of a follower (`replica_id` and its broker epoch) to the leader of these partitions, by one of its
-    fetchers.
+    fetchers. `number` 0 begins the session, and states all open wishes. Sessions of one life have ascending numbers,
+    from 1 on.
     """
 
     replica_id: Int32
     replica_epoch: Int64
     partitions: tuple[FetchPartition, ...]
     fetcher: Int8 = 0
+    session: Int64 = 1
+    number: Int64 = 0
 
 
-class FetchRenewal(FetchRequest):
-    """A follower's open wishes once more, unchanged."""
+class FetchRenewal(Message):
+    """A follower's open wishes stand as they are. `requests` have been sent in this session, `answers` have come."""
 
     RENEWAL: ClassVar[bool] = True
+
+    replica_id: Int32
+    replica_epoch: Int64
+    fetcher: Int8 = 0
+    session: Int64 = 1
+    requests: Int64 = 1
+    answers: Int64 = 0
 
 
 class EpochEndOffset(Message):
@@ -93,15 +108,20 @@ class FetchPartitionResult(Message):
 
 
 class FetchResponse(Message):
-    """Answers to one fetcher of a follower."""
+    """Answers to one fetcher of a follower. `number` counts the answers of the session from 0 on; one without
+    partitions does not count, it says which number is next. With an `error` there is no such session (any more).
+    """
 
     partitions: tuple[FetchPartitionResult, ...]
     fetcher: Int8 = 0
+    session: Int64 = 1
+    number: Int64 = 0
+    error: ErrorCode = ErrorCode.NONE
 
     @property
     def can_wait(self) -> bool:
         """True of high watermarks alone: the follower tells no client of them."""
-        return not any(
+        return self.error is ErrorCode.NONE and not any(
             result.batches or result.error is not ErrorCode.NONE or result.diverging_epoch is not None
             for result in self.partitions
         )

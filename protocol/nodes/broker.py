@@ -126,7 +126,7 @@ class BrokerNode:
             MetadataFetchResponse: self._metadata_fetched,
             AlterPartitionResponse: self._alter_partition_answered,
             FetchRequest: self._fetch,
-            FetchRenewal: self._fetch,
+            FetchRenewal: self._fetch_renewed,
             FetchResponse: self._fetched,
             ProduceRequest: self._produce,
             ConsumeRequest: self._consume,
@@ -416,6 +416,9 @@ class BrokerNode:
 
     def _fetch(self, now_ms: TimeMs, sender: NodeId, request: FetchRequest) -> None:
         self._leader.fetch(sender, request, now_ms)
+
+    def _fetch_renewed(self, now_ms: TimeMs, sender: NodeId, renewal: FetchRenewal) -> None:
+        self._leader.renewed(sender, renewal, now_ms)
 
     def _fetched(self, now_ms: TimeMs, sender: NodeId, response: FetchResponse) -> None:
         self._fetcher.receive(sender, response, now_ms)

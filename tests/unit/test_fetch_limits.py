@@ -58,6 +58,9 @@ class Leader:
         self.high_watermark = dict.fromkeys(range(partitions), 0)
         self.arrived: dict[int, list[RecordBatch]] = {index: [] for index in range(partitions)}
         self.under_way: list[FetchResponse] = []
+        self.answers = 0
+        self.sessions: dict[tuple[int, int], int] = {}
+        self.requests: dict[tuple[int, int], int] = {}
 
     def sent(self) -> list[FetchResponse]:
         """What the last input made the leader send."""
@@ -79,23 +82,47 @@ class Leader:
             assert self.produce(*[UNIT] * count, partition=partition) == []
 
     def wish(
-        self, *partitions: int, renewal: bool = False, replica_epoch: int = FOLLOWER, fetcher: int = 0, **wish: int
+        self, *partitions: int, anew: bool = False, replica_epoch: int = FOLLOWER, fetcher: int = 0, **wish: int
     ) -> list[FetchResponse]:
-        """The follower asks for what comes behind its position; what the leader sends upon it."""
+        """The follower asks for what comes behind its position, in a session that goes on or begins `anew`; what the
+        leader sends upon it.
+        """
         wishes = []
         for index in partitions or self.position:
             offset = self.position[index]
             fields = {"topic_id": "T", "partition_id": index, "current_leader_epoch": 0, "fetch_offset": offset}
             fields |= {"last_fetched_epoch": 0 if offset else -1, "high_watermark": self.high_watermark[index]} | wish
             wishes.append(FetchPartition.model_validate(fields))
-        kind = FetchRenewal if renewal else FetchRequest
-        request = kind(replica_id=FOLLOWER, replica_epoch=replica_epoch, partitions=tuple(wishes), fetcher=fetcher)
+        stream = (replica_epoch, fetcher)
+        if anew or stream not in self.sessions:
+            self.sessions[stream] = self.sessions.get(stream, 0) + 1
+            self.requests[stream] = 0
+        self.requests[stream] += 1
+        request = FetchRequest(
+            replica_id=FOLLOWER,
+            replica_epoch=replica_epoch,
+            partitions=tuple(wishes),
+            fetcher=fetcher,
+            session=self.sessions[stream],
+            number=self.requests[stream] - 1,
+        )
         self.bench.receive(FOLLOWER, request)
+        return self.sent()
+
+    def renew(self, **fields: int) -> list[FetchResponse]:
+        """The follower renews the session of its first fetcher; what the leader sends upon it."""
+        stream = (FOLLOWER, 0)
+        stands = {"requests": self.requests[stream], "session": self.sessions[stream]}
+        renewal = FetchRenewal.model_validate(
+            {"replica_id": FOLLOWER, "replica_epoch": FOLLOWER} | stands | {"answers": self.answers} | fields
+        )
+        self.bench.receive(FOLLOWER, renewal)
         return self.sent()
 
     def take(self) -> None:
         """The follower takes in the oldest message and asks for more where it brought records."""
         message = self.under_way.pop(0)
+        self.answers += 1
         for result in message.partitions:
             assert (result.error, result.fetch_offset) == (ErrorCode.NONE, self.position[result.partition_id])
             self.arrived[result.partition_id] += result.batches
@@ -252,18 +279,18 @@ def full_window() -> Leader:
     return leader
 
 
-def test_a_renewal_says_that_nothing_is_under_way_but_what_it_asks_for() -> None:
+def test_a_new_session_says_that_nothing_is_under_way_but_what_it_asks_for() -> None:
     leader = full_window()
-    assert brought(*leader.wish(1, renewal=True)) == [(1, 1)]
+    assert brought(*leader.wish(1, anew=True)) == [(1, 1)]
 
 
-def test_a_lost_answer_is_made_up_for_by_the_renewal() -> None:
+def test_a_lost_answer_is_made_up_for_by_a_new_session() -> None:
     leader = full_window()
     leader.under_way.clear()
-    [again] = leader.wish(renewal=True)
-    assert brought(again) == [(1, 1)], "its turn has come, whoever asks first"
+    [again] = leader.wish(anew=True)
+    assert brought(again) == [(0, 1)]
     leader.take()
-    assert brought(*leader.under_way) == [(0, 1)]
+    assert brought(*leader.under_way) == [(1, 1)]
 
 
 def test_a_new_life_of_the_follower_starts_afresh_and_its_former_one_is_ignored() -> None:
@@ -299,7 +326,80 @@ def test_a_silent_follower_is_sent_nothing_until_it_speaks() -> None:
     leader = full_window()
     leader.bench.fire(f"{SILENT_PREFIX}{FOLLOWER}", at_ms=30_000)
     assert leader.sent() == []
-    assert brought(*leader.wish(1)) == [(1, 1)]
+    assert [message.error for message in leader.wish(1)] == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND]
+    assert brought(*leader.wish(1, anew=True)) == [(1, 1)]
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_renewal_of_a_session_that_both_count_alike_is_not_answered_and_leaves_the_wishes_open() -> None:
+    leader = Leader()
+    leader.wish()
+    leader.bench.now_ms = 20_000
+    assert leader.renew() == []
+    setting = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
+    assert setting is not None
+    assert (setting.at_ms, setting.idle_with) == (50_000, FOLLOWER)
+    assert brought(*leader.produce(UNIT)) == [(0, 1)]
+
+
+def test_a_renewal_that_lacks_answers_is_told_which_comes_next() -> None:
+    leader = Leader()
+    leader.wish()
+    leader.produce(UNIT)
+    [told] = leader.renew(answers=0)
+    assert (told.partitions, told.session, told.number, told.error) == ((), 1, 1, ErrorCode.NONE)
+    assert leader.renew(answers=1) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"requests": 2}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        ({"session": 2}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    ],
+)
+def test_a_renewal_of_what_the_leader_does_not_know_is_refused_and_no_sign_of_life(
+    fields: dict[str, int], error: ErrorCode
+) -> None:
+    leader = Leader()
+    leader.wish()
+    before = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
+    leader.bench.now_ms = 20_000
+    [told] = leader.renew(**fields)
+    assert (told.error, told.session, told.partitions) == (error, fields.get("session", 1), ())
+    assert leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}") in (None, before)
+
+
+def test_a_request_behind_one_that_was_lost_is_not_taken() -> None:
+    leader = Leader(2)
+    leader.wish(0)
+    leader.requests[FOLLOWER, 0] += 1
+    [told] = leader.wish(1)
+    assert (told.partitions, told.error) == ((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    assert leader.produce(UNIT, partition=1) == []
+    assert brought(*leader.wish(anew=True)) == [(1, 1)]
+
+
+def test_a_request_of_the_past_is_passed_over() -> None:
+    leader = Leader(2)
+    leader.wish(0)
+    leader.requests[FOLLOWER, 0] -= 1
+    assert leader.wish(1) == [], "a number that was there before"
+    leader.wish(0, anew=True)
+    leader.sessions[FOLLOWER, 0] -= 1
+    assert leader.wish(1) == [], "a session that was there before"
+    assert leader.renew(session=1) == []
+    assert leader.produce(UNIT, partition=1) == []
+
+
+def test_answers_are_counted_in_each_session() -> None:
+    leader = Leader()
+    for session in (1, 2, 3):
+        sent = leader.wish(anew=True) + leader.produce(UNIT)
+        assert [(message.session, message.number) for message in sent] == [(session, n) for n in range(len(sent))]
+        assert brought(*sent) != []
 
 
 def test_who_waits_for_room_is_not_caught_up() -> None:
@@ -326,14 +426,14 @@ def test_a_wish_that_comes_late_or_twice_changes_nothing() -> None:
     assert brought(*leader.produce(UNIT)) == [(0, 1)], "the newest wish is still parked"
 
 
-def test_only_a_renewal_may_ask_again_for_what_was_asked_beyond() -> None:
+def test_only_a_new_session_may_ask_again_for_what_was_asked_beyond() -> None:
     leader = Leader()
     leader.fill({0: 2})
     leader.wish()
     leader.take()
     leader.position[0] = 0
     assert leader.wish() == []
-    assert brought(*leader.wish(renewal=True)) == [(0, 2)]
+    assert brought(*leader.wish(anew=True)) == [(0, 2)]
 
 
 @pytest.mark.parametrize("retry", [False, True])
@@ -341,7 +441,7 @@ def test_there_is_one_answer_per_wish(retry: bool) -> None:
     leader = Leader()
     leader.wish()
     if retry:
-        leader.wish(renewal=True)
+        leader.wish(anew=True)
     assert brought(*leader.produce(UNIT)) == [(0, 1)]
     assert leader.produce(UNIT, UNIT) == [], "the next wish has not come"
     leader.take()
@@ -451,7 +551,7 @@ def test_a_follower_speaks_by_several_fetchers_and_repeats_by_each() -> None:
     first = fetcher_of(TopicIdPartition("T", 0), 2)
     assert asked == {first: [0, 2], 1 - first: [1, 3]}
     bench.fire("fetch/0", at_ms=WAIT_MS)
-    assert {m.fetcher: [p.partition_id for p in m.partitions] for _, m in bench.sends(FetchRenewal)} == asked
+    assert {m.fetcher: (m.requests, m.answers) for _, m in bench.sends(FetchRenewal)} == dict.fromkeys(asked, (1, 0))
 
 
 def test_a_bulky_partition_holds_up_nobody_on_another_fetcher() -> None:

@@ -27,14 +27,14 @@ def follower(records: int = 0) -> BrokerBench:
     config = config_of(replica_fetch_wait_max_ms=WAIT_MS)
     bench = BrokerBench(me=1, config=config).run(*topic_records(1, leader_epoch=3))
     for offset in range(records):
-        answer(bench, offset, batches=(batch(1, offset, 3),))
+        answer(bench, offset, number=offset, batches=(batch(1, offset, 3),))
     return bench
 
 
-def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, **fields: object) -> BrokerBench:
+def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, number: int = 0, **fields: object) -> BrokerBench:
     stands = {"topic_id": "T", "partition_id": 0, "fetch_offset": fetch_offset, "leader_epoch": 3}
     result = FetchPartitionResult.model_validate(stands | fields)
-    return bench.receive(sender, FetchResponse(partitions=(result,)))
+    return bench.receive(sender, FetchResponse(partitions=(result,), number=number))
 
 
 def wish(bench: BrokerBench) -> FetchPartition:
@@ -122,22 +122,66 @@ def test_after_an_error_the_wish_waits_for_its_repetition(error: ErrorCode) -> N
     assert timer is not None
     assert (timer.at_ms, timer.idle_with) == (WAIT_MS, None), "a repetition that must not be left out"
     bench.fire(TIMER, at_ms=WAIT_MS)
-    [(_, renewal)] = bench.sends(FetchRenewal)
-    assert [p.fetch_offset for p in renewal.partitions] == [1]
+    assert bench.sends(FetchRenewal) == []
+    assert wish(bench).fetch_offset == 1
     timer = bench.timer(TIMER)
     assert timer is not None
     assert timer.idle_with == 0
 
 
-def test_open_wishes_are_repeated_unchanged() -> None:
+def test_a_renewal_says_how_far_the_session_has_been_counted() -> None:
     bench = follower(records=2)
-    last = wish(bench)
     for now_ms in (WAIT_MS, 2 * WAIT_MS):
-        [renewed] = bench.fire(TIMER, at_ms=now_ms).sent(FetchRenewal).partitions
-        assert renewed == last
+        renewal = bench.fire(TIMER, at_ms=now_ms).sent(FetchRenewal)
+        assert (renewal.replica_id, renewal.replica_epoch) == (1, 1)
+        assert (renewal.session, renewal.requests, renewal.answers) == (1, 3, 2)
+        assert bench.sends(FetchRequest) == []
         timer = bench.timer(TIMER)
         assert timer is not None
         assert timer.at_ms == now_ms + WAIT_MS
+
+
+OVER = {
+    "unknown to the leader": {"error": ErrorCode.FETCH_SESSION_ID_NOT_FOUND},
+    "a request was lost": {"error": ErrorCode.INVALID_FETCH_SESSION_EPOCH},
+    "an answer was lost": {"number": 3},
+}
+
+
+@pytest.mark.parametrize("fields", OVER.values(), ids=OVER)
+def test_a_session_in_which_something_was_lost_is_begun_anew_with_all_open_wishes(fields: dict[str, int]) -> None:
+    bench = follower(records=2)
+    last = wish(bench)
+    bench.receive(0, FetchResponse(partitions=(), **fields))
+    request = bench.sent(FetchRequest)
+    assert (request.session, request.number, request.partitions) == (2, 0, (last,))
+    bench.receive(0, FetchResponse(partitions=(), **fields))
+    assert bench.sends(FetchRequest) == [], "what is said of the former session is of no concern"
+
+
+def test_what_both_have_counted_alike_changes_nothing() -> None:
+    bench = follower(records=2)
+    for number in (2, 1):
+        bench.receive(0, FetchResponse(partitions=(), number=number))
+        assert bench.sends(FetchRequest) == []
+
+
+def test_an_answer_that_was_lost_is_missed_when_the_next_one_comes() -> None:
+    bench = follower(records=2)
+    answer(bench, 2, number=3, batches=(batch(1, 2, 3),))
+    request = bench.sent(FetchRequest)
+    assert (request.session, request.number, [p.fetch_offset for p in request.partitions]) == (2, 0, [3])
+
+
+def test_a_session_that_knows_of_a_partition_which_is_followed_no_more_is_begun_anew_by_the_renewal() -> None:
+    other = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3)
+    config = config_of(replica_fetch_wait_max_ms=WAIT_MS)
+    bench = BrokerBench(me=1, config=config).run(*topic_records(1, leader_epoch=3), other)
+    bench.publish(change(leader=-1, isr=()))
+    assert bench.sends(FetchRequest) == []
+    request = bench.fire(TIMER, at_ms=WAIT_MS).sent(FetchRequest)
+    assert (request.session, request.number, [p.partition_id for p in request.partitions]) == (2, 0, [1])
+    assert bench.sends(FetchRenewal) == []
 
 
 def change(**fields: object) -> PartitionChangeRecord:
@@ -234,7 +278,7 @@ def test_a_follower_deletes_what_its_leader_has_deleted_up_to_its_high_watermark
     """Its log has a segment per record; the last one is the active segment."""
     bench = follower()
     for offset in range(3):
-        answer(bench, offset, batches=(batch(1, offset, 3),))
+        answer(bench, offset, number=offset, batches=(batch(1, offset, 3),))
         bench.replica.log.storage.roll()
     answer(bench, 3, batches=(batch(1, 3, 3),), high_watermark=high_watermark, log_start_offset=told)
     assert bench.replica.log.start_offset == expected

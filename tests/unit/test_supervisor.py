@@ -57,9 +57,7 @@ def storage_error(reason: str, halted: bool) -> Trace:
         (EndingCluster(failure="it broke"), "broker-1 failed: it broke"),
     ],
 )
-def test_the_reason_is_told_in_one_line(
-    cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reason_is_told_in_one_line(cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(supervisor, "write_state", lambda state: None)
     spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
