@@ -16,6 +16,7 @@ from protocol.broker.recovery import DataLossHook, no_routine
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
 from protocol.controller.context import ControllerState
+from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TopicIdPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -24,7 +25,7 @@ from protocol.messages.control import (
     BrokerRegistrationResponse,
     MetadataFetchResponse,
 )
-from protocol.messages.data import FetchPartition, FetchRequest, ProduceRequest
+from protocol.messages.data import FetchPartition, FetchRequest, FetchResponse, ProduceRequest
 from protocol.messages.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -107,6 +108,7 @@ class BrokerBench:
         self.now_ms = 0
         self.records: list[MetadataRecord] = []
         self.effects: list[Effect] = []
+        self._sessions: dict[tuple[NodeId, int], tuple[int, int]] = {}
 
     def start(self) -> BrokerBench:
         self.effects = self.node.start(self.now_ms)
@@ -179,12 +181,21 @@ class BrokerBench:
         return self.receive(CLIENT, ProduceRequest.model_validate(wanted | fields))
 
     def fetch(self, follower: int, offset: int, epoch: int | None = None, **wish: object) -> BrokerBench:
-        """A follower's wish under its known broker epoch, or `replica_epoch`; it knows high watermark 0."""
-        replica_epoch = wish.pop("replica_epoch", follower)
+        """A follower's wish under its known broker epoch, or `replica_epoch`; it knows high watermark 0. It goes on in
+        the follower's session, or begins one where the leader knows of none.
+        """
+        replica_epoch = int(str(wish.pop("replica_epoch", follower)))
         fields = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": self.replica.leader_epoch}
         last_epoch = (-1 if offset == 0 else self.replica.log.latest_epoch) if epoch is None else epoch
         fields |= {"fetch_offset": offset, "last_fetched_epoch": last_epoch} | wish
         partitions = (FetchPartition.model_validate(fields),)
-        return self.receive(
-            follower, FetchRequest(replica_id=follower, replica_epoch=int(str(replica_epoch)), partitions=partitions)
-        )
+        session, number = self._sessions.get((follower, replica_epoch), (1, 0))
+        while True:
+            request = FetchRequest(
+                replica_id=follower, replica_epoch=replica_epoch, partitions=partitions, session=session, number=number
+            )
+            self.receive(follower, request)
+            self._sessions[follower, replica_epoch] = session, number + 1
+            if ErrorCode.FETCH_SESSION_ID_NOT_FOUND not in [answer.error for _, answer in self.sends(FetchResponse)]:
+                return self
+            session, number = session + 1, 0

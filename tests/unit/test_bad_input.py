@@ -209,7 +209,7 @@ WISHES: dict[str, tuple[FetchPartition, ErrorCode]] = {
 def test_a_fetch_that_is_wrong(directory: Path, wrong: FetchPartition, error: ErrorCode) -> None:
     bench = DiskBench(directory)
     before = content(directory)
-    bench.receive(1, FetchRequest(replica_id=1, replica_epoch=1, partitions=(wrong,)))
+    bench.receive(1, FetchRequest(replica_id=1, replica_epoch=1, partitions=(wrong,), session=2))
     [result] = bench.sent(FetchResponse).partitions
     assert (result.error, result.batches) == (error, ())
     assert (result.diverging_epoch is not None) == (error is E.NONE)

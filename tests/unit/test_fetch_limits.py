@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -12,138 +12,14 @@ from experiments.sim.disk import SimLog
 from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX, bytes_of, share_of
 from protocol.broker.fetcher import fetcher_of
 from protocol.broker.leader import LAG_PREFIX, SILENT_PREFIX
-from protocol.config import Generation
 from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import TopicIdPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionRequest
-from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
-from protocol.messages.records import ConfigRecord, MetadataRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
-from tests.unit.nodes_under_test import BrokerBench, batch, config_of
-
-FOLLOWER = 1
-WAIT_MS = 500
-UNIT = 1_000
-"""Bytes of the batches that these tests produce, unless they say otherwise, as limits count them."""
-
-
-def sized(size_bytes: int, **fields: int) -> RecordBatch:
-    """A batch that counts for that many bytes."""
-    return batch(payload=b"x" * (size_bytes - bytes_of(batch(payload=b""))), **fields)
-
-
-def topic(partitions: int, leader: int = 0) -> list[MetadataRecord]:
-    return [
-        TopicRecord(name="t", topic_id="T"),
-        ConfigRecord(topic_id="T", name="min.insync.replicas", value="1"),
-        *(
-            PartitionRecord(topic_id="T", partition_id=index, replicas=(0, 1), isr=(0, 1), leader=leader)
-            for index in range(partitions)
-        ),
-    ]
-
-
-class Leader:
-    """Broker 0 leads partitions of `t`, broker 1 follows and tells what it wishes when the test says so.
-
-    `arrived` holds what broker 1 has of each partition, `position` and `high_watermark` where it stands. `under_way`
-    are messages that it has not taken in yet, oldest first.
-    """
-
-    def __init__(self, partitions: int = 1, **config: int) -> None:
-        limits = {"replica_fetch_wait_max_ms": WAIT_MS} | config
-        self.bench = BrokerBench(config=config_of(Generation.KIP_966, **limits))
-        self.bench.run(*topic(partitions))
-        self.position = dict.fromkeys(range(partitions), 0)
-        self.high_watermark = dict.fromkeys(range(partitions), 0)
-        self.arrived: dict[int, list[RecordBatch]] = {index: [] for index in range(partitions)}
-        self.under_way: list[FetchResponse] = []
-        self.answers = 0
-        self.sessions: dict[tuple[int, int], int] = {}
-        self.requests: dict[tuple[int, int], int] = {}
-
-    def sent(self) -> list[FetchResponse]:
-        """What the last input made the leader send."""
-        sent = [message for _, message in self.bench.sends(FetchResponse)]
-        self.under_way += sent
-        return sent
-
-    def produce(self, *sizes: int, partition: int = 0) -> list[FetchResponse]:
-        """Appends a batch of each size; what the leader sends upon it."""
-        sent = []
-        for size_bytes in sizes:
-            self.bench.produce(acks=1, partition=partition, batch=sized(size_bytes))
-            sent += self.sent()
-        return sent
-
-    def fill(self, counts: Mapping[int, int]) -> None:
-        """Appends batches of one unit to partitions that nobody waits for yet."""
-        for partition, count in counts.items():
-            assert self.produce(*[UNIT] * count, partition=partition) == []
-
-    def wish(
-        self, *partitions: int, anew: bool = False, replica_epoch: int = FOLLOWER, fetcher: int = 0, **wish: int
-    ) -> list[FetchResponse]:
-        """The follower asks for what comes behind its position, in a session that goes on or begins `anew`; what the
-        leader sends upon it.
-        """
-        wishes = []
-        for index in partitions or self.position:
-            offset = self.position[index]
-            fields = {"topic_id": "T", "partition_id": index, "current_leader_epoch": 0, "fetch_offset": offset}
-            fields |= {"last_fetched_epoch": 0 if offset else -1, "high_watermark": self.high_watermark[index]} | wish
-            wishes.append(FetchPartition.model_validate(fields))
-        stream = (replica_epoch, fetcher)
-        if anew or stream not in self.sessions:
-            self.sessions[stream] = self.sessions.get(stream, 0) + 1
-            self.requests[stream] = 0
-        self.requests[stream] += 1
-        request = FetchRequest(
-            replica_id=FOLLOWER,
-            replica_epoch=replica_epoch,
-            partitions=tuple(wishes),
-            fetcher=fetcher,
-            session=self.sessions[stream],
-            number=self.requests[stream] - 1,
-        )
-        self.bench.receive(FOLLOWER, request)
-        return self.sent()
-
-    def renew(self, **fields: int) -> list[FetchResponse]:
-        """The follower renews the session of its first fetcher; what the leader sends upon it."""
-        stream = (FOLLOWER, 0)
-        stands = {"requests": self.requests[stream], "session": self.sessions[stream]}
-        renewal = FetchRenewal.model_validate(
-            {"replica_id": FOLLOWER, "replica_epoch": FOLLOWER} | stands | {"answers": self.answers} | fields
-        )
-        self.bench.receive(FOLLOWER, renewal)
-        return self.sent()
-
-    def take(self) -> None:
-        """The follower takes in the oldest message and asks for more where it brought records."""
-        message = self.under_way.pop(0)
-        self.answers += 1
-        for result in message.partitions:
-            assert (result.error, result.fetch_offset) == (ErrorCode.NONE, self.position[result.partition_id])
-            self.arrived[result.partition_id] += result.batches
-            self.position[result.partition_id] += sum(found.record_count for found in result.batches)
-            self.high_watermark[result.partition_id] = result.high_watermark
-        more = [result.partition_id for result in message.partitions if result.batches]
-        if more:
-            self.wish(*more, fetcher=message.fetcher)
-
-    def log_end(self, partition: int) -> int:
-        return self.bench.node.context.replicas[TopicIdPartition("T", partition)].log.end_offset
-
-
-def brought(*messages: FetchResponse) -> list[tuple[int, int]]:
-    """(partition, number of batches) of the results that bring records."""
-    return [(r.partition_id, len(r.batches)) for message in messages for r in message.partitions if r.batches]
-
-
-def results(*messages: FetchResponse) -> list[FetchPartitionResult]:
-    return [result for message in messages for result in message.partitions]
-
+from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse
+from protocol.messages.records import PartitionChangeRecord
+from tests.unit.leader_under_test import FOLLOWER, UNIT, WAIT_MS, Leader, brought, results, sized, topic
+from tests.unit.nodes_under_test import BrokerBench, config_of
 
 # -- shares ------------------------------------------------------------------------------------------------------------
 
@@ -328,78 +204,6 @@ def test_a_silent_follower_is_sent_nothing_until_it_speaks() -> None:
     assert leader.sent() == []
     assert [message.error for message in leader.wish(1)] == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND]
     assert brought(*leader.wish(1, anew=True)) == [(1, 1)]
-
-
-# -- sessions ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_renewal_of_a_session_that_both_count_alike_is_not_answered_and_leaves_the_wishes_open() -> None:
-    leader = Leader()
-    leader.wish()
-    leader.bench.now_ms = 20_000
-    assert leader.renew() == []
-    setting = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
-    assert setting is not None
-    assert (setting.at_ms, setting.idle_with) == (50_000, FOLLOWER)
-    assert brought(*leader.produce(UNIT)) == [(0, 1)]
-
-
-def test_a_renewal_that_lacks_answers_is_told_which_comes_next() -> None:
-    leader = Leader()
-    leader.wish()
-    leader.produce(UNIT)
-    [told] = leader.renew(answers=0)
-    assert (told.partitions, told.session, told.number, told.error) == ((), 1, 1, ErrorCode.NONE)
-    assert leader.renew(answers=1) == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        ({"requests": 2}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
-        ({"session": 2}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-    ],
-)
-def test_a_renewal_of_what_the_leader_does_not_know_is_refused_and_no_sign_of_life(
-    fields: dict[str, int], error: ErrorCode
-) -> None:
-    leader = Leader()
-    leader.wish()
-    before = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
-    leader.bench.now_ms = 20_000
-    [told] = leader.renew(**fields)
-    assert (told.error, told.session, told.partitions) == (error, fields.get("session", 1), ())
-    assert leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}") in (None, before)
-
-
-def test_a_request_behind_one_that_was_lost_is_not_taken() -> None:
-    leader = Leader(2)
-    leader.wish(0)
-    leader.requests[FOLLOWER, 0] += 1
-    [told] = leader.wish(1)
-    assert (told.partitions, told.error) == ((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-    assert leader.produce(UNIT, partition=1) == []
-    assert brought(*leader.wish(anew=True)) == [(1, 1)]
-
-
-def test_a_request_of_the_past_is_passed_over() -> None:
-    leader = Leader(2)
-    leader.wish(0)
-    leader.requests[FOLLOWER, 0] -= 1
-    assert leader.wish(1) == [], "a number that was there before"
-    leader.wish(0, anew=True)
-    leader.sessions[FOLLOWER, 0] -= 1
-    assert leader.wish(1) == [], "a session that was there before"
-    assert leader.renew(session=1) == []
-    assert leader.produce(UNIT, partition=1) == []
-
-
-def test_answers_are_counted_in_each_session() -> None:
-    leader = Leader()
-    for session in (1, 2, 3):
-        sent = leader.wish(anew=True) + leader.produce(UNIT)
-        assert [(message.session, message.number) for message in sent] == [(session, n) for n in range(len(sent))]
-        assert brought(*sent) != []
 
 
 def test_who_waits_for_room_is_not_caught_up() -> None:
