@@ -31,7 +31,7 @@ def damage_tails(directory: Path, kind: DamageKind, rng: Random) -> int:
 def _damage(log: Path, kind: DamageKind, rng: Random) -> bool:
     newest = max(log.glob(f"*{LOG_SUFFIX}"), key=lambda path: int(path.stem))
     files = OpenFiles()
-    mark = MarkFile(log, files).mark
+    mark = MarkFile(log, files, is_new=False).mark
     files.close()
     base, end = int(newest.stem), newest.stat().st_size
     sound = mark.position if base == mark.segment_base else 0

@@ -99,8 +99,9 @@ class DiskStorage:
             path = self._log_path(name)
             with typed_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
+            is_new = name not in self._names
             self._names.add(name)
-            log = self._logs[name] = DiskLog(path, self._files, self._pool, self._index_interval_bytes)
+            log = self._logs[name] = DiskLog(path, self._files, self._pool, self._index_interval_bytes, is_new)
             for dropped in log.dropped:
                 _LOG.warning(
                     "%s: dropped %d bytes at byte %d: %s; the log ends at offset %d",

@@ -48,45 +48,43 @@ class Mark:
 
 
 class MarkFile:
-    """The mark of one log, `mark`; see the module docstring. The file is created with the first mark that is set.
-    CorruptLogError where neither slot can be read.
+    """The mark of one log, `mark`; see the module docstring. The file is created with the first mark that is set; of a
+    log that `is_new` there is none. CorruptLogError where neither slot can be read.
     """
 
-    def __init__(self, directory: Path, files: OpenFiles) -> None:
+    def __init__(self, directory: Path, files: OpenFiles, is_new: bool) -> None:
         self._path = directory / MARK_FILE
         self._files = files
         self._number = 0
-        self._exists = self._path.exists()
-        self.mark = self._read()
+        self.mark = Mark() if is_new or not self._path.exists() else self._read()
 
     def _read(self) -> Mark:
-        if not self._exists:
-            return Mark()
         data = os.pread(self._files.get(self._path), 2 * SLOT_BYTES, 0)
-        slots = [slot for start in (0, SLOT_BYTES) if (slot := _slot(data[start : start + SLOT_BYTES])) is not None]
+        halves = data[:SLOT_BYTES], data[SLOT_BYTES:]
+        slots = [slot for half in halves if (slot := _slot(half)) is not None]
         if slots:
             self._number, mark = max(slots, key=lambda slot: slot[0])
             return mark
-        if any(data):
+        if all(any(half) for half in halves):
             raise CorruptLogError(f"{self._path}: the mark of what was flushed is damaged")
-        return Mark()
+        return Mark()  # the first one was never finished, so that nobody relies on it
 
     def raise_to(self, mark: Mark) -> None:
         """A mark that promises more; the first one is durable."""
-        if self._exists:
+        if self._number:
             self._write(mark)
         else:
             self.lower_to(mark)
 
     def lower_to(self, mark: Mark) -> None:
         """A mark that takes something back: durable on return, whichever slot survives."""
+        is_first = not self._number
         self._files.get(self._path, create=True)
         for _ in range(2):
             self._write(mark)
             self._files.sync(self._path)
-        if not self._exists:
+        if is_first:
             sync_directory(self._path.parent)
-            self._exists = True
 
     def close(self) -> None:
         """Closes the file."""

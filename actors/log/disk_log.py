@@ -58,10 +58,13 @@ class Dropped:
 class DiskLog:
     """One log in a directory (`contract.LogStorage`); see the module docstring. Not safe to open twice at a time.
 
-    `dropped` is what recovery dropped when it was opened.
+    A log that `is_new` has an empty directory, and no file before its first batch: brokers begin with thousands of logs
+    at once. `dropped` is what recovery dropped when the log was opened.
     """
 
-    def __init__(self, directory: Path, files: OpenFiles, pool: RecentPool, index_interval_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, files: OpenFiles, pool: RecentPool, index_interval_bytes: int, is_new: bool = False
+    ) -> None:
         self._directory = directory
         self._files = files
         self._pool = pool
@@ -76,9 +79,12 @@ class DiskLog:
         self.flushed_offset: Offset = 0
         self.dropped: list[Dropped] = []
         with typed_errors(directory):
-            self._mark_file = MarkFile(directory, files)
-            self._snapshots = Snapshots(directory)
-            self._open()
+            self._mark_file = MarkFile(directory, files, is_new)
+            self._snapshots = Snapshots(directory, is_new)
+            if is_new:
+                self._begin()
+            else:
+                self._open()
             self._active = self._segments[-1]
             self._snapshots.keep_only(self.start_offset, self.end_offset)
 
@@ -231,6 +237,12 @@ class DiskLog:
         self._pool.keep_only(self._recent, 0, 0)
 
     # -- opening -------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        segment = self._segment(0)
+        segment.begin()
+        self._segments.append(segment)
+        self._directory_synced = False
 
     def _open(self) -> None:
         """Finds the segments, and takes up what lies above the mark."""

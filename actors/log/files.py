@@ -69,9 +69,11 @@ class OpenFiles:
         while self._open:
             os.close(self._open.popitem()[1])
 
-    def write(self, path: Path, parts: Sequence[bytes], position: int) -> None:
-        """Writes all the bytes of `parts`, at `position`. OSError; some of them may then have been written."""
-        file = self.get(path)
+    def write(self, path: Path, parts: Sequence[bytes], position: int, create: bool = False) -> None:
+        """Writes all the bytes of `parts`, at `position`. OSError; some of them may then have been written, or, where
+        the file does not exist and is not to be created, none.
+        """
+        file = self.get(path, create)
         written, size = self.write_some(file, parts, position), sum(map(len, parts))
         while written < size:
             written += self.write_some(file, (b"".join(parts)[written:],), position + written)

@@ -35,8 +35,8 @@ _CHUNK_BYTES = 131_072
 
 
 class Segment:
-    """A segment whose file exists. `end_offset` and `size` are where it ends; a caller that opens one knows them, or
-    finds them out by `scan`.
+    """A segment whose file exists, or comes with its first batch (`begin`). `end_offset` and `size` are where it ends;
+    a caller that opens one knows them, or finds them out by `scan`.
     """
 
     __slots__ = ("_columns", "_files", "_interval", "_newest_ms", "_saved", "base_offset", "end_offset", "path", "size")
@@ -67,7 +67,7 @@ class Segment:
 
     def append(self, header: bytes, batch: RecordBatch) -> None:
         """Writes a batch at the end. OSError; the file may then be longer than `size`."""
-        self._files.write(self.path, (header, batch.payload), self.size)
+        self._files.write(self.path, (header, batch.payload), self.size, create=not self.size)
         self._note(batch.base_offset, batch.next_offset, len(header) + len(batch.payload), batch.timestamp_ms)
 
     def _note(self, base_offset: Offset, next_offset: Offset, size: int, timestamp_ms: TimeMs) -> None:
@@ -249,6 +249,10 @@ class Segment:
     def create(self) -> None:
         """Makes the empty file."""
         self._files.get(self.path, create=True)
+        self.begin()
+
+    def begin(self) -> None:
+        """The segment is empty."""
         self._columns = array("q"), array("q"), array("q")
         self._newest_ms = NO_TIMESTAMP
 

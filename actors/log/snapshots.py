@@ -29,11 +29,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """The snapshots of one log, in its directory. OSError from every call but `offsets`."""
+    """The snapshots of one log, in its directory; there are none if it `is_new`. OSError from every call but `offsets`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, is_new: bool) -> None:
         self._directory = directory
-        self.offsets = sorted(int(path.stem) for path in directory.glob(f"*{SNAPSHOT_SUFFIX}") if path.stem.isdecimal())
+        found = () if is_new else directory.glob(f"*{SNAPSHOT_SUFFIX}")
+        self.offsets = sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
     def write(self, offset: Offset, data: bytes, bases: Collection[Offset]) -> None:
         """Writes the snapshot at the log end, and removes those before it that are at none of the segments' `bases`."""

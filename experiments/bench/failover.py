@@ -28,7 +28,9 @@ from experiments.engine import Loss
 from experiments.ray_session import ray_session, stay_on_loopback
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
 from protocol.ids import TimeMs
+from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.load import ProbeCommand, ProbeOutcome
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 
 if TYPE_CHECKING:
     from experiments.bench.live import BenchCluster
@@ -37,6 +39,7 @@ SIZES = (1_000, 10_000)
 REPEATS = 3
 SAMPLE = 50
 SESSION_MS = 9_000
+LOOK_MS = 1_000
 RETRY_MS = 20
 IN_FLIGHT = 200
 VICTIM, SURVIVORS = 0, (1, 2)
@@ -99,6 +102,7 @@ def _fail_over(partitions: int) -> Failover:
 
     with bench_cluster(CONFIG) as cluster:
         cluster.create(TOPIC, assignments(partitions))
+        _settle(cluster, partitions)
         _probe(cluster, range(partitions), (VICTIM,))
         killed_ms = cluster.engine.now_ms()
         cluster.engine.crash(VICTIM, Loss())
@@ -119,6 +123,25 @@ def sample_of(partitions: int) -> list[int]:
     if partitions <= SAMPLE:
         return list(range(partitions))
     return [round(place * (partitions - 1) / (SAMPLE - 1)) for place in range(SAMPLE)]
+
+
+def _settle(cluster: BenchCluster, partitions: int) -> None:
+    """Waits until all replicas are in sync and the victim leads all partitions. Making thousands of logs may have kept
+    it from its heartbeats for so long that leadership has moved: then it is asked for again, as the preferred leader.
+    BenchError where that does not come to be.
+    """
+    from experiments.bench.live import WITHIN_MS, BenchError
+
+    for _ in range(WITHIN_MS // LOOK_MS):
+        cluster.engine.run_for(LOOK_MS)
+        view = cluster.engine.view()
+        found = [] if view is None else list(view.partitions.values())
+        if len(found) == partitions and all(len(state.isr) == 1 + len(SURVIVORS) for state in found):
+            if all(state.leader == VICTIM for state in found):
+                return
+            request = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=None)
+            cluster.ask(AdminCommand(command_id=cluster.command_id(), request=request), AdminOutcome)
+    raise BenchError(f"broker {VICTIM} does not lead {partitions:,} partitions with all replicas in sync")
 
 
 def _probe(cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[int]) -> tuple[TimeMs, ...]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.log.checkpoints import SLOT_BYTES
+from actors.log.checkpoints import SLOT_BYTES, MarkFile
+from actors.log.files import OpenFiles
 from actors.storage import DiskStorage
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.errors import CorruptLogError
@@ -187,6 +188,52 @@ def test_a_torn_mark_leaves_the_one_before(tmp_path: Path) -> None:
     flip(path, newest + 20)
     log = DiskStorage(tmp_path).open_log("t/0")
     assert (log.flushed_offset, log.end_offset) == (3, 4)
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, SLOT_BYTES + 30])
+def test_a_first_mark_that_was_never_finished_promises_nothing(tmp_path: Path, torn_bytes: int) -> None:
+    written(DiskStorage(tmp_path), flushed=0, unflushed=3).close()
+    path = log_directory(tmp_path) / "mark"
+    path.write_bytes(b"\x00" * min(torn_bytes, SLOT_BYTES) + b"\x01" * (torn_bytes - SLOT_BYTES))
+    log = DiskStorage(tmp_path).open_log("t/0")
+    assert (log.end_offset, log.flushed_offset) == (3, 0)
+    log.flush()
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+    assert MarkFile(log_directory(tmp_path), OpenFiles(), is_new=False).mark.flushed_offset == 3, "in both slots"
+
+
+def test_a_log_that_was_never_written_to_has_no_files_and_is_there_the_next_time(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path)
+    log = storage.open_log("t/0")
+    log.flush()
+    log.roll()
+    assert list(log_directory(tmp_path).iterdir()) == []
+    assert [(info.base_offset, info.end_offset) for info in log.segments()] == [(0, 0)]
+    storage.close()
+    storage = DiskStorage(tmp_path)
+    assert storage.log_names() == ["t/0"]
+    log = storage.open_log("t/0")
+    log.append(batch(0, payload=b"00000"))
+    assert log.read(0, 1)[0].payload == b"00000"
+
+
+@pytest.mark.parametrize("begin", ["append", "reset", "snapshot"])
+def test_a_log_begins_with_whatever_is_first(tmp_path: Path, begin: str) -> None:
+    storage = DiskStorage(tmp_path)
+    log = storage.open_log("t/0")
+    if begin == "append":
+        log.append(batch(0, payload=b"00000"))
+    elif begin == "reset":
+        log.reset(7)
+    else:
+        log.write_snapshot(b"state")
+    start, end = log.start_offset, log.end_offset
+    storage.close()
+    log = DiskStorage(tmp_path).open_log("t/0")
+    assert (log.start_offset, log.end_offset) == (start, end)
+    assert log.snapshot() == ((0, b"state") if begin == "snapshot" else None)
 
 
 @pytest.mark.parametrize("text", ["", "1\n0\n", "0\n2\n0 0\n", "0\n1\n0\n", "0\n1\nx 0\n"])

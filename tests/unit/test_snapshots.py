@@ -196,7 +196,7 @@ def test_a_snapshot_is_gone_for_good_before_its_records_go(
     files = OpenFiles()
 
     def note(directory: Path) -> None:
-        seen.append((snapshots(tmp_path), MarkFile(directory, files).mark))
+        seen.append((snapshots(tmp_path), MarkFile(directory, files, is_new=False).mark))
 
     monkeypatch.setattr(module, "sync_directory", note)
     if change == "truncate":
