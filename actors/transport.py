@@ -50,7 +50,7 @@ WINDOW = 2
 """Calls under way per channel: one on its way while the one before waits for its answer."""
 GATHER_S = 0.005
 """How long the second of these gathers messages, unless it is full before: a call costs more than its bytes."""
-PATIENCE_S = 0.05
+PATIENCE_S = 0.01
 """How long a message that can wait (`Message.can_wait`) does so."""
 HOLD_S = 0.1
 """How long a call waits, once it has been handled, for something to carry back."""

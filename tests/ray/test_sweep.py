@@ -33,6 +33,7 @@ from pathlib import Path
 import experiments.sweep as module
 from experiments.studies.loader import study_from
 from tests.spark.fake_trial import fake_trial
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
 commit = module.write_batch
 def commit_and_be_told_to_stop(*arguments):
     commit(*arguments)
