@@ -21,9 +21,9 @@ apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
 (**) With underscores where the name there has dots. Counters and the parts of summaries are exported as gauges too, so
 that they keep their names and that a 0 is there to be seen.
 
-What is measured is noted at once and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` series at a time: a node that
-loses a peer notes thousands of changes in one input, and an export of each, which costs several microseconds, would
-hold up what the node has to do about it.
+What is measured is noted at once, and looked at and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace events
+and series at a time: a node that loses a peer notes thousands of changes in one input, and each costs many
+microseconds, which would hold up what the node has to do about it.
 
 An `alert` trace event is written to the process's log as a warning besides.
 """
@@ -31,6 +31,7 @@ An `alert` trace event is written to the process's log as a warning besides.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -165,6 +166,7 @@ class RayMeter:
         self._gauges = {name: Gauge(name, text, ("run", "node", *keys)) for name, (text, keys) in GAUGES.items()}
         for metric in (*self._counters.values(), *self._gauges.values(), *self._of_cluster.values()):
             metric.set_default_tags(default)
+        self._traces: deque[Trace] = deque()
         self._noted: dict[tuple[str, Tags], int] = {}
         self._is_due = False
 
@@ -178,12 +180,11 @@ class RayMeter:
     def traced(self, trace: Trace) -> None:
         if trace.kind == "alert":
             _LOG.warning("%s: %s", self._node, alert_text(trace.partition, trace.detail))
-        for sample in self._partitions.of(trace):
-            self._note(sample)
+        self._traces.append(trace)
 
     def handled(self) -> None:
         """The node has handled an input, and may have changed."""
-        if not self._is_due and (self._noted or self._changes is not None):
+        if not self._is_due and (self._noted or self._traces or self._changes is not None):
             self._is_due = True
             self._clock.call_at(self._clock.now_ms() + EXPORT_MS, self._export)
 
@@ -197,13 +198,16 @@ class RayMeter:
         if self._changes is not None:
             for name, value in self._changes.take().items():
                 self._of_cluster[name].set(value)
+        for _ in range(min(len(self._traces), EXPORT_AT_ONCE)):
+            for sample in self._partitions.of(self._traces.popleft()):
+                self._note(sample)
         for metric, tags in list(islice(self._noted, EXPORT_AT_ONCE)):
             value = self._noted.pop((metric, tags))
             if metric in self._counters:
                 self._counters[metric].inc(value, dict(tags))
             else:
                 self._gauges[metric].set(value, dict(tags))
-        if self._noted:
+        if self._noted or self._traces:
             self._is_due = True
             self._clock.call_at(self._clock.now_ms() + EXPORT_AGAIN_MS, self._export)
 

@@ -290,6 +290,7 @@ class Transport:
         self._cut_from: frozenset[NodeId] = frozenset()
         self._silent: dict[NodeId, int] = {}
         self._closed = False
+        self._encoded: tuple[Message, bytes] | None = None
 
     def serve(self, receiver: Receiver) -> None:
         """Who takes what arrives; call before anything does."""
@@ -298,9 +299,13 @@ class Transport:
     # -- outward -------------------------------------------------------------------------------------------------------
 
     def send(self, to: NodeId, message: Message) -> None:
-        """Queues a message for a peer; it is lost where the link is cut."""
+        """Queues a message for a peer; it is lost where the link is cut. One that goes to several peers, one after the
+        other, is encoded once.
+        """
         if to not in self._cut_to and not self._closed:
-            self._channel(to, message.CONTROL).put(encode(message), message.can_wait)
+            if self._encoded is None or self._encoded[0] is not message:
+                self._encoded = message, encode(message)
+            self._channel(to, message.CONTROL).put(self._encoded[1], message.can_wait)
 
     def _channel(self, peer: NodeId, control: bool) -> _Channel:
         channel = self._channels.get((peer, control))

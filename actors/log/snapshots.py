@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """The snapshots of one log, in its directory; there are none if it `is_new`. OSError from every call but `offsets`."""
+    """The snapshots of one log, in its directory; none if the log `is_new`. OSError from every call but `offsets`."""
 
     def __init__(self, directory: Path, is_new: bool) -> None:
         self._directory = directory

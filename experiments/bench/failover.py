@@ -106,7 +106,7 @@ def _fail_over(partitions: int) -> Failover:
         _probe(cluster, range(partitions), (VICTIM,))
         killed_ms = cluster.engine.now_ms()
         cluster.engine.crash(VICTIM, Loss())
-        served = _probe(cluster, sample_of(partitions), SURVIVORS)
+        served = _probe(cluster, sample_of(partitions), SURVIVORS, not_before_ms=SESSION_MS)
         detected_ms = _detection(cluster)
         all_served = _probe(cluster, range(partitions), SURVIVORS)
     after = [time - detected_ms for time in served]
@@ -144,8 +144,10 @@ def _settle(cluster: BenchCluster, partitions: int) -> None:
     raise BenchError(f"broker {VICTIM} does not lead {partitions:,} partitions with all replicas in sync")
 
 
-def _probe(cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[int]) -> tuple[TimeMs, ...]:
-    """When each of the partitions acknowledged a batch."""
+def _probe(
+    cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[int], not_before_ms: int = 0
+) -> tuple[TimeMs, ...]:
+    """When each of the partitions acknowledged a batch, which is not before."""
     command = ProbeCommand(
         command_id=cluster.command_id(),
         topic=TOPIC,
@@ -156,7 +158,7 @@ def _probe(cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[i
         in_flight=IN_FLIGHT,
         retry_ms=RETRY_MS,
     )
-    return cluster.ask(command, ProbeOutcome).acknowledged_ms
+    return cluster.ask(command, ProbeOutcome, not_before_ms=not_before_ms).acknowledged_ms
 
 
 def _detection(cluster: BenchCluster) -> TimeMs:

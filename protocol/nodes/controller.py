@@ -349,25 +349,28 @@ class ControllerNode:
 
     def _answer_parked(self) -> None:
         """Sends the records behind their offset to all brokers whose fetch is parked, at most `MAX_FETCH_RECORDS` to
-        each; a broker that gets fewer than there are asks again at once.
+        each; a broker that gets fewer than there are asks again at once. Who lacks the same gets the same message.
         """
         end = len(self._records)
+        answers: dict[Offset, MetadataFetchResponse] = {}
         for broker, offset in sorted(self._parked.items()):
             if offset < end:
                 del self._parked[broker]
-                as_image = self._takes_image(lag=end - offset)
-                part = slice(offset, offset + MAX_FETCH_RECORDS)
-                records = self.state.image.to_records() if as_image else self._records[part]
-                self._out.send(
-                    broker,
-                    MetadataFetchResponse(
-                        base_offset=offset,
-                        records=tuple(records),
-                        high_watermark=end,
-                        controller_id=self.node_id,
-                        is_snapshot=as_image,
-                    ),
-                )
+                if offset not in answers:
+                    answers[offset] = self._records_from(offset)
+                self._out.send(broker, answers[offset])
+
+    def _records_from(self, offset: Offset) -> MetadataFetchResponse:
+        end = len(self._records)
+        as_image = self._takes_image(lag=end - offset)
+        records = self.state.image.to_records() if as_image else self._records[offset : offset + MAX_FETCH_RECORDS]
+        return MetadataFetchResponse(
+            base_offset=offset,
+            records=tuple(records),
+            high_watermark=end,
+            controller_id=self.node_id,
+            is_snapshot=as_image,
+        )
 
     def _takes_image(self, lag: int) -> bool:
         """Whether an image is shorter than the `lag` records that a broker lacks, and fits one answer."""
