@@ -53,11 +53,13 @@ class ClusterSpec:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """What a crash does to the logs of a node: `none` (the page cache survives), `unflushed` (every log loses its
-    unflushed suffix), `records` (the last `count` records of every log, as far as unflushed), `all` (the disk is
-    replaced by an empty one).
+    unflushed suffix), `records` (the last `count` records of every log, as far as unflushed), `suffix` (every log loses
+    some suffix of its unflushed batches, which one is drawn with `count` as the seed), `torn` (the last of them, which
+    was written in part), `all` (the disk is replaced by an empty one). A damaged batch in the unflushed part is lost
+    with all behind it when the log is opened again, which is what `suffix` comes to. Only sim has `suffix` and `torn`.
     """
 
-    kind: Literal["none", "unflushed", "records", "all"] = "none"
+    kind: Literal["none", "unflushed", "records", "suffix", "torn", "all"] = "none"
     count: int = 0
 
 

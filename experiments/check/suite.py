@@ -87,9 +87,12 @@ class InvariantSuite:
         self.violations.append(Violation(name, self._cluster.now_ms, f"{partition}: {wrong}"))
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        """Crashes a node of the cluster, noting what its disk loses."""
+        """Crashes a node of the cluster, noting what its disk loses; of one that does not run only the machine."""
         before = self._stored(node)
-        self._cluster.crash(node, loss)
+        if node in self._cluster.nodes:
+            self._cluster.crash(node, loss)
+        else:
+            self._cluster.disks[node].apply_loss(loss)
         after = self._stored(node)
         self.truth.note_crash(node, {partition: count - after.get(partition, 0) for partition, count in before.items()})
         self._touched.update(dict.fromkeys(self.truth.partitions))

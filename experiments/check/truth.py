@@ -48,6 +48,7 @@ class GroundTruth:
         self.cluster = cluster
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
         self._features = cluster.spec.config.generation.features
+        self._last_image: MetadataImage | None = None
 
     def of(self, partition: TopicPartition) -> PartitionTruth:
         return self.partitions.setdefault(partition, PartitionTruth())
@@ -56,7 +57,10 @@ class GroundTruth:
 
     def controller_image(self) -> MetadataImage | None:
         node = self.cluster.nodes.get(FIRST_CONTROLLER)
-        return node.state.image if isinstance(node, ControllerNode) else None
+        if not isinstance(node, ControllerNode):
+            return None
+        self._last_image = node.state.image
+        return self._last_image
 
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
         image = self.controller_image()
@@ -124,7 +128,13 @@ class GroundTruth:
         )
 
     def is_non_stale_leader(self, broker: NodeId, partition: TopicPartition) -> bool:
-        state, replica = self.controller_state(partition), self.replica(broker, partition)
+        """Whether the broker leads in the latest leader epoch. While no controller runs nobody can be elected, and what
+        the leader commits is committed.
+        """
+        image = self.controller_image() or self._last_image
+        topic = None if image is None else image.topic_named(partition.topic)
+        state = None if topic is None else topic.partitions.get(partition.partition)
+        replica = self.replica(broker, partition)
         return (
             state is not None
             and replica is not None

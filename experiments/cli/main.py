@@ -24,9 +24,13 @@ from experiments.cli import (
     cluster,
     configs,
     conformance,
+    explore,
     features,
+    fuzz,
     leader_election,
+    mutants,
     reassign_partitions,
+    replay,
     scenario,
     soak,
     study,
@@ -48,6 +52,10 @@ app.command("conformance")(conformance.conformance)
 app.add_typer(bench.app, name="bench")
 app.add_typer(scenario.app, name="scenario")
 app.add_typer(study.app, name="study")
+app.command("fuzz")(fuzz.fuzz)
+app.command("replay")(replay.replay)
+app.command("mutants")(mutants.mutants)
+app.command("explore")(explore.explore)
 app.command("soak")(soak.soak)
 for command in (cluster.up, cluster.down, cluster.status):
     app.command(command.__name__)(command)

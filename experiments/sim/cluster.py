@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from pkgutil import resolve_name
 from random import Random
@@ -18,7 +19,7 @@ from zlib import crc32
 
 from experiments.engine import ClusterSpec, Loss, TraceEvent
 from experiments.sim.disk import SimStorage
-from experiments.sim.network import Network, NetworkModel
+from experiments.sim.network import Disturbance, Network, NetworkModel
 from experiments.sim.timers import Key, Timers
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK
@@ -62,6 +63,7 @@ class SimCluster:
         self.traces: list[TraceEvent] = []
         self.trace_observers: list[Observer] = []
         self.on_event: Callable[[TimeMs, NodeId], None] | None = None
+        self.on_message: Callable[[NodeId, NodeId, Message], None] | None = None
         self._data_loss_hook = hook_named(str(spec.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         self._paranoid = paranoid
         self._keep_traces = keep_traces
@@ -71,6 +73,7 @@ class SimCluster:
         self._sequence = 0
         self._lives: dict[NodeId, int] = dict.fromkeys(spec.node_ids, 0)
         self._backlogs: dict[NodeId, list[tuple[int, object, object]]] = {}
+        self._skews_ms: dict[NodeId, int] = {}
         self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -104,7 +107,7 @@ class SimCluster:
                 self._backlogs[target].append((kind, first, second))
                 return False
             self.now_ms = due_ms
-            self._carry_out(target, self.nodes[target].receive(due_ms, source, message), due_ms)
+            self._carry_out(target, self.nodes[target].receive(self._clock(target, due_ms), source, message), due_ms)
             self._after_event(target)
         elif kind == _TIMER:
             key: Key = first  # type: ignore[assignment]
@@ -115,7 +118,7 @@ class SimCluster:
                 return False
             self.now_ms = due_ms
             self._timers.fired(key)
-            self._carry_out(key[0], self.nodes[key[0]].fire(due_ms, key[1]), due_ms)
+            self._carry_out(key[0], self.nodes[key[0]].fire(self._clock(key[0], due_ms), key[1]), due_ms)
             self._after_event(key[0])
         else:
             self.now_ms = due_ms
@@ -146,7 +149,9 @@ class SimCluster:
             if type(effect) is Send:
                 self._send(node, effect.to, effect.message, now_ms)
             elif type(effect) is SetTimer:
-                self._timers.set(node, effect, now_ms)
+                skew_ms = self._skews_ms.get(node, 0)
+                timer = replace(effect, at_ms=effect.at_ms - skew_ms) if skew_ms else effect
+                self._timers.set(node, timer, now_ms)
             elif type(effect) is Trace:
                 self._trace(now_ms, node, effect)
             elif type(effect) is CancelTimer:
@@ -162,10 +167,13 @@ class SimCluster:
             raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
         if self._paranoid:
             message = decode(encode(message))
-        arrival = self.network.arrival_ms(now_ms, source, target, message)
+        if self.on_message is not None:
+            self.on_message(source, target, message)
+        arrivals = self.network.arrivals(now_ms, source, target, message)
         if target in self.nodes and not self.network.is_cut(source, target):
             order = (target << _NODE_BITS) | (source << 1) | message.CONTROL
-            self._push(arrival, order, _DELIVER, (target, source, message, self._lives[target]))
+            for arrival in arrivals:
+                self._push(arrival, order, _DELIVER, (target, source, message, self._lives[target]))
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         self._hash.update(repr((now_ms, node, trace.kind, trace.partition, trace.detail)).encode())
@@ -180,7 +188,8 @@ class SimCluster:
 
     def command(self, client: NodeId, message: Message) -> None:
         """The experiment hands a node a message (a command to a client, a shutdown to a broker)."""
-        self._carry_out(client, self.nodes[client].receive(self.now_ms, DRIVER, message), self.now_ms)
+        now_ms = self._clock(client, self.now_ms)
+        self._carry_out(client, self.nodes[client].receive(now_ms, DRIVER, message), self.now_ms)
         self._after_event(client)
 
     # -- faults --------------------------------------------------------------------------------------------------------
@@ -191,13 +200,13 @@ class SimCluster:
             a in nodes
             and b in nodes
             and (not backlogs or (a not in backlogs and b not in backlogs))
-            and self.network.is_sound(a, b)
+            and self.network.is_sound(a, b, self.now_ms)
         )
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
         """Wakes the idle timers of pairs that are about to become unsound, renewals on their way included."""
         for tick_ms, key in self._timers.disturb(concerns, self.now_ms):
-            self._carry_out(key[0], self.nodes[key[0]].fire(tick_ms, key[1]), tick_ms)
+            self._carry_out(key[0], self.nodes[key[0]].fire(self._clock(key[0], tick_ms), key[1]), tick_ms)
         self._timers.disturb(concerns, self.now_ms)
 
     def start(self, node: NodeId) -> None:
@@ -206,7 +215,7 @@ class SimCluster:
             raise ProtocolInvariantError(f"node {node} runs already")
         self._lives[node] += 1
         self.nodes[node] = self._build(node)
-        self._carry_out(node, self.nodes[node].start(self.now_ms), self.now_ms)
+        self._carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)), self.now_ms)
         self._after_event(node)
 
     def _build(self, node: NodeId) -> Node:
@@ -256,3 +265,22 @@ class SimCluster:
         if not up:
             self._disturb(lambda a, b: {a, b} == {source, target})
         self.network.set_link(source, target, up)
+
+    def disturb_link(self, disturbance: Disturbance) -> None:
+        """From now on the direction does this to its messages."""
+        self._disturb(lambda a, b: {a, b} == {disturbance.source, disturbance.target})
+        self.network.disturb(disturbance)
+
+    def calm_link(self, disturbance: Disturbance) -> None:
+        """Ends a disturbance."""
+        self.network.calm(disturbance)
+
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """A node that does not run has its clock `skew_ms` ahead of true time from its next life on."""
+        if node in self.nodes:
+            raise ProtocolInvariantError(f"node {node} runs, and time must not jump within a life")
+        self._skews_ms[node] = skew_ms
+
+    def _clock(self, node: NodeId, true_ms: TimeMs) -> TimeMs:
+        """What the node's clock shows."""
+        return true_ms + self._skews_ms.get(node, 0)

@@ -2,7 +2,8 @@
 
 The process writes into the page cache; `flush` moves the line up to which the platter has it. A process crash keeps
 the page cache. A machine crash may lose any suffix of what lies above the line (`lose_unflushed`, `lose_last`), and a
-replaced disk holds nothing. Small files are written durably at once, as the port says.
+replaced disk holds nothing. Small files are written durably at once, as the port says. A full disk takes nothing more
+until it has room again.
 
 The segments of a log are the offsets at which they begin; sizes and timestamps are counted when they are asked for,
 which is only where a log has been rolled.
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from random import Random
 
 from experiments.engine import Loss
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
-from protocol.errors import ProtocolInvariantError
+from protocol.errors import ProtocolInvariantError, StorageFullError
 from protocol.ids import NO_EPOCH, Epoch, Offset
 from protocol.log.epochs import LeaderEpochCache
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
@@ -33,6 +35,7 @@ class SimLog:
         "active_bytes",
         "end_offset",
         "flushed_offset",
+        "full",
     )
 
     def __init__(self) -> None:
@@ -44,6 +47,7 @@ class SimLog:
         self.active_bytes = 0
         self.end_offset: Offset = 0
         self.flushed_offset: Offset = 0
+        self.full = False
 
     @property
     def start_offset(self) -> Offset:
@@ -52,6 +56,8 @@ class SimLog:
     def append(self, batch: RecordBatch) -> None:
         if batch.base_offset != self.end_offset:
             raise ProtocolInvariantError(f"append at {batch.base_offset} to a log that ends at {self.end_offset}")
+        if self.full:
+            raise StorageFullError("no space left")
         self._batches.append(batch)
         self._bases.append(batch.base_offset)
         self.active_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
@@ -118,7 +124,8 @@ class SimLog:
         self.end_offset = self.flushed_offset = offset
 
     def write_snapshot(self, data: bytes) -> None:
-        self._snapshots = {offset: old for offset, old in self._snapshots.items() if offset in self._rolls}
+        rolls = set(self._rolls)
+        self._snapshots = {offset: old for offset, old in self._snapshots.items() if offset in rolls}
         self._snapshots[self.end_offset] = data
 
     def snapshot(self) -> tuple[Offset, bytes] | None:
@@ -126,6 +133,10 @@ class SimLog:
 
     def _keep_snapshots(self, start: Offset, end: Offset) -> None:
         self._snapshots = {offset: data for offset, data in self._snapshots.items() if start <= offset <= end}
+
+    def unflushed(self) -> list[Offset]:
+        """Base offsets of the batches that a crash of the machine may take."""
+        return self._bases[bisect_left(self._bases, self.flushed_offset) :]
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
         cache = LeaderEpochCache()
@@ -148,9 +159,12 @@ class SimStorage:
     def __init__(self) -> None:
         self._logs: dict[str, SimLog] = {}
         self._files: dict[str, bytes] = {}
+        self._full = False
 
     def open_log(self, name: str) -> SimLog:
-        return self._logs.setdefault(name, SimLog())
+        log = self._logs.setdefault(name, SimLog())
+        log.full = self._full
+        return log
 
     def log_names(self) -> Sequence[str]:
         return sorted(self._logs)
@@ -162,6 +176,8 @@ class SimStorage:
         return self._files.get(name)
 
     def write_file(self, name: str, data: bytes) -> None:
+        if self._full:
+            raise StorageFullError("no space left")
         self._files[name] = data
 
     def delete_file(self, name: str) -> None:
@@ -173,11 +189,28 @@ class SimStorage:
         if loss.kind == "all":
             self._logs.clear()
             self._files.clear()
+        elif loss.kind in ("suffix", "torn"):
+            for name, log in self._logs.items():
+                log.truncate(_cut(log, loss, name))
         elif loss.kind in ("unflushed", "records"):
             for log in self._logs.values():
                 keep = log.flushed_offset if loss.kind == "unflushed" else log.end_offset - loss.count
                 log.truncate(max(keep, log.flushed_offset))
         return before - self._count_records()
 
+    def set_full(self, full: bool) -> None:
+        """Whether there is no room for anything more."""
+        self._full = full
+        for log in self._logs.values():
+            log.full = full
+
     def _count_records(self) -> int:
         return sum(log.end_offset - log.start_offset for log in self._logs.values())
+
+
+def _cut(log: SimLog, loss: Loss, name: str) -> Offset:
+    """Where a log ends after it has lost the end of its unflushed part."""
+    tail = [*log.unflushed(), log.end_offset]
+    if loss.kind == "torn":
+        return tail[-2:][0]
+    return Random(f"{loss.count}/{name}").choice(tail)

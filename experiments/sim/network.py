@@ -4,12 +4,15 @@ A link is the ordered pair of two nodes on one channel (data or control). Messag
 sent. Latency is a base plus a jitter that is a hash of the seed, the link and the time of sending: a counter-based
 generator, so that a message more or less on a link does not change the fate of the others. Messages that only renew
 (`Message.RENEWAL`) travel at the base latency: their arrival is a function of when they were sent, which is what lets
-the scheduler leave them out (`timers.py`). A cut drops what is sent, and what is on its way.
+the scheduler leave them out (`timers.py`). A cut drops what is sent, and what is on its way. A disturbed direction
+loses, doubles, overtakes or holds up some of what it carries (`Disturbance`); the dice are a hash of the same kind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message
@@ -33,6 +36,21 @@ class NetworkModel:
     jitter_ms: int = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What one direction of a link does to `per_mille` of its messages, of the types `only` where there are any: `lose`
+    them, `duplicate` them (the second arrives up to `delay_ms` later), `reorder` them (they arrive up to `delay_ms`
+    late, and later ones overtake them), or `delay` them by `delay_ms` with all behind them.
+    """
+
+    source: NodeId
+    target: NodeId
+    effect: Literal["lose", "duplicate", "reorder", "delay"]
+    per_mille: int = 1_000
+    delay_ms: int = 0
+    only: tuple[type[Message], ...] = ()
+
+
 class Network:
     """Links between nodes; see the module docstring."""
 
@@ -42,10 +60,50 @@ class Network:
         self._link_hashes: dict[tuple[NodeId, NodeId, bool], int] = {}
         self._last_arrival: dict[tuple[NodeId, NodeId, bool], TimeMs] = {}
         self._cuts: set[tuple[NodeId, NodeId]] = set()
+        self._disturbances: dict[tuple[NodeId, NodeId], list[Disturbance]] = {}
+        self._late_until_ms: dict[tuple[NodeId, NodeId], TimeMs] = {}
+        self._dice = 0
 
-    def arrival_ms(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> TimeMs:
-        """When a message that is sent now arrives."""
-        arrival = now_ms + self.model.base_ms
+    def arrivals(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> Sequence[TimeMs]:
+        """When a message that is sent now arrives: once, unless the direction is disturbed."""
+        disturbances = self._disturbances.get((source, target))
+        if disturbances is None:
+            return (self.arrival_ms(now_ms, source, target, message),)
+        held_ms, late_ms, copies, lost = 0, 0, 1, False
+        for found in disturbances:
+            if (found.only and not isinstance(message, found.only)) or self._roll(now_ms, found) % 1_000 >= (
+                found.per_mille
+            ):
+                continue
+            lost = lost or found.effect == "lose"
+            copies += found.effect == "duplicate"
+            held_ms += found.delay_ms if found.effect == "delay" else 0
+            if found.effect in ("duplicate", "reorder"):
+                late_ms = max(late_ms, self._roll(now_ms, found) % (found.delay_ms + 1))
+        if lost:
+            return ()
+        arrival = self.arrival_ms(now_ms, source, target, message, held_ms)
+        self._late_until_ms[source, target] = max(self._late_until_ms.get((source, target), 0), arrival + late_ms)
+        return [arrival, *[arrival + late_ms] * (copies - 1)] if copies > 1 else [arrival + late_ms]
+
+    def _roll(self, now_ms: TimeMs, disturbance: Disturbance) -> int:
+        """A die that no one else throws."""
+        self._dice += 1
+        return mix64(self._seed ^ mix64(self._dice) ^ (disturbance.source << 40) ^ (disturbance.target << 20) ^ now_ms)
+
+    def disturb(self, disturbance: Disturbance) -> None:
+        self._disturbances.setdefault((disturbance.source, disturbance.target), []).append(disturbance)
+
+    def calm(self, disturbance: Disturbance) -> None:
+        """Ends a disturbance that `disturb` began."""
+        link = (disturbance.source, disturbance.target)
+        self._disturbances[link].remove(disturbance)
+        if not self._disturbances[link]:
+            del self._disturbances[link]
+
+    def arrival_ms(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message, held_ms: int = 0) -> TimeMs:
+        """When a message that is sent now and held up for `held_ms` arrives."""
+        arrival = now_ms + self.model.base_ms + held_ms
         link_key = (source, target, message.CONTROL)
         if not message.RENEWAL and self.model.jitter_ms:
             arrival += mix64(self._link_hash(link_key) ^ now_ms) % (self.model.jitter_ms + 1)
@@ -70,8 +128,13 @@ class Network:
     def is_cut(self, source: NodeId, target: NodeId) -> bool:
         return (source, target) in self._cuts
 
-    def is_sound(self, a: NodeId, b: NodeId) -> bool:
-        """Whether both directions carry everything in time."""
+    def is_sound(self, a: NodeId, b: NodeId, now_ms: TimeMs) -> bool:
+        """Whether both directions carry everything in time, and nothing late is on its way."""
+        late = self._late_until_ms
+        if late and max(late.get((a, b), 0), late.get((b, a), 0)) >= now_ms:
+            return False
+        if self._disturbances and ((a, b) in self._disturbances or (b, a) in self._disturbances):
+            return False
         return not self._cuts or ((a, b) not in self._cuts and (b, a) not in self._cuts)
 
     def cuts(self) -> list[tuple[NodeId, NodeId]]:

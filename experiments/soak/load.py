@@ -6,8 +6,8 @@ partitions in turn, at `rate` records a second as long as no more than `MAX_OUTS
 cannot be sent for that reason is left out and not made up for: a client of a cluster that is down does not stay behind
 for ever.
 
-Two readers follow each partition from its start. The second goes back by `JUMP_BACK` offsets whenever `look_back` is
-called, so that what was once visible is looked at again after each fault.
+Two readers follow each partition from its start, or from where retention has left it one. The second goes back by
+`JUMP_BACK` offsets whenever `look_back` is called, so that what was once visible is looked at again after each fault.
 
 `tick` is called as often as may be, from the loop that waits for the cluster.
 """
@@ -194,6 +194,8 @@ class Load:
         follower.command, follower.due_ms = 0, now_ms + READ_EVERY_MS
         if outcome.error is not ErrorCode.NONE:
             self.counts.reads_failed += 1
+            if outcome.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                follower.offset = max(follower.offset, outcome.log_start_offset)
             return
         runs = tuple(run for batch in outcome.batches for run in runs_of(batch))
         if runs:

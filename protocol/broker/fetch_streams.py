@@ -125,8 +125,8 @@ class FetchStreams:
         error = _refusal_of_session(state, request.session, request.number)
         if error is not ErrorCode.NONE:
             self._note(stream, request.session, 0, error)
-        elif request.session == state.session and request.number == state.requests:
-            state.requests += 1
+        elif _is_next_request(state, request.session, request.number):
+            state.requests = request.number + 1
             return True
         return False
 
@@ -289,6 +289,11 @@ class FetchStreams:
             return _Share(key, refusal_of(wish, ErrorCode.CORRUPT_MESSAGE))
         batches = share_of(stored, self._share_bytes, room, is_first)
         return _Share(key, result_of(wish, log, batches), sum(map(bytes_of, batches))) if batches else None
+
+
+def _is_next_request(state: _Stream, session: int, number: int) -> bool:
+    """Whether the request is the next one of the stream's session: none before it was lost, and it comes but once."""
+    return session == state.session and number == state.requests
 
 
 def _refusal_of_session(state: _Stream, session: int, requests: int) -> ErrorCode:

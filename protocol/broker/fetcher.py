@@ -185,9 +185,7 @@ class Fetcher:
         self._count(leader, response)
         for result in response.partitions:
             replica = self._context.replicas.get(TopicIdPartition(result.topic_id, result.partition_id))
-            if replica is None or replica.wish is None or replica.leader_id != leader:
-                continue
-            if (result.leader_epoch, result.fetch_offset) == (replica.leader_epoch, replica.wish.fetch_offset):
+            if replica is not None and replica.leader_id == leader and answers_open_wish(replica, result):
                 try:
                     self._take(replica, result, now_ms)
                 except CorruptLogError as error:
@@ -267,3 +265,11 @@ class Fetcher:
         self._timed.add(leader)
         idle = None if self._refused.get(leader) or leader in self._unsettled else leader
         self._context.out.set_timer(f"{FETCH_PREFIX}{leader}", now_ms + self._wait_ms, idle_with=idle)
+
+
+def answers_open_wish(replica: Replica, result: FetchPartitionResult) -> bool:
+    """Whether the result is an answer to what the follower wishes for at present: of its leader epoch, at its log
+    end.
+    """
+    wish = replica.wish
+    return wish is not None and (result.leader_epoch, result.fetch_offset) == (replica.leader_epoch, wish.fetch_offset)

@@ -9,6 +9,7 @@ waits for the metadata that it has not seen yet.
 from __future__ import annotations
 
 from protocol.broker.context import BrokerContext, Replica
+from protocol.broker.leadership import may_propose
 from protocol.config import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs, TopicIdPartition
@@ -37,7 +38,7 @@ class IsrManager:
     def propose(self, replica: Replica, isr: tuple[int, ...]) -> None:
         """Queues a proposal for a partition that this broker leads and that has none in flight."""
         leadership = replica.leadership
-        if leadership is None or leadership.proposed_isr is not None:
+        if leadership is None or not may_propose(leadership):
             return
         leadership.proposed_isr = isr
         epochs = {broker: progress.broker_epoch for broker, progress in leadership.followers.items()}

@@ -137,11 +137,16 @@ def high_watermark_target(
     return min(ends, default=NO_OFFSET)
 
 
+def may_propose(leadership: Leadership) -> bool:
+    """Whether no proposal is in flight: the maximal ISR has room for one (B21)."""
+    return leadership.proposed_isr is None
+
+
 def may_join(
     leadership: Leadership, broker: BrokerId, high_watermark: Offset, is_eligible: Callable[[BrokerId, Epoch], bool]
 ) -> bool:
     """Whether to propose adding a follower: caught up, eligible, and no proposal in flight (N5, B6, B21)."""
-    if leadership.proposed_isr is not None or broker in leadership.isr:
+    if not may_propose(leadership) or broker in leadership.isr:
         return False
     if leadership.recovery_state is LeaderRecoveryState.RECOVERING:
         return False
@@ -155,7 +160,7 @@ def lagging(leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, 
     """ISR followers to drop: those that are silent, and those with no parked fetch that were last caught up too long
     ago (A44).
     """
-    if leadership.proposed_isr is not None:
+    if not may_propose(leadership):
         return []
     result = []
     for broker in leadership.isr:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, BrokerId, TopicIdPartition
-from protocol.messages.control import AlterPartitionRequest, PartitionIsrProposal, PartitionIsrResult
+from protocol.messages.control import AlterPartitionRequest, BrokerState, PartitionIsrProposal, PartitionIsrResult
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
@@ -93,11 +93,16 @@ def _validate_isr(
     ):
         return ErrorCode.INVALID_REQUEST
     for member in proposal.new_isr:
-        if not state.image.is_active(member.broker_id):
-            return ErrorCode.INELIGIBLE_REPLICA
-        if member.broker_epoch not in (NO_EPOCH, state.image.broker_epoch(member.broker_id)):
+        if not state.image.is_active(member.broker_id) or not is_of_this_life(state.image, member):
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
+
+
+def is_of_this_life(image: MetadataImage, member: BrokerState) -> bool:
+    """Whether a proposed member fetched under the epoch of its present registration, or is proposed without one: what
+    the leader knows of a former life says nothing of the log that the broker has (KIP-903).
+    """
+    return member.broker_epoch in (NO_EPOCH, image.broker_epoch(member.broker_id))
 
 
 def propose(state: ControllerState, proposal: PartitionIsrProposal) -> PartitionChangeRecord | None:

@@ -155,11 +155,24 @@ def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assi
         return target
     isr = tuple(broker for broker in target.isr if broker not in removing)
     replicas = tuple(broker for broker in target.replicas if broker not in removing)
-    awaited = target.adding if request.track_last_known_leader else replicas
-    in_sync = set(isr).issuperset(set(awaited).difference(removing))
-    if not replicas or not in_sync or (request.track_last_known_leader and len(isr) < _min_isr(request, replicas)):
+    if (
+        not replicas
+        or not _awaited_are_in_sync(request, target, isr)
+        or not _move_keeps_min_isr(request, replicas, isr)
+    ):
         return target
     return _Assignment(replicas, isr, adding=(), removing=())
+
+
+def _awaited_are_in_sync(request: ChangeRequest, target: _Assignment, isr: Brokers) -> bool:
+    """Whether the replicas that a reassignment waits for are in the ISR (E32)."""
+    awaited = target.adding if request.track_last_known_leader else target.replicas
+    return set(isr).issuperset(set(awaited).difference(target.removing))
+
+
+def _move_keeps_min_isr(request: ChangeRequest, replicas: Brokers, isr: Brokers) -> bool:
+    """Whether the ISR that a completed reassignment leaves is large enough for the final assignment (M75)."""
+    return not request.track_last_known_leader or len(isr) >= _min_isr(request, replicas)
 
 
 def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignment) -> _Eligible:

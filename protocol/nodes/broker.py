@@ -365,7 +365,7 @@ class BrokerNode:
 
     def _metadata_fetched(self, now_ms: TimeMs, sender: NodeId, response: MetadataFetchResponse) -> None:
         image = self._context.image
-        if response.base_offset != image.next_offset or not response.records:
+        if not follows(image, response):
             return
         if response.is_snapshot:
             image.load(response.records, response.high_watermark)
@@ -425,3 +425,8 @@ class BrokerNode:
 
     def _alter_partition_answered(self, now_ms: TimeMs, sender: NodeId, response: AlterPartitionResponse) -> None:
         self._leader.alter_partition_answered(response, now_ms)
+
+
+def follows(image: MetadataImage, response: MetadataFetchResponse) -> bool:
+    """Whether the answer has records, and they follow on what was replayed: one that came late, or twice, does not."""
+    return response.base_offset == image.next_offset and bool(response.records)

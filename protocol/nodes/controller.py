@@ -274,6 +274,7 @@ class ControllerNode:
                 leads_partitions=self.state.has_leaderships(broker),
                 shutdown_offset=self._shutdown_offsets.get(broker),
                 lowest_active_offset=self._lowest_active_offset(broker),
+                has_begun_shutdown=registration.in_controlled_shutdown,
             )
         )
         if target is not state:

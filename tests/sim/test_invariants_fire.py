@@ -19,6 +19,7 @@ from experiments.scenarios.runner import Runner
 from experiments.sim.disk import SimLog
 from experiments.sim.engine import SimEngine
 from protocol.broker import leadership as rules
+from protocol.broker.context import Replica
 from protocol.broker.leadership import Leadership
 from protocol.config import Generation
 from protocol.contract import Trace
@@ -152,6 +153,50 @@ def _broker_image_differs(engine: SimEngine) -> None:
     _set_state(_broker(engine, 1).context.image, leader_epoch=7)
 
 
+def _commits(engine: SimEngine, **changes: object) -> None:
+    """The controller commits a state of the partition that differs by this."""
+    _set_state(_controller_image(engine), **changes)
+    for observer in engine.cluster.trace_observers:
+        observer(engine.now_ms(), FIRST_CONTROLLER, Trace("partition", PARTITION, {}))
+
+
+def _fenced_isr_member(engine: SimEngine) -> None:
+    registrations = _controller_image(engine).brokers
+    registrations[1] = replace(registrations[1], fenced=True)
+
+
+def _change_without_an_epoch(engine: SimEngine) -> None:
+    _commits(engine, isr=(0, 1))
+
+
+def _unclean_leader_is_not_recovering(engine: SimEngine) -> None:
+    _commits(engine, leader=-1, isr=(), last_known_elr=(0, 1, 2), leader_epoch=1, partition_epoch=1)
+    _commits(engine, leader=2, isr=(2,), last_known_elr=(0, 1), leader_epoch=2, partition_epoch=2)
+
+
+def _move_ends_below_min_isr(engine: SimEngine) -> None:
+    _commits(engine, adding_replicas=(2,), partition_epoch=1)
+    _commits(engine, adding_replicas=(), isr=(0,), elr=(1,), partition_epoch=2)
+
+
+def _runs_under_an_epoch_to_come(engine: SimEngine) -> None:
+    _broker(engine, 1).context.broker_epoch = 1_000_000
+
+
+def _replica(engine: SimEngine, broker: int) -> Replica:
+    replica = _broker(engine, broker).context.replica_named("t", 0)
+    assert replica is not None
+    return replica
+
+
+def _high_watermark_beyond_the_end(engine: SimEngine) -> None:
+    _replica(engine, 2).log.high_watermark = 8
+
+
+def _follower_does_not_fetch(engine: SimEngine) -> None:
+    _replica(engine, 2).wish = None
+
+
 BROKEN: dict[str, Callable[[SimEngine], None]] = {
     "OneLeaderPerEpoch": _second_leader,
     "LeaderCompleteness": _leader_forgets,
@@ -164,6 +209,13 @@ BROKEN: dict[str, Callable[[SimEngine], None]] = {
     "MinIsrRecoveryQuorum": _recovery_quorum_shrinks,
     "ValidControllerIsrAndElr": _elr_overlaps,
     "MetadataLogMatching": _broker_image_differs,
+    "ValidControllerState": _fenced_isr_member,
+    "EpochsRise": _change_without_an_epoch,
+    "RecoveryStateKept": _unclean_leader_is_not_recovering,
+    "ReassignmentKeepsMinIsr": _move_ends_below_min_isr,
+    "ValidBrokerState": _runs_under_an_epoch_to_come,
+    "ValidReplicaState": _high_watermark_beyond_the_end,
+    "ValidFetcherState": _follower_does_not_fetch,
 }
 
 

@@ -1,0 +1,76 @@
+"""Invariants of one broker: its own state, its replicas, what it fetches from whom. They hold at any fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from experiments.check.invariants_base import Invariant
+from experiments.check.truth import GroundTruth
+from protocol.broker.lifecycle import LifecycleState
+from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, Offset, TopicPartition
+from protocol.nodes.broker import BrokerNode
+
+
+class ValidBrokerState(Invariant):
+    """A running broker has registered, and has read of its registration in the metadata log."""
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        broker = self.truth.cluster.nodes.get(node)
+        if not isinstance(broker, BrokerNode) or broker.state is not LifecycleState.RUNNING:
+            return ""
+        epoch, replayed = broker.context.broker_epoch, broker.context.image.next_offset
+        if epoch == NO_EPOCH or replayed <= epoch:
+            return f"broker {node} runs under epoch {epoch} and has replayed {replayed} records"
+        return ""
+
+
+class ValidReplicaState(Invariant):
+    """A replica's high watermark lies within its log, and falls only where the log is truncated (N6); its records are
+    of epochs that it knows to have begun.
+    """
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._before: dict[tuple[NodeId, TopicPartition], tuple[int, Offset]] = {}
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._before = {key: before for key, before in self._before.items() if not is_gone(key[1])}
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        replica = self.truth.replica(node, partition)
+        if replica is None:
+            return ""
+        log = replica.log
+        if not log.start_offset <= log.high_watermark <= log.end_offset:
+            return f"broker {node}: high watermark {log.high_watermark} of a log {log.start_offset}..{log.end_offset}"
+        if log.latest_epoch > replica.leader_epoch:
+            return f"broker {node} has records of epoch {log.latest_epoch} in leader epoch {replica.leader_epoch}"
+        life = self.truth.cluster.life_of(node)
+        known, before = self._before.get((node, partition), (life, 0))
+        self._before[node, partition] = (life, log.high_watermark)
+        if known == life and log.high_watermark < before <= log.end_offset:
+            return f"broker {node} moved its high watermark back from {before} to {log.high_watermark}"
+        leadership = replica.leadership
+        if leadership is not None and leadership.leader_epoch != replica.leader_epoch:
+            return f"broker {node} leads epoch {leadership.leader_epoch} in leader epoch {replica.leader_epoch}"
+        return ""
+
+
+class ValidFetcherState(Invariant):
+    """A follower has one open wish, to the leader that it knows, for what lies behind its log; a leader has none."""
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        replica = self.truth.replica(node, partition)
+        if replica is None:
+            return ""
+        wish = replica.wish
+        if replica.leadership is not None:
+            return "" if wish is None else f"leader {node} fetches {wish.fetch_offset} from {replica.leader_id}"
+        if replica.leader_id in (NO_LEADER, node):
+            return "" if wish is None else f"broker {node} fetches from {replica.leader_id}"
+        if wish is None:
+            return f"broker {node} follows {replica.leader_id} and does not fetch"
+        known = (wish.current_leader_epoch, wish.fetch_offset)
+        if known != (replica.leader_epoch, replica.log.end_offset):
+            return f"broker {node} fetches {known}, its log ends at {replica.log.end_offset} in {replica.leader_epoch}"
+        return ""

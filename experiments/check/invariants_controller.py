@@ -1,0 +1,224 @@
+"""Invariants of the controller's state, and of what brokers know of it.
+
+Some look at a state as it stands, some at the step from one committed state to the next (`_StepCheck`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from experiments.check.invariants_base import Invariant
+from experiments.check.truth import GroundTruth
+from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE
+from protocol.contract import Trace
+from protocol.ids import NO_LEADER, NodeId, TopicPartition
+from protocol.metadata.image import MetadataImage
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+
+
+class OneLeaderPerEpoch(Invariant):
+    """At most one broker ever leads a partition in a leader epoch."""
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._leaders: dict[tuple[TopicPartition, int], NodeId] = {}
+
+    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
+        if trace.kind != "became_leader":
+            return ""
+        epoch = int(str(trace.detail["leader_epoch"]))
+        first = self._leaders.setdefault((partition, epoch), node)
+        return "" if first == node else f"brokers {first} and {node} both lead in epoch {epoch}"
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._leaders = {key: node for key, node in self._leaders.items() if not is_gone(key[0])}
+
+
+class ReplicationQuorumSuperset(Invariant):
+    """A non-stale leader's maximal ISR contains the controller's ISR, and its ELR too, while the leader counts min
+    ISR members. An ELR that Kafka's first phase keeps though min ISR is reached has nothing to say, nor have members
+    that are no replicas.
+    """
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        state = self.truth.controller_state(partition)
+        if state is None or not self.truth.is_non_stale_leader(state.leader, partition):
+            return ""
+        replica = self.truth.replica(state.leader, partition)
+        leadership = None if replica is None else replica.leadership
+        if leadership is None or len(leadership.isr) < self.truth.min_isr(partition, state):
+            return ""
+        superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= self.truth.min_isr(
+            partition, state
+        )
+        elr = set() if superfluous else set(state.elr) & set(state.replicas)
+        missing = sorted({*state.isr, *elr} - set(leadership.maximal_isr))
+        if not missing:
+            return ""
+        return f"leader {state.leader} counts with {leadership.maximal_isr}, the controller with {missing} as well"
+
+
+class MinIsrRecoveryQuorum(Invariant):
+    """Where ISR and ELR are empty, the last known ELR has at least min ISR members (E27)."""
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        features = self.truth.features
+        state = self.truth.controller_state(partition)
+        if state is None or not features.track_last_known_leader or state.isr or state.elr:
+            return ""
+        truth = self.truth.of(partition)
+        if truth.reached_min_isr and len(state.last_known_elr) < truth.min_isr:
+            return f"ISR and ELR are empty, last known ELR is {state.last_known_elr}, min ISR {truth.min_isr}"
+        return ""
+
+
+class ValidControllerIsrAndElr(Invariant):
+    """ISR and ELR are disjoint sets of replicas, the leader is in the ISR, and ELR is empty once min ISR is reached.
+
+    `kip-966-elr` follows Kafka's first phase, which keeps an ELR that an election from it has made superfluous, and
+    members of it that a reassignment has moved away.
+    """
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        state = self.truth.controller_state(partition)
+        if state is None:
+            return ""
+        features = self.truth.features
+        isr, elr = set(state.isr), set(state.elr)
+        assigned = isr if features.last_known_leader_in_elr else isr | elr
+        wrong = []
+        if len(isr) != len(state.isr) or isr & elr or not assigned <= {*state.replicas}:
+            wrong.append("ISR and ELR are not disjoint sets of replicas")
+        if state.leader != NO_LEADER and state.leader not in isr:
+            wrong.append(f"leader {state.leader} is not in the ISR")
+        if not features.elr and (elr or not isr):
+            wrong.append("without ELR the ISR is never empty and the ELR always is")
+        if features.track_last_known_leader and elr and len(isr) >= self.truth.min_isr(partition, state):
+            wrong.append("the ELR is not empty though min ISR is reached")
+        return f"{'; '.join(wrong)}: ISR {state.isr}, ELR {state.elr}" if wrong else ""
+
+
+class MetadataLogMatching(Invariant):
+    """A broker that has replayed as much of the metadata log as the controller has the same state of the partition."""
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        broker, image = self.truth.cluster.nodes.get(node), self.truth.controller_image()
+        if isinstance(broker, ControllerNode) and image is not None:
+            return self._ahead_of(image)
+        if not isinstance(broker, BrokerNode) or image is None:
+            return ""
+        own = broker.context.image
+        if own.next_offset > image.next_offset:
+            return f"broker {node} has replayed {own.next_offset} records, the controller {image.next_offset}"
+        if own.next_offset < image.next_offset:
+            return ""
+        topic = own.topic_named(partition.topic)
+        state = None if topic is None else topic.partitions.get(partition.partition)
+        expected = self.truth.controller_state(partition)
+        return "" if state == expected else f"broker {node} has {state}, the controller {expected}"
+
+    def _ahead_of(self, image: MetadataImage) -> str:
+        """A broker that has read what the controller does not have."""
+        for broker, node in self.truth.cluster.nodes.items():
+            if isinstance(node, BrokerNode) and node.context.image.next_offset > image.next_offset:
+                replayed = node.context.image.next_offset
+                return f"broker {broker} has replayed {replayed} records, the controller {image.next_offset}"
+        return ""
+
+
+class ValidControllerState(Invariant):
+    """Nobody leads, or is in an ISR, who is fenced, shutting down or unknown; below ELR the last member of an ISR stays
+    there, without leading (K4).
+    """
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        state, image = self.truth.controller_state(partition), self.truth.controller_image()
+        if state is None or image is None:
+            return ""
+        if state.leader != NO_LEADER and not image.is_active(state.leader):
+            return f"leader {state.leader} is not active"
+        if not self.truth.features.elr and len(state.isr) == 1:
+            return ""
+        wrong = [broker for broker in state.isr if not image.is_active(broker)]
+        return f"ISR members {wrong} are not active" if wrong else ""
+
+
+class _StepCheck(Invariant):
+    """Compares the controller's state of a partition with the one that was committed before it."""
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._before: dict[TopicPartition, PartitionState] = {}
+
+    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
+        if trace.kind != "partition":
+            return ""
+        state, before = self.truth.controller_state(partition), self._before.get(partition)
+        if state is None:
+            return ""
+        self._before[partition] = state
+        same = before is not None and before.first_leader_epoch == state.first_leader_epoch
+        return self._step(partition, before, state) if before is not None and same and state is not before else ""
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._before = {partition: state for partition, state in self._before.items() if not is_gone(partition)}
+
+    @abstractmethod
+    def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
+        """What is wrong with the step from `before` to `state`, which may be several records of one batch."""
+
+
+class EpochsRise(_StepCheck):
+    """The partition epoch rises with every change, the leader epoch with every change of leader (A14, E18)."""
+
+    def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
+        if state != before and state.partition_epoch <= before.partition_epoch:
+            return f"the partition epoch went from {before.partition_epoch} to {state.partition_epoch}"
+        if state.leader_epoch < before.leader_epoch:
+            return f"the leader epoch went from {before.leader_epoch} to {state.leader_epoch}"
+        if state.leader != before.leader and state.leader_epoch == before.leader_epoch:
+            return f"leader {state.leader} follows {before.leader} in the same epoch {state.leader_epoch}"
+        return ""
+
+
+class RecoveryStateKept(_StepCheck):
+    """A leader that was neither in ISR nor in ELR makes the partition RECOVERING, and it stays so until the leader
+    itself says otherwise: no election ends it (KIP-704; C5, N13). The proposal with which a reassignment is complete
+    may bring a replica into the ISR and make it lead with the same record.
+    """
+
+    def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
+        elected = state.leader != NO_LEADER and state.leader_epoch > before.leader_epoch
+        recovering = state.leader_recovery_state is LeaderRecoveryState.RECOVERING
+        completed = bool(before.removing_replicas or before.adding_replicas) and not (
+            state.removing_replicas or state.adding_replicas
+        )
+        if elected and not completed and state.leader not in (*before.isr, *before.elr) and not recovering:
+            return f"leader {state.leader} was in neither ISR {before.isr} nor ELR {before.elr}, and is not RECOVERING"
+        was = before.leader_recovery_state is LeaderRecoveryState.RECOVERING
+        if was and not recovering and state.leader_epoch != before.leader_epoch:
+            return f"the election of {state.leader} has ended RECOVERING"
+        return ""
+
+
+class ReassignmentKeepsMinIsr(_StepCheck):
+    """A reassignment ends, completed or cancelled, with min ISR members in sync, and completes with all that it adds
+    among them (E32, E33, M75). The generations before `kip-966` follow Kafka's code, which waits for less or for more.
+    """
+
+    def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
+        image = self.truth.controller_image()
+        moved = before.adding_replicas or before.removing_replicas
+        over = not state.adding_replicas and not state.removing_replicas
+        if image is None or not self.truth.features.track_last_known_leader or not moved or not over:
+            return ""
+        if image.config(image.topic_ids[partition.topic], UNCLEAN_LEADER_ELECTION_ENABLE):
+            return ""
+        if len(state.isr) < self.truth.min_isr(partition, state):
+            return f"a reassignment has ended with ISR {state.isr} of {state.replicas}"
+        cancelled = set(before.adding_replicas).isdisjoint(state.replicas)
+        missing = sorted(set(before.adding_replicas) & set(state.replicas) - set(state.isr))
+        return f"a reassignment is complete, {missing} are not in ISR {state.isr}" if missing and not cancelled else ""

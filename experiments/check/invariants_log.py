@@ -1,0 +1,174 @@
+"""Invariants of what is stored: nothing committed is lost, and what was shown stays.
+
+Retention deletes the beginnings of logs, on each replica when it comes to it. Records below a log's start are not held
+against it; but no log may begin behind what is committed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from experiments.check.invariants_base import Invariant
+from experiments.check.truth import GroundTruth
+from protocol.broker.context import Replica
+from protocol.contract import Trace
+from protocol.ids import NodeId, Offset, TopicPartition
+from protocol.log.replica_log import ReplicaLog
+from protocol.messages.batch import RecordBatch
+
+
+def _lack(log: ReplicaLog, committed_end: Offset) -> str:
+    """In what way a log has not everything that is committed, and has not been deleted; empty where it has."""
+    if log.end_offset < committed_end:
+        return f"ends at {log.end_offset}, committed is {committed_end}"
+    if log.start_offset > committed_end:
+        return f"begins at {log.start_offset}, committed is {committed_end}"
+    return ""
+
+
+class LeaderCompleteness(Invariant):
+    """A non-stale leader holds everything that was committed."""
+
+    NEEDS_TOLERANCE = True
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        replica = self.truth.replica(node, partition)
+        if replica is None or not self.truth.is_non_stale_leader(node, partition):
+            return ""
+        wrong = _lack(replica.log, self.truth.of(partition).committed_end)
+        return f"leader {node} {wrong}" if wrong else ""
+
+
+class LeaderCandidateCompleteness(Invariant):
+    """Every running member of ISR and ELR holds everything that was committed."""
+
+    NEEDS_TOLERANCE = True
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        state = self.truth.controller_state(partition)
+        if state is None:
+            return ""
+        end = self.truth.of(partition).committed_end
+        for broker in (*state.isr, *(b for b in state.elr if b in state.replicas)):
+            replica = self.truth.replica(broker, partition)
+            wrong = _lack(replica.log, end) if replica is not None and self.truth.is_registered(broker) else ""
+            if wrong:
+                return f"{'ISR' if broker in state.isr else 'ELR'} member {broker} {wrong}"
+        return ""
+
+
+class NoCommittedRecordLostGlobally(Invariant):
+    """Everything committed is on the disk of some replica."""
+
+    NEEDS_TOLERANCE = True
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        end = self.truth.of(partition).committed_end
+        ends = self.truth.stored_ends(partition)
+        if end and ends and max(ends.values()) < end:
+            return f"committed is {end}, the longest logs end at {ends}"
+        return ""
+
+
+class _PrefixCheck(Invariant):
+    """Compares what a replica holds below its high watermark with what was shown there, each offset once per replica
+    life.
+    """
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._checked: dict[tuple[NodeId, TopicPartition, int], Offset] = {}
+
+    @abstractmethod
+    def _concerns(self, replica: Replica) -> bool:
+        """Whether this check is about replicas in that role."""
+
+    def check(self, node: NodeId, partition: TopicPartition) -> str:
+        replica = self.truth.replica(node, partition)
+        if replica is None or not self._concerns(replica):
+            return ""
+        key = (node, partition, self.truth.cluster.life_of(node))
+        limit = min(replica.log.high_watermark, replica.log.end_offset)
+        offset = max(min(self._checked.get(key, 0), limit), replica.log.start_offset)
+        while offset < limit:
+            batch = replica.log.storage.read(offset, 1)[0]
+            wrong = self._compare(node, partition, batch)
+            if wrong:
+                return wrong
+            offset = batch.next_offset
+        self._checked[key] = offset
+        return ""
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._checked = {key: offset for key, offset in self._checked.items() if not is_gone(key[1])}
+
+    def _compare(self, node: NodeId, partition: TopicPartition, batch: RecordBatch) -> str:
+        shown = self.truth.of(partition).shown.get(batch.base_offset)
+        if shown is not None and shown != batch.payload:
+            return f"broker {node} holds {batch.payload.hex()} at {batch.base_offset}, shown there was {shown.hex()}"
+        return ""
+
+
+class LogMatching(_PrefixCheck):
+    """Followers agree below their high watermarks with what leaders have shown."""
+
+    NEEDS_TOLERANCE = True
+
+    def _concerns(self, replica: Replica) -> bool:
+        return replica.leadership is None
+
+
+class ConsistentRead(_PrefixCheck):
+    """What a leader has shown at an offset is what every later leader shows there. This check also keeps the truth."""
+
+    NEEDS_TOLERANCE = True
+
+    def _concerns(self, replica: Replica) -> bool:
+        return replica.leadership is not None
+
+    def _compare(self, node: NodeId, partition: TopicPartition, batch: RecordBatch) -> str:
+        wrong = super()._compare(node, partition, batch)
+        if not wrong and self.truth.is_non_stale_leader(node, partition):
+            truth = self.truth.of(partition)
+            truth.shown[batch.base_offset] = batch.payload
+            truth.committed_end = max(truth.committed_end, batch.next_offset)
+        return wrong
+
+
+class HighWatermarkMonotone(Invariant):
+    """From KIP-966 on no leader takes back what consumers could see; before it only acks=all records are promised."""
+
+    NEEDS_TOLERANCE = True
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._shown: dict[TopicPartition, Offset] = {}
+        self._led: dict[TopicPartition, tuple[NodeId, int, Offset]] = {}
+
+    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
+        if not self.truth.features.high_watermark_needs_min_isr:
+            self._shown.pop(partition, None)
+            return ""
+        shown = self._shown.get(partition, 0)
+        if trace.kind == "high_watermark":
+            return self._moved(node, partition, trace)
+        if trace.kind == "became_leader" and int(str(trace.detail["log_end"])) < shown:
+            state = self.truth.controller_state(partition)
+            if state is not None and int(str(trace.detail["leader_epoch"])) < state.leader_epoch:
+                return ""  # deposed before it read of its election
+            return f"leader {node} ends at {trace.detail['log_end']}, consumers were shown up to {shown}"
+        return ""
+
+    def _moved(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
+        offset, epoch = int(str(trace.detail["high_watermark"])), int(str(trace.detail["leader_epoch"]))
+        before = self._led.get(partition)
+        self._led[partition] = (node, epoch, offset)
+        self._shown[partition] = max(self._shown.get(partition, 0), offset)
+        if before is not None and before[:2] == (node, epoch) and offset < before[2]:
+            return f"leader {node} moved its high watermark back from {before[2]} to {offset}"
+        return ""
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._shown = {partition: shown for partition, shown in self._shown.items() if not is_gone(partition)}
+        self._led = {partition: led for partition, led in self._led.items() if not is_gone(partition)}

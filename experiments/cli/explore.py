@@ -1,0 +1,79 @@
+"""`isray explore`: every state of a small cluster within bounds, the nearest first; docs/explore.md.
+
+Leaves with 0 where nothing is wrong in any state that was reached, with 1 where something is (the shortest way to it is
+told as a story), with 2 on wrong input.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from experiments.errors import InputError
+from protocol.config import Generation
+
+if TYPE_CHECKING:
+    from experiments.explore.report import Report
+
+
+def explore(
+    brokers: Annotated[int, typer.Option("--brokers", min=2, max=5, metavar="N")] = 3,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Steps at most.")] = None,
+    generation: Annotated[str, typer.Option("--generation", metavar="G")] = Generation.KIP_966.value,
+    mutant: Annotated[str | None, typer.Option("--mutant", metavar="NAME", help="Switch off this guard.")] = None,
+    min_isr: Annotated[int, typer.Option("--min-isr", min=1, max=5, metavar="N")] = 2,
+    bounds: Annotated[
+        str | None,
+        typer.Option("--bounds", metavar="NAME=N,...", help="How often what may happen; see docs/explore.md."),
+    ] = None,
+    max_states: Annotated[int | None, typer.Option("--max-states", min=1, metavar="N", help="Stop behind it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Search a small configuration exhaustively."""
+    from experiments.explore.report import Question, run
+
+    question = Question(brokers, min_isr, _generation(generation), mutant, _bounds(bounds), depth, max_states)
+    with Console(stderr=True).status("exploring") as status:
+        report = run(question, lambda search: status.update(f"depth {search.depth}: {search.states} states"))
+    if as_json:
+        typer.echo(json.dumps(report.document()))
+    else:
+        _show(report)
+    if report.violation is not None:
+        raise typer.Exit(1)
+
+
+def _generation(name: str) -> Generation:
+    try:
+        return Generation(name)
+    except ValueError:
+        raise InputError(
+            "--generation", "", repr(name), f"one of {', '.join(known.value for known in Generation)}"
+        ) from None
+
+
+def _bounds(text: str | None) -> dict[str, int]:
+    from experiments.explore.model import BOUND_NAMES
+
+    bounds = {}
+    for part in [] if text is None else text.split(","):
+        name, _, number = part.partition("=")
+        if name not in BOUND_NAMES or not (number.isdecimal() or (name, number) == ("delays", "all")):
+            raise InputError("--bounds", "", repr(part), f"NAME=N, where NAME is one of {', '.join(BOUND_NAMES)}")
+        bounds[name] = -1 if (name, number) == ("delays", "all") else int(number)
+    return bounds
+
+
+def _show(report: Report) -> None:
+    table = Table("", "", show_header=False)
+    for name, value in report.document().items():
+        if name not in ("violation", "bounds"):
+            table.add_row(name.replace("_", " "), str(value))
+    table.add_row("bounds", ", ".join(f"{name}={number}" for name, number in report.document()["bounds"].items()))
+    Console().print(table)
+    if report.violation is not None:
+        typer.echo("\n".join(report.violation.story))

@@ -1,0 +1,125 @@
+"""`isray fuzz`: clusters drawn from seeds, broken within tolerance, healed, and judged; any finding is a defect.
+
+Leaves with 0 where nothing was violated, with 1 where something was (a timeline file each), with 2 on wrong input.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from experiments.errors import InputError
+
+if TYPE_CHECKING:
+    from experiments.fuzz.hunt import HuntResult
+    from protocol.config import Generation
+
+_SEEDS = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
+_SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
+
+
+def fuzz(
+    seeds: Annotated[str, typer.Option("--seeds", metavar="A..B", help="Which seeds; both ends are included.")],
+    generation: Annotated[
+        str | None, typer.Option("--generation", metavar="G", help="One generation; otherwise each seed draws its own.")
+    ] = None,
+    mutant: Annotated[
+        str | None, typer.Option("--mutant", metavar="NAME", help="Switch off this guard of the protocol.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0.0, metavar="M", help="Begin no seed after so long.")
+    ] = None,
+    jobs: Annotated[str, typer.Option("--jobs", metavar="N|ray", help="Processes, or tasks on a Ray cluster.")] = "1",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where timeline files go.")] = Path("out/fuzz"),
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Hunt for defects with a swarm of seeds; what is found is shrunk and can be replayed."""
+    from experiments.fuzz.hunt import ON_RAY, Hunt, hunt
+
+    workers = _jobs(jobs)
+    if workers == ON_RAY:
+        from experiments.ray_session import is_private, stay_on_loopback
+
+        if is_private(None):
+            stay_on_loopback()
+    asked = Hunt(_range(seeds), _generation(generation), mutant, minutes, workers)
+    result = hunt(asked, out)
+    if as_json:
+        typer.echo(json.dumps(result.document()))
+    else:
+        _show(result)
+    _show_coverage(result, Console(stderr=as_json, highlight=False))
+    if result.violations:
+        raise typer.Exit(1)
+
+
+def _range(text: str) -> range:
+    match = _SEEDS.fullmatch(text)
+    if match is None:
+        raise InputError("--seeds", "", repr(text), _SEEDS_ALLOWED)
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise InputError("--seeds", "", repr(text), _SEEDS_ALLOWED)
+    return range(first, last + 1)
+
+
+def _jobs(text: str) -> int | str:
+    from experiments.fuzz.hunt import ON_RAY
+
+    if text == ON_RAY:
+        return ON_RAY
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000:
+        raise InputError("--jobs", "", repr(text), "a number from 1 to 1000, or ray")
+    return int(text)
+
+
+def _generation(text: str | None) -> Generation | None:
+    from protocol.config import Generation
+
+    if text is None:
+        return None
+    known = [generation.value for generation in Generation]
+    if text not in known:
+        raise InputError("--generation", "", repr(text), f"one of {', '.join(known)}")
+    return Generation(text)
+
+
+def _show(result: HuntResult) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for seed, file, path in result.violations:
+        found, before, after = file.violation, file.before, file.after
+        assert found is not None
+        console.print(f"[red]seed {seed}[/] violates {found.invariant} at step {found.step}: {found.detail}")
+        console.print(
+            f"  shrunk from {before.faults} faults and {before.operations} operations to {after.faults} and "
+            f"{after.operations}: isray replay {path}"
+        )
+    rate = result.events / max(result.seconds, 1e-9)
+    verdict = f"[red]{len(result.violations)} violations[/]" if result.violations else "[green]no violation[/]"
+    console.print(
+        f"{result.seeds} seeds, {result.events:,} events in {result.seconds:.1f} s ({rate:,.0f} per second): {verdict}"
+    )
+
+
+def _show_coverage(result: HuntResult, console: Console) -> None:
+    """How often what was reached, and what never was."""
+    from experiments.fuzz.coverage import FROM_ELR, KNOWN, rows
+
+    table = Table("", "reached", "times", box=None)
+    missed: dict[str, list[str]] = {}
+    for group, name, count in rows(result.counts):
+        if count:
+            table.add_row(group, name, f"{count:,}")
+        elif group in KNOWN:
+            missed.setdefault(group, []).append(name)
+    console.print(table)
+    for group, names in missed.items():
+        console.print(f"never reached, {group}: {', '.join(names)}", soft_wrap=True)
+    if not result.counts["election", FROM_ELR]:
+        console.print("[yellow]No leader was elected from the ELR in this run.[/]")

@@ -1,0 +1,69 @@
+"""`isray replay`: runs a timeline file of `isray fuzz` again.
+
+Leaves with 0 where the run ends as the file says, with the same violation and the same trace hash; with 1 where it does
+not, which means that the protocol or the simulator has changed; with 2 where the file is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from experiments.fuzz.plan import TimelineFile
+    from experiments.fuzz.run import Result
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A timeline file that isray fuzz has written.")],
+    story: Annotated[bool, typer.Option("--story", help="Tell the last steps before the violation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Run a saved timeline again and compare."""
+    from experiments.fuzz.hunt import mutated
+    from experiments.fuzz.plan import load
+    from experiments.fuzz.run import run_plan
+
+    saved = load(file)
+    with mutated(saved.mutant):
+        result = run_plan(saved.plan)
+    same = result.trace_hash == saved.trace_hash and result.violation == saved.violation
+    if as_json:
+        typer.echo(json.dumps(_document(saved, result, same)))
+    else:
+        _show(saved, result, story)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _document(saved: TimelineFile, result: Result, same: bool) -> dict[str, object]:
+    return {
+        "same": same,
+        "events": result.events,
+        "trace_hash": result.trace_hash,
+        "saved_trace_hash": saved.trace_hash,
+        "violation": None if result.violation is None else result.violation.model_dump(),
+        "saved_violation": None if saved.violation is None else saved.violation.model_dump(),
+    }
+
+
+def _show(saved: TimelineFile, result: Result, story: bool) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if story:
+        console.print("\n".join(result.story), markup=False)
+    found = result.violation
+    if found is None:
+        console.print("nothing is violated")
+    else:
+        console.print(f"{found.invariant} at step {found.step}, {found.time_ms} ms: {found.detail}", markup=False)
+    if result.violation != saved.violation:
+        before = "nothing" if saved.violation is None else f"{saved.violation.invariant} at step {saved.violation.step}"
+        console.print(f"[red]not the same violation[/]: the file says {before}")
+    if result.trace_hash == saved.trace_hash:
+        console.print(f"[green]the same trace[/]: {result.trace_hash}")
+    else:
+        console.print(f"[red]not the same trace[/]: {result.trace_hash}, the file says {saved.trace_hash}")

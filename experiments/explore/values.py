@@ -1,0 +1,189 @@
+"""Equal states have equal keys, and copies of a state are cheap: the two things that a search needs of nodes.
+
+A *key* is a nested tuple of plain values that is equal for two objects if and only if they hold the same, whatever
+objects they share and in whatever order their sets were filled. It is made by walking every attribute there is, so that
+an attribute which somebody adds to a node is part of the state without anybody thinking of it. What is left out is
+listed in `LEFT_OUT`, each with its reason. Dicts keep their order, since a node may iterate over them.
+
+A *snapshot* is a pickle from which the object can be made anew as often as it is wanted. Messages and other immutable
+values are not in it: they are in one table per process (`VALUES`), a number stands for each, and all copies share them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from random import Random
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+from protocol.broker.context import Replica
+from protocol.broker.fetcher import Fetcher
+from protocol.broker.flushing import Flusher
+from protocol.broker.leader import LeaderSide
+from protocol.broker.leadership import FollowerProgress
+from protocol.config import ClusterConfig, Features
+from protocol.controller.metrics import ControllerMetrics
+from protocol.messages.base import Message
+from protocol.metadata.image import BrokerRegistration
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+
+LEFT_OUT: Mapping[type, frozenset[str]] = {
+    # A table of the node's own methods.
+    BrokerNode: frozenset({"_handlers", "_correlation_id"}),
+    # The log is walked where the node has it; the metrics follow the records, and no decision reads them.
+    ControllerNode: frozenset({"storage", "_metrics"}),
+    # Whether a timer is set: in the search it may fire whenever its condition holds.
+    Fetcher: frozenset({"_timed", "_unsettled"}),
+    Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_armed"}),
+    LeaderSide: frozenset({"_lag_armed", "_produce_armed"}),
+    # Times, and what only helps to reckon them.
+    FollowerProgress: frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"}),
+}
+"""Attributes that are no part of the state. `BrokerNode._correlation_id` is echoed by registrations and heartbeats and
+compared by nobody.
+"""
+
+
+UNSEEN: Mapping[type, frozenset[str]] = {
+    BrokerNode: LEFT_OUT[BrokerNode] | {"_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
+    Replica: frozenset({"pending"}),
+    FollowerProgress: LEFT_OUT[FollowerProgress] | {"wish", "fetcher"},
+    ControllerNode: LEFT_OUT[ControllerNode] | {"_sessions", "_applied", "_shutdown_offsets", "_parked"},
+}
+"""What no invariant looks at: fetch sessions, requests in flight, what a leader has parked."""
+
+
+class ValueTable:
+    """Immutable values, each once; a number for each."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, value: Any) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self._values)
+            self._values.append(value)
+        return number
+
+    def value(self, number: int) -> Any:
+        return self._values[number]
+
+
+VALUES = ValueTable()
+_CONFIGS: dict[int, ClusterConfig] = {}
+
+
+def value_at(number: int) -> Any:
+    """The value of that number in `VALUES`; what snapshots are made of."""
+    return VALUES.value(number)
+
+
+def config_at(identity: int) -> ClusterConfig:
+    """The config object that a snapshot refers to."""
+    return _CONFIGS[identity]
+
+
+def _reduce_value(value: Any) -> tuple[Callable[[int], Any], tuple[int]]:
+    return value_at, (VALUES.number(value),)
+
+
+def _reduce_config(config: ClusterConfig) -> tuple[Callable[[int], Any], tuple[int]]:
+    _CONFIGS[id(config)] = config
+    return config_at, (id(config),)
+
+
+def _message_types() -> dict[type, Callable[[Any], Any]]:
+    return dict.fromkeys(Message.REGISTRY.values(), _reduce_value)
+
+
+def dump(thing: object) -> bytes:
+    """A snapshot, to be read by `pickle.loads` in this process."""
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = _DISPATCH
+    pickler.dump(thing)
+    return buffer.getvalue()
+
+
+_DISPATCH: dict[type, Callable[[Any], Any]] = {
+    **_message_types(),
+    PartitionState: _reduce_value,
+    BrokerRegistration: _reduce_value,
+    Features: _reduce_value,
+    ClusterConfig: _reduce_config,
+}
+
+
+class Keys:
+    """Makes keys. `left_out` names attributes by class; `constants` are types of which there is one object in a
+    search.
+    """
+
+    def __init__(self, left_out: Mapping[type, frozenset[str]] = LEFT_OUT, constants: tuple[type, ...] = ()) -> None:
+        self._left_out = left_out
+        self._attributes: dict[type, tuple[str, ...] | None] = {}
+        self._skips: dict[type, frozenset[str]] = {}
+        self._constants = {ClusterConfig, ControllerMetrics, *constants}
+
+    def key(self, thing: object) -> object:
+        return self._walk(thing, {})
+
+    def _walk(self, thing: Any, seen: dict[int, int]) -> object:
+        kind = type(thing)
+        if thing is None or kind in _ATOMS:
+            return thing
+        if isinstance(thing, Message):
+            return ("#", VALUES.number(thing))
+        if kind in (list, tuple, deque) or isinstance(thing, tuple):
+            return tuple([self._walk(item, seen) for item in thing])
+        if isinstance(thing, dict):
+            return tuple([(self._walk(name, seen), self._walk(item, seen)) for name, item in thing.items()])
+        if isinstance(thing, set | frozenset):
+            return ("set", *sorted((self._walk(item, seen) for item in thing), key=repr))
+        if isinstance(thing, Enum) or kind in _VALUES:
+            return thing
+        if kind in self._constants or isinstance(thing, _FUNCTIONS):
+            return getattr(thing, "__qualname__", kind.__name__)
+        if isinstance(thing, Random):
+            return thing.getstate()
+        return self._walk_object(thing, kind, seen)
+
+    def _walk_object(self, thing: Any, kind: type, seen: dict[int, int]) -> object:
+        place = seen.get(id(thing))
+        if place is not None:
+            return ("@", place)
+        seen[id(thing)] = len(seen)
+        names = self._names(kind)
+        if names is None:
+            skipped = self._skipped(kind)
+            names = tuple([name for name in vars(thing) if name not in skipped])
+        return (kind.__name__, *[self._walk(getattr(thing, name), seen) for name in names])
+
+    def _names(self, kind: type) -> tuple[str, ...] | None:
+        """The slots of a class, None where its objects have a dict."""
+        if kind not in self._attributes:
+            slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
+            skipped = self._skipped(kind)
+            has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
+            self._attributes[kind] = None if has_dict else tuple(name for name in slots if name not in skipped)
+        return self._attributes[kind]
+
+    def _skipped(self, kind: type) -> frozenset[str]:
+        skipped = self._skips.get(kind)
+        if skipped is None:
+            named = (names for base, names in self._left_out.items() if issubclass(kind, base))
+            skipped = self._skips[kind] = frozenset[str]().union(*named)
+        return skipped
+
+
+_ATOMS = frozenset({int, str, bytes, bool, float})
+_VALUES = frozenset({PartitionState, BrokerRegistration, Features})
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, type)

@@ -1,0 +1,1 @@
+"""Faults: one schema, three ways to write it, and what carries them out on the simulator."""

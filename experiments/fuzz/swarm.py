@@ -1,0 +1,148 @@
+"""The swarm: a plan for every seed.
+
+Each seed draws its own sizes, configs and kinds of faults, most of them left out: what a kind of fault hides, when it
+is common, shows where it is missing (swarm testing). Nothing but the seed and the generation goes into a plan. Times
+are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from experiments.faults.draw import Targets, timeline
+from experiments.faults.schema import FAULT_KINDS, Fault, Rates
+from experiments.fuzz.plan import Elect, Operation, Plan, Read, Send
+from experiments.fuzz.run import BEGIN_MS
+from experiments.scenarios.model import ConfigSetting, TopicModel
+from protocol.config import (
+    BATCH_SIZE,
+    BROKER_HEARTBEAT_INTERVAL_MS,
+    BROKER_SESSION_TIMEOUT_MS,
+    DELIVERY_TIMEOUT_MS,
+    ENABLE_IDEMPOTENCE,
+    FLUSH_MESSAGES,
+    FLUSH_MS,
+    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+    LINGER_MS,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+    MIN_INSYNC_REPLICAS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+    REPLICA_LAG_TIME_MAX_MS,
+    REQUEST_TIMEOUT_MS,
+    RETENTION_BYTES,
+    SEGMENT_BYTES,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+    Generation,
+)
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
+
+TOPIC = "t"
+READERS = 2
+_SETTLING_MS = 10_000
+"""How long before the end no fault begins any more, while clients go on."""
+
+_STATIC: dict[str, Sequence[int]] = {
+    REPLICA_LAG_TIME_MAX_MS: (2_000, 5_000, 30_000),
+    REPLICA_FETCH_WAIT_MAX_MS: (100, 500),
+    REPLICA_FETCH_MAX_BYTES: (1, 100, 1_048_576),
+    REQUEST_TIMEOUT_MS: (1_000, 5_000, 30_000),
+    DELIVERY_TIMEOUT_MS: (5_000, 30_000, 60_000),
+    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS: (500, 5_000),
+    LINGER_MS: (0, 5, 100),
+    BATCH_SIZE: (1, 200, 16_384),
+}
+_SESSIONS_MS = ((3_000, 500), (9_000, 2_000))
+"""Session timeouts with their heartbeat intervals."""
+
+
+def draw(seed: int, generation: Generation | None = None) -> Plan:
+    """The plan of a seed; without a generation it is drawn as well."""
+    rng = Random(f"{seed}/swarm")
+    drawn = rng.choice(list(Generation))
+    brokers = rng.choice((3, 3, 4, 5))
+    factor = rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5))
+    topic = _topic(rng, brokers, factor)
+    length_ms = rng.choice((15_000, 30_000, 60_000))
+    operations = _operations(rng, len(topic.assignments), length_ms)
+    return Plan(
+        seed=seed,
+        brokers=brokers,
+        generation=(generation or drawn).value,
+        config=_config(rng),
+        jitter_ms=rng.choice((0, 2, 20)),
+        topics=(topic,),
+        operations=operations,
+        faults=_faults(rng, brokers, topic, factor, length_ms),
+    )
+
+
+def _topic(rng: Random, brokers: int, factor: int) -> TopicModel:
+    assignments = [rng.sample(range(brokers), factor) for _ in range(rng.choice((1, 1, 2, 3)))]
+    config: dict[str, ConfigSetting] = {MIN_INSYNC_REPLICAS: rng.choice((1, 2, 2, 2, 3)[: factor + 2])}
+    flush = rng.randrange(4)
+    if flush == 0:
+        config[FLUSH_MESSAGES] = rng.choice((1, 1, 5))
+    elif flush == 1:
+        config[FLUSH_MS] = rng.choice((100, 1_000, 5_000))
+    if rng.random() < 0.3:
+        config[SEGMENT_BYTES] = rng.choice((200, 1_000))
+        if rng.random() < 0.4:
+            config[RETENTION_BYTES] = rng.choice((500, 2_000))
+    if rng.random() < 0.08:
+        config[UNCLEAN_LEADER_ELECTION_ENABLE] = True
+    return TopicModel(name=TOPIC, assignments=assignments, config=config)
+
+
+def _config(rng: Random) -> dict[str, ConfigSetting]:
+    session_ms, heartbeat_ms = rng.choice(_SESSIONS_MS)
+    config: dict[str, ConfigSetting] = {name: rng.choice(values) for name, values in _STATIC.items()}
+    config |= {BROKER_SESSION_TIMEOUT_MS: session_ms, BROKER_HEARTBEAT_INTERVAL_MS: heartbeat_ms}
+    config |= {ENABLE_IDEMPOTENCE: rng.random() < 0.75, LOG_RETENTION_CHECK_INTERVAL_MS: 2_000}
+    return config
+
+
+def _operations(rng: Random, partitions: int, length_ms: int) -> tuple[Operation, ...]:
+    every_ms = rng.choice((100, 300, 1_000))
+    plain = rng.choice(((), (0, 1), (1,)))
+    operations: list[Operation] = []
+    at_ms = BEGIN_MS
+    while at_ms < BEGIN_MS + length_ms:
+        place = {"at_ms": at_ms, "id": len(operations) + 1, "topic": TOPIC, "partition": rng.randrange(partitions)}
+        operations.append(_operation(rng, place, (-1, -1, *plain)))
+        at_ms += 1 + round(rng.expovariate(1 / every_ms))
+    return tuple(operations)
+
+
+def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Operation:
+    """Mostly something to write, or else something to read, and seldom an election."""
+    dice = rng.random()
+    if dice < 0.70:
+        size = rng.choice((12, 12, 100))
+        return Send.model_validate(
+            place | {"acks": rng.choice(acks), "records": rng.choice((1, 1, 3, 20)), "record_bytes": size}
+        )
+    if dice < 0.98:
+        reader, again, wait_ms = rng.randrange(READERS), rng.random() < 0.2, rng.choice((0, 0, 500))
+        return Read(**place, reader=reader, from_start=again, max_wait_ms=wait_ms)
+    return Elect(**place)
+
+
+def _faults(rng: Random, brokers: int, topic: TopicModel, factor: int, length_ms: int) -> tuple[Fault, ...]:
+    kinds = list(FAULT_KINDS)
+    chosen = rng.sample(kinds, rng.choice((1, 2, 3, 4, len(kinds))))
+    rates = Rates(
+        mean_between_ms=rng.choice((500, 2_000, 6_000)),
+        durations_ms=tuple(sorted(rng.sample((50, 300, 1_000, 3_000, 8_000, 12_000, 35_000), 3))),
+        weights={kind: rng.choice((1, 2, 4)) for kind in chosen},
+    )
+    targets = Targets(
+        brokers=range(brokers),
+        controllers=(FIRST_CONTROLLER,),
+        clients=(FIRST_CLIENT,),
+        topics={TOPIC: len(topic.assignments)},
+        replication_factor=factor,
+    )
+    return timeline(rates, targets, rng, BEGIN_MS + 500, BEGIN_MS + max(length_ms - _SETTLING_MS, 8_000))

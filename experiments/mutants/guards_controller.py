@@ -1,0 +1,441 @@
+"""Guards of the controller: what it takes from leaders, whom it elects, what it remembers, and the metadata log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from experiments.mutants.guards_leader import PLAIN
+from experiments.mutants.mutant import Focus, Mutant, Patch, answering
+from protocol.broker import lifecycle
+from protocol.broker.flushing import Flusher
+from protocol.contract import Storage
+from protocol.controller import alter_partition, brokers, partition_change
+from protocol.controller.context import ControllerState
+from protocol.controller.partition_election import Candidates, Elected
+from protocol.errors import ErrorCode
+from protocol.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
+from protocol.messages.control import MetadataFetchResponse, PartitionIsrProposal
+from protocol.messages.records import MetadataRecord
+from protocol.metadata import image as metadata_image
+from protocol.metadata.partition import PartitionState
+from protocol.nodes import broker as broker_node
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "LostRecord")
+QUORUM = ("ReplicationQuorumSuperset", *STORED)
+UNVOUCHED = Focus(
+    faults=("bounce", "crash", "lossy", "elect_unclean", "isolate"),
+    settings={"beyond_tolerance": True},
+    why="More replicas lose data than the promise allows, so that nobody is left who is vouched for.",
+)
+MOVES = Focus(
+    faults=("reassign", "reassign", "crash", "isolate", "lossy", "controller"),
+    settings={"brokers": 5},
+    why="Partitions move while brokers fail.",
+)
+
+
+def _with_state(change: Callable[[PartitionState, int, PartitionIsrProposal], tuple[int, dict[str, Any]]]) -> Any:
+    """`validate` for a proposal that is first changed to fit the partition's state."""
+
+    def make(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
+        def validate(state: ControllerState, leader: int, proposal: PartitionIsrProposal) -> ErrorCode:
+            partition = state.image.partition(TopicIdPartition(proposal.topic_id, proposal.partition_id))
+            if partition is not None:
+                leader, update = change(partition, leader, proposal)
+                proposal = proposal.model_copy(update=update)
+            return original(state, leader, proposal)
+
+        return validate
+
+    return make
+
+
+def _any_partition_epoch(
+    partition: PartitionState, leader: int, proposal: PartitionIsrProposal
+) -> tuple[int, dict[str, Any]]:
+    return leader, {"partition_epoch": partition.partition_epoch}
+
+
+def _any_leader(partition: PartitionState, leader: int, proposal: PartitionIsrProposal) -> tuple[int, dict[str, Any]]:
+    epochs = {"leader_epoch": partition.leader_epoch, "partition_epoch": partition.partition_epoch}
+    members = [member.broker_id for member in proposal.new_isr]
+    return (partition.leader if partition.leader in members else leader), epochs
+
+
+def _propose_with_fenced(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
+    def validate_isr(state: ControllerState, leader: int, partition: Any, proposal: PartitionIsrProposal) -> ErrorCode:
+        active = tuple(member for member in proposal.new_isr if state.image.is_active(member.broker_id))
+        return original(state, leader, partition, proposal.model_copy(update={"new_isr": active}))
+
+    return validate_isr
+
+
+def _elr_stays(original: Callable[..., Any]) -> Callable[..., Any]:
+    def follow(state: PartitionState, request: Any, target: Any) -> Any:
+        found = original(state, request, target)
+        kept = tuple(broker for broker in state.elr if broker not in target.isr and broker in target.replicas)
+        return found if found.elr or not kept else found._replace(elr=kept)
+
+    return follow
+
+
+def _elr_stays_after_election(original: Callable[..., Any]) -> Callable[..., Any]:
+    def after(request: Any, eligible: Any, target: Any, isr: Any, unclean: bool) -> Any:
+        return eligible if isr == target.isr else original(request, eligible, target, isr, unclean)
+
+    return after
+
+
+def _unclean_stays(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, request, target: original(state, replace(request, unclean_shutdown_replicas=None), target)
+
+
+def _nobody_is_remembered(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, request, target: original(state, request, target)._replace(last_known_elr=())
+
+
+def _always_clean(original: Callable[..., list[MetadataRecord]]) -> Callable[..., list[MetadataRecord]]:
+    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> Any:
+        known = state.image.brokers.get(broker)
+        return original(state, broker, incarnation, known.broker_epoch if known else previous, rack)
+
+    return register
+
+
+def _any_clean_epoch(original: Callable[..., list[MetadataRecord]]) -> Callable[..., list[MetadataRecord]]:
+    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> Any:
+        known = state.image.brokers.get(broker)
+        believed = previous if known is None or previous == NO_EPOCH else known.broker_epoch
+        return original(state, broker, incarnation, believed, rack)
+
+    return register
+
+
+def _keep_file(original: Callable[[Storage], int]) -> Callable[[Storage], int]:
+    def take(storage: Storage) -> int:
+        data = storage.read_file(lifecycle.CLEAN_SHUTDOWN_FILE)
+        epoch = original(storage)
+        if data is not None:
+            storage.write_file(lifecycle.CLEAN_SHUTDOWN_FILE, data)
+        return epoch
+
+    return take
+
+
+def _no_flush(original: Callable[[Flusher], None]) -> Callable[[Flusher], None]:
+    return lambda self: self.write_checkpoint()
+
+
+def _elect_fenced(original: Callable[..., Elected]) -> Callable[..., Elected]:
+    return lambda election, candidates, acceptable: original(election, candidates, lambda broker: True)
+
+
+def _elect_anyone(original: Callable[..., Elected]) -> Callable[..., Elected]:
+    def elect(election: Any, candidates: Candidates, acceptable: Callable[[int], bool]) -> Elected:
+        for broker in (candidates.present_leader, *candidates.replicas):
+            if broker != NO_LEADER and acceptable(broker):
+                return Elected(broker, unclean=False)
+        return original(election, candidates, acceptable)
+
+    return elect
+
+
+def _same_leader_epoch(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
+    return lambda state, record: replace(original(state, record), leader_epoch=state.leader_epoch)
+
+
+def _same_partition_epoch(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
+    return lambda state, record: replace(original(state, record), partition_epoch=state.partition_epoch)
+
+
+def _never_recovering(original: Callable[..., None]) -> Callable[..., None]:
+    return lambda changes, state, request, unclean: original(changes, state, request, False)
+
+
+def _election_recovers(original: Callable[..., None]) -> Callable[..., None]:
+    def change(changes: dict[str, Any], state: PartitionState, request: Any, unclean: bool) -> None:
+        if "leader" in changes and changes["leader"] != NO_LEADER and not unclean:
+            request = replace(request, target_leader_recovery_state=0)
+        original(changes, state, request, unclean)
+
+    return change
+
+
+def _unflushed_metadata(original: Callable[..., None]) -> Callable[..., None]:
+    def append(self: ControllerNode, records: Any) -> None:
+        flushed = self._log.flushed_offset
+        original(self, records)
+        if flushed:
+            self._log.flushed_offset = flushed  # type: ignore[misc]
+
+    return append
+
+
+def _apply_again(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda image, response: bool(response.records)
+
+
+def _skip_first(original: Callable[..., None]) -> Callable[..., None]:
+    """Records are published in another order than that of the log: the first of several comes last."""
+
+    def fetched(self: BrokerNode, now_ms: int, sender: int, response: MetadataFetchResponse) -> None:
+        records = response.records
+        if not response.is_snapshot and len(records) > 1:
+            response = response.model_copy(update={"records": (*records[1:], records[0])})
+        original(self, now_ms, sender, response)
+
+    return fetched
+
+
+GUARDS: tuple[Mutant, ...] = (
+    Mutant(
+        name="stale-partition-epoch-accepted",
+        guard="AlterPartition with an older partition epoch is refused with INVALID_UPDATE_VERSION (B18, KIP-497).",
+        instead="It is taken for a proposal on the present state.",
+        expected=QUORUM,
+        patches=(Patch(alter_partition, "validate", _with_state(_any_partition_epoch)),),
+        focus=Focus(
+            script=(
+                (2_500, "echo", 0, 11),
+                (3_000, "starve", 2, 10),
+                (5_500, "calm", 2, 10),
+                (6_300, "starve", 2, 10),
+            ),
+            settings=PLAIN,
+            why="Proposals come twice, the second time when others have followed.",
+        ),
+    ),
+    Mutant(
+        name="deposed-leader-alters",
+        guard="AlterPartition of an older leader epoch is refused with FENCED_LEADER_EPOCH (B19).",
+        instead="It is taken for a proposal of the present leader.",
+        expected=QUORUM,
+        patches=(Patch(alter_partition, "validate", _with_state(_any_leader)),),
+        focus=Focus(
+            script=(
+                (3_000, "hush", 0, 11),
+                (3_000, "starve", 2, 10),
+                (4_000, "heartless", 0, 12),
+                (5_000, "calm", 2, 10),
+                (5_500, "deaf_to_controller", 0, 13),
+                (6_900, "calm", 0, 12),
+                (7_500, "calm", 0, 11),
+            ),
+            settings=PLAIN,
+            why="A proposal is held up until another leads, and the proposer is unfenced.",
+        ),
+    ),
+    Mutant(
+        name="stale-broker-epoch-accepted",
+        guard="A proposed member whose broker epoch is not that of its registration is refused (KIP-903, B6).",
+        instead="A log end of a former life brings the broker into the ISR.",
+        expected=STORED,
+        patches=(Patch(alter_partition, "is_of_this_life", answering(True)),),
+        focus=Focus(
+            script=(
+                (3_000, "starve", 2, 10),
+                (5_500, "hush", 0, 11),
+                (5_600, "calm", 2, 10),
+                (6_500, "power", 2, 2),
+                (9_000, "starve", 2, 12),
+                (9_100, "start", 2, 2),
+                (10_000, "calm", 0, 11),
+            ),
+            settings=PLAIN,
+            why="A proposal is held up until the member that it adds has lost its log and is back.",
+        ),
+    ),
+    Mutant(
+        name="fenced-member-accepted",
+        guard="A proposed member that is fenced or shuts down is refused with INELIGIBLE_REPLICA (B6).",
+        instead="It comes into the ISR.",
+        expected=("ValidControllerState",),
+        patches=(Patch(alter_partition, "_validate_isr", _propose_with_fenced),),
+        focus=Focus(
+            script=(
+                (3_000, "starve", 2, 10),
+                (6_500, "deaf_to_controller", 0, 11),
+                (6_600, "heartless", 2, 12),
+                (9_200, "calm", 2, 10),
+            ),
+            settings=PLAIN,
+            why="A follower catches up whose fencing its leader has not heard of.",
+        ),
+    ),
+    Mutant(
+        name="elr-kept-at-min-isr",
+        guard="The ELR is emptied when the ISR reaches min ISR (E14).",
+        instead="Its members stay eligible while the high watermark moves on without them.",
+        expected=("ValidControllerIsrAndElr", *QUORUM),
+        patches=(
+            Patch(partition_change, "_follow_isr", _elr_stays),
+            Patch(partition_change, "_after_election", _elr_stays_after_election),
+        ),
+    ),
+    Mutant(
+        name="unclean-member-kept-in-elr",
+        guard="A broker that comes back from an unclean shutdown leaves every ELR (E20).",
+        instead="It stays eligible, whatever it has lost.",
+        expected=STORED,
+        patches=(Patch(partition_change, "_follow_isr", _unclean_stays),),
+        focus=Focus(
+            faults=("lossy", "crash", "bounce", "heartless"),
+            settings={"min_isr": 3, "replicas": 3},
+            why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
+        ),
+    ),
+    Mutant(
+        name="unclean-restart-taken-as-clean",
+        guard="A registration without the last broker epoch tells of an unclean shutdown (E21).",
+        instead="Every registration counts as clean.",
+        expected=STORED,
+        patches=(Patch(brokers, "register", _always_clean),),
+        focus=Focus(
+            faults=("lossy", "crash", "bounce", "heartless"),
+            settings={"min_isr": 3, "replicas": 3},
+            why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
+        ),
+    ),
+    Mutant(
+        name="clean-shutdown-file-outlives-start",
+        guard="The clean-shutdown file is deleted at the start, and counts for the epoch that it names (E22, M16).",
+        instead="It vouches for all lives that follow.",
+        expected=STORED,
+        patches=(
+            Patch(brokers, "register", _any_clean_epoch),
+            Patch(broker_node, "take_clean_shutdown_epoch", _keep_file),
+        ),
+        focus=Focus(faults=("shutdown", "shutdown", "lossy"), why="Clean shutdowns, then lossy ones."),
+    ),
+    Mutant(
+        name="clean-shutdown-without-flush",
+        guard="The clean-shutdown file is written once all logs are flushed (E22).",
+        instead="The file vouches for a page cache.",
+        expected=STORED,
+        patches=(Patch(Flusher, "flush_all", _no_flush),),
+        focus=Focus(
+            script=((3_000, "shutdown", 1, 1), (4_500, "power", 1, 1), (4_600, "start", 1, 1)),
+            settings={**PLAIN, "min_isr": 3},
+            why="The power fails after a clean shutdown.",
+        ),
+    ),
+    Mutant(
+        name="fenced-replica-elected",
+        guard="Only an active broker is elected (E17, E29).",
+        instead="Any member of ISR or ELR is, be it fenced.",
+        expected=("ValidControllerState",),
+        patches=(Patch(partition_change, "elect", _elect_fenced),),
+    ),
+    Mutant(
+        name="elected-outside-isr-and-elr",
+        guard="A clean election chooses from the ISR, or from the ELR where that is empty (E29).",
+        instead="It chooses any active replica.",
+        expected=("RecoveryStateKept", "ValidControllerIsrAndElr", *STORED),
+        patches=(Patch(partition_change, "elect", _elect_anyone),),
+    ),
+    Mutant(
+        name="fenced-broker-stays-in-isr",
+        guard="A broker that is fenced or shuts down leaves every ISR (E13, E26).",
+        instead="It stays, and its partitions keep it as leader.",
+        expected=("ValidControllerState",),
+        patches=(Patch(brokers, "leave_in_sync_replicas", answering(())),),
+    ),
+    Mutant(
+        name="leader-epoch-not-raised",
+        guard="The leader epoch rises with every change of leader (E30).",
+        instead="It stays as it is.",
+        expected=("EpochsRise", "OneLeaderPerEpoch"),
+        patches=(Patch(metadata_image, "replay_change", _same_leader_epoch),),
+    ),
+    Mutant(
+        name="partition-epoch-not-raised",
+        guard="The partition epoch rises with every change (E18).",
+        instead="It stays as it is.",
+        expected=("EpochsRise",),
+        patches=(Patch(metadata_image, "replay_change", _same_partition_epoch),),
+    ),
+    Mutant(
+        name="last-known-elr-forgotten",
+        guard="Who leaves ISR and ELR uncleanly is remembered in the last known ELR (E23, E27).",
+        instead="Nobody is.",
+        expected=("MinIsrRecoveryQuorum",),
+        patches=(Patch(partition_change, "_follow_isr", _nobody_is_remembered),),
+        focus=UNVOUCHED,
+    ),
+    Mutant(
+        name="unclean-election-not-recovering",
+        guard="An unclean election leaves the partition RECOVERING (C5, KIP-704).",
+        instead="It looks like a clean one.",
+        expected=("RecoveryStateKept",),
+        patches=(Patch(partition_change, "_change_recovery_state", _never_recovering),),
+        focus=UNVOUCHED,
+    ),
+    Mutant(
+        name="recovery-state-forgotten",
+        guard="A partition is RECOVERING until its leader clears that, whoever is elected meanwhile (N13, C8).",
+        instead="The next clean election clears it.",
+        expected=("RecoveryStateKept",),
+        patches=(Patch(partition_change, "_change_recovery_state", _election_recovers),),
+        focus=Focus(
+            script=(
+                (3_000, "blackout", 0, 0),
+                *((6_500, "heartless", broker, 10) for broker in range(3)),
+                (9_500, "calm", 0, 10),
+            ),
+            settings={
+                **PLAIN,
+                "cluster": {
+                    "unclean.leader.hook": "experiments.mutants.hunt:slow_routine",
+                    "replica.lag.time.max.ms": 1_500,
+                },
+            },
+            why="A leader that was elected uncleanly takes its time over its routine, and is fenced in it.",
+        ),
+    ),
+    Mutant(
+        name="reassignment-completes-below-min-isr",
+        guard="A reassignment completes when min ISR members of the final assignment are in sync (E32, M75).",
+        instead="It completes as soon as the adding replicas are.",
+        expected=("ReassignmentKeepsMinIsr", *STORED),
+        patches=(Patch(partition_change, "_move_keeps_min_isr", answering(True)),),
+        focus=Focus(
+            script=((3_000, "crash", 1, 1), (3_000, "crash", 2, 2), (6_500, "move_on", 0, 0)),
+            settings={**PLAIN, "brokers": 4},
+            why="A partition moves away from the last member of its ISR.",
+        ),
+    ),
+    Mutant(
+        name="reassignment-completes-early",
+        guard="A reassignment completes when all adding replicas are in sync (E32).",
+        instead="It does not wait for them.",
+        expected=("ReassignmentKeepsMinIsr",),
+        patches=(Patch(partition_change, "_awaited_are_in_sync", answering(True)),),
+        focus=MOVES,
+    ),
+    Mutant(
+        name="metadata-answered-before-it-is-durable",
+        guard="The controller replays and answers what is flushed to the metadata log (contract, rule 4).",
+        instead="It does so once the records are in the page cache.",
+        expected=("MetadataLogMatching",),
+        patches=(Patch(ControllerNode, "_append", _unflushed_metadata),),
+        focus=Focus(faults=("controller", "crash", "one_way"), why="The controller's machine fails."),
+    ),
+    Mutant(
+        name="metadata-applied-twice",
+        guard="A broker replays records that follow on what it has replayed.",
+        instead="It replays whatever comes.",
+        expected=("MetadataLogMatching", "ProtocolInvariantError"),
+        patches=(Patch(broker_node, "follows", _apply_again),),
+    ),
+    Mutant(
+        name="metadata-applied-out-of-order",
+        guard="A broker replays the records of the metadata log in their order.",
+        instead="The first of several comes last.",
+        expected=("MetadataLogMatching", "ProtocolInvariantError"),
+        patches=(Patch(BrokerNode, "_metadata_fetched", _skip_first),),
+    ),
+)

@@ -1,0 +1,333 @@
+"""Guards of logs and fetching: truncation, fetch sessions, retention, and what a log knows of its producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments.mutants.guards_leader import LEADERS_CHANGE, PLAIN
+from experiments.mutants.mutant import Focus, Mutant, Patch, answering
+from protocol.broker import fetch_streams, fetcher, flushing
+from protocol.broker.context import Replica
+from protocol.broker.fetch_streams import FetchStreams
+from protocol.broker.fetcher import Fetcher
+from protocol.client.lane import Lane
+from protocol.contract import SegmentInfo
+from protocol.errors import ErrorCode
+from protocol.ids import TimeMs
+from protocol.log import producer_state
+from protocol.log.producer_state import ProducerState
+from protocol.log.replica_log import ReplicaLog
+from protocol.messages.batch import NO_SEQUENCE
+from protocol.messages.data import EpochEndOffset, FetchPartitionResult, FetchRenewal, FetchResponse
+
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "LostRecord")
+DIVERGED = ("LogMatching", "ConsistentRead", "ReplicasDiffer", *STORED)
+STALLED = ("Liveness",)
+SESSIONS = Focus(
+    faults=("one_way", "one_way", "disturb", "late_fetches", "isolate"),
+    settings={"partitions": 3, "rate": 100},
+    why="Single fetches and answers of followers with several partitions are lost, late or doubled.",
+)
+REPEATS = Focus(
+    faults=("deafen", "deafen", "mute", "crash", "shutdown", "prefer"),
+    settings={"rate": 200},
+    why="Answers to the producer are lost, and it repeats what is in the log already.",
+)
+RESTARTS = Focus(
+    faults=("deafen", "deafen", "blackout"),
+    settings={"generation": "kip-497", "rate": 200},
+    why="All brokers restart while the producer waits for answers; before ELR that costs no election.",
+)
+OVERTAKEN = Focus(
+    faults=("isolate", "one_way", "heartless", "estrange", "prefer", "pause"),
+    settings={"rate": 200},
+    why="Leaders are deposed with records that nobody else has.",
+)
+
+
+def _truncate_to_high_watermark(original: Callable[..., None]) -> Callable[..., None]:
+    def follow(self: Fetcher, replica: Replica) -> None:
+        replica.log.truncate(replica.log.high_watermark)
+        original(self, replica)
+
+    return follow
+
+
+def _own_end(original: Callable[..., int]) -> Callable[..., int]:
+    def truncation_offset(self: ReplicaLog, diverging: EpochEndOffset) -> int:
+        return self._end_offset_for(diverging.leader_epoch)[1]
+
+    return truncation_offset
+
+
+def _take_any_request(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda state, session, number: session == state.session and number >= state.requests
+
+
+def _refuse_sessions_only(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
+    return lambda state, session, requests: original(state, session, 0)
+
+
+def _take_any_session(original: Callable[..., bool]) -> Callable[..., bool]:
+    def greet(self: FetchStreams, stream: Any, request: Any) -> bool:
+        state = self._streams.get(stream)
+        if state is not None and 0 < request.session < state.session:
+            return True
+        return original(self, stream, request)
+
+    return greet
+
+
+def _count_answers_blindly(original: Callable[..., None]) -> Callable[..., None]:
+    def count(self: Fetcher, leader: int, response: FetchResponse) -> None:
+        session = self._sessions.get((leader, response.fetcher))
+        if session is not None and response.number > session.answers:
+            session.answers = response.number
+        original(self, leader, response)
+
+    return count
+
+
+def _believe_renewals(original: Callable[..., bool]) -> Callable[..., bool]:
+    def renew(self: FetchStreams, stream: Any, renewal: FetchRenewal) -> bool:
+        return original(self, stream, renewal.model_copy(update={"answers": 2**31 - 1}))
+
+    return renew
+
+
+def _any_offset(original: Callable[..., bool]) -> Callable[..., bool]:
+    def answers(replica: Replica, result: FetchPartitionResult) -> bool:
+        return replica.wish is not None and result.leader_epoch == replica.leader_epoch
+
+    return answers
+
+
+def _delete_uncommitted(original: Callable[..., bool]) -> Callable[..., bool]:
+    def delete(self: ReplicaLog, offset: int) -> bool:
+        before, self.high_watermark = self.high_watermark, self.end_offset
+        try:
+            return original(self, offset)
+        finally:
+            self.high_watermark = before
+
+    return delete
+
+
+def _retain_regardless(original: Callable[..., int]) -> Callable[..., int]:
+    def retained(segments: Sequence[SegmentInfo], high_watermark: int, now_ms: TimeMs, age: int, size: int) -> int:
+        return original(segments, 2**62, now_ms, age, size)
+
+    return retained
+
+
+def _move_back(original: Callable[..., bool]) -> Callable[..., bool]:
+    def advance(self: ReplicaLog, offset: int) -> bool:
+        offset = min(offset, self.end_offset)
+        if offset < self.start_offset or offset == self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True
+
+    return advance
+
+
+def _beyond_the_end(original: Callable[..., bool]) -> Callable[..., bool]:
+    def advance(self: ReplicaLog, offset: int) -> bool:
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True
+
+    return advance
+
+
+def _duplicates_pass(original: Callable[..., Any]) -> Callable[..., Any]:
+    def check(entry: Any, batch: Any) -> Any:
+        error, first = original(entry, batch)
+        passes = first is not None or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        return (ErrorCode.NONE, None) if passes else (error, first)
+
+    return check
+
+
+def _not_taken_back(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, end_offset: True
+
+
+def _renumber(original: Callable[..., None]) -> Callable[..., None]:
+    def send(self: Lane, now_ms: TimeMs, batch: Any) -> None:
+        batch.sequence = NO_SEQUENCE
+        original(self, now_ms, batch)
+
+    return send
+
+
+GUARDS: tuple[Mutant, ...] = (
+    Mutant(
+        name="truncation-skipped",
+        guard="A follower whose log parts from the leader's drops what lies behind (N1, M43).",
+        instead="The leader answers as if the logs agreed.",
+        expected=DIVERGED,
+        patches=(Patch(ReplicaLog, "divergence", answering(None)),),
+        focus=OVERTAKEN,
+    ),
+    Mutant(
+        name="truncation-to-high-watermark",
+        guard="A follower truncates where the leader epochs part, not to its own high watermark (N1, KIP-101).",
+        instead="It drops all above its high watermark whenever it begins to follow.",
+        expected=STORED,
+        patches=(Patch(Fetcher, "follow", _truncate_to_high_watermark),),
+        focus=LEADERS_CHANGE,
+    ),
+    Mutant(
+        name="truncation-to-the-own-end-only",
+        guard="A follower truncates to the smaller of the two ends of the last common epoch (M43, KIP-279).",
+        instead="It takes its own end, and keeps what the leader does not have.",
+        expected=(*DIVERGED, *STALLED),
+        patches=(Patch(ReplicaLog, "truncation_offset", _own_end),),
+        focus=OVERTAKEN,
+    ),
+    Mutant(
+        name="fetch-behind-a-lost-one-taken",
+        guard="A fetch whose predecessor in its session was lost is refused (KIP-227).",
+        instead="It is taken, and the wish in the lost one is never known.",
+        expected=STALLED,
+        patches=(
+            Patch(fetch_streams, "_is_next_request", _take_any_request),
+            Patch(fetch_streams, "_refusal_of_session", _refuse_sessions_only),
+        ),
+        focus=Focus(
+            script=((5_000, "sift", 2, 10), (8_000, "calm", 2, 10)),
+            settings={**PLAIN, "partitions": 6, "rate": 200},
+            why="Some fetches of a follower of several partitions are lost.",
+        ),
+    ),
+    Mutant(
+        name="fetch-of-a-former-session-taken",
+        guard="A fetch of a former session is dropped (KIP-227).",
+        instead="A late one replaces what the follower wishes for, and its log end, by what was before.",
+        expected=(*STALLED, *STORED),
+        patches=(Patch(FetchStreams, "greet", _take_any_session),),
+        focus=SESSIONS,
+    ),
+    Mutant(
+        name="answers-not-counted",
+        guard="Leader and follower count the answers of a session, and begin anew where one was lost (KIP-227).",
+        instead="A lost answer is waited for.",
+        expected=STALLED,
+        patches=(Patch(Fetcher, "_count", _count_answers_blindly), Patch(FetchStreams, "renew", _believe_renewals)),
+        focus=SESSIONS,
+    ),
+    Mutant(
+        name="lost-requests-not-told",
+        guard="A follower is told that its leader lacks some of its requests, or its session (KIP-227).",
+        instead="It is told nothing.",
+        expected=STALLED,
+        patches=(Patch(fetch_streams, "_refusal_of_session", answering(ErrorCode.NONE)),),
+        focus=SESSIONS,
+    ),
+    Mutant(
+        name="answer-to-another-offset-taken",
+        guard="An answer is taken if it is to the wish that is open: same epoch, same offset (A26).",
+        instead="One to any wish of the epoch is taken.",
+        expected=("ProtocolInvariantError", *DIVERGED),
+        patches=(Patch(fetcher, "answers_open_wish", _any_offset),),
+        focus=SESSIONS,
+    ),
+    Mutant(
+        name="retention-of-uncommitted-records",
+        guard="Nothing at or above the high watermark is deleted.",
+        instead="Old segments go, whoever has them.",
+        expected=("ValidReplicaState", *STORED),
+        patches=(
+            Patch(ReplicaLog, "delete_segments_before", _delete_uncommitted),
+            Patch(flushing, "retained_from", _retain_regardless),
+        ),
+        focus=Focus(
+            faults=("isolate", "pause", "crash", "one_way"),
+            settings={
+                "topic": {"segment.bytes": 1_200, "retention.bytes": 1_200},
+                "cluster": {"log.retention.check.interval.ms": 100, "replica.lag.time.max.ms": 4_000},
+                "rate": 200,
+            },
+            why="Segments are small and short-lived, and followers late.",
+        ),
+    ),
+    Mutant(
+        name="high-watermark-moves-back",
+        guard="The high watermark never moves back (N6).",
+        instead="It follows the followers, down as well as up.",
+        expected=("ValidReplicaState", "HighWatermarkMonotone", *STALLED),
+        patches=(Patch(ReplicaLog, "advance_high_watermark", _move_back),),
+        focus=Focus(
+            script=((3_000, "blind", 0, 10), (3_500, "power", 2, 2), (3_600, "start", 2, 2)),
+            settings={**PLAIN, "cluster": {"replica.lag.time.max.ms": 8_000}},
+            why="A member of the ISR comes back without its records before the leader has read that it was gone.",
+        ),
+    ),
+    Mutant(
+        name="high-watermark-beyond-log-end",
+        guard="A replica's high watermark is at most its log end.",
+        instead="A follower believes all that it is told.",
+        expected=("ValidReplicaState", "IndexError", *DIVERGED),
+        patches=(Patch(ReplicaLog, "advance_high_watermark", _beyond_the_end),),
+    ),
+    Mutant(
+        name="duplicate-not-recognised",
+        guard="A batch that is in the log already is answered and not appended (KIP-98).",
+        instead="It is appended again.",
+        expected=("DuplicatedRecord", "ReorderedRecords"),
+        patches=(Patch(producer_state, "_check_sequence", _duplicates_pass),),
+        focus=REPEATS,
+    ),
+    Mutant(
+        name="sequences-not-compared",
+        guard="A batch is appended if its sequence number follows the producer's last one (KIP-98).",
+        instead="It is appended as it comes.",
+        expected=("ReorderedRecords", "DuplicatedRecord"),
+        patches=(Patch(ProducerState, "check", answering((ErrorCode.NONE, None))),),
+        focus=Focus(
+            faults=("lose_produce", "shutdown", "prefer", "crash"),
+            settings={"rate": 1_000},
+            why="Single batches of many in flight are lost on their way.",
+        ),
+    ),
+    Mutant(
+        name="producers-not-rebuilt-at-restart",
+        guard="A log that is opened learns what it says of its producers (KIP-98).",
+        instead="It knows nobody, and takes what is repeated for new.",
+        expected=("DuplicatedRecord", "ReorderedRecords"),
+        patches=(Patch(ReplicaLog, "_scan_producers", answering(None)),),
+        focus=RESTARTS,
+    ),
+    Mutant(
+        name="producers-not-rebuilt-at-truncation",
+        guard="What is truncated is taken back from the state of its producers (KIP-98).",
+        instead="A batch that was dropped counts as there, and its repetition is acknowledged.",
+        expected=("LostRecord", "MovedRecord", "ReorderedRecords", *STALLED),
+        patches=(Patch(ProducerState, "truncate", _not_taken_back),),
+        focus=Focus(
+            script=(
+                (2_900, "cut_off", 1, 11),
+                (2_900, "cut_off", 2, 12),
+                (3_000, "isolate", 0, 10),
+                (6_000, "calm", 0, 10),
+                (8_000, "prefer", 0, 0),
+                (9_000, "prefer", 0, 0),
+                (11_000, "calm", 1, 11),
+                (11_000, "calm", 2, 12),
+            ),
+            settings=PLAIN,
+            why="A leader is deposed, truncates, and leads again before its producer has found another.",
+        ),
+    ),
+    Mutant(
+        name="repetition-numbered-anew",
+        guard="A batch that is sent again keeps its sequence number (KIP-98).",
+        instead="It gets the next one, and is taken for another batch.",
+        expected=("DuplicatedRecord", "ReorderedRecords", *STALLED),
+        patches=(Patch(Lane, "_send", _renumber),),
+        focus=REPEATS,
+    ),
+)

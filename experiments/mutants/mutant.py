@@ -1,0 +1,84 @@
+"""What a mutant is: one guard of the protocol, and what stands in its place while it is switched off.
+
+The protocol knows nothing of mutants. A guard is a named function, method or property; while `switched_off` lasts it is
+replaced on its module or class, for the whole process, and then put back. Nothing but the hunt, the fuzz and the
+explorer enters it, so production paths have no switch that could be thrown.
+
+A mutant says which faults bring it out (`Focus`): none is the swarm of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from inspect import getattr_static
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Puts `make(original)` in the place of `owner.name`, which must be defined there and not be inherited."""
+
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Focus:
+    """Where to look. `faults` are the kinds that are drawn from, more often the more often they are named (none: a
+    random part of all); a `script` is a whole plan in their stead: time in ms, action, broker, and the owner of what is
+    cut or disturbed. `settings` are the cluster's instead of drawn ones (`hunt.py`: `Settings`). `why` says in a
+    sentence what the schedule brings about.
+    """
+
+    faults: tuple[str, ...] = ()
+    script: tuple[tuple[int, str, int, int], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One guard. `guard` is the rule, with its source; `instead` what happens without it; `expected` the invariants, or
+    findings of the history's judge, any of which may be the first to notice.
+    """
+
+    name: str
+    guard: str
+    instead: str
+    expected: tuple[str, ...]
+    patches: tuple[Patch, ...]
+    focus: Focus = Focus()
+
+
+@contextmanager
+def switched_off(mutant: Mutant) -> Iterator[None]:
+    """The guard is switched off until the end of the block. AttributeError where a patch has no original."""
+    with ExitStack() as stack:
+        for patch in mutant.patches:
+            if patch.name not in vars(patch.owner):
+                raise AttributeError(f"{mutant.name}: {patch.owner.__name__} has no {patch.name} of its own")
+            original = getattr_static(patch.owner, patch.name)
+            stack.callback(setattr, patch.owner, patch.name, original)
+            setattr(patch.owner, patch.name, patch.make(original))
+        yield
+
+
+def replaced_by(value: Any) -> Callable[[Any], Any]:
+    """A patch that does not need what it replaces."""
+    return lambda original: value
+
+
+def answering(value: Any) -> Callable[[Any], Any]:
+    """A patch by a function that always answers the same."""
+    return lambda original: lambda *args, **wishes: value
+
+
+def by_name(mutants: Sequence[Mutant]) -> dict[str, Mutant]:
+    """The mutants by name; ValueError where two have the same."""
+    found = {mutant.name: mutant for mutant in mutants}
+    if len(found) != len(mutants):
+        raise ValueError("two mutants have the same name")
+    return found

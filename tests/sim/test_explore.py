@@ -1,0 +1,131 @@
+"""The exhaustive search: it ends, it is the same every time, it finds a shortest way to what is wrong
+(experiments/explore).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.explore.model import Bounds, Model
+from experiments.explore.report import Question, Report, run
+from experiments.explore.search import Search
+from experiments.mutants.mutant import switched_off
+from experiments.mutants.registry import MUTANTS
+from protocol.config import Generation
+
+QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
+"""One record, replicated to two followers in every order."""
+
+
+def question(**bounds: int) -> Question:
+    return Question(bounds=QUIET | bounds)
+
+
+def test_one_record_in_every_order() -> None:
+    report = run(question())
+    assert report.complete
+    assert report.violation is None
+    assert report.distinct_states == 13
+    assert report.depth == 7  # produced, and to each follower: records, the next fetch, the high watermark
+
+
+def test_two_records_in_every_order_end_too() -> None:
+    one, two = run(question()), run(question(records=2))
+    assert two.complete
+    assert two.violation is None
+    assert two.distinct_states > one.distinct_states
+
+
+def test_with_delays_there_are_fewer_orders() -> None:
+    every = run(question(records=2))
+    few = [run(question(records=2, delays=delays)) for delays in (0, 1)]
+    assert all(report.complete and report.violation is None for report in few)
+    assert few[0].distinct_states < few[1].distinct_states
+    assert few[0].distinct_states < every.distinct_states
+
+
+def test_a_search_that_is_cut_short_is_not_complete() -> None:
+    by_depth = run(replace(question(), depth=2))
+    assert (by_depth.complete, by_depth.depth) == (False, 2)
+    by_states = run(replace(question(), max_states=4))
+    assert not by_states.complete
+    assert by_states.distinct_states < 13
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    asked = replace(question(lossy=1, fences=1, delays=0), depth=6)
+    assert document(run(asked)) == document(run(asked))
+
+
+def document(report: Report) -> dict[str, object]:
+    times = ("seconds", "states_per_second")
+    return {name: value for name, value in report.document().items() if name not in times}
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_every_generation_comes_up(generation: Generation) -> None:
+    report = run(replace(question(), generation=generation))
+    assert report.complete
+    assert report.violation is None
+
+
+def test_an_early_acknowledgement_is_found_after_one_step() -> None:
+    report = run(replace(question(), mutant="acks-all-answered-at-append"))
+    assert report.violation is not None
+    assert (report.violation.invariant, report.violation.steps) == ("AcknowledgedIsCommitted", 1)
+    assert report.violation.story[0] == "-- 1. a client sends record 0 to broker-0"
+    assert report.violation.story[-1].startswith("!! AcknowledgedIsCommitted: broker 0 acknowledges the record at 0")
+
+
+@pytest.mark.parametrize(
+    ("mutant", "bounds", "invariant", "steps"),
+    [
+        ("high-watermark-over-proposed-isr", {"shrinks": 1}, "ReplicationQuorumSuperset", 1),
+        ("leader-epoch-not-raised", {"fences": 1}, "EpochsRise", 1),
+        ("partition-epoch-not-raised", {"fences": 1}, "EpochsRise", 1),
+        ("fenced-broker-stays-in-isr", {"fences": 1}, "ValidControllerState", 1),
+        ("fenced-replica-elected", {"records": 0, "fences": 3}, "ValidControllerState", 3),
+        ("maximal-isr-not-used", {"fences": 1}, "ReplicationQuorumSuperset", 7),
+        ("elr-kept-at-min-isr", {"records": 0, "fences": 3}, "ValidControllerIsrAndElr", 11),
+        ("unclean-restart-taken-as-clean", {"lossy": 1, "fences": 1}, "LeaderCandidateCompleteness", 11),
+        ("unclean-member-kept-in-elr", {"lossy": 1, "fences": 1}, "LeaderCandidateCompleteness", 11),
+        ("expansion-without-catching-up", {"shrinks": 1, "delays": 1}, "LeaderCandidateCompleteness", 16),
+    ],
+)
+def test_the_shortest_way_to_what_a_mutant_breaks(
+    mutant: str, bounds: dict[str, int], invariant: str, steps: int
+) -> None:
+    report = run(replace(question(**{"delays": 0} | bounds), mutant=mutant))
+    assert report.violation is not None
+    assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
+
+
+def test_breadth_first_finds_the_way_by_which_a_state_was_reached() -> None:
+    model = Model(Generation.KIP_966, 3, 2, Bounds(**QUIET))
+    found = Search(model).run()
+    last = list(found._seen)[-1]
+    path = found._path_to(found._seen[last])
+    assert len(path) == found.depth
+    state = model.first
+    for step in path:
+        assert step.state in [successor.state for successor in model.successors(state)]
+        state = step.state
+
+
+def test_a_broker_may_crash_and_lose_what_it_has_and_come_back() -> None:
+    model = Model(Generation.KIP_966, 3, 2, Bounds(records=1, lossy=1, fences=0, delays=0))
+    state, done = model.first, []
+    for wanted in ("produce", "crash", "fire", "start"):
+        [*_, chosen] = [found for found in model.successors(state) if found.action[0] == wanted]
+        assert not chosen.wrong
+        done.append(chosen.action[:2])
+        state = chosen.state
+    assert done == [("produce", 0), ("crash", 0), ("fire", 1000), ("start", 0)]
+
+
+def test_what_a_mutant_does_ends_with_it() -> None:
+    with switched_off(MUTANTS["acks-all-answered-at-append"]):
+        pass
+    assert run(question()).violation is None

@@ -1,0 +1,286 @@
+"""The hunt: runs within tolerance are clean, each fault is done and healed, and what is broken is found, shrunk and
+replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from experiments.cli import main
+from experiments.faults.atlas import granted
+from experiments.faults.draw import Targets, timeline
+from experiments.faults.inject import Injector
+from experiments.faults.schema import FAULT_KINDS, Crash, Cut, Fault, HeartbeatLoss, PowerLoss, Rates, loss_of
+from experiments.fuzz import run as run_module
+from experiments.fuzz.coverage import FROM_ELR, rows
+from experiments.fuzz.hunt import Hunt, hunt, hunt_seed
+from experiments.fuzz.plan import Plan, load
+from experiments.fuzz.run import Result, run_plan
+from experiments.fuzz.swarm import draw
+from experiments.sim.engine import SimEngine
+from protocol.broker.leadership import Leadership
+from protocol.config import Generation
+from protocol.ids import FIRST_CONTROLLER, TopicPartition
+
+ROOT = Path(__file__).parents[2]
+T0 = TopicPartition("t", 0)
+TARGETS = Targets(range(3), (FIRST_CONTROLLER,), (3000,), {"t": 1}, 2)
+
+
+def plan_of(*faults: Fault, generation: str = "kip-966", **changes: Any) -> Plan:
+    """Three brokers, a topic on all of them, a send every 200 ms for 8 s, and these faults."""
+    operations = [
+        {"kind": "send", "at_ms": 3_000 + 200 * number, "id": number, "topic": "t", "partition": 0}
+        for number in range(1, 41)
+    ]
+    base: dict[str, Any] = {
+        "seed": 1,
+        "brokers": 3,
+        "generation": generation,
+        "config": {"replica.lag.time.max.ms": 5_000},
+        "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
+        "operations": operations,
+    }
+    return Plan.model_validate(base | changes).model_copy(update={"faults": faults})
+
+
+def names(result: Result, group: str) -> dict[str, int]:
+    return {name: count for found, name, count in rows(result.coverage.counts) if found == group and count}
+
+
+# -- clean runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("L18")
+@pytest.mark.parametrize("generation", list(Generation))
+@pytest.mark.parametrize("seed", range(4))
+def test_swarm_runs_within_tolerance_are_clean(seed: int, generation: Generation) -> None:
+    result = run_plan(draw(seed, generation))
+    assert result.violation is None
+    assert result.story == ()
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_every_fault_is_done_and_healed(kind: str) -> None:
+    rates = Rates(mean_between_ms=1_500, durations_ms=(300, 4_000), weights={kind: 1})
+    faults = timeline(rates, TARGETS, Random(3), 3_500, 14_000)
+    result = run_plan(plan_of(*faults))
+    assert result.violation is None
+    assert names(result, "fault") == {kind: len(faults)}
+    assert names(result, "records")["acks all, acknowledged"] > 0
+
+
+@pytest.mark.parametrize("seed", [5, 27])
+def test_a_seed_gives_one_trace(seed: int) -> None:
+    assert run_plan(draw(seed)).trace_hash == run_plan(draw(seed)).trace_hash
+
+
+_HASH = "from experiments.fuzz.hunt import *; print(run_plan(draw(41)).trace_hash)"
+
+
+def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", _HASH],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "4711")
+    }
+    assert len(found) == 1
+
+
+# -- single faults -----------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_whose_heartbeats_are_lost_is_fenced_and_comes_back() -> None:
+    fault = HeartbeatLoss(at_ms=4_000, duration_ms=15_000, node=1)
+    assert names(run_plan(plan_of(fault)), "transition")["session expires"] == 1
+    shorter = fault.model_copy(update={"duration_ms": 3_000})
+    assert "session expires" not in names(run_plan(plan_of(shorter)), "transition")
+
+
+@pytest.mark.covers("E29")
+def test_leaders_come_from_the_elr_where_all_brokers_were_fenced() -> None:
+    apart = Cut(at_ms=4_000, duration_ms=20_000, source=(FIRST_CONTROLLER,), target=(0, 1, 2))
+    elected = names(run_plan(plan_of(apart)), "election")
+    assert elected[FROM_ELR] >= 1
+    assert "unclean" not in elected
+    assert FROM_ELR not in names(run_plan(plan_of(apart, generation="kip-497")), "election")
+
+
+def test_power_loss_takes_no_more_than_a_partition_can_bear() -> None:
+    everyone = PowerLoss(at_ms=6_000, duration_ms=2_000, rack=(0, 1, 2, FIRST_CONTROLLER))
+    result = run_plan(plan_of(everyone))
+    assert result.violation is None
+    # Min ISR is 2, so one broker may lose what it has not flushed; the other two keep it.
+    assert names(result, "tolerance")["losses withheld"] == 2
+    before_elr = run_plan(plan_of(everyone, generation="kip-497"))
+    assert names(before_elr, "tolerance")["losses withheld"] == 3
+
+
+def test_the_atlas_grants_what_costs_nothing() -> None:
+    engine = SimEngine(plan_of(generation="kip-497").spec())
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    engine.run_for(2_000)
+    truth = engine.suite.truth
+    unflushed, replaced = loss_of("unflushed"), loss_of("all")
+    assert granted(unflushed, 0, truth) == unflushed
+    assert granted(replaced, 0, truth) == replaced
+    assert granted(replaced, FIRST_CONTROLLER, truth) == loss_of("nothing")
+
+
+# -- what is wrong is found --------------------------------------------------------------------------------------------
+
+
+def test_a_fault_that_never_heals_is_no_convergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Injector, "_let_up", lambda self, number, fault: None)
+    result = run_plan(plan_of(Crash(at_ms=4_000, duration_ms=500, node=1)))
+    assert result.violation is not None
+    assert result.violation.invariant == run_module.WHOLE
+    assert "broker 1 is not in service" in result.violation.detail
+    assert any("fault 0 begins: crash (node 1)" in line for line in result.story)
+
+
+def test_a_command_without_outcome_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = SimEngine.outcome
+    monkeypatch.setattr(SimEngine, "outcome", lambda self, number: None if number == 7 else whole(self, number))
+    violation = run_plan(plan_of()).violation
+    assert violation is not None
+    assert violation.invariant == run_module.ANSWERED
+    assert "[7]" in violation.detail
+
+
+def test_the_history_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = SimEngine.log
+    monkeypatch.setattr(SimEngine, "log", lambda self, broker, partition: whole(self, broker, partition)[:-1])
+    violation = run_plan(plan_of()).violation
+    assert violation is not None
+    assert violation.invariant == "History.LostRecord"
+
+
+def test_a_node_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Leadership) -> tuple[int, ...]:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(Leadership, "maximal_isr", property(fail))
+    violation = run_plan(plan_of()).violation
+    assert violation is not None
+    assert violation.invariant == "KeyError"
+    assert "broken" in violation.detail
+
+
+@pytest.fixture
+def without_maximal_isr(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Leaders count with the ISR that is recorded, not with the one that they have proposed."""
+    monkeypatch.setattr(Leadership, "maximal_isr", property(lambda self: self.isr))
+    return monkeypatch
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["isray", *arguments])
+    try:
+        main.run()
+    except SystemExit as left:
+        return left.code
+    return 0
+
+
+def test_a_broken_guard_is_found_shrunk_and_replayed(
+    without_maximal_isr: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = hunt(Hunt(range(2), Generation.KIP_966), tmp_path)
+    assert result.violations
+    _, file, path = result.violations[0]
+    assert file.violation is not None
+    assert file.violation.invariant == "ReplicationQuorumSuperset"
+    assert file.after.faults + file.after.operations <= 3 < file.before.faults + file.before.operations
+    assert file.story[-1].startswith("-- violated: ReplicationQuorumSuperset")
+    assert load(path) == file
+    assert leave(without_maximal_isr, "replay", str(path), "--story") == 0
+    assert "the same trace" in capsys.readouterr().out
+    without_maximal_isr.undo()
+    assert leave(without_maximal_isr, "replay", str(path), "--json") == 1
+    replayed = json.loads(capsys.readouterr().out)
+    assert (replayed["same"], replayed["violation"]) == (False, None)
+    assert replayed["trace_hash"] != replayed["saved_trace_hash"] == file.trace_hash
+
+
+def test_a_guard_is_switched_off_by_name_and_the_file_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = hunt(Hunt(range(1), Generation.KIP_966, mutant="maximal-isr-not-used"), tmp_path)
+    ((_, file, path),) = found.violations
+    assert file.mutant == "maximal-isr-not-used"
+    assert leave(monkeypatch, "replay", str(path)) == 0
+    assert "the same trace" in capsys.readouterr().out
+    assert hunt_seed(0, Generation.KIP_966).file is None
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_reports_in_the_agreed_form(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, "fuzz", "--seeds", "0..1", "--out", str(tmp_path), "--json") == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert set(document) == {"seeds", "events", "seconds", "events_per_second", "violations"}
+    assert (document["seeds"], document["violations"]) == (2, [])
+    assert "never reached, election" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_violation_leaves_with_one(
+    without_maximal_isr: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = next(seed for seed in range(20) if hunt_seed(seed, Generation.KIP_966).file is not None)
+    arguments = ["--seeds", str(seed), "--generation", "kip-966", "--out", str(tmp_path), "--json"]
+    assert leave(without_maximal_isr, "fuzz", *arguments) == 1
+    (violation,) = json.loads(capsys.readouterr().out)["violations"]
+    assert set(violation) == {"seed", "invariant", "step", "detail", "file"}
+    assert Path(violation["file"]).is_file()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fuzz", "--seeds", "5..1"],
+        ["fuzz", "--seeds", "x"],
+        ["fuzz", "--seeds", "1..2", "--jobs", "0"],
+        ["fuzz", "--seeds", "1..2", "--jobs", "spark"],
+        ["fuzz", "--seeds", "1..2", "--generation", "v9"],
+        ["fuzz", "--seeds", "1..2", "--mutant", "none-such"],
+        ["replay", "no-such-file.yaml"],
+        ["replay", str(ROOT / "experiments" / "scenarios" / "elr-clean-restart.yaml")],
+    ],
+)
+def test_wrong_input_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert leave(monkeypatch, *arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+
+
+def test_processes_find_what_one_finds(tmp_path: Path) -> None:
+    one, two = hunt(Hunt(range(6), jobs=1), tmp_path), hunt(Hunt(range(6), jobs=2), tmp_path)
+    assert (one.seeds, one.events, one.counts) == (two.seeds, two.events, two.counts)
+
+
+def test_no_seed_begins_when_the_time_is_over(tmp_path: Path) -> None:
+    assert hunt(Hunt(range(3), minutes=0.0), tmp_path).seeds == 0
