@@ -37,6 +37,7 @@ OBJECT_STORE_BYTES = 256 * 1024 * 1024
 CONNECT_WITHIN_S = 10
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_KILLS = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,13 @@ def stay_on_loopback() -> None:
     """Has the ray that this process imports later take 127.0.0.1 as an address of its own."""
     if "ray" not in sys.modules:
         os.environ.setdefault(_LOOPBACK_SWITCH, "0")
+
+
+def expect_kills() -> None:
+    """Has the ray that this process imports later leave out what it prints to standard output when a worker or a raylet
+    is killed: here that is what faults are.
+    """
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _KILLS)
 
 
 def _private_cluster(folder: Path, cpus: int | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from experiments.bench.report import BenchReport, growth
 from experiments.engine import Loss
-from experiments.ray_session import ray_session, stay_on_loopback
+from experiments.ray_session import expect_kills, ray_session, stay_on_loopback
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
 from protocol.ids import TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome
@@ -77,6 +77,7 @@ def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
     Call from the main thread.
     """
     stay_on_loopback()
+    expect_kills()
     with ray_session():
         runs = [[_fail_over(size) for _ in range(repeats)] for size in sorted(set(sizes))]
     found = [sorted(each, key=lambda one: one.max_ms)[(len(each) - 1) // 2] for each in runs]

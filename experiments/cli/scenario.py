@@ -56,8 +56,9 @@ def run_scenario(
     spec = ClusterSpec(cluster.brokers, cluster.controllers, config, seed)
     running: Engine
     if engine is EngineName.RAY:
-        from experiments.ray_session import is_private, stay_on_loopback
+        from experiments.ray_session import expect_kills, is_private, stay_on_loopback
 
+        expect_kills()
         if is_private(address):
             stay_on_loopback()
         from experiments.ray_engine import RayEngine

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.errors import InputError
-from experiments.ray_session import stay_on_loopback
-from experiments.soak.ray_nodes import expect_killed_raylets
+from experiments.ray_session import expect_kills, stay_on_loopback
 
 if TYPE_CHECKING:
     from experiments.soak.run import SoakResult
@@ -38,7 +37,7 @@ def soak(
 ) -> None:
     """Produce, read, and break one thing after another; then judge the history."""
     stay_on_loopback()
-    expect_killed_raylets()
+    expect_kills()
     from experiments.soak.run import SoakPlan
     from experiments.soak.run import soak as run
 

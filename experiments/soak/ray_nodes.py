@@ -26,7 +26,6 @@ from typing import Any
 
 from experiments.ray_session import orderly_signals, stay_on_loopback
 
-_EXPECTED = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
 NODE_CPUS = 2
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 HEALTH_CHECKS = {
@@ -41,13 +40,6 @@ _SHARED: dict[str, Any] = {
     "num_cpus": NODE_CPUS,
     "object_store_memory": OBJECT_STORE_BYTES,
 }
-
-
-def expect_killed_raylets() -> None:
-    """Has the ray that this process imports later leave out what it prints to standard output when a worker or a raylet
-    is killed: here that is what faults are.
-    """
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _EXPECTED)
 
 
 class RayNodes:

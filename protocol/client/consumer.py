@@ -87,7 +87,7 @@ class Read:
             self._ask(now_ms)
         elif found is None and findings.denied is not ErrorCode.NONE:
             self._end(findings.denied)
-        elif found is None:
+        elif found is None and findings.is_heard:
             self._last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _ask(self, now_ms: TimeMs) -> None:

@@ -210,8 +210,9 @@ class Lane:
             self._leader = NO_LEADER
             if findings.denied is not ErrorCode.NONE:
                 self._fail_all(now_ms, findings.denied)
-            for batch in (*self._window, *self._waiting):
-                batch.last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if findings.is_heard:
+                for batch in (*self._window, *self._waiting):
+                    batch.last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return
         topic_id, partition = found
         if topic_id != self._topic_id:

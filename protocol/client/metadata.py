@@ -26,11 +26,12 @@ GATHER_PREFIX = "gather/"
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What a search has found: by index, each partition and the id of the topic to which it belongs; `denied` says that
-    no node tells the client.
+    no node tells the client; `is_heard` that any has answered.
     """
 
     partitions: Mapping[int, tuple[str, PartitionMetadata]]
     denied: ErrorCode
+    is_heard: bool
 
 
 Listener = Callable[[TimeMs, Findings], None]
@@ -103,7 +104,7 @@ class LeaderFinder:
         search = self._searches[topic]
         search.gathering = False
         denied = ErrorCode.NONE if search.partitions else search.denied
-        findings = Findings(search.partitions, denied)
+        findings = Findings(search.partitions, denied, is_heard=search.awaited < len(self._context.bootstrap))
         for who, listener in list(search.listeners.items()):
             if who in search.listeners:
                 listener(now_ms, findings)

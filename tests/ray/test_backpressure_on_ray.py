@@ -15,6 +15,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId, TopicPartition
 from protocol.messages.commands import AdminCommand, AdminOutcome, SendOutcome, SendRecords
+from tests.ray.cluster_state import unfenced
 
 T0 = TopicPartition("t", 0)
 WITHIN_MS = 90_000
@@ -45,7 +46,7 @@ class Cluster:
         self._commands = 0
         for node in engine.spec.node_ids:
             engine.start(node)
-        self.until(lambda: (view := engine.view()) is not None and len(view.brokers) == 2, "registered")
+        self.until(lambda: len(unfenced(engine)) == 2, "all brokers unfenced")
         request = create_topic("t", ((0, 1),), {"min.insync.replicas": 2})
         number = self.number()
         engine.submit(AdminCommand(command_id=number, request=request))

@@ -34,6 +34,7 @@ from protocol.messages.commands import (
     SendRecords,
 )
 from protocol.messages.data import ConsumeRequest, FetchPartition, FetchRequest, ProduceRequest
+from tests.ray.cluster_state import unfenced
 from tests.unit.nodes_under_test import batch
 
 T0 = TopicPartition("t", 0)
@@ -51,7 +52,7 @@ class Cluster:
         self._commands = 0
         for node in engine.spec.node_ids:
             engine.start(node)
-        self.until(lambda: (view := engine.view()) is not None and len(view.brokers) == 2, "registered")
+        self.until(lambda: len(unfenced(engine)) == 2, "all brokers unfenced")
         request = create_topic("t", ((0, 1),), {"min.insync.replicas": 2, "max.message.bytes": MAX_BYTES})
         created = self.outcome(lambda number: AdminCommand(command_id=number, request=request))
         assert isinstance(created, AdminOutcome)

@@ -16,6 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, BrokerId, TopicPartition
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
 from protocol.metadata.partition import PartitionState
+from tests.ray.cluster_state import unfenced
 
 T0 = TopicPartition("t", 0)
 WITHIN_MS = 90_000
@@ -37,7 +38,7 @@ class Cluster:
         self._commands = 0
         for node in engine.spec.node_ids:
             engine.start(node)
-        self.until(lambda: (view := engine.view()) is not None and len(view.brokers) == len(BROKERS), "registered")
+        self.until(lambda: len(unfenced(engine)) == len(BROKERS), "all brokers unfenced")
         self._commands = 1
         request = create_topic("t", (BROKERS,), {"min.insync.replicas": 2})
         engine.submit(AdminCommand(command_id=self._commands, request=request))

@@ -116,6 +116,8 @@ class Lab:
         def holds() -> bool:
             view = self.engine.view()
             state = None if view is None else view.partitions.get(T0)
+            if state is None:
+                return False
             found = {name: getattr(state, name) for name in expected}
             return all(set(v) == expected[k] if isinstance(v, tuple) else v == expected[k] for k, v in found.items())
 

@@ -158,6 +158,14 @@ def test_nodes_that_do_not_answer_are_not_waited_for_long() -> None:
     assert bench.metadata(1, 4, (0, 1, CONTROLLER)).sends(ProduceRequest) == [], "sent already"
 
 
+def test_a_silent_cluster_says_nothing_of_the_topic() -> None:
+    bench = produce()
+    for _ in range(3):
+        bench.fire(GATHER)
+        bench.fire(WATCH)
+    assert bench.fire(DEADLINE).outcome() == (ErrorCode.REQUEST_TIMED_OUT, -1, False)
+
+
 @pytest.mark.covers("A49", "M32")
 def test_a_client_at_the_wrong_leader_looks_again_and_succeeds() -> None:
     bench = produce()
