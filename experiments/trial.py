@@ -4,8 +4,9 @@ The model (the project's interfaces, section 2): brokers fail independently, eac
 `broker_mttf` while it is up, and come back after a time drawn from `broker_mttr`. A failure is a crash without a
 clean-shutdown file with `unclean_probability`, and then takes the unflushed tail of the logs with it with
 `tail_loss_probability`; otherwise it is a controlled shutdown. Power events crash all running brokers uncleanly at
-once. Writes are continuous in the sense that every change of a partition's ISR or leader is followed by a write, so
-that there is always an acknowledged record that depends on the present ISR.
+once. Failures are values of the fault schema (`experiments/studies/failures.py`). Writes are continuous in the sense
+that every change of a partition's ISR or leader is followed by a write, so that there is always an acknowledged record
+that depends on the present ISR.
 
 What is measured comes from ground truth, not from the protocol's opinion: the log of each new leader is compared with
 what clients were told.
@@ -18,10 +19,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from experiments.engine import ClusterSpec, Loss
+from experiments.engine import ClusterSpec
+from experiments.faults.schema import Crash
 from experiments.requests import create_topic
 from experiments.scenarios.history import RegressionCounter
 from experiments.sim.cluster import SimCluster
+from experiments.studies.failures import Failure, failure, power_failure
 from experiments.studies.model import YEAR_MS, CellParameters
 from experiments.trace_schema import (
     CRASH,
@@ -97,7 +100,7 @@ class _Trial:
         self.measuring = False
         self.next_command = 0
         self.commands: dict[int, TopicPartition] = {}
-        self.repairing: set[NodeId] = set()
+        self.repairing: dict[NodeId, TimeMs] = {}
 
     # -- set-up and end ------------------------------------------------------------------------------------------------
 
@@ -145,33 +148,33 @@ class _Trial:
 
     def _fail(self, broker: NodeId, life: int) -> None:
         """The broker's time is up, unless it has gone in some other way since."""
-        if self.cluster.life_of(broker) != life:
-            return
-        if self.random.random() < self.params.unclean_probability:
-            self._crash(broker)
+        if self.cluster.life_of(broker) == life:
+            self._begin(failure(self.params, self.random, broker, self.cluster.now_ms))
+
+    def _begin(self, fault: Failure) -> None:
+        """Carries out a failure; the repair is under way unless it was before."""
+        broker = fault.node
+        if isinstance(fault, Crash):
+            self._crash(fault)
         else:
             self._add(CRASH, node=broker, detail="clean")
             self.cluster.command(broker, ShutdownCommand())
-        self._schedule_repair(broker)
+        if broker not in self.repairing:
+            self.repairing[broker] = fault.end_ms
+            self.cluster.call_at(fault.end_ms, lambda: self._repair(broker))
 
-    def _crash(self, broker: NodeId) -> None:
-        lossy = self.random.random() < self.params.tail_loss_probability
-        self._add(CRASH, node=broker, detail="lossy" if lossy else "unclean")
-        self.cluster.crash(broker, Loss("unflushed" if lossy else "none"))
+    def _crash(self, fault: Crash) -> None:
+        self._add(CRASH, node=fault.node, detail="unclean" if fault.loses == "nothing" else "lossy")
+        self.cluster.crash(fault.node, fault.loss)
         for name, partition in self.partitions.items():
-            if partition.leader == broker:
+            if partition.leader == fault.node:
                 self._set_serves(name, False)
-
-    def _schedule_repair(self, broker: NodeId) -> None:
-        self.repairing.add(broker)
-        at_ms = self.cluster.now_ms + self.params.broker_mttr.sample_ms(self.random)
-        self.cluster.call_at(at_ms, lambda: self._repair(broker))
 
     def _repair(self, broker: NodeId) -> None:
         if broker in self.cluster.nodes:
             self.cluster.call_at(self.cluster.now_ms + RETRY_START_MS, lambda: self._repair(broker))
             return
-        self.repairing.discard(broker)
+        del self.repairing[broker]
         self._add(START, node=broker)
         self.cluster.start(broker)
         self._schedule_failure(broker)
@@ -182,11 +185,10 @@ class _Trial:
             self.cluster.call_at(self.cluster.now_ms + gap_ms, self._power_event)
 
     def _power_event(self) -> None:
+        now_ms = self.cluster.now_ms
         for broker in self.cluster.spec.broker_ids:
             if broker in self.cluster.nodes:
-                self._crash(broker)
-                if broker not in self.repairing:
-                    self._schedule_repair(broker)
+                self._begin(power_failure(self.params, self.random, broker, now_ms, self.repairing.get(broker)))
         self._schedule_power_event()
 
     # -- workload ------------------------------------------------------------------------------------------------------

@@ -187,7 +187,8 @@ class EpochsRise(_StepCheck):
 class RecoveryStateKept(_StepCheck):
     """A leader that was neither in ISR nor in ELR makes the partition RECOVERING, and it stays so until the leader
     itself says otherwise: no election ends it (KIP-704; C5, N13). The proposal with which a reassignment is complete
-    may bring a replica into the ISR and make it lead with the same record.
+    may bring a replica into the ISR and make it lead with the same record; and the leader's own proposal that ends
+    RECOVERING may complete one, which raises the leader epoch though the leader stays.
     """
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
@@ -199,7 +200,8 @@ class RecoveryStateKept(_StepCheck):
         if elected and not completed and state.leader not in (*before.isr, *before.elr) and not recovering:
             return f"leader {state.leader} was in neither ISR {before.isr} nor ELR {before.elr}, and is not RECOVERING"
         was = before.leader_recovery_state is LeaderRecoveryState.RECOVERING
-        if was and not recovering and state.leader_epoch != before.leader_epoch:
+        stays = completed and state.leader == before.leader
+        if was and not recovering and state.leader_epoch != before.leader_epoch and not stays:
             return f"the election of {state.leader} has ended RECOVERING"
         return ""
 

@@ -1,7 +1,7 @@
 """Invariants of what is stored: nothing committed is lost, and what was shown stays.
 
 Retention deletes the beginnings of logs, on each replica when it comes to it. Records below a log's start are not held
-against it; but no log may begin behind what is committed.
+against it; but no log may begin behind what any leader has shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.truth import GroundTruth
+from experiments.check.truth import GroundTruth, PartitionTruth
 from protocol.broker.context import Replica
 from protocol.contract import Trace
 from protocol.ids import NodeId, Offset, TopicPartition
@@ -18,12 +18,12 @@ from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 
 
-def _lack(log: ReplicaLog, committed_end: Offset) -> str:
+def _lack(log: ReplicaLog, truth: PartitionTruth) -> str:
     """In what way a log has not everything that is committed, and has not been deleted; empty where it has."""
-    if log.end_offset < committed_end:
-        return f"ends at {log.end_offset}, committed is {committed_end}"
-    if log.start_offset > committed_end:
-        return f"begins at {log.start_offset}, committed is {committed_end}"
+    if log.end_offset < truth.committed_end:
+        return f"ends at {log.end_offset}, committed is {truth.committed_end}"
+    if log.start_offset > truth.shown_end:
+        return f"begins at {log.start_offset}, shown is {truth.shown_end}"
     return ""
 
 
@@ -36,7 +36,7 @@ class LeaderCompleteness(Invariant):
         replica = self.truth.replica(node, partition)
         if replica is None or not self.truth.is_non_stale_leader(node, partition):
             return ""
-        wrong = _lack(replica.log, self.truth.of(partition).committed_end)
+        wrong = _lack(replica.log, self.truth.of(partition))
         return f"leader {node} {wrong}" if wrong else ""
 
 
@@ -49,10 +49,10 @@ class LeaderCandidateCompleteness(Invariant):
         state = self.truth.controller_state(partition)
         if state is None:
             return ""
-        end = self.truth.of(partition).committed_end
+        truth = self.truth.of(partition)
         for broker in (*state.isr, *(b for b in state.elr if b in state.replicas)):
             replica = self.truth.replica(broker, partition)
-            wrong = _lack(replica.log, end) if replica is not None and self.truth.is_registered(broker) else ""
+            wrong = _lack(replica.log, truth) if replica is not None and self.truth.is_registered(broker) else ""
             if wrong:
                 return f"{'ISR' if broker in state.isr else 'ELR'} member {broker} {wrong}"
         return ""
@@ -128,9 +128,9 @@ class ConsistentRead(_PrefixCheck):
         return replica.leadership is not None
 
     def _compare(self, node: NodeId, partition: TopicPartition, batch: RecordBatch) -> str:
-        wrong = super()._compare(node, partition, batch)
+        wrong, truth = super()._compare(node, partition, batch), self.truth.of(partition)
+        truth.shown_end = max(truth.shown_end, batch.next_offset)
         if not wrong and self.truth.is_non_stale_leader(node, partition):
-            truth = self.truth.of(partition)
             truth.shown[batch.base_offset] = batch.payload
             truth.committed_end = max(truth.committed_end, batch.next_offset)
         return wrong

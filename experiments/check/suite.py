@@ -100,7 +100,7 @@ class InvariantSuite:
 
     def _stored(self, node: NodeId) -> dict[TopicPartition, int]:
         """How many records of each partition are on the node's disk."""
-        image, disk = self.truth.controller_image(), self._cluster.disks[node]
+        image, disk = self.truth.latest_image(), self._cluster.disks[node]
         names = (
             {}
             if image is None

@@ -28,11 +28,14 @@ from protocol.nodes.controller import ControllerNode
 @dataclass(slots=True)
 class PartitionTruth:
     """One partition. `shown[offset]` is the payload of the batch at that base offset that a leader has shown to
-    consumers; `committed_end` the offset behind the last of them. `reached_min_isr` says whether the ISR has had min
-    ISR members since min ISR or the assignment last changed.
+    consumers; `committed_end` the offset behind the last of them. `shown_end` counts what deposed leaders have shown
+    as well: as long as all members of their maximal ISR still follow them they commit, and may delete, without anybody
+    knowing better. `reached_min_isr` says whether the ISR has had min ISR members since min ISR or the assignment last
+    changed.
     """
 
     committed_end: Offset = 0
+    shown_end: Offset = 0
     shown: dict[Offset, bytes] = field(default_factory=dict)
     lossy: set[NodeId] = field(default_factory=set)
     tolerant: bool = True
@@ -61,6 +64,10 @@ class GroundTruth:
             return None
         self._last_image = node.state.image
         return self._last_image
+
+    def latest_image(self) -> MetadataImage | None:
+        """The controller's image; while none runs, that of the last one."""
+        return self.controller_image() or self._last_image
 
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
         image = self.controller_image()
@@ -131,7 +138,7 @@ class GroundTruth:
         """Whether the broker leads in the latest leader epoch. While no controller runs nobody can be elected, and what
         the leader commits is committed.
         """
-        image = self.controller_image() or self._last_image
+        image = self.latest_image()
         topic = None if image is None else image.topic_named(partition.topic)
         state = None if topic is None else topic.partitions.get(partition.partition)
         replica = self.replica(broker, partition)
@@ -178,9 +185,8 @@ class GroundTruth:
 
     def _judge(self, partition: TopicPartition) -> None:
         truth, state = self.of(partition), self.controller_state(partition)
-        if state is None:
-            return
+        min_isr = truth.min_isr if state is None else self.min_isr(partition, state)
         promised = self.features.elr and truth.reached_min_isr
-        allowed = self.min_isr(partition, state) - 1 if promised else 0
+        allowed = min_isr - 1 if promised else 0
         if len(truth.lossy) > allowed:
             truth.tolerant = False

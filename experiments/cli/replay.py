@@ -24,9 +24,9 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Run a saved timeline again and compare."""
-    from experiments.fuzz.hunt import mutated
     from experiments.fuzz.plan import load
     from experiments.fuzz.run import run_plan
+    from experiments.mutants.registry import mutated
 
     saved = load(file)
     with mutated(saved.mutant):

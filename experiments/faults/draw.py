@@ -21,6 +21,7 @@ from experiments.faults.schema import (
     Fault,
     FullDisk,
     HeartbeatLoss,
+    MessageKind,
     Pause,
     PowerLoss,
     Rates,
@@ -43,6 +44,7 @@ _DELAYS_MS = (5, 50, 500, 3_000)
 _SHARES = (20, 200, 1_000)
 _SKEWS_MS = (-1_500, -50, 50, 1_500, 20_000)
 _WRITES_MS = (1, 10, 200)
+_ONLY: Sequence[MessageKind | None] = (None, None, "heartbeats", "proposals", "metadata", "fetches", "produce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,20 @@ def _cut(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fault:
     return Cut(at_ms=at_ms, duration_ms=duration_ms, source=source, target=target, one_way=rng.random() < 0.5)
 
 
+def _ends(only: MessageKind | None, targets: Targets, rng: Random) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
+    """Two groups between which messages of the kind pass."""
+    one = (_broker(targets, rng),)
+    brokers = tuple(targets.brokers) if rng.random() < 0.3 else one
+    if only is None:
+        return _sides(targets, rng)
+    if only == "fetches":
+        return one, tuple(broker for broker in targets.brokers if broker not in one)
+    return brokers, tuple(targets.clients if only == "produce" else targets.controllers)
+
+
 def _disturb(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fault:
-    source, target = _sides(targets, rng)
+    only = rng.choice(_ONLY)
+    source, target = _ends(only, targets, rng)
     if rng.random() < 0.5:
         source, target = target, source
     effect, share, delay_ms = rng.choice(_EFFECTS), rng.choice(_SHARES), rng.choice(_DELAYS_MS)
@@ -143,6 +157,7 @@ def _disturb(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fau
         effect=effect,
         per_mille=share,
         delay_ms=0 if effect == "lose" else delay_ms,
+        only=only,
     )
 
 

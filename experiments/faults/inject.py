@@ -23,6 +23,7 @@ from experiments.faults.schema import (
     Fault,
     FullDisk,
     HeartbeatLoss,
+    MessageKind,
     Pause,
     PowerLoss,
     Reassign,
@@ -37,11 +38,27 @@ from experiments.story import Chapter
 from protocol.contract import Trace
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.admin import AdminRequest
+from protocol.messages.base import Message
 from protocol.messages.commands import AdminCommand
-from protocol.messages.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    MetadataFetchRequest,
+    MetadataFetchResponse,
+)
+from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 
 SUPERVISE_MS = 500
-_HEARTBEATS = (BrokerHeartbeatRequest, BrokerHeartbeatResponse)
+_KINDS: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
+    None: (),
+    "heartbeats": (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+    "proposals": (AlterPartitionRequest, AlterPartitionResponse),
+    "metadata": (MetadataFetchRequest, MetadataFetchResponse),
+    "fetches": (FetchRequest, FetchRenewal, FetchResponse),
+    "produce": (ProduceRequest, ProduceResponse),
+}
 _WRITES = frozenset({"appended", "fetched"})
 
 
@@ -67,11 +84,16 @@ class _Holds:
 class Injector:
     """Carries out the faults of one run. `topic_configs` are the configs with which the topics were created;
     `next_id` numbers the administration commands. `chapters` tells what was done, `done` counts beginnings by kind,
-    and `withheld` the losses that the atlas did not grant.
+    and `withheld` the losses that the atlas did not grant; it is not asked unless the run is to stay
+    `within_tolerance`.
     """
 
     def __init__(
-        self, engine: SimEngine, topic_configs: Mapping[str, Mapping[str, object]], next_id: Callable[[], int]
+        self,
+        engine: SimEngine,
+        topic_configs: Mapping[str, Mapping[str, object]],
+        next_id: Callable[[], int],
+        within_tolerance: bool = True,
     ) -> None:
         self.chapters: list[Chapter] = []
         self.done: Counter[str] = Counter()
@@ -80,6 +102,7 @@ class Injector:
         self._cluster = engine.cluster
         self._configs = topic_configs
         self._next_id = next_id
+        self._withholds = within_tolerance
         self._down, self._still, self._full = _Holds(), _Holds(), _Holds()
         self._cuts: Counter[tuple[NodeId, NodeId]] = Counter()
         self._slow: dict[NodeId, dict[int, int]] = {}
@@ -145,9 +168,8 @@ class Injector:
             self._engine.start(node)
 
     def _kill(self, node: NodeId, asked: Loss) -> None:
-        if not self._engine.is_running(node):
-            return
-        loss = granted(asked, node, self._engine.suite.truth)
+        """Ends a process, or what is left on the machine of one that has ended."""
+        loss = granted(asked, node, self._engine.suite.truth) if self._withholds else asked
         if loss != asked:
             self.withheld += 1
             self._tell(f"node {node} keeps what it has: more would be beyond tolerance")
@@ -156,7 +178,8 @@ class Injector:
 
     def _crash(self, number: int, fault: Crash) -> None:
         self._down.add(fault.node, number)
-        self._kill(fault.node, fault.loss)
+        if self._engine.is_running(fault.node):
+            self._kill(fault.node, fault.loss)
 
     def _power_loss(self, number: int, fault: PowerLoss) -> None:
         for node in sorted(fault.rack):
@@ -174,7 +197,8 @@ class Injector:
             self._start(node)
 
     def _skew(self, node: NodeId, skew_ms: int) -> None:
-        self._kill(node, loss_of("nothing"))
+        if self._engine.is_running(node):
+            self._kill(node, loss_of("nothing"))
         self._cluster.set_clock(node, skew_ms)
         self._start(node)
 
@@ -244,12 +268,13 @@ class Injector:
     def _disturbances(self, fault: Disturb | HeartbeatLoss) -> Iterator[Disturbance]:
         if isinstance(fault, HeartbeatLoss):
             for controller in self._engine.spec.controller_ids:
-                yield Disturbance(fault.node, controller, "lose", only=_HEARTBEATS)
-                yield Disturbance(controller, fault.node, "lose", only=_HEARTBEATS)
+                yield Disturbance(fault.node, controller, "lose", only=_KINDS["heartbeats"])
+                yield Disturbance(controller, fault.node, "lose", only=_KINDS["heartbeats"])
             return
+        only = _KINDS[fault.only]
         for source in fault.source:
             for target in fault.target:
-                yield Disturbance(source, target, fault.effect, fault.per_mille, fault.delay_ms)
+                yield Disturbance(source, target, fault.effect, fault.per_mille, fault.delay_ms, only)
 
     # -- administration ------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,9 @@ Nodes = Annotated[tuple[Index, ...], BeforeValidator(_listed), Field(min_length=
 PerMille = Annotated[int, Field(ge=1, le=1_000)]
 Milliseconds = Annotated[int, Field(ge=1)]
 
+MessageKind = Literal["heartbeats", "proposals", "metadata", "fetches", "produce"]
+"""Requests of brokers to the controller (a proposal: AlterPartition), to each other, and of clients; with answers."""
+
 MAX_SKEW_MS = 60_000
 
 
@@ -56,18 +59,22 @@ class _Fault(Value):
 class Crash(_Fault):
     """A node's process ends at once and is started again at the end. `loses` is what its disk loses: `nothing` (the
     page cache survives), a `suffix` of each log's unflushed part, a drawn one by `seed` (this is also what a damaged
-    batch in there comes to), the `torn` last batch of it, everything `unflushed`, or `all` (the disk is replaced).
+    batch in there comes to), the `torn` last batch of it, the last `count` of its `records`, everything `unflushed`, or
+    `all` (the disk is replaced).
     """
 
     kind: Literal["crash"] = "crash"
     node: Index
-    loses: Literal["nothing", "suffix", "torn", "unflushed", "all"] = "nothing"
+    loses: Literal["nothing", "suffix", "torn", "records", "unflushed", "all"] = "nothing"
     seed: Index = 0
+    count: Index = 0
 
     @model_validator(mode="after")
     def _keeps_controllers(self) -> Self:
         if not is_broker(self.node) and self.loses == "all":
             raise ValueError("allowed: the only controller keeps its disk")
+        if self.count and self.loses != "records":
+            raise ValueError("allowed: count with loses: records, and only there")
         return self
 
     @property
@@ -77,11 +84,13 @@ class Crash(_Fault):
     @property
     def loss(self) -> Loss:
         """The same in the words of the engines."""
-        return loss_of(self.loses, self.seed)
+        return loss_of(self.loses, self.count if self.loses == "records" else self.seed)
 
 
 class PowerLoss(_Fault):
-    """A rack, or all there is, loses power: the nodes end at once and lose what they had not flushed."""
+    """A rack, or all there is, loses power: the nodes end at once and lose what they had not flushed, and so do those
+    that had ended before.
+    """
 
     kind: Literal["power_loss"] = "power_loss"
     rack: Nodes
@@ -124,7 +133,8 @@ class Cut(_Fault):
 
 class Disturb(_Fault):
     """`per_mille` of what passes from `source` to `target` is lost, arrives twice, is overtaken by what comes later, or
-    is delayed by `delay_ms` with all behind it; a slow link is a delay of everything.
+    is delayed by `delay_ms` with all behind it; a slow link is a delay of everything. `only` names the one kind of
+    message that suffers it, requests and answers; None: all that passes.
     """
 
     kind: Literal["disturb"] = "disturb"
@@ -133,6 +143,7 @@ class Disturb(_Fault):
     effect: Literal["lose", "duplicate", "reorder", "delay"]
     per_mille: PerMille = 1_000
     delay_ms: Index = 0
+    only: MessageKind | None = None
 
 
 class HeartbeatLoss(_Fault):
@@ -234,18 +245,19 @@ FAULT_KINDS: dict[str, type[_Fault]] = {
     )
 }
 
-_LOSSES: dict[str, Literal["none", "suffix", "torn", "unflushed", "all"]] = {
+_LOSSES: dict[str, Literal["none", "suffix", "torn", "records", "unflushed", "all"]] = {
     "nothing": "none",
     "suffix": "suffix",
     "torn": "torn",
+    "records": "records",
     "unflushed": "unflushed",
     "all": "all",
 }
 
 
-def loss_of(loses: str, seed: int = 0) -> Loss:
-    """What a disk loses, in the words of the engines."""
-    return Loss(_LOSSES[loses], seed)
+def loss_of(loses: str, count: int = 0) -> Loss:
+    """What a disk loses, in the words of the engines; `count` is a suffix's seed, or a number of records."""
+    return Loss(_LOSSES[loses], count)
 
 
 def _known_kinds(value: dict[str, int]) -> dict[str, int]:

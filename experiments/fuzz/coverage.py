@@ -1,7 +1,9 @@
 """What a hunt has reached of the protocol: elections by their reason, transitions, error codes.
 
 A hunt that finds nothing says something only about what it has reached. Everything here is counted from trace events
-and messages; what is never reached has its line too.
+and messages; what is never reached has its line too. Error codes are counted in answers and in all their parts; those
+that could be reached are read from the protocol's own source: the codes that brokers and controllers name other than to
+compare with them.
 
 An election is a change of leader in the controller's state of a partition. Its reason is what vouched for the new
 leader in the state before: membership of the ISR, which the same change may have given it where it completes a
@@ -10,16 +12,20 @@ reassignment; of the ELR; being the last known leader; nothing (an unclean elect
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 from protocol.broker.lifecycle import LifecycleState
 from protocol.contract import Trace
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
-from protocol.messages.base import Message
 
 FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, NOBODY = "from the ISR", "from the ELR", "last known leader", "unclean", "none"
 _TRANSITIONS = (
@@ -42,13 +48,48 @@ _TRACED = {
     "data_loss_routine": "data-loss routine runs",
 }
 
-KNOWN: Mapping[str, tuple[str, ...]] = {
-    "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, NOBODY),
-    "transition": (*_TRANSITIONS, *_TRACED.values()),
-    "broker": tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING),
-    "error": tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE),
-}
-"""What can be reached, by group."""
+_ANSWERING = ("broker", "controller", "log", "metadata", "nodes", "recovery")
+"""Units of the protocol whose errors travel in answers; those of clients are outcomes."""
+
+
+@cache
+def known() -> Mapping[str, tuple[str, ...]]:
+    """What can be reached, by group."""
+    return {
+        "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, NOBODY),
+        "transition": (*_TRANSITIONS, *_TRACED.values()),
+        "broker": tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING),
+        "error": answerable(),
+    }
+
+
+def answerable() -> tuple[str, ...]:
+    """The names of the error codes that the protocol's source can answer, by number."""
+    named = {name for unit in _ANSWERING for text in _sources(files("protocol") / unit) for name in codes_in(text)}
+    return tuple(code.name for code in ErrorCode if code.name in named and code is not ErrorCode.NONE)
+
+
+def _sources(folder: Traversable) -> Iterator[str]:
+    if folder.is_dir():
+        for entry in folder.iterdir():
+            if entry.name.endswith(".py"):
+                yield entry.read_text(encoding="utf-8")
+
+
+def codes_in(source: str) -> set[str]:
+    """The error codes that a module's source names as values. One that is only compared with is no answer, nor is a
+    member of a constant set or tuple, which is there to be compared with.
+    """
+    tree = ast.parse(source)
+    compared = (node for node in ast.walk(tree) if isinstance(node, ast.Compare))
+    constants = (node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value)
+    ignored = {id(part) for node in (*compared, *constants) for part in ast.walk(node)}
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ErrorCode"
+        if id(node) not in ignored
+    }
 
 
 class Coverage:
@@ -72,19 +113,16 @@ class Coverage:
         elif trace.kind in _TRACED:
             self.counts["transition", _TRACED[trace.kind]] += 1
 
-    def message(self, source: NodeId, target: NodeId, message: Message) -> None:
+    def message(self, source: NodeId, target: NodeId, message: BaseModel) -> None:
         """A message that was sent."""
-        has_error, has_parts = _shape(type(message))
-        if has_error:
-            self._error(message.error)  # type: ignore[attr-defined]
-        if has_parts:
-            for part in message.partitions:  # type: ignore[attr-defined]
-                if _shape(type(part))[0]:
-                    self._error(part.error)
-
-    def _error(self, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            self.counts["error", error.name] += 1
+        has_error, parts = _shape(type(message))
+        if has_error and message.error is not ErrorCode.NONE:  # type: ignore[attr-defined]
+            self.counts["error", message.error.name] += 1  # type: ignore[attr-defined]
+        for name in parts:
+            value = getattr(message, name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if part is not None:
+                    self.message(source, target, part)
 
     def note(self, group: str, name: str, count: int) -> None:
         """Something of another group, which has no list of what can be reached."""
@@ -92,19 +130,42 @@ class Coverage:
 
 
 @cache
-def _shape(kind: Hashable) -> tuple[bool, bool]:
-    """Whether messages of this type have an error, and partitions."""
-    fields: Mapping[str, object] = getattr(kind, "model_fields", {})
-    return "error" in fields, "partitions" in fields
+def _shape(kind: type[BaseModel]) -> tuple[bool, tuple[str, ...]]:
+    """Whether messages of this type have an error, and their fields that hold parts, one or several, which have."""
+    parts = [name for name, field in kind.model_fields.items() if _bears_error(field.annotation)]
+    return "error" in kind.model_fields, tuple(parts)
+
+
+def _bears_error(annotation: object) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        has_error, parts = _shape(annotation)
+        return has_error or bool(parts)
+    return any(map(_bears_error, get_args(annotation)))
 
 
 def rows(counts: Counter[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
     """(group, name, count), everything that can be reached first, as it is declared; then the rest by name."""
-    for group, names in KNOWN.items():
+    reachable = known()
+    for group, names in reachable.items():
         yield from ((group, name, counts[group, name]) for name in names)
     for group, name in sorted(counts):
-        if group not in KNOWN:
+        if name not in reachable.get(group, ()):
             yield group, name, counts[group, name]
+
+
+def missed(counts: Counter[tuple[str, str]]) -> dict[str, list[str]]:
+    """What can be reached and was not, by group; groups of which all was reached are left out."""
+    never = {group: [name for name in names if not counts[group, name]] for group, names in known().items()}
+    return {group: names for group, names in never.items() if names}
+
+
+def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
+    """The table as JSON: `reached` is group -> name -> count, `never_reached` group -> names."""
+    reached: dict[str, dict[str, int]] = {}
+    for group, name, count in rows(counts):
+        if count:
+            reached.setdefault(group, {})[name] = count
+    return {"reached": reached, "never_reached": missed(counts)}
 
 
 def _reason(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

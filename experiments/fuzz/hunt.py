@@ -2,26 +2,29 @@
 
 A seed's result depends on the seed alone (and on the generation and the mutant that were asked for), not on who runs
 it, so results come in any order and are sorted. Workers shrink what they find and hand back the file; the caller writes
-it.
+it. An interrupt ends the workers; what they had handed back is the result.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import InputError
+from experiments.fuzz import coverage
 from experiments.fuzz.plan import Plan, TimelineFile, save
 from experiments.fuzz.run import Result, run_plan
 from experiments.fuzz.shrink import shrink
 from experiments.fuzz.swarm import draw
+from experiments.mutants.registry import mutated
 from protocol.config import Generation
 
 ON_RAY = "ray"
@@ -54,11 +57,12 @@ class SeedResult:
 
 @dataclass(slots=True)
 class HuntResult:
-    """What came of all seeds that were run, in order."""
+    """What came of all seeds that were run, in order; `interrupted`: these are not all that were asked for."""
 
     seeds: int = 0
     events: int = 0
     seconds: float = 0.0
+    interrupted: bool = False
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
 
@@ -80,15 +84,18 @@ class HuntResult:
                 for seed, file, path in self.violations
                 if file.violation is not None
             ],
+            "coverage": coverage.document(self.counts),
         }
 
 
 def hunt(asked: Hunt, out: Path) -> HuntResult:
-    """Runs the seeds; writes each violation's timeline to `out` as it is found. InputError for a mutant that there is
-    not.
+    """Runs the seeds; writes each violation's timeline to `out` as it is found. A KeyboardInterrupt ends it early.
+    InputError for a mutant that there is not, or an `out` that is no folder.
     """
     with mutated(asked.mutant):
         pass
+    if out.exists() and not out.is_dir():
+        raise InputError("--out", "", str(out), "a folder, or nothing yet")
     began_s = time.monotonic()
     deadline_s = None if asked.minutes is None else began_s + asked.minutes * 60
 
@@ -96,18 +103,26 @@ def hunt(asked: Hunt, out: Path) -> HuntResult:
         return deadline_s is not None and time.monotonic() >= deadline_s
 
     result = HuntResult()
-    for done in _spread(asked, is_over):
-        result.seeds += 1
-        result.events += done.events
-        result.counts.update(done.counts)
-        if done.file is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            path = out / f"{'' if asked.mutant is None else asked.mutant + '-'}seed-{done.seed}.yaml"
-            save(done.file, path)
-            result.violations.append((done.seed, done.file, path))
+    try:
+        with closing(_spread(asked, is_over)) as spread:
+            for done in spread:
+                _take(result, done, out, asked.mutant)
+    except KeyboardInterrupt:
+        result.interrupted = True
     result.violations.sort(key=lambda found: found[0])
     result.seconds = time.monotonic() - began_s
     return result
+
+
+def _take(result: HuntResult, done: SeedResult, out: Path, mutant: str | None) -> None:
+    result.seeds += 1
+    result.events += done.events
+    result.counts.update(done.counts)
+    if done.file is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{'' if mutant is None else mutant + '-'}seed-{done.seed}.yaml"
+        save(done.file, path)
+        result.violations.append((done.seed, done.file, path))
 
 
 def hunt_seed(seed: int, generation: Generation | None = None, mutant: str | None = None) -> SeedResult:
@@ -133,18 +148,6 @@ def shrunk_file(plan: Plan, first: Result, mutant: str | None) -> TimelineFile:
     )
 
 
-def mutated(name: str | None) -> AbstractContextManager[object]:
-    """The protocol with one of its guards switched off for the block; the real one for None."""
-    if name is None:
-        return nullcontext()
-    from experiments.mutants.mutant import switched_off
-    from experiments.mutants.registry import MUTANTS
-
-    if name not in MUTANTS:
-        raise InputError("--mutant", "", repr(name), f"one of {', '.join(MUTANTS)}")
-    return switched_off(MUTANTS[name])
-
-
 # -- spreading ---------------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +155,7 @@ def _task(seeds: Sequence[int], generation: Generation | None, mutant: str | Non
     return [hunt_seed(seed, generation, mutant) for seed in seeds]
 
 
-def _spread(asked: Hunt, is_over: Callable[[], bool]) -> Iterator[SeedResult]:
+def _spread(asked: Hunt, is_over: Callable[[], bool]) -> Generator[SeedResult]:
     size = SEEDS_PER_TASK if asked.jobs != 1 else 1
     parts = [asked.seeds[begin : begin + size] for begin in range(0, len(asked.seeds), size)]
     if asked.jobs == 1:
@@ -169,20 +172,31 @@ def _spread(asked: Hunt, is_over: Callable[[], bool]) -> Iterator[SeedResult]:
 def _over_processes(
     asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool], jobs: int
 ) -> Iterator[SeedResult]:
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+    others = set(active_children())
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_end_by_interrupt) as pool:
         waiting = iter(parts)
         under_way: set[Future[list[SeedResult]]] = set()
-        while True:
-            while len(under_way) < TASKS_PER_WORKER * jobs and not is_over():
-                part = next(waiting, None)
-                if part is None:
-                    break
-                under_way.add(pool.submit(_task, part, asked.generation, asked.mutant))
-            if not under_way:
-                return
-            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield from future.result()
+        try:
+            while True:
+                while len(under_way) < TASKS_PER_WORKER * jobs and not is_over():
+                    part = next(waiting, None)
+                    if part is None:
+                        break
+                    under_way.add(pool.submit(_task, part, asked.generation, asked.mutant))
+                if not under_way:
+                    return
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield from future.result()
+        except (KeyboardInterrupt, GeneratorExit):
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            raise
+
+
+def _end_by_interrupt() -> None:
+    """Has an interrupt, which a terminal sends to all, end this process without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _over_ray(asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool]) -> Iterator[SeedResult]:

@@ -61,22 +61,26 @@ class Read(_Operation):
 
 
 class Elect(_Operation):
-    """A preferred leader election."""
+    """A preferred leader election, or an unclean one."""
 
     kind: Literal["elect"] = "elect"
+    unclean: bool = False
 
 
 Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
 
 
 class Plan(Value):
-    """See the module docstring. `jitter_ms` is that of the network."""
+    """See the module docstring. `jitter_ms` is that of the network. Unless the run is to stay `within_tolerance`,
+    crashes take what they ask for; then only what holds at any loss is held against it.
+    """
 
     seed: Index
     brokers: Annotated[int, Field(ge=1, le=99)]
     generation: GenerationName
     config: ClusterConfigs = Field(default_factory=dict)
     jitter_ms: Index = 2
+    within_tolerance: bool = True
     topics: Annotated[tuple[TopicModel, ...], BeforeValidator(_listed), Field(min_length=1)]
     operations: Annotated[tuple[Operation, ...], BeforeValidator(_listed)] = ()
     faults: Annotated[tuple[Fault, ...], BeforeValidator(_listed)] = ()

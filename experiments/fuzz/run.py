@@ -54,6 +54,8 @@ BEGIN_MS = 3_000
 """Operations and faults begin no earlier: the cluster is up, and its topics are created."""
 WHOLE_WITHIN_MS = 300_000
 LOOK_EVERY_MS = 500
+MAX_EVENTS = 500_000
+"""Many times what a plan of the swarm comes to."""
 FIRST_OWN_ID = 1_000_000
 """Ids of the commands that no operation stands for."""
 FINAL_READER = -1
@@ -87,9 +89,11 @@ class _Violated(Exception):
         self.invariant, self.detail = invariant, detail
 
 
-def run_plan(plan: Plan) -> Result:
-    """Runs a plan to its end, or to the first violation."""
-    return _PlanRun(plan).run()
+def run_plan(plan: Plan, *, elide_idle: bool = True, paranoid: bool = False) -> Result:
+    """Runs a plan to its end, or to the first violation. With `paranoid` every message is encoded and decoded on its
+    way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
+    """
+    return _PlanRun(plan, elide_idle, paranoid).run()
 
 
 @dataclass(slots=True)
@@ -103,16 +107,18 @@ class _Clients:
 
 
 class _PlanRun:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, elide_idle: bool, paranoid: bool) -> None:
         self._plan = plan
-        self._engine = SimEngine(plan.spec(), NetworkModel(jitter_ms=plan.jitter_ms))
+        model = NetworkModel(jitter_ms=plan.jitter_ms)
+        self._engine = SimEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
         self._cluster = self._engine.cluster
         self._coverage = Coverage()
         self._cluster.trace_observers.append(self._coverage.observe)
         self._cluster.on_message = self._coverage.message
         self._own_id = FIRST_OWN_ID
         self._clients = _Clients()
-        self._injector = Injector(self._engine, {topic.name: topic.config for topic in plan.topics}, self._next_id)
+        configs = {topic.name: topic.config for topic in plan.topics}
+        self._injector = Injector(self._engine, configs, self._next_id, plan.within_tolerance)
 
     def _next_id(self) -> int:
         self._own_id += 1
@@ -163,6 +169,8 @@ class _PlanRun:
         while cluster.step(until_ms):
             if violations:
                 raise _Violated(violations[0].invariant, violations[0].detail)
+            if cluster.event_count > MAX_EVENTS:
+                raise _Violated(WHOLE, f"the cluster does not come to rest: {MAX_EVENTS} events")
 
     def _operate(self, operation: Send | Read | Elect) -> None:
         if isinstance(operation, Send):
@@ -181,7 +189,8 @@ class _PlanRun:
         elif isinstance(operation, Read):
             self._read(operation)
         else:
-            request = elect_leader(operation.topic, operation.partition, ElectionType.PREFERRED)
+            election = ElectionType.UNCLEAN if operation.unclean else ElectionType.PREFERRED
+            request = elect_leader(operation.topic, operation.partition, election)
             self._clients.commands.append(operation.id)
             self._engine.submit(AdminCommand(command_id=operation.id, request=request))
 

@@ -2,12 +2,15 @@
 
 Each seed draws its own sizes, configs and kinds of faults, most of them left out: what a kind of fault hides, when it
 is common, shows where it is missing (swarm testing). Nothing but the seed and the generation goes into a plan. Times
-are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them meet.
+are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them meet. Two thirds of the
+plans are brisk: short sessions and patience, many operations, and faults that follow each other within a session, so
+that a leader is deposed with something on its way. The others have the times of a cluster in service.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -41,41 +44,90 @@ from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
 
 TOPIC = "t"
 READERS = 2
-_SETTLING_MS = 10_000
-"""How long before the end no fault begins any more, while clients go on."""
+_BEYOND = 0.06
+"""The share of plans that may leave tolerance: what holds at any loss is tried by them."""
 
 _STATIC: dict[str, Sequence[int]] = {
-    REPLICA_LAG_TIME_MAX_MS: (2_000, 5_000, 30_000),
     REPLICA_FETCH_WAIT_MAX_MS: (100, 500),
     REPLICA_FETCH_MAX_BYTES: (1, 100, 1_048_576),
-    REQUEST_TIMEOUT_MS: (1_000, 5_000, 30_000),
-    DELIVERY_TIMEOUT_MS: (5_000, 30_000, 60_000),
     HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS: (500, 5_000),
     LINGER_MS: (0, 5, 100),
     BATCH_SIZE: (1, 200, 16_384),
 }
-_SESSIONS_MS = ((3_000, 500), (9_000, 2_000))
-"""Session timeouts with their heartbeat intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tempo:
+    """Times in ms to draw from: how long clients go on, how long before that no fault begins any more, the mean times
+    between operations and between faults, how long faults last, session timeouts with their heartbeat intervals, and
+    how long leaders and clients wait.
+    """
+
+    lengths: Sequence[int]
+    settling: int
+    operations: Sequence[int]
+    faults: Sequence[int]
+    durations: Sequence[int]
+    sessions: Sequence[tuple[int, int]]
+    patience: Mapping[str, Sequence[int]]
+
+
+_BRISK = _Tempo(
+    lengths=(10_000, 15_000),
+    settling=2_500,
+    operations=(20, 50, 200),
+    faults=(60, 200, 600),
+    durations=(3, 30, 300, 1_000, 2_500, 6_000),
+    sessions=((2_000, 500),),
+    patience={
+        REPLICA_LAG_TIME_MAX_MS: (1_500, 4_000),
+        REQUEST_TIMEOUT_MS: (1_000, 1_500),
+        DELIVERY_TIMEOUT_MS: (5_000, 12_000),
+    },
+)
+_STEADY = _Tempo(
+    lengths=(20_000, 40_000),
+    settling=10_000,
+    operations=(100, 300, 1_000),
+    faults=(500, 2_000, 6_000),
+    durations=(50, 300, 1_000, 3_000, 8_000, 12_000, 35_000),
+    sessions=((3_000, 500), (9_000, 2_000)),
+    patience={
+        REPLICA_LAG_TIME_MAX_MS: (2_000, 5_000, 30_000),
+        REQUEST_TIMEOUT_MS: (1_000, 5_000, 30_000),
+        DELIVERY_TIMEOUT_MS: (5_000, 30_000, 60_000),
+    },
+)
 
 
 def draw(seed: int, generation: Generation | None = None) -> Plan:
     """The plan of a seed; without a generation it is drawn as well."""
     rng = Random(f"{seed}/swarm")
-    drawn = rng.choice(list(Generation))
+    drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
+    tempo = rng.choice((_BRISK, _BRISK, _STEADY))
     brokers = rng.choice((3, 3, 4, 5))
     factor = rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5))
     topic = _topic(rng, brokers, factor)
-    length_ms = rng.choice((15_000, 30_000, 60_000))
-    operations = _operations(rng, len(topic.assignments), length_ms)
+    length_ms = rng.choice(tempo.lengths)
+    operations = _operations(rng, tempo, len(topic.assignments), length_ms)
+    within_tolerance = rng.random() >= _BEYOND
+    targets = Targets(
+        brokers=range(brokers),
+        controllers=(FIRST_CONTROLLER,),
+        clients=(FIRST_CLIENT,),
+        topics={TOPIC: len(topic.assignments)},
+        replication_factor=factor,
+    )
     return Plan(
         seed=seed,
         brokers=brokers,
         generation=(generation or drawn).value,
-        config=_config(rng),
+        config=_config(rng, tempo),
         jitter_ms=rng.choice((0, 2, 20)),
+        within_tolerance=within_tolerance,
         topics=(topic,),
         operations=operations,
-        faults=_faults(rng, brokers, topic, factor, length_ms),
+        faults=_faults(rng, tempo, targets, length_ms),
     )
 
 
@@ -96,16 +148,17 @@ def _topic(rng: Random, brokers: int, factor: int) -> TopicModel:
     return TopicModel(name=TOPIC, assignments=assignments, config=config)
 
 
-def _config(rng: Random) -> dict[str, ConfigSetting]:
-    session_ms, heartbeat_ms = rng.choice(_SESSIONS_MS)
-    config: dict[str, ConfigSetting] = {name: rng.choice(values) for name, values in _STATIC.items()}
+def _config(rng: Random, tempo: _Tempo) -> dict[str, ConfigSetting]:
+    session_ms, heartbeat_ms = rng.choice(tempo.sessions)
+    choices = {**_STATIC, **tempo.patience}
+    config: dict[str, ConfigSetting] = {name: rng.choice(values) for name, values in choices.items()}
     config |= {BROKER_SESSION_TIMEOUT_MS: session_ms, BROKER_HEARTBEAT_INTERVAL_MS: heartbeat_ms}
     config |= {ENABLE_IDEMPOTENCE: rng.random() < 0.75, LOG_RETENTION_CHECK_INTERVAL_MS: 2_000}
     return config
 
 
-def _operations(rng: Random, partitions: int, length_ms: int) -> tuple[Operation, ...]:
-    every_ms = rng.choice((100, 300, 1_000))
+def _operations(rng: Random, tempo: _Tempo, partitions: int, length_ms: int) -> tuple[Operation, ...]:
+    every_ms = rng.choice(tempo.operations)
     plain = rng.choice(((), (0, 1), (1,)))
     operations: list[Operation] = []
     at_ms = BEGIN_MS
@@ -127,22 +180,15 @@ def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Opera
     if dice < 0.98:
         reader, again, wait_ms = rng.randrange(READERS), rng.random() < 0.2, rng.choice((0, 0, 500))
         return Read(**place, reader=reader, from_start=again, max_wait_ms=wait_ms)
-    return Elect(**place)
+    return Elect(**place, unclean=rng.random() < 0.2)
 
 
-def _faults(rng: Random, brokers: int, topic: TopicModel, factor: int, length_ms: int) -> tuple[Fault, ...]:
+def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int) -> tuple[Fault, ...]:
     kinds = list(FAULT_KINDS)
-    chosen = rng.sample(kinds, rng.choice((1, 2, 3, 4, len(kinds))))
+    chosen = rng.sample(kinds, rng.choice((1, 2, 3, 4, 6, len(kinds))))
     rates = Rates(
-        mean_between_ms=rng.choice((500, 2_000, 6_000)),
-        durations_ms=tuple(sorted(rng.sample((50, 300, 1_000, 3_000, 8_000, 12_000, 35_000), 3))),
+        mean_between_ms=rng.choice(tempo.faults),
+        durations_ms=tuple(sorted(rng.sample(list(tempo.durations), 3))),
         weights={kind: rng.choice((1, 2, 4)) for kind in chosen},
     )
-    targets = Targets(
-        brokers=range(brokers),
-        controllers=(FIRST_CONTROLLER,),
-        clients=(FIRST_CLIENT,),
-        topics={TOPIC: len(topic.assignments)},
-        replication_factor=factor,
-    )
-    return timeline(rates, targets, rng, BEGIN_MS + 500, BEGIN_MS + max(length_ms - _SETTLING_MS, 8_000))
+    return timeline(rates, targets, rng, BEGIN_MS + 500, BEGIN_MS + length_ms - tempo.settling)

@@ -1,7 +1,10 @@
-"""Every mutant against the hunt: how many seeds until it is caught, and by what.
+"""Every mutant against the hunt: how many seeds until it is caught, and by what; and against the swarm of `isray fuzz`.
 
 Mutants are independent of each other; they are spread over processes, since a guard is switched off for a whole one.
 Seeds are tried from 0 on, so a verdict is the same wherever and however often it is made.
+
+The hunt looks where a mutant's `Focus` tells it to. The swarm knows nothing of mutants: its column says how much of the
+protocol the default fuzz would notice the loss of.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from experiments.mutants.hunt import Hunt
-from experiments.mutants.mutant import switched_off
-from experiments.mutants.registry import MUTANTS
+from experiments.fuzz.run import run_plan
+from experiments.fuzz.swarm import draw
+from experiments.mutants.hunt import Found, Hunt
+from experiments.mutants.mutant import Focus
+from experiments.mutants.registry import MUTANTS, mutated
 
 SEEDS = 60
 """How many seeds a mutant may survive before it counts as not caught."""
@@ -31,30 +36,54 @@ class Verdict:
 
 
 def verdict(name: str, seeds: int = SEEDS) -> Verdict:
-    """Hunts one mutant with at most so many seeds. KeyError for a name that there is not."""
-    mutant = MUTANTS[name]
-    with switched_off(mutant):
-        for seed in range(seeds):
-            found = Hunt(seed, mutant.focus).run()
-            if found is not None:
-                return Verdict(name, mutant.guard, True, seed + 1, found.invariant)
-    return Verdict(name, mutant.guard, False, seeds, None)
+    """Hunts one mutant with at most so many seeds. InputError for a name that there is not."""
+    with mutated(name):
+        focus = MUTANTS[name].focus
+        return _first(name, seeds, (found.invariant if found else None for found in _hunts(seeds, focus)))
 
 
-def verdicts(names: Sequence[str], seeds: int, jobs: int) -> Iterator[Verdict]:
-    """The verdicts on these mutants, in their order, made by so many processes."""
+def swarm_verdict(name: str, seeds: int) -> Verdict:
+    """Runs at most so many seeds of the swarm on one mutant. InputError for a name that there is not."""
+    with mutated(name):
+        broken = (run_plan(draw(seed)).violation for seed in range(seeds))
+        return _first(name, seeds, (found.invariant if found else None for found in broken))
+
+
+def _hunts(seeds: int, focus: Focus) -> Iterator[Found | None]:
+    return (Hunt(seed, focus).run() for seed in range(seeds))
+
+
+def _first(name: str, seeds: int, found: Iterator[str | None]) -> Verdict:
+    """The verdict by the first seed that found something."""
+    for number, invariant in enumerate(found, 1):
+        if invariant is not None:
+            return Verdict(name, MUTANTS[name].guard, True, number, invariant)
+    return Verdict(name, MUTANTS[name].guard, False, seeds, None)
+
+
+def verdicts(names: Sequence[str], seeds: int, jobs: int, swarm: bool = False) -> Iterator[Verdict]:
+    """The verdicts on these mutants, in their order, made by so many processes: the hunt's, or the swarm's."""
+    decide = swarm_verdict if swarm else verdict
     if jobs == 1:
-        yield from (verdict(name, seeds) for name in names)
+        yield from (decide(name, seeds) for name in names)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(verdict, names, [seeds] * len(names))
+        yield from pool.map(decide, names, [seeds] * len(names))
 
 
-def page(found: Sequence[Verdict]) -> str:
-    """The table of docs/mutants.md."""
-    lines = ["| mutant | guard | without it | seeds | caught by |", "|---|---|---|---|---|"]
-    for item in found:
-        seeds = str(item.seeds) if item.killed else f"not in {item.seeds}"
-        without = MUTANTS[item.mutant].instead
-        lines.append(f"| `{item.mutant}` | {item.guard} | {without} | {seeds} | {item.invariant or ''} |")
+def page(found: Sequence[Verdict], swarm: Sequence[Verdict] = ()) -> str:
+    """The table of docs/mutants.md; with two more columns where there are verdicts of the swarm on the same mutants."""
+    titles = ["mutant", "guard", "without it", "seeds", "caught by", *(["swarm", "caught by"] if swarm else [])]
+    lines = [_row(titles), "|" + "---|" * len(titles)]
+    for index, item in enumerate(found):
+        cells = [f"`{item.mutant}`", item.guard, MUTANTS[item.mutant].instead, *_cells(item)]
+        lines.append(_row(cells + (_cells(swarm[index]) if swarm else [])))
     return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(item: Verdict) -> list[str]:
+    return [str(item.seeds), str(item.invariant)] if item.killed else [f"not in {item.seeds}", ""]

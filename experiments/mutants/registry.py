@@ -1,15 +1,22 @@
-"""All mutants by name, in the order of the table in docs/mutants.md."""
+"""All mutants by name, in the order of the table in docs/mutants.md, and the switch by name."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
-from experiments.mutants import guards_controller, guards_leader, guards_log, mutant
-from experiments.mutants.mutant import Mutant, by_name
+from experiments.errors import InputError
+from experiments.mutants import guards_controller, guards_leader, guards_log
+from experiments.mutants.mutant import Mutant, by_name, switched_off
 
 MUTANTS: dict[str, Mutant] = by_name((*guards_leader.GUARDS, *guards_controller.GUARDS, *guards_log.GUARDS))
 
 
-def switched_off(name: str) -> AbstractContextManager[None]:
-    """The guard of that name is switched off for the block (`mutant.switched_off`). KeyError where there is none."""
-    return mutant.switched_off(MUTANTS[name])
+def mutated(name: str | None) -> AbstractContextManager[None]:
+    """The protocol with the guard of that name switched off for the block (`mutant.switched_off`); as it is for None.
+    InputError where there is no such mutant.
+    """
+    if name is None:
+        return nullcontext()
+    if name not in MUTANTS:
+        raise InputError("--mutant", "", repr(name), f"one of {', '.join(MUTANTS)}")
+    return switched_off(MUTANTS[name])

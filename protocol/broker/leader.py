@@ -298,7 +298,8 @@ class LeaderSide:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         is_behind = wish.fetch_offset < replica.log.start_offset
         is_ahead = wish.last_fetched_epoch == NO_EPOCH and wish.fetch_offset > replica.log.end_offset
-        return ErrorCode.OFFSET_OUT_OF_RANGE if is_behind or is_ahead else ErrorCode.NONE
+        is_strange = replica.log.has_forgotten(wish.last_fetched_epoch)
+        return ErrorCode.OFFSET_OUT_OF_RANGE if is_behind or is_ahead or is_strange else ErrorCode.NONE
 
     def _take_wish(
         self, replica: Replica, stream: StreamKey, broker_epoch: Epoch, wish: FetchPartition, now_ms: TimeMs

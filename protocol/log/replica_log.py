@@ -8,8 +8,11 @@ Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
   lies behind the smaller of the two ends;
 - the high watermark never moves back, except that it cannot lie behind the end of a truncated log;
 - a log that no longer has its first records says so by its log start offset. Of an epoch that ended before it nothing
-  is known but that its records lay below, so whoever stands at or below the start may go on from there. A log that is
-  to end below its start begins anew at that end (as in Apache Kafka's `UnifiedLog` and `LeaderEpochFileCache`).
+  is known but that its records lay below, so a consumer that stands at or below the start may go on from there. A
+  follower whose last record is of such an epoch cannot be told how far it agrees: it begins anew at the leader's log
+  start. Kafka has it keep what lies below, which its own log start, exact to the offset, then hides; here a log starts
+  with a segment, and what has parted would be left in it. A log that is to end below its start begins anew at that end
+  (as in Apache Kafka's `UnifiedLog` and `LeaderEpochFileCache`).
 
 Bytes are the storage's business (`contract.LogStorage`); this class knows offsets and epochs. When segments are closed
 and deleted is told by `retention.py`; closing one flushes it, so that a crash leaves at most a segment to be read
@@ -101,6 +104,12 @@ class ReplicaLog:
         if epoch == last_fetched_epoch and fetch_offset <= end_offset:
             return None
         return EpochEndOffset(leader_epoch=epoch, end_offset=end_offset)
+
+    def has_forgotten(self, epoch: Epoch) -> bool:
+        """Whether all records of this epoch, and of those before it, are deleted, so that nobody knows where they
+        ended.
+        """
+        return epoch >= 0 and self.start_offset > 0 and self.epochs.end_offset_for(epoch, self.end_offset)[0] < 0
 
     def truncation_offset(self, diverging: EpochEndOffset) -> Offset:
         """Follower's side: the offset to truncate to, given the leader's answer."""

@@ -18,9 +18,21 @@ from experiments.cli import main
 from experiments.faults.atlas import granted
 from experiments.faults.draw import Targets, timeline
 from experiments.faults.inject import Injector
-from experiments.faults.schema import FAULT_KINDS, Crash, Cut, Fault, HeartbeatLoss, PowerLoss, Rates, loss_of
+from experiments.faults.schema import (
+    FAULT_KINDS,
+    Crash,
+    Cut,
+    Disturb,
+    Fault,
+    HeartbeatLoss,
+    MessageKind,
+    PowerLoss,
+    Rates,
+    Reassign,
+    loss_of,
+)
 from experiments.fuzz import run as run_module
-from experiments.fuzz.coverage import FROM_ELR, rows
+from experiments.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
 from experiments.fuzz.hunt import Hunt, hunt, hunt_seed
 from experiments.fuzz.plan import Plan, load
 from experiments.fuzz.run import Result, run_plan
@@ -28,7 +40,10 @@ from experiments.fuzz.swarm import draw
 from experiments.sim.engine import SimEngine
 from protocol.broker.leadership import Leadership
 from protocol.config import Generation
+from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.messages.data import ProduceResponse
+from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
 
 ROOT = Path(__file__).parents[2]
 T0 = TopicPartition("t", 0)
@@ -81,6 +96,14 @@ def test_every_fault_is_done_and_healed(kind: str) -> None:
 @pytest.mark.parametrize("seed", [5, 27])
 def test_a_seed_gives_one_trace(seed: int) -> None:
     assert run_plan(draw(seed)).trace_hash == run_plan(draw(seed)).trace_hash
+
+
+@pytest.mark.parametrize("seed", [1, 2, 6])
+def test_the_trace_does_not_depend_on_encoding_or_on_idle_timers(seed: int) -> None:
+    plan = draw(seed)
+    plain, encoded, full = run_plan(plan), run_plan(plan, paranoid=True), run_plan(plan, elide_idle=False)
+    assert plain.trace_hash == encoded.trace_hash == full.trace_hash
+    assert plain.events < full.events
 
 
 _HASH = "from experiments.fuzz.hunt import *; print(run_plan(draw(41)).trace_hash)"
@@ -140,6 +163,80 @@ def test_the_atlas_grants_what_costs_nothing() -> None:
     assert granted(unflushed, 0, truth) == unflushed
     assert granted(replaced, 0, truth) == replaced
     assert granted(replaced, FIRST_CONTROLLER, truth) == loss_of("nothing")
+
+
+def test_what_a_deposed_leader_commits_with_its_isr_may_be_deleted() -> None:
+    """Nobody who was in its ISR has heard that another is to lead: what all of them hold is committed."""
+    sends = [
+        {"kind": "send", "at_ms": at_ms, "id": number, "topic": "t", "partition": 0, "records": 20}
+        for number, at_ms in enumerate((22_848, 23_022, 23_611), 1)
+    ]
+    apart = Cut(at_ms=16_003, duration_ms=12_000, source=(0, 1), target=(FIRST_CONTROLLER,))
+    config = {"min.insync.replicas": 2, "segment.bytes": 1_000, "retention.bytes": 2_000}
+    result = run_plan(
+        plan_of(
+            apart,
+            generation="kip-966-elr",
+            operations=sends,
+            topics=[{"name": "t", "assignments": [[0, 1]], "config": config}],
+            jitter_ms=0,
+            config={
+                "batch.size": 200,
+                "linger.ms": 0,
+                "enable.idempotence": False,
+                "replica.fetch.wait.max.ms": 100,
+                "log.retention.check.interval.ms": 2_000,
+            },
+        )
+    )
+    assert result.violation is None
+    assert names(result, "transition")["retention deletes"] > 0
+
+
+def test_a_leader_may_end_recovering_and_a_reassignment_at_once() -> None:
+    """Taken back moves end with the leader's proposal, which clears RECOVERING too: the leader epoch rises with it."""
+    move = {"topic": "t", "partition": 0}
+    result = run_plan(
+        plan_of(
+            Crash(at_ms=16_699, duration_ms=35_000, node=1),
+            Crash(at_ms=20_775, duration_ms=32_225, node=2, loses="all"),
+            Reassign(at_ms=40_237, duration_ms=1_000, replicas=(1, 0), **move),
+            Reassign(at_ms=40_636, duration_ms=12_364, replicas=(1, 2), **move),
+            operations=[],
+            topics=[{"name": "t", "assignments": [[2, 1]], "config": {"min.insync.replicas": 1}}],
+        )
+    )
+    assert result.violation is None
+    assert names(result, "transition")["leader recovers"] == 1
+
+
+def test_beyond_tolerance_crashes_take_what_they_ask_for() -> None:
+    everyone = PowerLoss(at_ms=6_000, duration_ms=2_000, rack=(0, 1, 2))
+    result = run_plan(plan_of(everyone, within_tolerance=False))
+    assert result.violation is None
+    assert names(result, "tolerance") == {"partitions beyond it": 1}
+
+
+def test_power_fails_for_those_that_have_ended_too() -> None:
+    """Before ELR a partition leaves tolerance with the first loss."""
+    before_elr: dict[str, Any] = {"generation": "kip-497", "within_tolerance": False}
+    ended = Crash(at_ms=6_000, duration_ms=6_000, node=2)
+    kept = run_plan(plan_of(ended, **before_elr))
+    assert names(kept, "tolerance") == {"partitions within it": 1}
+    lost = run_plan(plan_of(ended, PowerLoss(at_ms=8_000, duration_ms=500, rack=(2,)), **before_elr))
+    assert lost.violation is None
+    assert names(lost, "tolerance") == {"partitions beyond it": 1}
+
+
+@pytest.mark.parametrize(
+    ("only", "reached"), [("heartbeats", {"session expires"}), ("fetches", {"ISR shrinks"}), ("produce", set())]
+)
+def test_a_disturbance_may_concern_one_kind_of_message(only: MessageKind, reached: set[str]) -> None:
+    lost = {"effect": "lose", "only": only, "source": (1,), "target": (0, 2, FIRST_CONTROLLER), "at_ms": 4_000}
+    result = run_plan(plan_of(Disturb.model_validate(lost | {"duration_ms": 15_000})))
+    assert result.violation is None
+    assert reached <= set(names(result, "transition"))
+    assert bool(reached) == ("ISR shrinks" in names(result, "transition"))
 
 
 # -- what is wrong is found --------------------------------------------------------------------------------------------
@@ -229,6 +326,35 @@ def test_a_guard_is_switched_off_by_name_and_the_file_says_so(
     assert hunt_seed(0, Generation.KIP_966).file is None
 
 
+# -- coverage ----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_counted_in_answers_and_in_their_parts() -> None:
+    coverage = Coverage()
+    part = PartitionResult(topic="t", partition_index=0, error=ErrorCode.ELECTION_NOT_NEEDED)
+    coverage.message(1000, 3000, ElectLeadersResponse(correlation_id=1, partitions=(part, part)))
+    coverage.message(0, 3000, ProduceResponse(correlation_id=1, error=ErrorCode.NOT_ENOUGH_REPLICAS))
+    coverage.message(0, 3000, ProduceResponse(correlation_id=2))
+    assert coverage.counts == {("error", "ELECTION_NOT_NEEDED"): 2, ("error", "NOT_ENOUGH_REPLICAS"): 1}
+
+
+def test_codes_that_are_only_compared_with_are_no_answers() -> None:
+    source = """
+LATER = frozenset({ErrorCode.INVALID_REQUEST})
+def answer(error):
+    if error is ErrorCode.INELIGIBLE_REPLICA or error in (ErrorCode.NOT_CONTROLLER,):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+"""
+    assert codes_in(source) == {"NOT_LEADER_OR_FOLLOWER"}
+
+
+def test_what_can_be_answered_is_read_from_the_source() -> None:
+    found = answerable()
+    assert {"FENCED_LEADER_EPOCH", "INELIGIBLE_REPLICA", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"} <= set(found)
+    assert "FEATURE_UPDATE_FAILED" not in found
+    assert "NONE" not in found
+
+
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 
@@ -238,9 +364,13 @@ def test_the_command_reports_in_the_agreed_form(
     assert leave(monkeypatch, "fuzz", "--seeds", "0..1", "--out", str(tmp_path), "--json") == 0
     said = capsys.readouterr()
     document = json.loads(said.out)
-    assert set(document) == {"seeds", "events", "seconds", "events_per_second", "violations"}
+    assert set(document) == {"seeds", "events", "seconds", "events_per_second", "violations", "coverage"}
     assert (document["seeds"], document["violations"]) == (2, [])
-    assert "never reached, election" in said.err
+    reached, missed = document["coverage"]["reached"], document["coverage"]["never_reached"]
+    assert reached["election"]["from the ISR"] > 0
+    for group, names in missed.items():
+        assert set(names).isdisjoint(reached.get(group, ()))
+        assert f"never reached, {group}: {', '.join(names)}" in said.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -264,6 +394,9 @@ def test_a_violation_leaves_with_one(
         ["fuzz", "--seeds", "1..2", "--jobs", "spark"],
         ["fuzz", "--seeds", "1..2", "--generation", "v9"],
         ["fuzz", "--seeds", "1..2", "--mutant", "none-such"],
+        ["fuzz", "--seeds", "1..2", "--minutes", "nan"],
+        ["fuzz", "--seeds", "1..2", "--out", str(ROOT / "README.md")],
+        ["mutants", "--only", "none-such"],
         ["replay", "no-such-file.yaml"],
         ["replay", str(ROOT / "experiments" / "scenarios" / "elr-clean-restart.yaml")],
     ],
@@ -280,6 +413,31 @@ def test_wrong_input_is_one_line(
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     one, two = hunt(Hunt(range(6), jobs=1), tmp_path), hunt(Hunt(range(6), jobs=2), tmp_path)
     assert (one.seeds, one.events, one.counts) == (two.seeds, two.events, two.counts)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_interrupt_ends_the_hunt_and_what_was_done_is_told(jobs: str, tmp_path: Path) -> None:
+    """The hunt tells itself to stop when the first results are in."""
+    program = """
+import os, signal, sys
+import experiments.fuzz.hunt as module
+from experiments.cli.main import run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
+take = module._take
+def take_and_stop(*arguments):
+    take(*arguments)
+    os.kill(os.getpid(), signal.SIGINT)
+module._take = take_and_stop
+run()
+"""
+    arguments = ["fuzz", "--seeds", "0..99999", "--jobs", jobs, "--out", str(tmp_path), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 130
+    assert json.loads(done.stdout)["seeds"] == 1
+    assert done.stderr.endswith("interrupted: not all seeds were run\n")
+    assert "Traceback" not in done.stderr
 
 
 def test_no_seed_begins_when_the_time_is_over(tmp_path: Path) -> None:

@@ -259,6 +259,15 @@ def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: SimEngine) -
     assert engine.suite.truth.of(PARTITION).lossy == set(), "there was nothing to lose"
 
 
+def test_what_is_lost_while_no_controller_runs_counts(engine: SimEngine) -> None:
+    engine.crash(FIRST_CONTROLLER, Loss())
+    truth = engine.suite.truth.of(PARTITION)
+    engine.crash(1, Loss("all"))
+    assert (truth.lossy, truth.tolerant) == ({1}, True)
+    engine.crash(2, Loss("all"))
+    assert (truth.lossy, truth.tolerant) == ({1, 2}, False)
+
+
 def test_deleted_records_are_not_lost(engine: SimEngine) -> None:
     history = History(engine, _next_id=100)
     for offset in range(9):

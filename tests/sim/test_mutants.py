@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 
 from experiments.check.invariants import INVARIANTS
 from experiments.cli.main import app
-from experiments.mutants.campaign import SEEDS, page, verdict, verdicts
+from experiments.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
 from experiments.mutants.hunt import Hunt
-from experiments.mutants.mutant import Focus, Mutant, Patch, by_name, replaced_by
-from experiments.mutants.mutant import switched_off as guard_switched_off
-from experiments.mutants.registry import MUTANTS, switched_off
+from experiments.mutants.mutant import Focus, Mutant, Patch, by_name, replaced_by, switched_off
+from experiments.mutants.registry import MUTANTS, mutated
 from protocol.broker import leadership
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mutants.md"
@@ -34,7 +33,7 @@ def test_the_hunt_finds_nothing_where_every_guard_stands(seed: int) -> None:
 def test_a_script_is_no_fault_of_the_protocol_and_catches_its_mutant_at_once(name: str) -> None:
     mutant = MUTANTS[name]
     assert Hunt(0, mutant.focus).run() is None
-    with switched_off(name):
+    with mutated(name):
         found = Hunt(0, mutant.focus).run()
     assert found is not None
     assert found.invariant in mutant.expected
@@ -68,7 +67,7 @@ def test_there_are_mutants_enough_and_each_says_what_it_is() -> None:
 def test_a_guard_is_replaced_and_put_back(name: str) -> None:
     patches = MUTANTS[name].patches
     before = [getattr_static(patch.owner, patch.name) for patch in patches]
-    with switched_off(name):
+    with mutated(name):
         assert all(
             getattr_static(patch.owner, patch.name) is not original
             for patch, original in zip(patches, before, strict=True)
@@ -78,14 +77,14 @@ def test_a_guard_is_replaced_and_put_back(name: str) -> None:
 
 def test_a_guard_is_put_back_after_an_error() -> None:
     original = leadership.may_join
-    with pytest.raises(ValueError, match="stop"), switched_off("expansion-without-catching-up"):
+    with pytest.raises(ValueError, match="stop"), mutated("expansion-without-catching-up"):
         raise ValueError("stop")
     assert leadership.may_join is original
 
 
 def test_a_patch_without_an_original_is_refused() -> None:
     mutant = Mutant("none", "g.", "i.", (), (Patch(leadership, "no_such_rule", replaced_by(None)),))
-    with pytest.raises(AttributeError, match="no_such_rule"), guard_switched_off(mutant):
+    with pytest.raises(AttributeError, match="no_such_rule"), switched_off(mutant):
         pass
 
 
@@ -111,6 +110,25 @@ def test_verdicts_come_in_order_and_survivors_are_named() -> None:
         [survivor] = verdicts(["harmless"], seeds=1, jobs=1)
         assert (survivor.killed, survivor.seeds, survivor.invariant) == (False, 1, None)
         assert "not in 1" in page([survivor])
+
+
+def test_the_swarm_is_tried_beside_the_hunt() -> None:
+    names = ["partition-epoch-not-raised", "repetition-numbered-anew"]
+    found, swarmed = (list(verdicts(names, seeds=1, jobs=1, swarm=swarm)) for swarm in (False, True))
+    assert swarmed == [swarm_verdict(name, 1) for name in names]
+    assert [item.killed for item in swarmed] == [True, False]
+    lines = page(found, swarmed).splitlines()
+    assert lines[0].endswith("| seeds | caught by | swarm | caught by |")
+    assert lines[2].endswith("| 1 | EpochsRise | 1 | EpochsRise |")
+    assert lines[3].endswith("| not in 1 |  |")
+
+
+def test_the_command_tells_of_the_swarm_too() -> None:
+    arguments = ["--only", "partition-epoch-not-raised", "--jobs", "1", "--swarm", "2", "--json"]
+    result = CliRunner().invoke(app, ["mutants", *arguments])
+    assert result.exit_code == 0
+    [found] = json.loads(result.stdout)
+    assert found["swarm"] == {"killed": True, "seeds": 1, "invariant": "EpochsRise"}
 
 
 def test_the_command_reports_and_its_exit_code_tells() -> None:

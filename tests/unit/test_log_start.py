@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from experiments.sim.disk import SimLog
 from protocol.contract import BATCH_OVERHEAD_BYTES
+from protocol.errors import ErrorCode
 from protocol.log.epochs import LeaderEpochCache
 from protocol.log.replica_log import ReplicaLog
-from protocol.messages.data import EpochEndOffset
-from tests.unit.nodes_under_test import batch
+from protocol.messages.data import EpochEndOffset, FetchResponse
+from protocol.messages.records import PartitionChangeRecord
+from tests.unit.nodes_under_test import BrokerBench, batch, topic_records
 
 
 def log_of(*epochs: int, start: int = 0) -> ReplicaLog:
@@ -91,6 +93,12 @@ def test_a_follower_of_a_log_that_starts_at_2(offset: int, epoch: int, expected:
     assert found == (None if expected is None else EpochEndOffset(leader_epoch=expected[0], end_offset=expected[1]))
 
 
+@pytest.mark.parametrize(("epoch", "expected"), [(-1, False), (0, True), (1, True), (2, False), (3, False), (4, False)])
+def test_an_epoch_of_which_all_records_are_deleted_is_forgotten(epoch: int, expected: bool) -> None:
+    assert log_of(1, 1, 2, 2, 3, start=2).has_forgotten(epoch) is expected
+    assert not log_of(1, 1, 2, 2, 3).has_forgotten(epoch), "nothing is deleted"
+
+
 def test_a_log_that_is_to_end_below_its_start_begins_anew_there() -> None:
     log = log_of(1, 1, 2, 2, 3, start=3)
     assert log.truncation_offset(EpochEndOffset(leader_epoch=1, end_offset=2)) == 2
@@ -144,3 +152,21 @@ def test_the_epoch_cache_replaces_an_epoch_without_records() -> None:
     assert cache.entries() == [(4, 7)]
     cache.clear()
     assert (cache.entries(), cache.latest_epoch) == ([], -1)
+
+
+@pytest.mark.covers("N1")
+@pytest.mark.parametrize(("offset", "epoch"), [(1, 0), (2, 0), (1, 1), (2, 1), (1, -1)])
+def test_a_follower_whose_last_epoch_is_forgotten_begins_anew(offset: int, epoch: int) -> None:
+    """The leader's log holds one record of epoch 1, at offset 1; one of epoch 0 is deleted."""
+    bench = BrokerBench().run(*topic_records(1, isr=(0,), leader_epoch=0)).produce(acks=1)
+    log = bench.replica.log
+    log.storage.roll()
+    assert log.delete_segments_before(1)
+    bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=0)).produce(acks=1)
+    assert log.epochs.entries() == [(1, 1)]
+    [(_, answer)] = bench.fetch(1, offset, last_fetched_epoch=epoch).sends(FetchResponse)
+    [found] = answer.partitions
+    if epoch == 0:
+        assert (found.error, found.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)
+    else:
+        assert (found.error, found.diverging_epoch) == (ErrorCode.NONE, None)
