@@ -110,7 +110,7 @@ class Lab:
         view = self.engine.view()
         if view is None or not all(map(self.engine.is_running, self.engine.spec.node_ids)):
             return False
-        if any(broker not in view.brokers or view.brokers[broker].fenced for broker in self.brokers):
+        if not view.unfenced.issuperset(self.brokers):
             return False
         states = [view.partitions.get(partition) for partition in self.partitions]
         return all(

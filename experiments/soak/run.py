@@ -243,7 +243,7 @@ def _states(lab: Lab) -> str:
     if view is None:
         return "the controller does not answer"
     down = [node for node in lab.engine.spec.node_ids if not lab.engine.is_running(node)]
-    fenced = [broker for broker, found in sorted(view.brokers.items()) if found.fenced]
+    fenced = sorted(view.brokers.keys() - view.unfenced)
     parts = [
         f"{p}: leader {s.leader}, isr {list(s.isr)}, elr {list(s.elr)}" for p, s in sorted(view.partitions.items())
     ]
