@@ -286,6 +286,13 @@ def test_what_all_have_refused_is_offered_again_after_a_while(bench: LoadBench) 
     assert bench.timers == {}
 
 
+def test_what_waits_to_be_offered_again_keeps_its_place(bench: LoadBench) -> None:
+    command = PROBE.model_copy(update={"partitions": (7, 3, 5, 9)})
+    seven, seven_too, three, _ = bench.command(command).messages(ProduceRequest)
+    bench.answer(seven, REFUSED).answer(seven_too, REFUSED)
+    assert bench.answer(three).offers() == [(1, 5), (2, 5)]
+
+
 def test_a_refusal_and_an_acknowledgement_is_an_acknowledgement(bench: LoadBench) -> None:
     first, second, *_ = bench.command(PROBE).messages(ProduceRequest)
     bench.answer(first, REFUSED)
