@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low, quantiles
 
 from protocol.contract import Effect, Outbox
 from protocol.errors import ErrorCode, ProtocolInvariantError
@@ -201,15 +202,16 @@ class LoadNode:
         self._load = None
         self._out.cancel_timer(LOOK_UP_TIMER)
         assert load.began_s is not None
-        latencies_us = sorted(round(latency * 1e6) for latency in load.latencies_s)
+        latencies_us = [round(latency * 1e6) for latency in load.latencies_s]
+        p50_us, p99_us = p50_and_p99(latencies_us)
         outcome = LoadOutcome(
             command_id=load.command.command_id,
             acknowledged=len(latencies_us),
             refused=load.refused,
             unanswered=len(load.sent),
             elapsed_us=round((self._clock_s() - load.began_s) * 1e6),
-            p50_us=quantile(latencies_us, 0.50),
-            p99_us=quantile(latencies_us, 0.99),
+            p50_us=p50_us,
+            p99_us=p99_us,
             last_error=load.last_error,
         )
         self._out.send(load.driver, outcome)
@@ -249,9 +251,11 @@ class LoadNode:
             self._out.send(probe.driver, ProbeOutcome(command_id=probe.command.command_id, acknowledged_ms=times))
 
 
-def quantile(ordered: Sequence[int], share: float) -> int:
-    """The smallest value that at least `share` of the values do not exceed; 0 where there are none."""
-    if not ordered:
-        return 0
-    rank = max(1, -int(-share * len(ordered) // 1))
-    return ordered[rank - 1]
+def p50_and_p99(values: Sequence[int]) -> tuple[int, int]:
+    """The median (the lower one of two in the middle) and the 99th percentile (interpolated between two neighbours, and
+    rounded), in the unit of the values; 0 where there are none.
+    """
+    if len(values) < 2:
+        only = values[0] if values else 0
+        return only, only
+    return median_low(values), round(quantiles(values, n=100, method="inclusive")[98])

@@ -70,6 +70,11 @@ class ClusterView:
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
 
+    @property
+    def unfenced(self) -> frozenset[NodeId]:
+        """The brokers that may lead, and on which replicas may be placed."""
+        return frozenset(broker for broker, found in self.brokers.items() if not found.fenced)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
@@ -173,6 +178,11 @@ class Engine(ABC):
     @abstractmethod
     def view(self) -> ClusterView | None:
         """What the active controller knows, None while none is running."""
+
+    def unfenced(self) -> frozenset[NodeId]:
+        """The brokers that the active controller knows as unfenced, none while no controller is running."""
+        view = self.view()
+        return frozenset() if view is None else view.unfenced
 
     @abstractmethod
     def metrics(self) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,13 @@ from experiments.errors import InputError
 PACKAGES = ("protocol", "actors", "experiments")
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
 CONNECT_WITHIN_S = 10
+PRIVATE_ENVIRONMENT: Mapping[str, str] = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""What a Ray that is private to a command finds in its environment: no tokens, no usage statistics, and accelerators
+left as they are for actors that ask for none."""
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _KILLS = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
@@ -122,9 +129,8 @@ def expect_kills() -> None:
 
 def _private_cluster(folder: Path, cpus: int | None) -> dict[str, Any]:
     stay_on_loopback()
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in PRIVATE_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     return {
         "address": "local",
         "num_cpus": cpus or os.cpu_count() or 1,

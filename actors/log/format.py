@@ -17,7 +17,7 @@ from google_crc32c import extend
 from protocol.contract import BATCH_OVERHEAD_BYTES
 from protocol.errors import CorruptLogError
 from protocol.ids import Offset, TimeMs
-from protocol.log.checksum import PRODUCER_PART
+from protocol.log.checksum import PRODUCER_PART, producer_part_of
 from protocol.messages.batch import NO_CRC, RecordBatch
 
 MAGIC = 1
@@ -39,9 +39,7 @@ def crc32c(data: bytes, value: int) -> int:
 
 def header_of(batch: RecordBatch) -> bytes:
     """The header of a batch; CorruptLogError where the checksum that it brings is not that of its bytes."""
-    producer_part = PRODUCER_PART.pack(
-        batch.record_count, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.timestamp_ms
-    )
+    producer_part = producer_part_of(batch)
     payload = batch.payload
     crc = extend(extend(0, producer_part), payload)
     flags = 0
@@ -79,7 +77,7 @@ class Header:
 
     def batch(self, data: bytes, payload: bytes) -> RecordBatch:
         """The batch; `data` is what the header was read from. ValueError where the checksum fails."""
-        if extend(extend(0, data[_LEADER_HALF_BYTES:]), payload) != self._crc:
+        if not self.is_intact(data, payload):
             raise ValueError("the batch fails its checksum")
         base_offset, _, leader_epoch, _, flags, crc, _, count, producer_id, epoch, sequence, timestamp_ms = self._fields
         return RecordBatch(

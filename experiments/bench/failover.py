@@ -110,8 +110,23 @@ def _fail_over(partitions: int) -> Failover:
         served = _probe(cluster, sample_of(partitions), SURVIVORS, not_before_ms=SESSION_MS)
         detected_ms = _detection(cluster)
         all_served = _probe(cluster, range(partitions), SURVIVORS)
-    after = [time - detected_ms for time in served]
-    return Failover(partitions, detected_ms - killed_ms, median_low(after), max(after), max(all_served) - detected_ms)
+    return figures_of(partitions, killed_ms, detected_ms, served, all_served)
+
+
+def figures_of(
+    partitions: int,
+    killed_ms: TimeMs,
+    detected_ms: TimeMs,
+    served_ms: Sequence[TimeMs],
+    all_served_ms: Sequence[TimeMs],
+) -> Failover:
+    """The figures of a run: when the victim was killed, when that was detected, when the partitions of the sample were
+    served, and then all partitions; in the cluster's time.
+    """
+    after = [time - detected_ms for time in served_ms]
+    return Failover(
+        partitions, detected_ms - killed_ms, median_low(after), max(after), max(all_served_ms) - detected_ms
+    )
 
 
 def assignments(partitions: int) -> list[list[int]]:

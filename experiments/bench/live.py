@@ -60,10 +60,6 @@ class BenchCluster:
         if outcome.error is not ErrorCode.NONE:
             raise BenchError(f"topic {topic}: {outcome.error.name}: {outcome.message}")
 
-    def unfenced(self) -> set[int]:
-        view = self.engine.view()
-        return set() if view is None else {b for b, found in view.brokers.items() if not found.fenced}
-
 
 class BenchError(RuntimeError):
     """The cluster did not do what the benchmark needs."""
@@ -78,7 +74,7 @@ def bench_cluster(config: Mapping[str, object]) -> Iterator[BenchCluster]:
         for node in (*spec.node_ids, FIRST_LOAD):
             engine.start(node)
         cluster = BenchCluster(engine)
-        cluster.await_(lambda: len(cluster.unfenced()) == BROKERS, "brokers unfenced")
+        cluster.await_(lambda: len(engine.unfenced()) == BROKERS, "brokers unfenced")
         yield cluster
     finally:
         engine.close()

@@ -128,10 +128,10 @@ def run(
         ceiling = Ceiling(BROKERS)
         with bench_cluster(CONFIG) as cluster:
             for count in sorted(set(partitions)):
-                cluster.create(_topic(count), [_rotated(BROKERS, index) for index in range(count)])
+                cluster.create(_topic(count), [rotated(BROKERS, index) for index in range(count)])
             runs = [[_measure(cluster, ceiling, p, duration_ms) for _ in range(repeats)] for p in points]
         ceiling.close()
-    rows = [_median(found) for found in runs]
+    rows = [median_row(found) for found in runs]
     return BenchReport(
         title="acks=all batches through three brokers, against bare Ray calls over the same hops",
         document={
@@ -198,7 +198,8 @@ def row_of(point: Point, outcome: LoadOutcome, bare: Calls, call: Calls) -> Row:
     )
 
 
-def _median(rows: Sequence[Row]) -> Row:
+def median_row(rows: Sequence[Row]) -> Row:
+    """The run with the median ratio to the ceiling, the lower one of two in the middle."""
     return sorted(rows, key=lambda row: row.of_ceiling)[(len(rows) - 1) // 2]
 
 
@@ -210,5 +211,6 @@ def _topic(partitions: int) -> str:
     return f"partitions-{partitions}"
 
 
-def _rotated(brokers: int, first: int) -> list[int]:
+def rotated(brokers: int, first: int) -> list[int]:
+    """All brokers, as the replicas of a partition that broker `first`, modulo their number, is to lead."""
     return [(first + place) % brokers for place in range(brokers)]

@@ -22,6 +22,7 @@ Records below the final log's start were deleted by retention; nothing is said o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -98,7 +99,7 @@ class FinalPartition:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class Finding(ABC):
     """Something that must not be; `text` is one plain line."""
 
     partition: TopicPartition
@@ -107,8 +108,9 @@ class Finding:
     def text(self) -> str:
         return f"{self.partition}: {self._what()}"
 
+    @abstractmethod
     def _what(self) -> str:
-        raise NotImplementedError
+        """What is wrong, without the partition."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

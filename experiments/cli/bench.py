@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,9 +36,7 @@ def bench(context: typer.Context, as_json: Json = False) -> None:
         return
     from experiments.bench import BENCHES
 
-    with Console(stderr=True).status("measuring"):
-        reports = {name: run() for name, run in BENCHES.items()}
-    _show(reports, as_json)
+    _measure(BENCHES, as_json)
 
 
 @app.command("controller")
@@ -54,9 +52,7 @@ def controller(
     from experiments.bench.controller import run
 
     sizes = _sizes(partitions)
-    with Console(stderr=True).status("measuring"):
-        report = run(sizes, repeats)
-    _show({"controller": report}, as_json or context.obj)
+    _measure({"controller": lambda: run(sizes, repeats)}, as_json or context.obj)
 
 
 @app.command("sim")
@@ -69,9 +65,7 @@ def sim(
     """Simulate the reference study: events and cluster-years per second, one process."""
     from experiments.bench.sim import run
 
-    with Console(stderr=True).status("measuring"):
-        report = run(trials, repeats)
-    _show({"sim": report}, as_json or context.obj)
+    _measure({"sim": lambda: run(trials, repeats)}, as_json or context.obj)
 
 
 @app.command("replication")
@@ -90,9 +84,8 @@ def replication(
     """Produce with acks=all on Ray: throughput and latency, against bare Ray calls over the same hops."""
     from experiments.bench.replication import run
 
-    with Console(stderr=True).status("measuring"):
-        report = run(_sizes(sizes, "--sizes"), _sizes(partitions), seconds * 1_000, repeats)
-    _show({"replication": report}, as_json or context.obj)
+    points = _sizes(sizes, "--sizes"), _sizes(partitions)
+    _measure({"replication": lambda: run(*points, seconds * 1_000, repeats)}, as_json or context.obj)
 
 
 @app.command("failover")
@@ -107,9 +100,8 @@ def failover(
     """SIGKILL a leader on Ray: from detection to partitions that acknowledge batches again."""
     from experiments.bench.failover import run
 
-    with Console(stderr=True).status("measuring"):
-        report = run(_sizes(partitions), repeats)
-    _show({"failover": report}, as_json or context.obj)
+    sizes = _sizes(partitions)
+    _measure({"failover": lambda: run(sizes, repeats)}, as_json or context.obj)
 
 
 def _sizes(text: str, option: str = "--partitions") -> list[int]:
@@ -118,6 +110,13 @@ def _sizes(text: str, option: str = "--partitions") -> list[int]:
     if not all(word.isdecimal() and word.isascii() and int(word) for word in words):
         raise InputError(option, "", repr(text), "whole numbers above 0, separated by commas")
     return [int(word) for word in words]
+
+
+def _measure(benches: Mapping[str, Callable[[], BenchReport]], as_json: bool) -> None:
+    """Runs benchmarks one after the other, and shows all their figures in the end."""
+    with Console(stderr=True).status("measuring"):
+        reports = {name: run() for name, run in benches.items()}
+    _show(reports, as_json)
 
 
 def _show(reports: Mapping[str, BenchReport], as_json: bool) -> None:

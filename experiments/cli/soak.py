@@ -75,9 +75,8 @@ def _folder(out: Path | None) -> Path:
 def _show(result: SoakResult) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table("fault", "done", "whole again after, s", box=None)
-    for kind in result.plan.faults:
-        times = [f"{done.healed_after_ms / 1000:.1f}" for done in result.done if done.kind == kind]
-        table.add_row(kind, str(len(times)), " ".join(times))
+    for kind, times_ms in result.recovery_ms.items():
+        table.add_row(kind, str(len(times_ms)), " ".join(f"{time_ms / 1000:.1f}" for time_ms in times_ms))
     console.print(table)
     counts = result.counts
     console.print(

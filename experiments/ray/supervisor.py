@@ -19,7 +19,7 @@ from types import FrameType
 
 from actors.cluster import ActorCluster, NodeFailedError, PlacementError
 from actors.nodes import Report
-from experiments.engine import ClusterSpec
+from experiments.engine import ClusterSpec, ClusterView
 from experiments.live.state import ClusterState, Plan, Status, claim, remove_state, write_state
 from experiments.ray_session import ray_session
 from protocol.config import ClusterConfig
@@ -55,7 +55,7 @@ class Supervisor:
         self._cluster = cluster
         self._spec = spec
         self._say = say
-        self._unfenced: set[NodeId] = set()
+        self._unfenced: frozenset[NodeId] = frozenset()
 
     def start(self) -> None:
         """Starts all nodes; returns when every broker is unfenced. NotReadyError where that does not come."""
@@ -97,7 +97,7 @@ class Supervisor:
     def _look_who_is_unfenced(self) -> None:
         for _, snapshot in self._cluster.look(_ANSWER_WITHIN_S):
             if snapshot.brokers:
-                self._unfenced = {broker for broker, found in snapshot.brokers.items() if not found.fenced}
+                self._unfenced = ClusterView(snapshot.partitions, snapshot.brokers).unfenced
 
     def _write(self, state: ClusterState) -> None:
         self.state = state

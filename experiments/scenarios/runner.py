@@ -134,13 +134,8 @@ class Runner:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _await_unfenced(self, broker: int) -> None:
-        if not self.engine.run_until(lambda: self._is_unfenced(broker), START_WITHIN_MS):
+        if not self.engine.run_until(lambda: broker in self.engine.unfenced(), START_WITHIN_MS):
             raise StepFailedError(f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s")
-
-    def _is_unfenced(self, broker: int) -> bool:
-        view = self.engine.view()
-        registration = None if view is None else view.brokers.get(broker)
-        return registration is not None and not registration.fenced
 
     def _crash(self, fields: CrashStep) -> None:
         self._require_running(fields.node, True)
@@ -161,7 +156,7 @@ class Runner:
             return None
         known = self.history.broker_epoch(fields.node)
         up = self.engine.run_until(
-            lambda: self._is_unfenced(fields.node) and self.history.broker_epoch(fields.node) != known,
+            lambda: fields.node in self.engine.unfenced() and self.history.broker_epoch(fields.node) != known,
             START_WITHIN_MS,
         )
         return None if up else "not unfenced yet"

@@ -96,10 +96,10 @@ def cut(lab: Lab, rng: Random) -> str:
         ends = ((leader, lab.controller), (lab.controller, leader))
     links = rng.choice([ends, ends[:1], ends[1:]])
     for source, target in links:
-        lab.set_link(source, target, False)
+        lab.engine.set_link(source, target, False)
     lab.pass_time(CUT_MS)
     for source, target in links:
-        lab.set_link(source, target, True)
+        lab.engine.set_link(source, target, True)
     return " and ".join(f"{source} to {target}" for source, target in links) + f" for {CUT_MS / 1000:.0f} s"
 
 

@@ -17,7 +17,7 @@ from experiments.requests import create_topic
 from experiments.soak.load import Load
 from experiments.soak.ray_nodes import RayNodes
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CONTROLLER, NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition, is_broker
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER, BrokerId, NodeId, TopicPartition, is_broker
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.metadata.partition import PartitionState
 
@@ -110,7 +110,7 @@ class Lab:
         view = self.engine.view()
         if view is None or not all(map(self.engine.is_running, self.engine.spec.node_ids)):
             return False
-        if any(broker not in view.brokers or view.brokers[broker].fenced for broker in self.brokers):
+        if not view.unfenced.issuperset(self.brokers):
             return False
         states = [view.partitions.get(partition) for partition in self.partitions]
         return all(
@@ -155,13 +155,6 @@ class Lab:
         """Starts nodes that do not run."""
         for node in nodes:
             self.engine.start(node)
-
-    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
-        """Cuts or heals one direction."""
-        self.engine.set_link(source, target, up)
-
-    def now_ms(self) -> TimeMs:
-        return self.engine.now_ms()
 
     def memory(self) -> dict[str, dict[str, int]]:
         """Resident bytes of each broker's process: the most, and the last, that were seen in its present life and

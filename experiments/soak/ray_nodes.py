@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.ray_session import orderly_signals, stay_on_loopback
+from experiments.ray_session import PRIVATE_ENVIRONMENT, orderly_signals, stay_on_loopback
 
 NODE_CPUS = 2
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -34,7 +34,6 @@ HEALTH_CHECKS = {
     "health_check_timeout_ms": 10_000,
     "health_check_failure_threshold": 3,
 }
-_ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _SHARED: dict[str, Any] = {
     "dashboard_agent_listen_port": None,  # any; that of a head is the same one on every machine otherwise
     "num_cpus": NODE_CPUS,
@@ -91,10 +90,10 @@ def _raylet(node: Any) -> Any:
 def ray_nodes(workers: int) -> Iterator[RayNodes]:
     """A head and so many further nodes for the block, to which this process is connected. Call from the main thread."""
     stay_on_loopback()
-    before = {name: os.environ.get(name) for name in (*_ENVIRONMENT, "RAY_TMPDIR")}
+    before = {name: os.environ.get(name) for name in (*PRIVATE_ENVIRONMENT, "RAY_TMPDIR")}
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "ray").mkdir()
-        os.environ.update(_ENVIRONMENT, RAY_TMPDIR=folder)
+        os.environ.update(PRIVATE_ENVIRONMENT, RAY_TMPDIR=folder)
         import ray
         from ray.cluster_utils import Cluster
 

@@ -87,15 +87,21 @@ class SoakResult:
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
 
+    @property
+    def recovery_ms(self) -> dict[str, list[int]]:
+        """How long the cluster took to be whole again after each fault, by kind and in their order; all kinds of the
+        plan are there.
+        """
+        return {kind: [done.healed_after_ms for done in self.done if done.kind == kind] for kind in self.plan.faults}
+
     def document(self) -> dict[str, object]:
         """The JSON document."""
-        times = {kind: [done.healed_after_ms for done in self.done if done.kind == kind] for kind in self.plan.faults}
         return {
             "minutes": round(self.seconds / 60, 2),
             "seed": self.plan.seed,
             "brokers": self.plan.brokers,
             "partitions": self.plan.partitions,
-            "faults": {kind: {"done": len(found), "recovery_ms": found} for kind, found in times.items()},
+            "faults": {kind: {"done": len(found), "recovery_ms": found} for kind, found in self.recovery_ms.items()},
             "records": asdict(self.counts),
             "acknowledged_per_second": round(self.counts.acknowledged / max(self.seconds, 1e-9), 1),
             "read_per_second": round(self.counts.read / max(self.seconds, 1e-9), 1),
@@ -126,8 +132,7 @@ def _run(plan: SoakPlan, nodes: RayNodes, history: HistoryWriter, result: SoakRe
     engine = RayEngine(spec, homes=pinned, keeps=_is_kept)
     try:
         lab = Lab(engine, nodes, homes)
-        for node in spec.node_ids:
-            engine.start(node)
+        lab.start(spec.node_ids)
         lab.heal()
         lab.create_topic(plan.partitions)
         lab.heal()
@@ -174,13 +179,13 @@ def _strike(plan: SoakPlan, lab: Lab, load: Load, history: HistoryWriter, result
 
 
 def _fault(planned: Planned, lab: Lab) -> Done:
-    at_ms = lab.now_ms()
+    at_ms = lab.engine.now_ms()
     try:
         what = FAULTS[planned.kind](lab, Random(planned.dice))
         lab.heal()
     except NotHealedError as error:
         raise NotHealedError(f"fault {planned.index}, {planned.kind}: {error}") from error
-    return Done(planned.index, planned.kind, at_ms, what, lab.now_ms() - at_ms)
+    return Done(planned.index, planned.kind, at_ms, what, lab.engine.now_ms() - at_ms)
 
 
 def _settle(lab: Lab, load: Load) -> list[FinalPartition]:
@@ -243,7 +248,7 @@ def _states(lab: Lab) -> str:
     if view is None:
         return "the controller does not answer"
     down = [node for node in lab.engine.spec.node_ids if not lab.engine.is_running(node)]
-    fenced = [broker for broker, found in sorted(view.brokers.items()) if found.fenced]
+    fenced = sorted(view.brokers.keys() - view.unfenced)
     parts = [
         f"{p}: leader {s.leader}, isr {list(s.isr)}, elr {list(s.elr)}" for p, s in sorted(view.partitions.items())
     ]

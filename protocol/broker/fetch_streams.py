@@ -140,7 +140,8 @@ class FetchStreams:
         error = _refusal_of_session(state, renewal.session, renewal.requests)
         if error is not ErrorCode.NONE:
             self._note(stream, renewal.session, 0, error)
-        if error is not ErrorCode.NONE or renewal.session < state.session:
+            return False
+        if renewal.session < state.session:
             return False
         if renewal.answers < state.answers:
             self._note(stream, state.session, state.answers, ErrorCode.NONE)

@@ -123,9 +123,11 @@ class Fetcher:
         asked = set()
         for fetcher in range(self._fetchers):
             wishes, session = streams.get(fetcher, []), self._sessions.get((leader, fetcher))
-            if session.is_over if session is not None else wishes:
+            if session is None and not wishes:
+                continue
+            if session is None or session.is_over:
                 session, wishes = self._begin_session(leader, fetcher), self._open_wishes(leader, fetcher)
-            if session is not None and wishes:
+            if wishes:
                 self._send(leader, fetcher, session, wishes)
                 asked.add(fetcher)
         return asked

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.client.context import ClientContext
+from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX, ClientContext
 from protocol.config import DELIVERY_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TimeMs
@@ -16,8 +16,6 @@ from protocol.messages.commands import AdminCommand, AdminOutcome
 
 ASK_NEXT_MS = 1_000
 """How long a question waits for an answer before the next node is asked."""
-WATCH_PREFIX = "watch/"
-DEADLINE_PREFIX = "deadline/"
 
 
 class Administration:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.client.context import ClientContext
+from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
 from protocol.client.metadata import Findings, LeaderFinder
 from protocol.config import DELIVERY_TIMEOUT_MS, INT_MAX, RETRY_BACKOFF_MS
 from protocol.errors import RETRIABLE, ErrorCode
@@ -30,10 +30,6 @@ from protocol.messages.data import (
     ListOffsetsResponse,
 )
 
-WATCH_MS = 1_000
-"""How long a consumer waits for an answer, or for a leader, before it looks again."""
-WATCH_PREFIX = "watch/"
-DEADLINE_PREFIX = "deadline/"
 FETCH_BYTES = 1_048_576
 """Most that one request asks for."""
 

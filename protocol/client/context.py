@@ -18,6 +18,12 @@ from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
 from protocol.messages.base import Response
 
+WATCH_MS = 1_000
+"""How long a client waits for an answer, or for a leader, before it looks again who leads."""
+WATCH_PREFIX = "watch/"
+DEADLINE_PREFIX = "deadline/"
+"""Timers of a command or of a lane, whose name follows: when it looks again, and when its time is over."""
+
 Handler = Callable[[TimeMs, Any], None]
 """Takes the time and an answer."""
 

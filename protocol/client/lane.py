@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from protocol.client.context import ClientContext
+from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
 from protocol.client.identity import ProducerIdentity
 from protocol.client.metadata import Findings, LeaderFinder
 from protocol.config import (
@@ -54,10 +54,6 @@ from protocol.log.producer_state import MAX_PRODUCER_EPOCH, sequence_after
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
 
-WATCH_MS = 1_000
-"""How often a client that waits for an answer looks whether the leader has changed."""
-WATCH_PREFIX = "watch/"
-DEADLINE_PREFIX = "deadline/"
 ACKS_ALL = -1
 NEVER = -(2**63)
 """A time before all others."""

@@ -19,12 +19,16 @@ PRODUCER_PART = struct.Struct(">iqhiq")
 """The fields before the payload, as they are covered: record count, producer id, epoch and sequence, timestamp."""
 
 
-def checksum_of(batch: RecordBatch, function: Checksum) -> int:
-    """The checksum of the producer's part of a batch."""
-    head = PRODUCER_PART.pack(
+def producer_part_of(batch: RecordBatch) -> bytes:
+    """The fields of `PRODUCER_PART` of a batch."""
+    return PRODUCER_PART.pack(
         batch.record_count, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.timestamp_ms
     )
-    return function(batch.payload, function(head, 0))
+
+
+def checksum_of(batch: RecordBatch, function: Checksum) -> int:
+    """The checksum of what the producer decides: the fields before the payload, and the payload."""
+    return function(batch.payload, function(producer_part_of(batch), 0))
 
 
 def is_intact(batch: RecordBatch, function: Checksum | None) -> bool:

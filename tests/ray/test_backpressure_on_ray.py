@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from experiments.engine import ClusterSpec
-from experiments.ray_engine import RayEngine
 from experiments.ray_session import ray_session
-from experiments.requests import create_topic
-from protocol.config import ClusterConfig, Generation
+from experiments.soak.lab import rss_of
 from protocol.errors import ErrorCode
-from protocol.ids import NO_LEADER, NodeId, TopicPartition
-from protocol.messages.commands import AdminCommand, AdminOutcome, SendOutcome, SendRecords
-from tests.ray.cluster_state import unfenced
+from protocol.ids import NO_LEADER, NodeId
+from protocol.messages.commands import SendOutcome, SendRecords
+from tests.ray.lab import ALL, T0, Lab, running_lab
 
-T0 = TopicPartition("t", 0)
-WITHIN_MS = 90_000
 MIB = 1_048_576
 RECORD_BYTES = 65_536
 RECORDS = 10
@@ -38,102 +33,71 @@ CONFIG = {
 """Nobody is given up for the pause: the cluster as a whole waits for who is paused."""
 
 
-class Cluster:
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
     """Two brokers, topic `t` on both, min ISR 2."""
+    with ray_session(), running_lab(brokers=2, config=CONFIG, within_ms=90_000) as lab:
+        lab.create_topic((0, 1), min_isr=2)
+        lab.until(lambda: lab.leader() != NO_LEADER, "a leader")
+        yield lab
 
-    def __init__(self, engine: RayEngine) -> None:
-        self.engine = engine
-        self._commands = 0
-        for node in engine.spec.node_ids:
-            engine.start(node)
-        self.until(lambda: len(unfenced(engine)) == 2, "all brokers unfenced")
-        request = create_topic("t", ((0, 1),), {"min.insync.replicas": 2})
-        number = self.number()
-        engine.submit(AdminCommand(command_id=number, request=request))
-        self.until(lambda: engine.outcome(number) is not None, "the topic's outcome")
-        created = engine.outcome(number)
-        assert isinstance(created, AdminOutcome)
-        assert created.error is ErrorCode.NONE
-        self.until(lambda: self.leader() != NO_LEADER, "a leader")
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        assert self.engine.run_until(condition, WITHIN_MS), what
-
-    def number(self) -> int:
-        self._commands += 1
-        return self._commands
-
-    def leader(self) -> NodeId:
-        view = self.engine.view()
-        state = None if view is None else view.partitions.get(T0)
-        return NO_LEADER if state is None else state.leader
-
-    def send(self, commands: int) -> list[int]:
-        """Commands as fast as they are taken; their numbers."""
-        numbers = [self.number() for _ in range(commands)]
-        for at, number in enumerate(numbers):
-            self.engine.submit(
-                SendRecords(
-                    command_id=number, topic="t", partition=0, acks=-1, record_count=RECORDS, record_bytes=RECORD_BYTES
+def send(lab: Lab, commands: int) -> list[int]:
+    """Commands as fast as they are taken; their numbers."""
+    numbers = []
+    for at in range(commands):
+        numbers.append(
+            lab.submit(
+                lambda number: SendRecords(
+                    command_id=number, topic="t", partition=0, acks=ALL, record_count=RECORDS, record_bytes=RECORD_BYTES
                 )
             )
-            if at % 100 == 99:
-                self.engine.run_for(1)
-        return numbers
-
-    def records(self, numbers: list[int]) -> dict[tuple[ErrorCode, bool], int]:
-        """How the records of these commands ended: by error, and whether that is unknown; how many."""
-        self.until(lambda: all(self.engine.outcome(number) is not None for number in numbers), "an end for all")
-        found: dict[tuple[ErrorCode, bool], int] = {}
-        for number in numbers:
-            outcome = self.engine.outcome(number)
-            assert isinstance(outcome, SendOutcome)
-            for part in outcome.ranges:
-                key = (part.error, part.unknown)
-                found[key] = found.get(key, 0) + part.count
-        return found
-
-    def memory_mib(self) -> dict[NodeId, int]:
-        """Resident memory of the nodes' processes."""
-        return {node: resident_mib(pid) for node, pid in self.engine.pids().items()}
+        )
+        if at % 100 == 99:
+            lab.engine.run_for(1)
+    return numbers
 
 
-def resident_mib(pid: int) -> int:
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) // 1024
+def records(lab: Lab, numbers: list[int]) -> dict[tuple[ErrorCode, bool], int]:
+    """How the records of these commands ended: by error, and whether that is unknown; how many."""
+    lab.until(lambda: all(lab.engine.outcome(number) is not None for number in numbers), "an end for all")
+    found: Counter[tuple[ErrorCode, bool]] = Counter()
+    for number in numbers:
+        outcome = lab.engine.outcome(number)
+        assert isinstance(outcome, SendOutcome)
+        for part in outcome.ranges:
+            found[part.error, part.unknown] += part.count
+    return found
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with ray_session():
-        engine = RayEngine(ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966, CONFIG)))
-        try:
-            yield Cluster(engine)
-        finally:
-            engine.close()
+def memory_mib(lab: Lab) -> dict[NodeId, int]:
+    """Resident memory of the nodes' processes."""
+    found = {node: rss_of(pid) // MIB for node, pid in lab.engine.pids().items()}
+    assert all(found.values()), "every process is there"
+    return found
 
 
 @pytest.mark.parametrize("who", ["the follower", "the leader"])
-def test_a_producer_is_slowed_by_a_paused_broker_and_memory_is_bounded(cluster: Cluster, who: str) -> None:
-    leader = cluster.leader()
+def test_a_producer_is_slowed_by_a_paused_broker_and_memory_is_bounded(lab: Lab, who: str) -> None:
+    leader = lab.leader()
     paused = leader if who == "the leader" else 1 - leader
-    assert set(cluster.records(cluster.send(10))) == {(ErrorCode.NONE, False)}
-    before = cluster.memory_mib()
-    end = cluster.engine.log(leader, T0)[-1].next_offset
-    cluster.engine.pause(paused)
-    numbers = cluster.send(COMMANDS)
-    cluster.engine.run_for(MAX_BLOCK_MS)
-    grown = {node: now - before[node] for node, now in cluster.memory_mib().items()}
+    assert set(records(lab, send(lab, 10))) == {(ErrorCode.NONE, False)}
+    before = memory_mib(lab)
+    end = lab.engine.log(leader, T0)[-1].next_offset
+    lab.engine.pause(paused)
+    numbers = send(lab, COMMANDS)
+    lab.engine.run_for(MAX_BLOCK_MS)
+    grown = {node: now - before[node] for node, now in memory_mib(lab).items()}
     assert max(grown.values()) < GENEROUS_MIB, grown
     taken = BUFFER_BYTES // RECORD_BYTES
     if paused != leader:
-        stored = cluster.engine.log(leader, T0)[-1].next_offset
+        stored = lab.engine.log(leader, T0)[-1].next_offset
         assert stored <= end + taken, "no more than the producer's buffer holds has reached a log"
-    cluster.engine.resume(paused)
-    ended = cluster.records(numbers)
+    lab.engine.resume(paused)
+    ended = records(lab, numbers)
     assert set(ended) == {(ErrorCode.NONE, False), (ErrorCode.REQUEST_TIMED_OUT, False)}, "clear ends, none unknown"
     assert ended[ErrorCode.NONE, False] >= taken - RECORDS
     assert sum(ended.values()) == COMMANDS * RECORDS
-    assert cluster.leader() == leader
-    stored = cluster.engine.log(leader, T0)[-1].next_offset
+    assert lab.leader() == leader
+    stored = lab.engine.log(leader, T0)[-1].next_offset
     assert stored == end + ended[ErrorCode.NONE, False], "what was acknowledged, once, and nothing that was refused"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,84 +14,28 @@ from actors.log.lock import LOCK_FILE
 from actors.nodes import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
-from experiments.engine import ClusterSpec, Loss
-from experiments.ray_engine import RayEngine
+from experiments.engine import Loss
 from experiments.ray_session import ray_session
-from experiments.requests import create_topic
-from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
-from protocol.ids import TopicPartition, node_name
+from protocol.ids import node_name
 from protocol.messages.codec import encode
-from protocol.messages.commands import (
-    AdminCommand,
-    AdminOutcome,
-    Command,
-    ConsumeCommand,
-    ConsumeOutcome,
-    ProduceCommand,
-    ProduceOutcome,
-    SendOutcome,
-    SendRecords,
-)
+from protocol.messages.commands import SendOutcome, SendRecords
 from protocol.messages.data import ConsumeRequest, FetchPartition, FetchRequest, ProduceRequest
-from tests.ray.cluster_state import unfenced
+from tests.ray.lab import ALL, T0, WITHIN_MS, Lab, running_lab
 from tests.unit.nodes_under_test import batch
 
-T0 = TopicPartition("t", 0)
-WITHIN_MS = 60_000
 MAX_BYTES = 20_000
 STRANGER = 2
 """The sender of what comes out of nowhere; no broker of this cluster has that number."""
 
 
-class Cluster:
-    """Two brokers, topic `t` on both."""
-
-    def __init__(self, engine: RayEngine) -> None:
-        self.engine = engine
-        self._commands = 0
-        for node in engine.spec.node_ids:
-            engine.start(node)
-        self.until(lambda: len(unfenced(engine)) == 2, "all brokers unfenced")
-        request = create_topic("t", ((0, 1),), {"min.insync.replicas": 2, "max.message.bytes": MAX_BYTES})
-        created = self.outcome(lambda number: AdminCommand(command_id=number, request=request))
-        assert isinstance(created, AdminOutcome)
-        assert created.error is ErrorCode.NONE
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        assert self.engine.run_until(condition, WITHIN_MS), what
-
-    def outcome(self, make: Callable[[int], Command]) -> object:
-        self._commands += 1
-        number = self._commands
-        self.engine.submit(make(number))
-        self.until(lambda: self.engine.outcome(number) is not None, f"an outcome of {number}")
-        return self.engine.outcome(number)
-
-    def produce(self, payload: bytes, partition: int = 0, acks: int = -1) -> ErrorCode:
-        found = self.outcome(
-            lambda number: ProduceCommand(
-                command_id=number, topic="t", partition=partition, acks=acks, record_count=1, payload=payload
-            )
-        )
-        assert isinstance(found, ProduceOutcome)
-        return found.error
-
-    def consumed(self) -> list[bytes]:
-        found = self.outcome(lambda number: ConsumeCommand(command_id=number, topic="t", partition=0))
-        assert isinstance(found, ConsumeOutcome)
-        return [item.payload for item in found.batches]
-
-
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    config = ClusterConfig.of(Generation.KIP_966, {"broker.session.timeout.ms": 2_000, "retry.backoff.ms": 50})
-    with ray_session():
-        engine = RayEngine(ClusterSpec(2, 1, config))
-        try:
-            yield Cluster(engine)
-        finally:
-            engine.close()
+def cluster() -> Iterator[Lab]:
+    """Two brokers, topic `t` on both."""
+    config = {"broker.session.timeout.ms": 2_000, "retry.backoff.ms": 50}
+    with ray_session(), running_lab(brokers=2, config=config) as lab:
+        lab.create_topic((0, 1), min_isr=2, config={"max.message.bytes": MAX_BYTES})
+        yield lab
 
 
 PRODUCE = ProduceRequest(correlation_id=1, topic="t", partition=0, acks=0, batch=batch(1))
@@ -110,7 +54,7 @@ WRONG = {
 }
 
 
-def test_whatever_a_stranger_sends_the_brokers_go_on(cluster: Cluster) -> None:
+def test_whatever_a_stranger_sends_the_brokers_go_on(cluster: Lab) -> None:
     before = cluster.consumed()
     good = pack_frame([encode(PRODUCE)])
     junk = [
@@ -127,28 +71,28 @@ def test_whatever_a_stranger_sends_the_brokers_go_on(cluster: Cluster) -> None:
         actor = ray.get_actor(node_name(broker), cluster.engine.run)
         calls = [actor.deliver.remote(STRANGER, *pieces_of(frame)) for frame in frames]
         assert ray.get(calls, timeout=60) == [NOTHING] * len(frames)
-    assert cluster.produce(b"unharmed") is ErrorCode.NONE
+    assert cluster.produce(b"unharmed") == [ErrorCode.NONE]
     assert cluster.consumed() == [*before, b"unharmed"]
     assert all(cluster.engine.is_running(node) for node in cluster.engine.spec.node_ids)
 
 
-def test_what_a_client_gets_wrong_is_answered_with_a_type(cluster: Cluster) -> None:
+def test_what_a_client_gets_wrong_is_answered_with_a_type(cluster: Lab) -> None:
     before = cluster.consumed()
-    assert cluster.produce(b"x" * (MAX_BYTES + 1)) is ErrorCode.MESSAGE_TOO_LARGE
-    assert cluster.produce(b"x", acks=5) is ErrorCode.INVALID_REQUIRED_ACKS
-    assert cluster.produce(b"y") is ErrorCode.NONE, "the producer goes on after what has failed"
+    assert cluster.produce(b"x" * (MAX_BYTES + 1)) == [ErrorCode.MESSAGE_TOO_LARGE]
+    assert cluster.produce(b"x", acks=5) == [ErrorCode.INVALID_REQUIRED_ACKS]
+    assert cluster.produce(b"y") == [ErrorCode.NONE], "the producer goes on after what has failed"
     assert cluster.consumed() == [*before, b"y"]
 
 
-def test_gathered_batches_that_are_too_large_are_parted(cluster: Cluster) -> None:
+def test_gathered_batches_that_are_too_large_are_parted(cluster: Lab) -> None:
     before = len(cluster.consumed())
-    found = cluster.outcome(
+    number = cluster.submit(
         lambda number: SendRecords(
-            command_id=number, topic="t", partition=0, acks=-1, record_count=3, record_bytes=MAX_BYTES // 2
+            command_id=number, topic="t", partition=0, acks=ALL, record_count=3, record_bytes=MAX_BYTES // 2
         )
     )
-    assert isinstance(found, SendOutcome)
-    assert [(part.count, part.error) for part in found.ranges] == [(3, ErrorCode.NONE)]
+    ranges = cluster.outcome(number, SendOutcome).ranges
+    assert [(part.count, part.error) for part in ranges] == [(3, ErrorCode.NONE)]
     assert len(cluster.consumed()) > before
 
 
@@ -157,7 +101,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def refused(cluster: Cluster, node: int) -> str:
+def refused(cluster: Lab, node: int) -> str:
     """What an operator reads of a node that does not start."""
     cluster.engine.start(node)
     with pytest.raises(NodeFailedError) as caught:
@@ -165,7 +109,7 @@ def refused(cluster: Cluster, node: int) -> str:
     return str(caught.value)
 
 
-def test_a_directory_of_another_cluster_is_refused_in_one_line_and_not_touched(cluster: Cluster) -> None:
+def test_a_directory_of_another_cluster_is_refused_in_one_line_and_not_touched(cluster: Lab) -> None:
     records = cluster.consumed()
     cluster.engine.crash(1, Loss())
     path = cluster.engine.directory(1) / META_FILE
@@ -181,5 +125,5 @@ def test_a_directory_of_another_cluster_is_refused_in_one_line_and_not_touched(c
     path.write_bytes(meta)
     cluster.engine.start(1)
     cluster.until(lambda: cluster.engine.replica(1, T0) is not None, "it is back on its own directory")
-    assert cluster.produce(b"both are there") is ErrorCode.NONE
+    assert cluster.produce(b"both are there") == [ErrorCode.NONE]
     assert cluster.consumed() == [*records, b"both are there"]

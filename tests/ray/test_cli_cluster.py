@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.ray.lab import FAST
 from tests.strays import leaves_within
 
 ROOT = Path(__file__).parent.parent.parent
-FAST = {"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.ms": 300, "replica.fetch.wait.max.ms": 200}
 LONG_S = 240
 
 

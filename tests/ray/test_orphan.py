@@ -26,14 +26,9 @@ from protocol.messages.codec import encode
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from protocol.metadata.authorizer import node_principal
+from tests.ray.lab import FAST
 from tests.strays import leaves_within
 
-FAST = {
-    "broker.session.timeout.ms": 2_000,
-    "broker.heartbeat.interval.ms": 300,
-    "replica.lag.time.max.ms": 2_000,
-    "replica.fetch.wait.max.ms": 200,
-}
 SOAK = TopicPartition("soak", 0)
 ORPHAN = 0
 

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,9 @@ from ray.util.state import list_actors
 
 from actors.cluster import NodeFailedError
 from actors.transport import NOTHING, pack_frame
-from experiments.engine import ClusterSpec, Loss
-from experiments.ray_engine import RayEngine
+from experiments.engine import Loss
 from experiments.ray_session import ray_session
-from experiments.requests import create_topic
-from protocol.config import ClusterConfig, Generation
+from protocol.config import Generation
 from protocol.controller.metrics import (
     CLUSTER_METRICS,
     FAILOVER_LATENCY,
@@ -40,29 +37,12 @@ from protocol.controller.metrics import (
     VOTERS,
 )
 from protocol.errors import ErrorCode
-from protocol.ids import TopicPartition, node_name
-from protocol.messages.commands import (
-    AdminCommand,
-    AdminOutcome,
-    Command,
-    ConsumeCommand,
-    ConsumeOutcome,
-    ProduceCommand,
-    ProduceOutcome,
-)
+from protocol.ids import node_name
+from tests.ray.lab import FAST, T0, WITHIN_MS, Lab, running_lab
 
 ROOT = Path(__file__).parent.parent.parent
-T0 = TopicPartition("t", 0)
-ALL = -1
-WITHIN_MS = 60_000
 STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
 """Metrics that a cluster that is whole does not move."""
-FAST = {
-    "broker.session.timeout.ms": 2_000,
-    "broker.heartbeat.interval.ms": 300,
-    "replica.lag.time.max.ms": 2_000,
-    "replica.fetch.wait.max.ms": 200,
-}
 
 
 @pytest.fixture(scope="module")
@@ -93,116 +73,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Lab:
-    """An engine, and the few things that these tests do with it again and again."""
-
-    def __init__(self, engine: RayEngine) -> None:
-        self.engine = engine
-        self._commands = 0
-
-    def await_(self, condition: Callable[[], bool], what: str) -> None:
-        assert self.engine.run_until(condition, WITHIN_MS), f"{what}: {self.engine.view()}"
-
-    def await_unfenced(self, *brokers: int) -> None:
-        def unfenced() -> bool:
-            view = self.engine.view()
-            return view is not None and all(b in view.brokers and not view.brokers[b].fenced for b in brokers)
-
-        self.await_(unfenced, f"{brokers} unfenced")
-
-    def await_partition(self, what: str, **expected: object) -> None:
-        """Waits for fields of the partition as the controller has it; sets compare as sets."""
-
-        def holds() -> bool:
-            view = self.engine.view()
-            state = None if view is None else view.partitions.get(T0)
-            if state is None:
-                return False
-            found = {name: getattr(state, name) for name in expected}
-            return all(set(v) == expected[k] if isinstance(v, tuple) else v == expected[k] for k, v in found.items())
-
-        self.await_(holds, what)
-
-    def submit(self, make: Callable[[int], Command]) -> int:
-        self._commands += 1
-        self.engine.submit(make(self._commands))
-        return self._commands
-
-    def outcome(self, command_id: int) -> ProduceOutcome | ConsumeOutcome | AdminOutcome:
-        self.await_(lambda: self.engine.outcome(command_id) is not None, f"outcome {command_id}")
-        outcome = self.engine.outcome(command_id)
-        assert isinstance(outcome, ProduceOutcome | ConsumeOutcome | AdminOutcome)
-        return outcome
-
-    def create_topic(self, replicas: tuple[int, ...], min_isr: int, name: str = "t") -> None:
-        request = create_topic(name, (replicas,), {"min.insync.replicas": min_isr})
-        outcome = self.outcome(self.submit(lambda number: AdminCommand(command_id=number, request=request)))
-        assert outcome.error is ErrorCode.NONE
-
-    def produce(self, *payloads: bytes, acks: int = ALL) -> list[ErrorCode]:
-        return [self._produce(payload, acks) for payload in payloads]
-
-    def _produce(self, payload: bytes, acks: int) -> ErrorCode:
-        return self.outcome(
-            self.submit(
-                lambda number: ProduceCommand(
-                    command_id=number, topic="t", partition=0, acks=acks, record_count=1, payload=payload
-                )
-            )
-        ).error
-
-    def consumed(self) -> list[bytes]:
-        number = self.submit(lambda number: ConsumeCommand(command_id=number, topic="t", partition=0))
-        outcome = self.outcome(number)
-        assert isinstance(outcome, ConsumeOutcome)
-        return [batch.payload for batch in outcome.batches]
-
-    def leader_epoch(self) -> int:
-        view = self.engine.view()
-        assert view is not None
-        return view.partitions[T0].leader_epoch
-
-    def payloads(self, broker: int) -> list[bytes]:
-        return [batch.payload for batch in self.engine.log(broker, T0)]
-
-    def cut(self, a: int, b: int) -> None:
-        for source, target in ((a, b), (b, a)):
-            self.engine.set_link(source, target, False)
-
-
-@contextmanager
-def lab(brokers: int = 3, generation: Generation = Generation.KIP_966) -> Iterator[Lab]:
-    """A running cluster with all its brokers unfenced."""
-    engine = RayEngine(ClusterSpec(brokers, 1, ClusterConfig.of(generation, FAST)))
-    try:
-        for node in engine.spec.node_ids:
-            engine.start(node)
-        laboratory = Lab(engine)
-        laboratory.await_unfenced(*engine.spec.broker_ids)
-        yield laboratory
-    finally:
-        engine.close()
-
-
 @pytest.fixture(scope="module")
 def shared(ray_nodes: Cluster) -> Iterator[Lab]:
     """One cluster for the tests that leave it whole: topic t on three brokers, min ISR 2."""
-    with lab() as laboratory:
+    with running_lab() as laboratory:
         laboratory.create_topic((0, 1, 2), min_isr=2)
         yield laboratory
 
 
-def make_whole(shared: Lab) -> int:
-    """Waits until every broker is in the ISR; the leader."""
-    shared.await_partition("the ISR is whole", isr={0, 1, 2})
-    view = shared.engine.view()
-    assert view is not None
-    return view.partitions[T0].leader
-
-
 @pytest.mark.covers("M25")
 def test_the_leader_is_killed_another_takes_over_and_the_killed_one_comes_back_with_all_records(shared: Lab) -> None:
-    leader = make_whole(shared)
+    leader = shared.await_whole()
     others = {0, 1, 2} - {leader}
     before, epoch = shared.consumed(), shared.leader_epoch()
     assert shared.produce(b"a", b"b", b"c") == [ErrorCode.NONE] * 3
@@ -213,38 +94,38 @@ def test_the_leader_is_killed_another_takes_over_and_the_killed_one_comes_back_w
     assert shared.leader_epoch() == epoch + 1
     assert shared.produce(b"d") == [ErrorCode.NONE]
     shared.engine.start(leader)
-    assert make_whole(shared) in others
-    shared.await_(lambda: [len(shared.payloads(b)) for b in range(3)] == [len(before) + 4] * 3, "all caught up")
+    assert shared.await_whole() in others
+    shared.until(lambda: [len(shared.payloads(b)) for b in range(3)] == [len(before) + 4] * 3, "all caught up")
     assert [shared.payloads(broker) for broker in range(3)] == [[*before, b"a", b"b", b"c", b"d"]] * 3
     assert shared.consumed() == [*before, b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.covers("M41")
 def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_the_link_heals(shared: Lab) -> None:
-    leader = make_whole(shared)
+    leader = shared.await_whole()
     follower = min({0, 1, 2} - {leader})
     shared.cut(leader, follower)
     shared.await_partition("the cut follower leaves", isr={0, 1, 2} - {follower}, leader=leader)
     assert shared.produce(b"cut") == [ErrorCode.NONE]
     assert b"cut" not in shared.payloads(follower)
     shared.engine.heal_links()
-    make_whole(shared)
+    shared.await_whole()
     assert shared.payloads(follower) == shared.payloads(leader)
 
 
 def test_a_cut_is_one_way(shared: Lab) -> None:
     """What the follower sends still arrives, so it stays in the ISR as caught up until something is written."""
-    leader = make_whole(shared)
+    leader = shared.await_whole()
     follower = min({0, 1, 2} - {leader})
     shared.engine.set_link(leader, follower, False)
     assert shared.produce(b"one way", acks=1) == [ErrorCode.NONE]
     shared.await_partition("the follower does not get the record", isr={0, 1, 2} - {follower}, leader=leader)
     shared.engine.set_link(leader, follower, True)
-    make_whole(shared)
+    shared.await_whole()
 
 
 def test_a_paused_leader_is_replaced_and_its_uncommitted_record_is_cut_when_it_wakes(shared: Lab) -> None:
-    leader = make_whole(shared)
+    leader = shared.await_whole()
     committed = shared.consumed()
     for follower in {0, 1, 2} - {leader}:
         shared.cut(leader, follower)
@@ -256,28 +137,28 @@ def test_a_paused_leader_is_replaced_and_its_uncommitted_record_is_cut_when_it_w
     assert shared.payloads(leader) == [*committed, b"lonely"]
     assert shared.produce(b"after") == [ErrorCode.NONE]
     shared.engine.resume(leader)
-    assert make_whole(shared) != leader
+    assert shared.await_whole() != leader
     assert [shared.payloads(broker) for broker in range(3)] == [[*committed, b"after"]] * 3
 
 
 def test_a_broker_that_is_asked_to_leaves_in_good_order_and_its_process_ends(shared: Lab) -> None:
-    leader = make_whole(shared)
+    leader = shared.await_whole()
     process = pid_of(shared, f"broker-{leader}")
     shared.engine.terminate(leader)
-    shared.await_(lambda: not shared.engine.is_running(leader), "the broker is gone")
+    shared.until(lambda: not shared.engine.is_running(leader), "the broker is gone")
     assert ends(process)
     shared.engine.start(leader)
-    assert make_whole(shared) != leader
+    assert shared.await_whole() != leader
 
 
 def test_a_killed_controller_comes_back_with_its_log(shared: Lab) -> None:
-    make_whole(shared)
+    shared.await_whole()
     before = shared.engine.view()
     assert before is not None
     shared.engine.crash(1000, Loss("unflushed"))
     assert shared.engine.view() is None
     shared.engine.start(1000)
-    shared.await_(lambda: shared.engine.view() is not None, "the controller is back")
+    shared.until(lambda: shared.engine.view() is not None, "the controller is back")
     after = shared.engine.view()
     assert after is not None
     assert T0 in after.partitions
@@ -298,7 +179,7 @@ def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: La
 
 @pytest.mark.covers("I1", "I2", "I4", "I9", "I10")
 def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
-    make_whole(shared)
+    shared.await_whole()
     assert shared.produce(b"measured") == [ErrorCode.NONE]
     shared.create_topic((1, 2), min_isr=1, name="measured")
     expected = {
@@ -327,19 +208,19 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
             for (name, tag), value in expected.items()
         )
 
-    shared.await_(served, "all metrics are served")
+    shared.until(served, "all metrics are served")
 
 
 @pytest.mark.covers("I8", "I10")
 def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes: Cluster) -> None:
-    with lab(brokers=2) as laboratory:
+    with running_lab(brokers=2) as laboratory:
         laboratory.create_topic((0, 1), min_isr=2)
         laboratory.engine.crash(0, Loss("none"))
         latency = f"{FAILOVER_LATENCY}_count"
-        laboratory.await_(lambda: laboratory.engine.metrics()[latency] == 1, "broker 1 knows that it leads")
+        laboratory.until(lambda: laboratory.engine.metrics()[latency] == 1, "broker 1 knows that it leads")
         assert laboratory.engine.metrics()[UNDER_MIN_ISR] == 1
         laboratory.engine.crash(1, Loss("none"))
-        laboratory.await_(lambda: laboratory.engine.metrics()[OFFLINE] == 1, "nobody leads")
+        laboratory.until(lambda: laboratory.engine.metrics()[OFFLINE] == 1, "nobody leads")
         [alert] = [event for event in laboratory.engine.traces() if event.trace.kind == "alert"]
         assert (alert.trace.partition, alert.trace.detail["alert"]) == (T0, "offline_partition")
 
@@ -348,7 +229,7 @@ def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes
             found = [line for line in metric_lines() if all(part in line for part in parts)]
             return any(float(line.split()[-1]) == 1 for line in found)
 
-        laboratory.await_(served, "the metrics port shows it")
+        laboratory.until(served, "the metrics port shows it")
 
 
 def metric_lines() -> list[str]:
@@ -372,11 +253,11 @@ def test_bytes_that_are_no_message_are_dropped_and_nobody_dies_of_them(shared: L
     def told() -> set[int]:
         return {event.node for event in shared.engine.traces() if event.trace.kind == "malformed"}
 
-    shared.await_(lambda: told() == set(nodes), "every node says so")
+    shared.until(lambda: told() == set(nodes), "every node says so")
 
 
 def test_traces_only_grow_and_their_digest_follows(shared: Lab) -> None:
-    make_whole(shared)
+    shared.await_whole()
     before, digest = list(shared.engine.traces()), shared.engine.trace_hash()
     shared.produce(b"traced")
     after = shared.engine.traces()
@@ -392,7 +273,7 @@ def test_traces_only_grow_and_their_digest_follows(shared: Lab) -> None:
 )
 def test_a_crash_takes_from_the_disk_what_it_should(ray_nodes: Cluster, loss: Loss, left: int) -> None:
     payloads = [b"%d" % number for number in range(6)]
-    with lab(brokers=1, generation=Generation.KIP_497) as laboratory:
+    with running_lab(brokers=1, generation=Generation.KIP_497) as laboratory:
         laboratory.create_topic((0,), min_isr=1)
         laboratory.produce(*payloads[:2])
         laboratory.engine.flush(0)
@@ -400,12 +281,12 @@ def test_a_crash_takes_from_the_disk_what_it_should(ray_nodes: Cluster, loss: Lo
         laboratory.engine.crash(0, loss)
         laboratory.engine.start(0)
         laboratory.await_unfenced(0)
-        laboratory.await_(lambda: (r := laboratory.engine.replica(0, T0)) is not None and r.leads, "it leads again")
+        laboratory.until(lambda: (r := laboratory.engine.replica(0, T0)) is not None and r.leads, "it leads again")
         assert laboratory.payloads(0) == payloads[:left]
 
 
 def test_clusters_on_one_ray_do_not_see_each_other(shared: Lab) -> None:
-    with lab(brokers=1) as other:
+    with running_lab(brokers=1) as other:
         other.create_topic((0,), min_isr=1)
         assert other.produce(b"other") == [ErrorCode.NONE]
         assert other.payloads(0) == [b"other"]
@@ -413,7 +294,7 @@ def test_clusters_on_one_ray_do_not_see_each_other(shared: Lab) -> None:
 
 
 def test_a_damaged_disk_is_an_error_that_names_the_node(ray_nodes: Cluster) -> None:
-    with lab(brokers=1) as laboratory:
+    with running_lab(brokers=1) as laboratory:
         laboratory.engine.crash(1000, Loss("none"))
         [log] = Path(tempfile.gettempdir(), laboratory.engine.run, "controller-1000", "logs").glob("*/*/*.log")
         data = bytearray(log.read_bytes())
@@ -425,7 +306,7 @@ def test_a_damaged_disk_is_an_error_that_names_the_node(ray_nodes: Cluster) -> N
 
 
 def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
-    with lab(brokers=2) as laboratory:
+    with running_lab(brokers=2) as laboratory:
         run = laboratory.engine.run
         processes = [pid_of(laboratory, name) for name in ("broker-0", "broker-1", "controller-1000", "client-3000")]
         folder = Path(tempfile.gettempdir(), run)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,19 +11,9 @@ import pytest
 from experiments.check.history import Invoked, Seen
 from experiments.soak.faults import FAULTS
 from experiments.soak.history_file import HistoryReader
+from tests.ray.command import isray
 
-ROOT = Path(__file__).parent.parent.parent
 LEAST_ACKNOWLEDGED = 5_000
-
-
-def isray(*arguments: str, folder: Path) -> tuple[int, str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
-    environment = inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=280, cwd=folder
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_minute_of_all_faults_loses_nothing(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class CliBench:
         self.targets: list[target.Target] = []
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
-        self.await_(lambda: self._unfenced() == set(range(brokers)))
+        self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
         monkeypatch.setattr(target, "open_admin", self._open_admin)
 
     @contextmanager
@@ -71,10 +71,6 @@ class CliBench:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
         yield Admin(self.port, wanted.principal), running
-
-    def _unfenced(self) -> set[int]:
-        view = self.engine.view()
-        return set() if view is None else {b for b, found in view.brokers.items() if not found.fenced}
 
     # -- the command ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +128,7 @@ class CliBench:
         """Crashes brokers one after another, and waits each time until the controller has fenced it."""
         for broker in brokers:
             self.engine.crash(broker, Loss("none"))
-            self.await_(lambda broker=broker: broker not in self._unfenced())  # type: ignore[misc]
+            self.await_(lambda broker=broker: broker not in self.engine.unfenced())  # type: ignore[misc]
 
     def connect(self, broker: int, up: bool) -> None:
         """Cuts a broker off from the controller and the other brokers, or heals its links to them."""
@@ -144,7 +140,7 @@ class CliBench:
     def start(self, *brokers: int) -> None:
         for broker in brokers:
             self.engine.start(broker)
-        self.await_(lambda: set(brokers) <= self._unfenced())
+        self.await_(lambda: self.engine.unfenced().issuperset(brokers))
 
     def create(self, topic: str = "t", assignment: str = "0:1:2", *more: str) -> None:
         self.ok("topics", "--create", "--topic", topic, "--replica-assignment", assignment, *more)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX
 from protocol.client.identity import IDENTITY_TIMER
-from protocol.client.lane import DEADLINE_PREFIX, WATCH_PREFIX
 from protocol.config import ClusterConfig
 from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import ErrorCode

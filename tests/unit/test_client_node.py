@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from experiments import requests
-from protocol.client.lane import DEADLINE_PREFIX, WATCH_PREFIX
+from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX
 from protocol.client.metadata import GATHER_PREFIX
 from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
 from protocol.errors import RETRIABLE, ErrorCode

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from experiments.sim.disk import SimLog
 from protocol.broker.reads import read
-from protocol.client.consumer import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX
+from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
 from protocol.log.replica_log import ReplicaLog

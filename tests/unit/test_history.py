@@ -150,6 +150,11 @@ def test_records_below_the_start_of_the_log_are_not_missed() -> None:
     ]
 
 
+def test_a_finding_that_says_nothing_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Finding(T0)  # type: ignore[abstract]
+
+
 def test_a_history_of_a_partition_without_a_log_cannot_be_judged() -> None:
     with pytest.raises(ValueError, match="no final log of t-1"):
         judge([Invoked(1, 0, T1, 1)], [final()])

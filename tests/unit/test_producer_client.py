@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from experiments.sim.disk import SimLog
 from protocol.client import lane, producer
-from protocol.client.lane import DEADLINE_PREFIX
+from protocol.client.context import DEADLINE_PREFIX
 from protocol.client.producer import BLOCK_TIMER, LINGER_PREFIX
 from protocol.client.records import identity, joined_size, split
 from protocol.errors import ErrorCode

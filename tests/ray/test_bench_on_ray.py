@@ -1,0 +1,63 @@
+"""The benchmarks that need a Ray, at their smallest, by the command: the shape of the JSON document, never a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from experiments.bench.failover import SAMPLE, SESSION_MS
+from experiments.bench.replication import DEPTH, RECORD_BYTES
+from tests.ray.command import isray
+
+ROW = {
+    *("batch_bytes", "partitions", "in_flight", "records_per_second", "megabytes_per_second", "p50_ms", "p99_ms"),
+    *("refused", "ceiling_batches_per_second", "ceiling_p50_ms", "call_p50_ms"),
+    *("of_ceiling", "hop_round_trips", "call_round_trips"),
+}
+
+
+def figures(folder: Path, name: str, *options: str) -> Any:
+    """The figures of one benchmark; there is nothing else on standard output."""
+    code, text, errors = isray("bench", name, *options, "--repeats", "1", "--json", folder=folder)
+    assert code == 0, (text, errors)
+    document = json.loads(text)
+    assert sorted(document) == ["benches", "cpus", "python"]
+    assert list(document["benches"]) == [name]
+    return document["benches"][name]
+
+
+def test_replication_has_a_row_per_point(tmp_path: Path) -> None:
+    found = figures(tmp_path, "replication", "--sizes", "1024", "--partitions", "1,2", "--seconds", "1")
+    points = found.pop("points")
+    assert found == {
+        "brokers": 3,
+        "replication_factor": 3,
+        "min_isr": 2,
+        "record_bytes": RECORD_BYTES,
+        "duration_ms": 1_000,
+        "repeats": 1,
+    }
+    assert [(point["batch_bytes"], point["partitions"], point["in_flight"]) for point in points] == [
+        (1_024, 1, 1),
+        (1_024, 1, DEPTH),
+        (1_024, 2, 2 * DEPTH),
+    ]
+    for point in points:
+        assert set(point) == ROW
+        assert all(isinstance(value, int | float) for value in point.values())
+
+
+def test_failover_has_a_row_per_size(tmp_path: Path) -> None:
+    found = figures(tmp_path, "failover", "--partitions", "3")
+    [size] = found.pop("sizes")
+    assert found == {
+        "brokers": 3,
+        "session_timeout_ms": SESSION_MS,
+        "sample": SAMPLE,
+        "repeats": 1,
+        "growth_exponent": None,
+    }
+    assert size["partitions"] == 3
+    assert set(size) == {"partitions", "detected_ms", "p50_ms", "max_ms", "all_served_ms"}
+    assert all(isinstance(value, int) for value in size.values())

@@ -1,0 +1,102 @@
+"""`isray bench replication`: what is measured, and the figures that a run comes to; never a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from experiments.bench.live import BenchError
+from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, median_row, points_of, rotated, row_of
+from protocol.errors import ErrorCode
+from protocol.messages.load import LoadOutcome
+
+KIB = 1_024
+OUTCOME = LoadOutcome(
+    command_id=1, acknowledged=600, refused=2, unanswered=5, elapsed_us=2_000_000, p50_us=6_000, p99_us=45_000
+)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """What bare calls came to, as `experiments.bench.ceiling.Calls` has it, without Ray."""
+
+    elapsed_s: float = 2.0
+    latencies_s: list[float] = field(default_factory=lambda: [0.001, 0.002, 0.003, 0.900])
+
+
+LIGHT = Point(64 * KIB, 1, 1)
+
+
+def row(point: Point = LIGHT, bare: Bare | None = None, call: Bare | None = None) -> Row:
+    bare = bare or Bare(elapsed_s=2.0, latencies_s=[0.003] * 1_200)
+    return row_of(point, OUTCOME, bare, call or Bare(latencies_s=[0.0015]))  # type: ignore[arg-type]
+
+
+def test_light_load_comes_first_for_each_size_then_depth_per_partition() -> None:
+    assert list(points_of((65_536, 1_024, 1_024), (8, 1))) == [
+        Point(1_024, 1, 1),
+        Point(1_024, 1, DEPTH),
+        Point(1_024, 8, 8 * DEPTH),
+        Point(65_536, 1, 1),
+        Point(65_536, 1, DEPTH),
+        Point(65_536, 8, 8 * DEPTH),
+    ]
+
+
+def test_without_a_single_partition_there_is_no_light_load() -> None:
+    assert list(points_of((KIB,), (2, 4))) == [Point(KIB, 2, 2 * DEPTH), Point(KIB, 4, 4 * DEPTH)]
+
+
+def test_the_leaders_rotate_and_every_partition_is_on_all_brokers() -> None:
+    assert [rotated(3, index) for index in range(4)] == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
+
+
+def test_a_row_is_rates_and_ratios_of_what_was_counted() -> None:
+    assert row().document() == {
+        "batch_bytes": 65_536,
+        "partitions": 1,
+        "in_flight": 1,
+        "records_per_second": 300.0 * 64,
+        "megabytes_per_second": 19.66,
+        "p50_ms": 6.0,
+        "p99_ms": 45.0,
+        "refused": 2,
+        "ceiling_batches_per_second": 600.0,
+        "ceiling_p50_ms": 3.0,
+        "call_p50_ms": 1.5,
+        "of_ceiling": 0.5,
+        "hop_round_trips": 2.0,
+        "call_round_trips": 4.0,
+    }
+
+
+def test_the_median_of_bare_calls_is_one_of_them() -> None:
+    assert row(bare=Bare()).ceiling_p50_ms == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("size", [1, KIB, 3 * KIB // 2])
+def test_a_small_batch_is_one_record(size: int) -> None:
+    assert row(replace(LIGHT, batch_bytes=size)).document()["records_per_second"] == 300.0
+
+
+def test_the_table_says_the_same_and_compares_round_trips_under_light_load_only() -> None:
+    light, deep = row().texts(), row(Point(64 * KIB, 8, 40)).texts()
+    assert light == ["64 KiB", "1", "1", "19,200", "19.7", "6.0 ms", "45.0 ms", "39.3", "0.50", "2.00", "4.00"]
+    assert deep == ["64 KiB", "8", "40", *light[3:9], "", ""]
+    assert len(light) == len(COLUMNS)
+
+
+@pytest.mark.parametrize("empty", ["outcome", "bare", "call"])
+def test_a_run_in_which_nothing_came_through_is_an_error(empty: str) -> None:
+    failed = {"acknowledged": 0, "last_error": ErrorCode.NOT_ENOUGH_REPLICAS}
+    outcome = OUTCOME.model_copy(update=failed if empty == "outcome" else {"last_error": ErrorCode.NOT_ENOUGH_REPLICAS})
+    bare, call = (Bare(latencies_s=[]) if empty == name else Bare() for name in ("bare", "call"))
+    with pytest.raises(BenchError, match="NOT_ENOUGH_REPLICAS"):
+        row_of(LIGHT, outcome, bare, call)  # type: ignore[arg-type]
+
+
+def test_the_run_that_counts_is_the_one_with_the_median_ratio() -> None:
+    runs = [replace(row(), rate=rate) for rate in (240.0, 60.0, 300.0, 180.0)]
+    assert median_row(runs[:3]).rate == 240.0
+    assert median_row(runs).rate == 180.0, "of two in the middle the lower one"
