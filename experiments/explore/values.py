@@ -100,15 +100,23 @@ def _reduce_config(config: ClusterConfig) -> tuple[Callable[[int], Any], tuple[i
     return config_at, (id(config),)
 
 
+def _none() -> None:
+    return None
+
+
+def _reduce_to_none(thing: object) -> tuple[Callable[[], None], tuple[()]]:
+    return _none, ()
+
+
 def _message_types() -> dict[type, Callable[[Any], Any]]:
     return dict.fromkeys(Message.REGISTRY.values(), _reduce_value)
 
 
-def dump(thing: object) -> bytes:
-    """A snapshot, to be read by `pickle.loads` in this process."""
+def dump(thing: object, left_out: tuple[type, ...] = ()) -> bytes:
+    """A snapshot, to be read by `pickle.loads` in this process; objects of the types `left_out` come back as None."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = _DISPATCH
+    pickler.dispatch_table = {**_DISPATCH, **dict.fromkeys(left_out, _reduce_to_none)} if left_out else _DISPATCH
     pickler.dump(thing)
     return buffer.getvalue()
 
