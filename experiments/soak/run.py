@@ -27,10 +27,10 @@ from pathlib import Path
 from random import Random
 
 from experiments.check.history import Ended, FinalPartition, Run, judge
+from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engine import ClusterSpec
 from experiments.ray_engine import RayEngine
 from experiments.soak.faults import FAULTS
-from experiments.soak.history_file import HistoryReader, HistoryWriter
 from experiments.soak.lab import Lab, NotHealedError
 from experiments.soak.load import Counts, Load, runs_of
 from experiments.soak.ray_nodes import RayNodes, ray_nodes

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.check.history import Invoked, Seen
 from experiments.soak.faults import FAULTS
-from experiments.soak.history_file import HistoryReader
+from experiments.check.history_file import HistoryReader
 
 ROOT = Path(__file__).parent.parent.parent
 LEAST_ACKNOWLEDGED = 5_000
