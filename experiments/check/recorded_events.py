@@ -20,6 +20,7 @@ from experiments.engine import LIFE_BEGAN, TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.controller import partition_detail
 
 Detail = Mapping[str, Any]
 ACKS_ALL = -1
@@ -47,13 +48,13 @@ class _Broker:
 
 @dataclass(slots=True)
 class _Recorded:
-    """What the controller has recorded of a partition: leaders and the largest ISR by leader epoch, ISRs by partition
-    epoch, and brokers that it has lived without.
+    """What the controller has recorded of a partition: leaders and the largest ISR by leader epoch, states by partition
+    epoch, and the assignments that it has had.
     """
 
     leaders: dict[Epoch, set[BrokerId]] = field(default_factory=dict)
     most_in_sync: dict[Epoch, int] = field(default_factory=dict)
-    isrs: dict[Epoch, list[tuple[BrokerId, ...]]] = field(default_factory=dict)
+    states: dict[Epoch, list[PartitionState]] = field(default_factory=dict)
     assignments: set[tuple[BrokerId, ...]] = field(default_factory=set)
 
     @classmethod
@@ -63,7 +64,7 @@ class _Recorded:
             epoch = state.leader_epoch
             found.leaders.setdefault(epoch, set()).add(state.leader)
             found.most_in_sync[epoch] = max(len(state.isr), found.most_in_sync.get(epoch, 0))
-            found.isrs.setdefault(state.partition_epoch, []).append(state.isr)
+            found.states.setdefault(state.partition_epoch, []).append(state)
             found.assignments.add(state.replicas)
         return found
 
@@ -89,6 +90,7 @@ class EventJudge:
         self._recorded = {
             name: _Recorded.of(it.state for it in states) for name, states in sorted(metadata.states.items())
         }
+        self._told: dict[TopicPartition, Detail] = {}
         self._brokers: dict[NodeId, _Broker] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
         self._led: dict[TopicPartition, list[tuple[Epoch, _Led]]] = {}
@@ -112,6 +114,8 @@ class EventJudge:
             self._brokers.pop(event.node, None)
             return
         if not is_broker(event.node):
+            if partition is not None and partition not in self._metadata.recreated:
+                self._by_controller(event, partition)
             return
         if kind == LIFE_BEGAN:
             self._settle(event.node, self._metadata.records)
@@ -147,6 +151,30 @@ class EventJudge:
         return Violation(name, event.time_ms, f"{about}broker {event.node} {detail}")
 
     # -- metadata ------------------------------------------------------------------------------------------------------
+
+    def _by_controller(self, event: TraceEvent, partition: TopicPartition) -> None:
+        """What a controller tells of a partition is what its records come to, and its epochs rise."""
+        detail: Detail = event.trace.detail
+        if event.trace.kind == "partition_removed":
+            self._told.pop(partition, None)
+        if event.trace.kind != "partition":
+            return
+        before, self._told[partition] = self._told.get(partition), detail
+        if before is not None and before != detail:
+            least = before["leader_epoch"] + (detail["leader"] != before["leader"])
+            if detail["partition_epoch"] <= before["partition_epoch"] or detail["leader_epoch"] < least:
+                epochs = [f"{it['leader_epoch']}/{it['partition_epoch']}" for it in (before, detail)]
+                text = (
+                    f"{partition}: leader {before['leader']}, epochs {epochs[0]}; then {detail['leader']}, {epochs[1]}"
+                )
+                self.violations.append(Violation("EpochsRise", event.time_ms, text))
+        told = tuple(tuple(it) if isinstance(it, list) else it for it in (detail[name] for name in _TOLD))
+        states = self._of(partition).states.get(int(str(detail["partition_epoch"])), [])
+        holds = told in map(_told_of, states)
+        text = f"node {event.node} has {dict(zip(_TOLD, told, strict=True))}, which no records come to"
+        self.counts["MetadataLogMatching"] += 1
+        if not holds:
+            self.violations.append(Violation("MetadataLogMatching", event.time_ms, f"{partition}: {text}"))
 
     def _published(self, event: TraceEvent, broker: _Broker) -> None:
         offset = int(event.trace.detail["next_offset"])  # type: ignore[call-overload]
@@ -303,7 +331,7 @@ class EventJudge:
         detail: Detail = event.trace.detail
         partition, isr, epoch = event.trace.partition, tuple(detail["isr"]), detail["partition_epoch"]
         assert partition is not None
-        recorded = self._of(partition).isrs.get(epoch, [])
+        recorded = [state.isr for state in self._of(partition).states.get(epoch, [])]
         self._check(
             "MetadataLogMatching",
             event,
@@ -336,6 +364,15 @@ class EventJudge:
             if not (by_rule and self._metadata.may_ignore_min_isr(begin, end)):
                 self.violations.append(found)
         doubts.clear()
+
+
+_TOLD = ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "last_known_leader", "recovering")
+
+
+def _told_of(state: PartitionState) -> tuple[object, ...]:
+    """A state as trace events tell it."""
+    detail = partition_detail(state)
+    return tuple(detail[name] for name in _TOLD)
 
 
 SHOWN_BY_EVENTS = (

@@ -240,6 +240,7 @@ class Replay:
             found.needs_min_isr.append((offset, image.features.high_watermark_needs_min_isr))
         for broker in delta.brokers:
             self._registered(broker, offset)
+            self._tell(Trace("broker_registration", None, {"broker": broker}))
         for key in delta.partitions:
             state = image.partition(key)
             if state is None:

@@ -18,6 +18,8 @@ from experiments.engine import ClusterSpec, TraceEvent, life_ended
 from experiments.errors import InputError
 from experiments.fuzz.run import run_plan
 from experiments.fuzz.swarm import draw
+from experiments.mutants.mutant import switched_off
+from experiments.mutants.registry import MUTANTS
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
@@ -132,6 +134,14 @@ def _replays_backwards(tape: Tape) -> None:
     tape.tell(2, "metadata_published", None, broker=2, next_offset=3)
 
 
+def _controller_tells_another_state(tape: Tape) -> None:
+    tape.change(FIRST_CONTROLLER, "partition", isr=(1, 2))
+
+
+def _controller_tells_an_epoch_again(tape: Tape) -> None:
+    tape.change(FIRST_CONTROLLER, "partition", partition_epoch=0)
+
+
 def _follows_another(tape: Tape) -> None:
     tape.change(2, "became_follower", leader=0)
 
@@ -236,6 +246,8 @@ FIRES: Sequence[tuple[str, Callable[[Tape], None]]] = (
     ("OneLeaderPerEpoch", _appends_in_an_epoch_of_another),
     ("MetadataLogMatching", _replays_what_is_not_there),
     ("MetadataLogMatching", _replays_backwards),
+    ("MetadataLogMatching", _controller_tells_another_state),
+    ("EpochsRise", _controller_tells_an_epoch_again),
     ("MetadataLogMatching", _follows_another),
     ("MetadataLogMatching", _adopts_another_isr),
     ("ValidBrokerState", _runs_too_early),
@@ -339,6 +351,34 @@ def test_a_recording_is_judged_as_the_run_was(seed: int, tmp_path: Path) -> None
     checked = check(Recording(tmp_path / "recording"))
     assert (result.violation, checked.violations, checked.unjudged) == (None, [], [])
     assert checked.looked_at[HISTORY_FINDING] == len(list(Recording(tmp_path / "recording").operations()))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "fenced-broker-stays-in-isr",
+        "fenced-replica-elected",
+        "leader-epoch-not-raised",
+        "partition-epoch-not-raised",
+        "elected-outside-isr-and-elr",
+    ],
+)
+def test_a_recording_shows_what_the_run_has_shown(mutant: str, tmp_path: Path) -> None:
+    shown = 0
+    for seed in (4, 5, 6):
+        with switched_off(MUTANTS[mutant]):
+            violation = run_plan(draw(seed), tmp_path / str(seed)).violation
+        found = names(check(Recording(tmp_path / str(seed))))
+        if violation is not None:
+            assert violation.invariant in found
+            shown += 1
+    assert shown
+
+
+def test_a_recording_shows_a_high_watermark_that_moves_below_min_isr(tmp_path: Path) -> None:
+    with switched_off(MUTANTS["high-watermark-below-min-isr"]):
+        run_plan(draw(4), tmp_path / "recording")
+    assert "MinIsrRespected" in names(check(Recording(tmp_path / "recording")))
 
 
 # -- wrong input -------------------------------------------------------------------------------------------------------
