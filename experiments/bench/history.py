@@ -144,7 +144,7 @@ def run(sizes: Sequence[int] = SIZES) -> BenchReport:
 
 def _apart(size: int) -> Row:
     """Measures one size in a process of its own."""
-    command = [sys.executable, "-m", "experiments.bench.history", str(size)]
+    command = [sys.executable, "-c", f"from experiments.bench.history import tell; tell({size})"]
     root = Path(__file__).parent.parent.parent
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=root, text=True, check=True)
     return Row(**json.loads(done.stdout))
@@ -179,5 +179,6 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-if __name__ == "__main__":
-    print(json.dumps(asdict(measure(int(sys.argv[1])))))
+def tell(size: int) -> None:
+    """Prints what one size comes to; the whole of a measuring process."""
+    print(json.dumps(asdict(measure(size))))

@@ -31,7 +31,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
-from experiments.check.tables import Record, Run, RunLog, SendTable, Spans
+from experiments.check.tables import Record as Record
+from experiments.check.tables import Run as Run
+from experiments.check.tables import RunLog, SendTable, Spans
 from protocol.ids import NO_OFFSET, BrokerId, Offset, TopicPartition
 
 Result = Literal["acknowledged", "failed", "unknown"]

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
 from experiments.engine import ClusterSpec, Loss
+from experiments.explore.channels import Channels
 from experiments.explore.judge import Judge
 from experiments.explore.machines import DeadBroker, Local, Machines, Outcome, message_of
 from experiments.explore.values import VALUES
@@ -100,24 +101,6 @@ class Successor:
     state: State
     wrong: str
     outcomes: tuple[tuple[NodeId, Outcome], ...]
-
-
-class Channels:
-    """Contents of channels, numbered; 0 is empty."""
-
-    def __init__(self) -> None:
-        self._contents: list[tuple[int, ...]] = [()]
-        self._numbers: dict[tuple[int, ...], int] = {(): 0}
-
-    def __getitem__(self, number: int) -> tuple[int, ...]:
-        return self._contents[number]
-
-    def number(self, content: tuple[int, ...]) -> int:
-        found = self._numbers.get(content)
-        if found is None:
-            found = self._numbers[content] = len(self._contents)
-            self._contents.append(content)
-        return found
 
 
 class Model:
