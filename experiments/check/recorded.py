@@ -132,7 +132,9 @@ def _counts(finding: Finding, metadata: MetadataHistory) -> bool:
 
 @dataclass(slots=True)
 class _Told:
-    """The operations on their way to the judge; those on partitions without a final log are left out."""
+    """The operations on their way to the judge; those on partitions without a final log are left out. Which partition
+    an end is about is known while the send is under way; what comes later is the judge's to say.
+    """
 
     settled: dict[TopicPartition, Offset | None]
     metadata: MetadataHistory
@@ -143,17 +145,20 @@ class _Told:
     violations: list[Violation] = field(default_factory=list)
 
     def of(self, recording: Recording) -> Iterator[Operation]:
-        places: dict[int, TopicPartition] = {}
+        under_way: dict[int, tuple[TopicPartition, int]] = {}
         for operation in recording.operations():
             self.operations += 1
             if isinstance(operation, Invoked):
-                places[operation.send] = operation.partition
+                under_way[operation.send] = operation.partition, operation.size
             if isinstance(operation, Invoked | Seen):
                 partition = operation.partition
-            elif operation.send in places:
-                partition = places[operation.send]
+            elif operation.send in under_way:
+                partition, left = under_way.pop(operation.send)
+                if left > operation.size:
+                    under_way[operation.send] = partition, left - operation.size
             else:
-                raise ValueError(f"send {operation.send} ended and was not invoked")
+                yield operation
+                continue
             if partition not in self.settled:
                 self.without_log.add(partition)
                 continue

@@ -48,6 +48,12 @@ from protocol.nodes.controller import ControllerNode
 UNCLEAN = "UncleanElectionIsLastResort"
 
 
+_BATCH_ENDS = {"committed": "end_offset", "controller_started": "next_offset", "metadata_published": "next_offset"}
+"""Events that name an offset at which a batch ends. A controller that was killed may not have told of its last batches;
+brokers apply whole ones.
+"""
+
+
 class Strike(NamedTuple):
     """The experiment killed a node when the metadata log was known to end at `at`, and the broker's epoch to be
     `epoch`. `lost` is what its disk lost, by partition; None where that is not known; empty where nothing.
@@ -83,9 +89,10 @@ class Commits:
 
     def note(self, event: TraceEvent) -> None:
         kind, detail = event.trace.kind, event.trace.detail
-        if kind == "committed":
-            self._end = max(self._end, int(str(detail["end_offset"])))
-            self.ends[self._end] = event.time_ms
+        if kind in _BATCH_ENDS:
+            end = int(str(detail[_BATCH_ENDS[kind]]))
+            self._end = max(self._end, end)
+            self.ends.setdefault(end, event.time_ms)
         elif kind == "broker_registration":
             self._epochs[int(str(detail["broker"]))] = int(str(detail["broker_epoch"]))
         elif kind == LIFE_ENDED and is_broker(event.node):
