@@ -2,7 +2,8 @@
 
 What each of the three can show is said where it is judged: `recorded_metadata.py`, `recorded_events.py`, `history.py`.
 Here they are put together. Loss, and reads that do not agree, are held against a partition only while it is within
-tolerance; so it is everywhere (`truth.py`).
+tolerance; so it is everywhere (`truth.py`). A run that does nothing that could cost a record may say so in its
+recording; then they are held against it without condition.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Checked:
     what: str
     engine: str
     seed: int
+    nothing_may_be_lost: bool = False
     events: int = 0
     operations: int = 0
     metadata_records: int = 0
@@ -76,6 +78,7 @@ def check(recording: Recording) -> Checked:
         commits.note(event)
         found.events += 1
     metadata = _replayed(recording, commits)
+    metadata.unconditional = found.nothing_may_be_lost = manifest.nothing_may_be_lost
     found.metadata_records = metadata.records
     found.within_tolerance = {str(name): kept for name, kept in sorted(metadata.tolerant.items())}
     found.looked_at = dict.fromkeys((*SHOWN_BY_METADATA, UNCLEAN), sum(map(len, metadata.states.values())))
@@ -127,7 +130,8 @@ def _judge_history(recording: Recording, metadata: MetadataHistory, events: Even
 
 def _counts(finding: Finding, metadata: MetadataHistory) -> bool:
     """Whether a finding breaks a promise."""
-    return isinstance(finding, _ALWAYS_WRONG) or metadata.tolerant.get(finding.partition, True)
+    promised = metadata.unconditional or metadata.tolerant.get(finding.partition, True)
+    return promised or isinstance(finding, _ALWAYS_WRONG)
 
 
 @dataclass(slots=True)

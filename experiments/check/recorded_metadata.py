@@ -104,10 +104,12 @@ class Commits:
 @dataclass(slots=True)
 class MetadataHistory:
     """All committed states, and what else events are held against. `promised[partition][leader epoch]` says whether the
-    partition was still within tolerance when that epoch ended; `tolerant` whether it is in the end.
+    partition was still within tolerance when that epoch ended; `tolerant` whether it is in the end. `unconditional`:
+    loss is held against it whatever tolerance says.
     """
 
     records: int = 0
+    unconditional: bool = False
     states: dict[TopicPartition, list[Committed]] = field(default_factory=dict)
     min_isrs: dict[TopicPartition, list[tuple[Offset, int]]] = field(default_factory=dict)
     promised: dict[TopicPartition, dict[Epoch, bool]] = field(default_factory=dict)
@@ -118,8 +120,11 @@ class MetadataHistory:
     violations: list[Violation] = field(default_factory=list)
 
     def is_promised(self, partition: TopicPartition, epoch: Epoch) -> bool:
-        """Whether the partition was within tolerance throughout that leader epoch, and is the only one of its name."""
-        return partition not in self.recreated and self.promised.get(partition, {}).get(epoch, False)
+        """Whether a leader of that epoch must have what was shown before, and the partition is the only one of its
+        name.
+        """
+        kept = self.unconditional or self.promised.get(partition, {}).get(epoch, False)
+        return kept and partition not in self.recreated
 
     def first_epoch(self, partition: TopicPartition, epoch: Epoch) -> Epoch:
         """With which leader epoch the partition began that was led in this one: one of the name may have been removed

@@ -71,7 +71,9 @@ class _Final(_Model):
 
 
 class Manifest(_Model):
-    """What `recording.json` holds. `config` are the static configs that were given."""
+    """What `recording.json` holds. `config` are the static configs of the nodes. `nothing_may_be_lost`: what the
+    experiment did can cost no record, whatever tolerance promises in general.
+    """
 
     format: Literal["isray-recording"] = "isray-recording"
     version: Literal[1] = 1
@@ -82,6 +84,7 @@ class Manifest(_Model):
     brokers: Annotated[int, Field(ge=1)]
     controllers: Annotated[int, Field(ge=1)]
     config: dict[str, str | int | float | bool]
+    nothing_may_be_lost: bool = False
     finals: Annotated[tuple[_Final, ...], BeforeValidator(_listed)]
     digests: dict[str, str]
 
@@ -140,8 +143,10 @@ class RecordingWriter:
         spec: ClusterSpec,
         metadata: Iterable[MetadataRecord],
         finals: Iterable[FinalPartition],
+        *,
+        nothing_may_be_lost: bool = False,
     ) -> None:
-        """Writes the rest, and that all is there. `what` names the run."""
+        """Writes the rest, and that all is there. `what` names the run; `nothing_may_be_lost` as in `Manifest`."""
         self.close()
         lines = (json.dumps({type(it).__name__: it.model_dump(mode="json")}) + "\n" for it in metadata)
         with (self.folder / METADATA).open("w", encoding="utf-8") as file:
@@ -156,6 +161,7 @@ class RecordingWriter:
             brokers=spec.brokers,
             controllers=spec.controllers,
             config=dict(spec.config.values),
+            nothing_may_be_lost=nothing_may_be_lost,
             finals=tuple(known),
             digests={name: _digest(self.folder / name, sync=True) for name in names},
         )

@@ -53,7 +53,7 @@ def _show(checked: Checked) -> None:
     for line in checked.unjudged:
         console.print(f"not judged: {line}")
     beyond = [name for name, kept in checked.within_tolerance.items() if not kept]
-    if beyond:
+    if beyond and not checked.nothing_may_be_lost:
         console.print(f"beyond tolerance, so losses are no violations: {', '.join(beyond)}")
     verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]nothing is wrong[/]"
     console.print(

@@ -145,7 +145,8 @@ def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakR
             result.findings.append(f"{error}: {_states(lab)}")
             finals = _final_logs(lab)
         result.memory = lab.memory()
-        writer.finish("soak", engine.name, spec, engine.metadata_log(), finals)
+        metadata = engine.metadata_log()
+        writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
         checked = check(Recording(plan.out))
         result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
         result.findings += [f"not judged: {line}" for line in checked.unjudged]

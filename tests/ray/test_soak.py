@@ -57,6 +57,7 @@ def test_a_minute_of_all_faults_loses_nothing(tmp_path: Path) -> None:
     assert code == 0, (text, errors)
     checked = json.loads(text)
     assert (checked["violations"], checked["unjudged"]) == ([], [])
+    assert checked["nothing_may_be_lost"]
     assert checked["within_tolerance"].keys() == {f"soak-{index}" for index in range(4)}
     assert all(checked["looked_at"][name] for name in ALL_SHOWN), checked["looked_at"]
 

@@ -61,13 +61,14 @@ class Tape:
     def __post_init__(self) -> None:
         [self.topic_id] = [record.topic_id for record in self.records if isinstance(record, PartitionRecord)]
 
-    def written(self, folder: Path) -> Path:
+    def written(self, folder: Path, *, nothing_may_be_lost: bool = False) -> Path:
         writer = RecordingWriter(folder)
         for event in self.events:
             writer.event(event)
         for operation in self.operations:
             writer.operation(operation)
-        writer.finish("doctored", "sim", self.spec, self.records, self.finals)
+        records, finals = self.records, self.finals
+        writer.finish("doctored", "sim", self.spec, records, finals, nothing_may_be_lost=nothing_may_be_lost)
         return folder
 
     def tell(self, node: int, kind: str, partition: TopicPartition | None = T0, **detail: object) -> None:
@@ -296,6 +297,15 @@ def test_beyond_tolerance_a_loss_is_no_violation(tape: Tape, tmp_path: Path) -> 
     checked = check(Recording(tape.written(tmp_path / "doctored")))
     assert checked.within_tolerance == {"t-0": False}
     assert names(checked) == set()
+
+
+def test_a_run_that_can_lose_nothing_is_held_to_that_beyond_tolerance_too(tape: Tape, tmp_path: Path) -> None:
+    _a_record_is_lost(tape)
+    for broker in (0, 1):
+        tape.events.append(life_ended(tape.events[-1].time_ms, broker, "unflushed", None))
+    checked = check(Recording(tape.written(tmp_path / "doctored", nothing_may_be_lost=True)))
+    assert checked.within_tolerance == {"t-0": False}
+    assert "History.LostRecord" in names(checked)
 
 
 def test_one_broker_at_a_time_may_lose_what_it_has(tape: Tape, tmp_path: Path) -> None:
