@@ -79,8 +79,8 @@ class Tape:
         """Makes the last event of a node of that kind say something else."""
         index = max(at for at, it in enumerate(self.events) if (it.node, it.trace.kind) == (node, kind))
         event = self.events[index]
-        trace = replace(event.trace, detail={**event.trace.detail, **detail})
-        self.events[index] = replace(event, trace=trace)
+        trace = Trace(kind, event.trace.partition, {**event.trace.detail, **detail})
+        self.events[index] = TraceEvent(event.time_ms, node, trace)
 
     def commit(self, **fields: Any) -> None:
         """The controller commits one more change of the partition."""
