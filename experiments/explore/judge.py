@@ -93,7 +93,7 @@ class Judge:
     def __init__(self, spec: ClusterSpec, machines: Machines) -> None:
         self._machines = machines
         self._stage = Stage(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed))
-        self._keys = Keys(constants=(Stage, MetadataImage))
+        self._keys = Keys(constants=(Stage, MetadataImage), unordered=True)
         self._snapshots: list[bytes] = []
         self._numbers: dict[object, History] = {}
         self._by_snapshot: dict[bytes, History] = {}

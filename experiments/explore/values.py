@@ -132,10 +132,17 @@ _DISPATCH: dict[type, Callable[[Any], Any]] = {
 
 class Keys:
     """Makes keys. `left_out` names attributes by class; `constants` are types of which there is one object in a
-    search.
+    search. Dicts keep their order unless they are said to be `unordered`.
     """
 
-    def __init__(self, left_out: Mapping[type, frozenset[str]] = LEFT_OUT, constants: tuple[type, ...] = ()) -> None:
+    def __init__(
+        self,
+        left_out: Mapping[type, frozenset[str]] = LEFT_OUT,
+        constants: tuple[type, ...] = (),
+        *,
+        unordered: bool = False,
+    ) -> None:
+        self._unordered = unordered
         self._left_out = left_out
         self._attributes: dict[type, tuple[str, ...] | None] = {}
         self._skips: dict[type, frozenset[str]] = {}
@@ -153,7 +160,8 @@ class Keys:
         if kind in (list, tuple, deque) or isinstance(thing, tuple):
             return tuple([self._walk(item, seen) for item in thing])
         if isinstance(thing, dict):
-            return tuple([(self._walk(name, seen), self._walk(item, seen)) for name, item in thing.items()])
+            items = [(self._walk(name, seen), self._walk(item, seen)) for name, item in thing.items()]
+            return tuple(sorted(items, key=repr) if self._unordered else items)
         if isinstance(thing, set | frozenset):
             return ("set", *sorted((self._walk(item, seen) for item in thing), key=repr))
         if isinstance(thing, Enum) or kind in _VALUES:
