@@ -22,6 +22,8 @@ from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 
+LIFE_BEGAN, LIFE_ENDED = "life_began", "life_ended"
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
@@ -94,6 +96,21 @@ class TraceEvent:
     time_ms: TimeMs
     node: NodeId
     trace: Trace
+
+
+def life_began(time_ms: TimeMs, node: NodeId) -> TraceEvent:
+    """A node was started. This and `life_ended` are events of the engine's own, for recordings; no trace hash has
+    them.
+    """
+    return TraceEvent(time_ms, node, Trace(LIFE_BEGAN, None, {}))
+
+
+def life_ended(time_ms: TimeMs, node: NodeId, loss: str, lost: Mapping[TopicPartition, int] | None) -> TraceEvent:
+    """A node was killed, or its disk was struck: what kind of `Loss`, and how many records of which partitions were
+    lost, None where nobody knows.
+    """
+    listed = None if lost is None else [(name, count) for name, count in sorted(lost.items()) if count]
+    return TraceEvent(time_ms, node, Trace(LIFE_ENDED, None, {"loss": loss, "lost": listed}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +220,12 @@ class Engine(ABC):
     @abstractmethod
     def traces(self) -> Sequence[TraceEvent]:
         """All trace events so far; the list only grows."""
+
+    @abstractmethod
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
+        """Hands on every trace event from now on, in the order in which the engine learns of them, and between them
+        the lives of nodes (`experiments.check.recording`). Call before any node is started.
+        """
 
     @abstractmethod
     def trace_hash(self) -> str:

@@ -28,7 +28,16 @@ from actors.cluster import ActorCluster, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import Report, Snapshot
-from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent
+from experiments.engine import (
+    ClusterSpec,
+    ClusterView,
+    Engine,
+    Loss,
+    ReplicaView,
+    TraceEvent,
+    life_began,
+    life_ended,
+)
 from experiments.ray_session import ray_session
 from protocol.contract import Trace
 from protocol.errors import ProtocolInvariantError
@@ -80,6 +89,7 @@ class RayEngine(Engine):
         self.spec = spec
         self._keeps = keeps
         nodes = (*spec.node_ids, FIRST_LOAD) if with_load else spec.node_ids
+        self._sink: Callable[[TraceEvent], None] = lambda event: None
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
@@ -138,13 +148,19 @@ class RayEngine(Engine):
 
     def start(self, node: NodeId) -> None:
         self._changed()
+        self._sink(life_began(self.now_ms(), node))
         self._cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
         """SIGKILL of the node's process; the loss is applied before it starts again."""
         self._changed()
         self._record([(node, report) for report in self._cluster.crash(node, loss.kind, loss.count)])
+        self._struck(node, loss.kind)
         self._snapshots.pop(node, None)
+
+    def _struck(self, node: NodeId, kind: str) -> None:
+        """Tells a recording what was done to a node; what that took from its disk shows only at the next start."""
+        self._sink(life_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
 
     def terminate(self, node: NodeId) -> None:
         self._changed()
@@ -169,6 +185,7 @@ class RayEngine(Engine):
     def move(self, node: NodeId, home: str) -> None:
         """The machine of a node that does not run is gone: its next life is on another Ray node, with an empty disk."""
         self._cluster.move(node, home)
+        self._struck(node, "all")
 
     def silence(self, nodes: Collection[NodeId]) -> None:
         """The nodes that run take nothing from the present lives of these, until the next call (`ActorCluster`)."""
@@ -181,6 +198,7 @@ class RayEngine(Engine):
 
     def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
         """Damages the ends of the logs of a node of this machine that does not run; of how many logs."""
+        self._struck(node, "suffix")
         return damage_tails(self._cluster.directory(node), kind, Random(seed))
 
     def pids(self) -> Mapping[NodeId, int]:
@@ -265,6 +283,10 @@ class RayEngine(Engine):
         self._look()
         return self._traces
 
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
+        """See `Engine`; `keeps` leaves out nothing here."""
+        self._sink = sink
+
     def trace_hash(self) -> str:
         """Digest of all trace events in the order in which they were recorded; differs from run to run."""
         self._look()
@@ -304,7 +326,11 @@ class RayEngine(Engine):
     def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
         events: list[TraceEvent] = []
         for node, report in reports:
-            events.extend(TraceEvent(time_ms, node, trace) for time_ms, trace in report.traces if self._keeps(trace))
+            for time_ms, trace in report.traces:
+                event = TraceEvent(time_ms, node, trace)
+                self._sink(event)
+                if self._keeps(trace):
+                    events.append(event)
             for outcome in map(decode, report.outcomes):
                 if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")

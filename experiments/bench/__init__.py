@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from experiments.bench import controller, failover, replication, sim
+from experiments.bench import controller, failover, history, replication, sim
 from experiments.bench.report import BenchReport
 
 BENCHES: Mapping[str, Callable[[], BenchReport]] = {
     "controller": controller.run,
     "sim": sim.run,
+    "history": history.run,
     "replication": replication.run,
     "failover": failover.run,
 }

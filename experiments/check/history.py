@@ -4,15 +4,18 @@ A *history* is a sequence of operations in the order in which the experiment saw
 it came to their end (acknowledged at an offset, definitely failed, unknown), a reader saw records. A record is known by
 the number of its send and its place in it, `SEND/PLACE`, which it carries in its payload (`protocol.client.records`).
 So a log can be read as a sequence of such names, and since a log has one record per offset, one pass over history and
-logs is enough: the judge is linear in both but for sorting.
+logs is enough: the judge is linear in both but for sorting and searching in sorted arrays. It works on runs of records
+and looks at single records only where something is wrong with a run. What it keeps is a row of numbers per send and per
+run of the final logs (`tables.py`); of reads that agree with the final log it keeps no more than which offsets they
+covered.
 
 The *final log* of a partition is its leader's, once the cluster is whole and idle. Against it there may be, each a
 finding of its own type:
 
 - an acknowledged record that is missing, or that is elsewhere than it was acknowledged;
-- a record that is there more than once, which idempotence rules out;
+- a record that is there more than once, where the producer was idempotent;
 - a record that definitely failed and is there, or that nobody sent;
-- records of one producer in another order than they were sent;
+- records of one idempotent producer in another order than they were sent;
 - a read that does not agree with the final log, or with another read: what was once visible has changed or gone;
 - replicas of the final in-sync set that differ;
 - a record of which its client has never told the end.
@@ -23,47 +26,29 @@ Records below the final log's start were deleted by retention; nothing is said o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
+from experiments.check.tables import Record as Record
+from experiments.check.tables import Run as Run
+from experiments.check.tables import RunLog, SendTable, Spans
 from protocol.ids import NO_OFFSET, BrokerId, Offset, TopicPartition
 
 Result = Literal["acknowledged", "failed", "unknown"]
 
 
-class Record(NamedTuple):
-    """The name of a record: the send that it belongs to, and its place in it."""
-
-    send: int
-    place: int
-
-    def __str__(self) -> str:
-        return f"{self.send}/{self.place}"
-
-
-class Run(NamedTuple):
-    """Records `first .. first + size - 1` of a send, at offsets from `offset` on, appended in `leader_epoch`."""
-
-    offset: Offset
-    leader_epoch: int
-    send: int
-    first: int
-    size: int
-
-    def records(self) -> Iterator[tuple[Offset, Record]]:
-        """Its records with their offsets."""
-        for index in range(self.size):
-            yield self.offset + index, Record(self.send, self.first + index)
-
-
 class Invoked(NamedTuple):
-    """`producer` sent `size` records; sends of a producer are invoked in the order in which it has to keep them."""
+    """`producer` sent `size` records; sends of an idempotent producer are invoked in the order in which it has to keep
+    them. One that is not idempotent promises neither order nor that nothing is there twice.
+    """
 
     send: int
     producer: int
     partition: TopicPartition
     size: int
+    idempotent: bool = True
 
 
 class Ended(NamedTuple):
@@ -90,12 +75,16 @@ Operation = Invoked | Ended | Seen
 
 @dataclass(frozen=True, slots=True)
 class FinalPartition:
-    """What the in-sync replicas of a partition hold in the end, `leader` among them. Each log begins at `start`."""
+    """What the in-sync replicas of a partition hold in the end, `leader` among them, in order of offsets. Each log
+    begins at `start`. Below `settled` the replicas must be equal (None: everywhere); what lies behind it may be under
+    way.
+    """
 
     partition: TopicPartition
     leader: BrokerId
-    replicas: Mapping[BrokerId, Sequence[Run]]
+    replicas: Mapping[BrokerId, Iterable[Run]]
     start: Offset = 0
+    settled: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -227,133 +216,186 @@ def _listed(items: Iterable[object]) -> str:
     return ", ".join(map(str, items))
 
 
-def judge(operations: Iterable[Operation], finals: Sequence[FinalPartition]) -> list[Finding]:
+def judge(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> list[Finding]:
     """All findings, by type and within it in order. ValueError where the history speaks of a partition of which there
-    is no final log, or ends a send that was not invoked.
+    is no final log, invokes a send twice, or ends one that was not invoked.
     """
-    judges = {final.partition: _PartitionJudge(final) for final in finals}
-    sent: dict[int, _PartitionJudge] = {}
+    return sorted(_findings(operations, finals), key=lambda finding: type(finding).__name__)
+
+
+def _findings(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> list[Finding]:
+    sends, ordered = SendTable(), sorted(finals, key=lambda final: final.partition)
+    judges = [_PartitionJudge(number, final, sends) for number, final in enumerate(ordered)]
+    numbers = {final.partition: number for number, final in enumerate(ordered)}
     for operation in operations:
         if isinstance(operation, Ended):
-            if operation.send not in sent:
-                raise ValueError(f"send {operation.send} ended and was not invoked")
-            sent[operation.send].ended(operation)
+            judges[sends.groups[sends.end(operation.send, operation.size)]].ended(operation)
             continue
-        if operation.partition not in judges:
+        number = numbers.get(operation.partition)
+        if number is None:
             raise ValueError(f"there is no final log of {operation.partition}")
-        found = judges[operation.partition]
-        if isinstance(operation, Invoked):
-            sent[operation.send] = found
-            found.sent[operation.send] = operation
-            found.open[operation.send] = operation.size
+        if isinstance(operation, Seen):
+            judges[number].seen(operation)
         else:
-            found.seen(operation)
-    findings = [finding for partition in sorted(judges) for finding in judges[partition].findings()]
-    return sorted(findings, key=lambda finding: type(finding).__name__)
+            sends.add(operation.send, number, operation.producer, operation.size, operation.idempotent)
+    for row, left in sends.unanswered():
+        judges[sends.groups[row]].unanswered(sends.numbers[row], left)
+    return [finding for of_partition in judges for finding in of_partition.findings()]
 
 
-@dataclass(slots=True)
 class _PartitionJudge:
-    """Judges one partition. `log` is the final log by offset, `places` its offsets by record, `visible` what readers
-    saw by offset; `sent` keeps the order of invocation, `open` counts records that have not come to their end.
+    """Judges one partition, the group `number` of the sends. `log` is the final log; `early` is what readers saw where
+    that does not reach back, as the first of them saw it. Reads that agree with either are kept as the offsets that
+    they covered, others record by record.
     """
 
-    final: FinalPartition
-    log: dict[Offset, Record] = field(default_factory=dict)
-    places: dict[Record, list[Offset]] = field(default_factory=dict)
-    sent: dict[int, Invoked] = field(default_factory=dict)
-    open: dict[int, int] = field(default_factory=dict)
-    visible: dict[Offset, dict[Record, None]] = field(default_factory=dict)
-    found: dict[Finding, None] = field(default_factory=dict)
+    def __init__(self, number: int, final: FinalPartition, sends: SendTable) -> None:
+        self._number = number
+        self._final = final
+        self._name = final.partition
+        self._sends = sends
+        self._log = RunLog(final.replicas[final.leader])
+        self._early = RunLog()
+        self._early_end = min(final.start, self._log.start_offset(final.start))
+        self._agreed = Spans()
+        self._others: dict[Offset, dict[Record, None]] = {}
+        self._found: dict[Finding, None] = {}
 
-    def __post_init__(self) -> None:
-        for run in self.final.replicas[self.final.leader]:
-            for offset, record in run.records():
-                self.log[offset] = record
-                self.places.setdefault(record, []).append(offset)
+    def _find(self, finding: Finding) -> None:
+        self._found[finding] = None
 
     # -- history -------------------------------------------------------------------------------------------------------
 
     def ended(self, end: Ended) -> None:
         """Some records of a send have come to their end."""
-        self.open[end.send] -= end.size
-        if end.result == "unknown":
-            return
-        for offset, record in Run(end.offset, 0, end.send, end.first, end.size).records():
-            places = self.places.get(record, ())
-            if end.result == "failed":
-                for place in places:
-                    self._find(FailedRecordStored(self.final.partition, record, place))
-            elif offset >= self.final.start and not places:
-                self._find(LostRecord(self.final.partition, record, offset))
-            elif offset >= self.final.start and offset not in places:
-                self._find(MovedRecord(self.final.partition, record, offset, tuple(places)))
+        if end.result == "acknowledged":
+            run = Run(end.offset, 0, end.send, end.first, end.size)
+            if not self._log.holds(run):
+                self._not_as_acknowledged(run)
+        elif end.result == "failed":
+            for place in range(end.first, end.first + end.size):
+                for offset in self._log.places(Record(end.send, place)):
+                    self._find(FailedRecordStored(self._name, Record(end.send, place), offset))
+
+    def _not_as_acknowledged(self, run: Run) -> None:
+        for offset, record in run.records():
+            if offset < self._final.start or self._log.at(offset) == record:
+                continue
+            places = self._log.places(record)
+            if places:
+                self._find(MovedRecord(self._name, record, offset, places))
+            else:
+                self._find(LostRecord(self._name, record, offset))
 
     def seen(self, read: Seen) -> None:
         """A reader saw records."""
         for run in read.runs:
-            for offset, record in run.records():
-                self.visible.setdefault(offset, {})[record] = None
-                there = self.log.get(offset)
-                if offset >= self.final.start and there != record:
-                    self._find(VanishedRead(self.final.partition, read.reader, offset, record, there))
-                if offset >= read.high_watermark:
-                    self._find(ReadBeyondHighWatermark(self.final.partition, read.reader, offset, read.high_watermark))
+            end = run.offset + run.size
+            if end > read.high_watermark:
+                for offset in range(max(run.offset, read.high_watermark), end):
+                    self._find(ReadBeyondHighWatermark(self._name, read.reader, offset, read.high_watermark))
+            early = end <= self._early_end and (self._early.holds(run) or self._early.take(run))
+            if early or self._log.holds(run):
+                self._agreed.add(run.offset, end)
+            else:
+                self._seen_otherwise(read.reader, run)
 
-    def _find(self, finding: Finding) -> None:
-        self.found[finding] = None
+    def _seen_otherwise(self, reader: int, run: Run) -> None:
+        for offset, record in run.records():
+            below = offset < self._final.start
+            there = self._log.at(offset) or (self._early.at(offset) if below else None)
+            if there == record:
+                self._agreed.add(offset, offset + 1)
+                continue
+            self._others.setdefault(offset, {})[record] = None
+            if not below:
+                self._find(VanishedRead(self._name, reader, offset, record, there))
+
+    def unanswered(self, send: int, left: int) -> None:
+        """Records of a send have not come to an end."""
+        self._find(Unanswered(self._name, send, left))
 
     # -- the final log -------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
         """Everything that was found, once the whole history has been told."""
-        name = self.final.partition
-        self._judge_records()
-        self._judge_order()
+        repeated = self._log.repeated()
+        self._judge_records(repeated)
+        self._judge_order(repeated)
         self._judge_replicas()
-        for offset, records in self.visible.items():
-            if len(records) > 1:
-                self._find(ReadsDiffer(name, offset, tuple(sorted(records))))
-        for send, count in self.open.items():
-            if count:
-                self._find(Unanswered(name, send, count))
-        return list(self.found)
+        for offset, others in self._others.items():
+            known = self._log.at(offset) or self._early.at(offset)
+            seen = {*others, *([known] if known is not None and offset in self._agreed else [])}
+            if len(seen) > 1:
+                self._find(ReadsDiffer(self._name, offset, tuple(sorted(seen))))
+        return list(self._found)
 
-    def _judge_records(self) -> None:
-        for record, places in self.places.items():
-            if len(places) > 1:
-                self._find(DuplicatedRecord(self.final.partition, record, tuple(places)))
-            sent = self.sent.get(record.send)
-            if sent is None or not 0 <= record.place < sent.size:
-                self._find(StrayRecord(self.final.partition, record, places[0]))
+    def _row(self, send: int) -> int | None:
+        """The row of a send to this partition."""
+        row = self._sends.row(send)
+        return row if row is not None and self._sends.groups[row] == self._number else None
 
-    def _judge_order(self) -> None:
-        """The first places of a producer's records rise with their order; each that does not is a finding."""
-        turn = {send: index for index, send in enumerate(self.sent)}
-        latest: dict[int, Record] = {}
-        for record, places in self.places.items():
-            sent = self.sent.get(record.send)
-            if sent is None:
+    def _judge_records(self, repeated: Mapping[Record, tuple[Offset, ...]]) -> None:
+        for record, places in repeated.items():
+            row = self._row(record.send)
+            if row is None or self._sends.idempotent[row]:
+                self._find(DuplicatedRecord(self._name, record, places))
+        for run in self._log.runs():
+            row = self._row(run.send)
+            if row is not None and run.first >= 0 and run.first + run.size <= self._sends.sizes[row]:
                 continue
-            before = latest.get(sent.producer)
-            if before is not None and (turn[before.send], before.place) > (turn[record.send], record.place):
-                self._find(ReorderedRecords(self.final.partition, sent.producer, record, places[0], before))
-            else:
-                latest[sent.producer] = record
+            for offset, record in run.records():
+                known = row is not None and 0 <= record.place < self._sends.sizes[row]
+                if not known and repeated.get(record, (offset,))[0] == offset:
+                    self._find(StrayRecord(self._name, record, offset))
+
+    def _judge_order(self, repeated: Mapping[Record, tuple[Offset, ...]]) -> None:
+        """The first places of an idempotent producer's records rise with their order; each that does not is a
+        finding.
+        """
+        again = {record.send for record in repeated}
+        latest: dict[int, tuple[int, int]] = {}
+        for run in self._log.runs():
+            row = self._row(run.send)
+            if row is None or not self._sends.idempotent[row]:
+                continue
+            producer = self._sends.producers[row]
+            if run.send not in again and latest.get(producer, _BEFORE_ALL) < (row, run.first):
+                latest[producer] = row, run.first + run.size - 1
+                continue
+            for offset, record in run.records():
+                before = latest.get(producer, _BEFORE_ALL)
+                if repeated.get(record, (offset,))[0] != offset:
+                    continue
+                if before > (row, record.place):
+                    later = Record(self._sends.numbers[before[0]], before[1])
+                    self._find(ReorderedRecords(self._name, producer, record, offset, later))
+                else:
+                    latest[producer] = row, record.place
 
     def _judge_replicas(self) -> None:
-        leader = self.final.leader
-        expected = self.final.replicas[leader]
-        for replica, runs in sorted(self.final.replicas.items()):
-            at = _parting(expected, runs)
+        leader, replicas = self._final.leader, self._final.replicas
+        for replica, runs in sorted(replicas.items()):
+            at = None if replica == leader else _parting(replicas[leader], runs, self._final.settled)
             if at is not None:
-                self._find(ReplicasDiffer(self.final.partition, leader, replica, at))
+                self._find(ReplicasDiffer(self._name, leader, replica, at))
 
 
-def _parting(one: Sequence[Run], other: Sequence[Run]) -> Offset | None:
+_BEFORE_ALL = (-1, -1)
+
+
+def _parting(one: Iterable[Run], other: Iterable[Run], settled: Offset | None) -> Offset | None:
     """The offset from which two logs differ, in records or in leader epochs; None where they are equal."""
-    for left, right in zip(one, other, strict=False):
+    for left, right in zip_longest(_below(one, settled), _below(other, settled)):
         if left != right:
-            return min(left.offset, right.offset)
-    longer = max(one, other, key=len)
-    return None if len(one) == len(other) else longer[min(len(one), len(other))].offset
+            return min(run.offset for run in (left, right) if run is not None)
+    return None
+
+
+def _below(runs: Iterable[Run], end: Offset | None) -> Iterator[Run]:
+    """The runs as far as they lie below an offset."""
+    for run in runs:
+        if end is None or run.offset + run.size <= end:
+            yield run
+        elif run.offset < end:
+            yield run._replace(size=end - run.offset)

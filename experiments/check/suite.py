@@ -86,17 +86,21 @@ class InvariantSuite:
         self._reported.add((name, partition))
         self.violations.append(Violation(name, self._cluster.now_ms, f"{partition}: {wrong}"))
 
-    def crash(self, node: NodeId, loss: Loss) -> None:
-        """Crashes a node of the cluster, noting what its disk loses; of one that does not run only the machine."""
+    def crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int]:
+        """Crashes a node of the cluster, noting what its disk loses; of one that does not run only the machine. How
+        many records of which partitions are gone.
+        """
         before = self._stored(node)
         if node in self._cluster.nodes:
             self._cluster.crash(node, loss)
         else:
             self._cluster.disks[node].apply_loss(loss)
         after = self._stored(node)
-        self.truth.note_crash(node, {partition: count - after.get(partition, 0) for partition, count in before.items()})
+        lost = {partition: count - after.get(partition, 0) for partition, count in before.items()}
+        self.truth.note_crash(node, lost)
         self._touched.update(dict.fromkeys(self.truth.partitions))
         self._check(self._cluster.now_ms, node)
+        return lost
 
     def _stored(self, node: NodeId) -> dict[TopicPartition, int]:
         """How many records of each partition are on the node's disk."""

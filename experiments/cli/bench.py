@@ -68,6 +68,23 @@ def sim(
     _measure({"sim": lambda: run(trials, repeats)}, as_json or context.obj)
 
 
+@app.command("history")
+def history(
+    context: typer.Context,
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="N,...", help="Operations in a history.")
+    ] = "10000,100000,1000000,10000000",
+    as_json: Json = False,
+) -> None:
+    """Judge histories of clients: operations per second, growth, memory."""
+    from experiments.bench.history import run
+
+    numbers = _sizes(sizes, "--sizes")
+    with Console(stderr=True).status("measuring"):
+        report = run(numbers)
+    _show({"history": report}, as_json or context.obj)
+
+
 @app.command("replication")
 def replication(
     context: typer.Context,

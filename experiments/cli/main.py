@@ -21,6 +21,7 @@ import typer
 from experiments.cli import (
     acls,
     bench,
+    check,
     cluster,
     configs,
     conformance,
@@ -56,6 +57,7 @@ app.command("fuzz")(fuzz.fuzz)
 app.command("replay")(replay.replay)
 app.command("mutants")(mutants.mutants)
 app.command("explore")(explore.explore)
+app.command("check")(check.check)
 app.command("soak")(soak.soak)
 for command in (cluster.up, cluster.down, cluster.status):
     app.command(command.__name__)(command)

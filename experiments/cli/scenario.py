@@ -38,17 +38,24 @@ def run_scenario(
         str | None,
         typer.Option("--address", help="With --engine ray: a Ray cluster to use; otherwise a private local one."),
     ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="DIR", help="A new folder for a recording, for `isray check`.")
+    ] = None,
     story: Annotated[bool, typer.Option("--story", help="Tell on standard error what happened.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Carry out the steps one after another and say what held."""
+    from experiments.check.recording import expect_new
     from experiments.engine import ClusterSpec, Engine
     from experiments.scenarios.loader import load_scenario
+    from experiments.scenarios.recorded import run_recorded
     from experiments.scenarios.runner import Runner
     from experiments.story import tell
     from protocol.config import ClusterConfig, Generation
 
     scenario = load_scenario(file)
+    if trace is not None:
+        expect_new(trace, "--trace")
     if address is not None and engine is not EngineName.RAY:
         raise InputError("--address", "", f"--engine {engine.value}", "--engine ray")
     cluster = scenario.cluster
@@ -70,7 +77,7 @@ def run_scenario(
         running = SimEngine(spec)
     try:
         runner = Runner(scenario, running)
-        result = runner.run()
+        result = runner.run() if trace is None else run_recorded(runner, trace)
         if story:
             typer.echo("\n".join(tell(running.traces(), runner.chapters, running.metadata_log())), err=True)
     finally:

@@ -65,10 +65,11 @@ def _kinds(text: str | None) -> tuple[str, ...]:
 
 def _folder(out: Path | None) -> Path:
     """The folder to write to; InputError where it holds anything."""
+    from experiments.check.recording import expect_new
+
     if out is None:
         return Path(tempfile.mkdtemp(prefix="isray-soak-"))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError("--out", "", str(out), "a folder that is empty or does not exist")
+    expect_new(out, "--out")
     return out
 
 

@@ -22,14 +22,28 @@ from experiments.explore.machines import DeadBroker, Local, Machines, Outcome, m
 from experiments.explore.values import Keys, dump
 from experiments.sim.cluster import SimCluster
 from protocol.errors import ErrorCode
-from protocol.ids import NodeId, is_broker, is_client
+from protocol.ids import NodeId, is_client
 from protocol.messages.data import ProduceResponse
+from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
 
 History = int
 """The number of what the suite remembers."""
 
+_LEFT_OUT = (MetadataImage,)
+"""The truth keeps the controller's last image for a time without one; here there always is one."""
+_CHANGED: History = -1
+"""No history: the suite has seen more since."""
+
 _STAGES: dict[int, Stage] = {}
+
+
+class _WithoutClients(ClusterSpec):
+    """There is no client on the stage, whose side nothing need be looked at from."""
+
+    @property
+    def client_ids(self) -> tuple[NodeId, ...]:
+        return ()
 
 
 class Stage(SimCluster):
@@ -78,21 +92,22 @@ class Judge:
 
     def __init__(self, spec: ClusterSpec, machines: Machines) -> None:
         self._machines = machines
-        self._stage = Stage(spec)
-        self._keys = Keys(constants=(Stage,))
+        self._stage = Stage(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed))
+        self._keys = Keys(constants=(Stage, MetadataImage), unordered=True)
         self._snapshots: list[bytes] = []
         self._numbers: dict[object, History] = {}
         self._by_snapshot: dict[bytes, History] = {}
         self._known: dict[tuple[Any, ...], tuple[History, str]] = {}
         suite = InvariantSuite(self._stage)
         self.first = self._intern(suite)
+        self._shown = self.first, suite
 
     @property
     def history_count(self) -> int:
         return len(self._snapshots)
 
     def _intern(self, suite: InvariantSuite) -> History:
-        snapshot = dump((suite, self._stage.trace_observers, self._stage.on_event))
+        snapshot = dump((suite, self._stage.trace_observers, self._stage.on_event), _LEFT_OUT)
         number = self._by_snapshot.get(snapshot)
         if number is None:
             key = self._keys.key(suite)
@@ -117,9 +132,7 @@ class Judge:
         if crash is not None:
             history, lost = self._crashed(history, before, after, crash)
             wrong = wrong or lost
-        if told and not wrong:
-            history, wrong = self._told(history, after, told)
-        return (history, wrong) if wrong else self._looked(history, after)
+        return (history, wrong) if wrong else self._watched(history, after, told)
 
     def _crashed(
         self, history: History, before: tuple[Local, ...], after: tuple[Local, ...], crash: tuple[NodeId, Loss]
@@ -134,14 +147,10 @@ class Judge:
             self._known[key] = self._verdict(history, suite)
         return self._known[key]
 
-    def _told(
+    def _watched(
         self, history: History, after: tuple[Local, ...], told: Sequence[tuple[NodeId, Outcome]]
     ) -> tuple[History, str]:
-        """The history once the suite has heard the trace events of the step. In what one broker tells the others have
-        no part: they are not on the stage then.
-        """
-        if len(told) == 1 and is_broker(told[0][0]):
-            after = (after[0], after[1 + told[0][0]])
+        """The history once the suite has heard the trace events of the step and has looked at everything behind it."""
         key = (history, self._sights(after), *[(node, outcome.told) for node, outcome in told])
         if key not in self._known:
             stage, suite = self._stage, self._suite(history)
@@ -150,15 +159,6 @@ class Judge:
                 for trace in outcome.traces:
                     for observer in stage.trace_observers:
                         observer(0, node, trace)
-            self._known[key] = self._verdict(history, suite)
-        return self._known[key]
-
-    def _looked(self, history: History, after: tuple[Local, ...]) -> tuple[History, str]:
-        """The history once every invariant has looked at everything."""
-        key = (history, self._sights(after))
-        if key not in self._known:
-            suite = self._suite(history)
-            self._stage.show(after, self._machines)
             suite.check_everything()
             self._known[key] = self._verdict(history, suite)
         return self._known[key]
@@ -167,17 +167,21 @@ class Judge:
         return tuple(map(self._machines.sight, locals_))
 
     def _suite(self, history: History) -> InvariantSuite:
-        """The suite as that history left it, on the stage."""
-        stage = self._stage
-        suite: InvariantSuite
-        suite, stage.trace_observers, stage.on_event = pickle.loads(self._snapshots[history])
+        """The suite as that history left it, on the stage: the one that was there last, if it is the same."""
+        known, suite = self._shown
+        if known != history:
+            stage = self._stage
+            suite, stage.trace_observers, stage.on_event = pickle.loads(self._snapshots[history])
+        self._shown = _CHANGED, suite
         return suite
 
     def _verdict(self, history: History, suite: InvariantSuite) -> tuple[History, str]:
         if suite.violations:
             violation = suite.violations[0]
             return history, f"{violation.invariant}: {violation.detail}"
-        return self._intern(suite), ""
+        following = self._intern(suite)
+        self._shown = following, suite
+        return following, ""
 
 
 def _acknowledged_too_early(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
 from experiments.engine import ClusterSpec, Loss
+from experiments.explore.channels import Channels
 from experiments.explore.judge import Judge
 from experiments.explore.machines import DeadBroker, Local, Machines, Outcome, message_of
 from experiments.explore.values import VALUES
@@ -102,24 +103,6 @@ class Successor:
     outcomes: tuple[tuple[NodeId, Outcome], ...]
 
 
-class Channels:
-    """Contents of channels, numbered; 0 is empty."""
-
-    def __init__(self) -> None:
-        self._contents: list[tuple[int, ...]] = [()]
-        self._numbers: dict[tuple[int, ...], int] = {(): 0}
-
-    def __getitem__(self, number: int) -> tuple[int, ...]:
-        return self._contents[number]
-
-    def number(self, content: tuple[int, ...]) -> int:
-        found = self._numbers.get(content)
-        if found is None:
-            found = self._numbers[content] = len(self._contents)
-            self._contents.append(content)
-        return found
-
-
 class Model:
     """The transition system of one configuration. `first` is the state in which the search begins: all brokers are up,
     unfenced and in the ISR of one partition, led by broker 0, and nothing is under way.
@@ -136,6 +119,7 @@ class Model:
         control = [(b, CONTROLLER) for b in self._brokers] + [(CONTROLLER, b) for b in self._brokers]
         self.links: tuple[tuple[NodeId, NodeId], ...] = (*pairs, *control)
         self._link_number = {link: number for number, link in enumerate(self.links)}
+        self._queues = len(self.links) + 3 * brokers
         self._first_bound = 1 + brokers + len(self.links)
         self._may_help = cache(self._repetition_may_help)
         self._ends = cache(self._batch_ends)
@@ -211,19 +195,26 @@ class Model:
         moves before the others do, unless it is held up, which is a step of its own; one that is held up may move at
         any time, and is not held up any more.
         """
-        held = self._open(state).bounds[HELD]
-        first = True
-        for queue, successor in self._progress(state):
-            if self.bounds.delays < 0:
-                yield successor
-            elif held >> queue & 1:
-                yield self._changed(replace(successor, action=(*successor.action, LATE)), HELD, -(1 << queue))
-            elif first:
+        if self.bounds.delays < 0:
+            yield from (successor for _, successor in self._progress(state))
+        else:
+            yield from self._ordered_progress(state)
+        yield from self._environment(state)
+
+    def _ordered_progress(self, state: State) -> Iterator[Successor]:
+        held, first = state[self._first_bound + HELD], True
+        for queue in range(self._queues):
+            is_held = held >> queue & 1
+            if not (first or is_held):
+                continue
+            for successor in self._from_queue(state, queue):
+                if is_held:
+                    yield self._changed(replace(successor, action=(*successor.action, LATE)), HELD, -(1 << queue))
+                    continue
                 first = False
                 yield successor
                 if state[self._first_bound + DELAYS]:
                     yield self._hold(state, queue)
-        yield from self._environment(state)
 
     def _hold(self, state: State, queue: int) -> Successor:
         held = self._changed(Successor(("hold", queue), state, "", ()), HELD, 1 << queue)
@@ -244,14 +235,20 @@ class Model:
 
     def _progress(self, state: State) -> Iterator[tuple[int, Successor]]:
         """What happens by itself sooner or later, with the number of the queue that it is taken from."""
-        for number in range(len(self.links)):
-            for successor in self._delivery(state, number):
-                yield number, successor
-        running = self._running(state)
-        for place, steps in enumerate((self._metadata, self._heartbeat, self._repetition)):
-            for broker, node in running:
-                for successor in self._some(state, steps(state, broker, node)):
-                    yield len(self.links) + place * len(self._brokers) + broker, successor
+        for queue in range(self._queues):
+            for successor in self._from_queue(state, queue):
+                yield queue, successor
+
+    def _from_queue(self, state: State, queue: int) -> Iterator[Successor]:
+        """What a queue's next move leads to, if anything waits in it."""
+        if queue < len(self.links):
+            yield from self._delivery(state, queue)
+            return
+        place, broker = divmod(queue - len(self.links), len(self._brokers))
+        node = self.machines.exhibits[state[1 + broker]]
+        if isinstance(node, BrokerNode):
+            step = (self._metadata, self._heartbeat, self._repetition)[place]
+            yield from self._some(state, step(state, broker, node))
 
     def _environment(self, state: State) -> Iterator[Successor]:
         """What clients, disks and time may do at any moment."""

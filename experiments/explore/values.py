@@ -100,15 +100,23 @@ def _reduce_config(config: ClusterConfig) -> tuple[Callable[[int], Any], tuple[i
     return config_at, (id(config),)
 
 
+def _none() -> None:
+    return None
+
+
+def _reduce_to_none(thing: object) -> tuple[Callable[[], None], tuple[()]]:
+    return _none, ()
+
+
 def _message_types() -> dict[type, Callable[[Any], Any]]:
     return dict.fromkeys(Message.REGISTRY.values(), _reduce_value)
 
 
-def dump(thing: object) -> bytes:
-    """A snapshot, to be read by `pickle.loads` in this process."""
+def dump(thing: object, left_out: tuple[type, ...] = ()) -> bytes:
+    """A snapshot, to be read by `pickle.loads` in this process; objects of the types `left_out` come back as None."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = _DISPATCH
+    pickler.dispatch_table = {**_DISPATCH, **dict.fromkeys(left_out, _reduce_to_none)} if left_out else _DISPATCH
     pickler.dump(thing)
     return buffer.getvalue()
 
@@ -124,10 +132,17 @@ _DISPATCH: dict[type, Callable[[Any], Any]] = {
 
 class Keys:
     """Makes keys. `left_out` names attributes by class; `constants` are types of which there is one object in a
-    search.
+    search. Dicts keep their order unless they are said to be `unordered`.
     """
 
-    def __init__(self, left_out: Mapping[type, frozenset[str]] = LEFT_OUT, constants: tuple[type, ...] = ()) -> None:
+    def __init__(
+        self,
+        left_out: Mapping[type, frozenset[str]] = LEFT_OUT,
+        constants: tuple[type, ...] = (),
+        *,
+        unordered: bool = False,
+    ) -> None:
+        self._unordered = unordered
         self._left_out = left_out
         self._attributes: dict[type, tuple[str, ...] | None] = {}
         self._skips: dict[type, frozenset[str]] = {}
@@ -145,7 +160,8 @@ class Keys:
         if kind in (list, tuple, deque) or isinstance(thing, tuple):
             return tuple([self._walk(item, seen) for item in thing])
         if isinstance(thing, dict):
-            return tuple([(self._walk(name, seen), self._walk(item, seen)) for name, item in thing.items()])
+            items = [(self._walk(name, seen), self._walk(item, seen)) for name, item in thing.items()]
+            return tuple(sorted(items, key=repr) if self._unordered else items)
         if isinstance(thing, set | frozenset):
             return ("set", *sorted((self._walk(item, seen) for item in thing), key=repr))
         if isinstance(thing, Enum) or kind in _VALUES:

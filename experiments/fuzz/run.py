@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from experiments.check.history import (
@@ -33,6 +34,7 @@ from experiments.check.history import (
     judge,
 )
 from experiments.check.history import Operation as Told
+from experiments.check.recording import RecordingWriter
 from experiments.faults.inject import Injector
 from experiments.fuzz.coverage import Coverage
 from experiments.fuzz.plan import Broken, Elect, Plan, Read, Send
@@ -89,11 +91,21 @@ class _Violated(Exception):
         self.invariant, self.detail = invariant, detail
 
 
-def run_plan(plan: Plan, *, elide_idle: bool = True, paranoid: bool = False) -> Result:
-    """Runs a plan to its end, or to the first violation. With `paranoid` every message is encoded and decoded on its
-    way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
+def run_plan(
+    plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False
+) -> Result:
+    """Runs a plan to its end, or to the first violation. With a folder for it, new or empty, a recording is written
+    there; of a run that something ended early it has neither history nor logs. With `paranoid` every message is encoded
+    and decoded on its way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
     """
-    return _PlanRun(plan, elide_idle, paranoid).run()
+    run = _PlanRun(plan, elide_idle, paranoid)
+    if recording is None:
+        return run.run()
+    writer = RecordingWriter(recording)
+    try:
+        return run.recorded(writer)
+    finally:
+        writer.close()
 
 
 @dataclass(slots=True)
@@ -123,6 +135,19 @@ class _PlanRun:
     def _next_id(self) -> int:
         self._own_id += 1
         return self._own_id
+
+    def recorded(self, writer: RecordingWriter) -> Result:
+        """Runs the plan and writes a recording of it."""
+        self._engine.record_to(writer.event)
+        result = self.run()
+        finals: list[FinalPartition] = []
+        if result.violation is None:
+            for operation in self._history():
+                writer.operation(operation)
+            finals = [self._final(partition) for partition in self._partitions()]
+        engine = self._engine
+        writer.finish(f"plan {self._plan.seed}", engine.name, engine.spec, engine.metadata_log(), finals)
+        return result
 
     def run(self) -> Result:
         violation: Broken | None = None
@@ -305,7 +330,8 @@ class _PlanRun:
         among each other; of what is acknowledged by less than all nothing is promised.
         """
         for number, send in self._clients.sends.items():
-            yield Invoked(number, 0 if self._is_idempotent(number) else number, send.place, send.records)
+            idempotent = self._is_idempotent(number)
+            yield Invoked(number, 0 if idempotent else number, send.place, send.records, idempotent)
         for number, send in self._clients.sends.items():
             for part in _outcome(self._engine.outcome(number), SendOutcome).ranges:
                 result = result_of(part)

@@ -9,16 +9,19 @@ shown to consumers takes visible records away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgpack
 
+from experiments.check.history import Ended, Invoked, Operation, Result, Run, Seen
 from experiments.engine import Engine
+from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId, Offset, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
@@ -29,6 +32,7 @@ from protocol.messages.commands import (
 )
 
 OUTCOME_WITHIN_MS = 90_000
+PRODUCER, READER = 0, 0
 _GONE = 2**63
 """Behind every leader epoch."""
 ACKS = {0: 0, 1: 1, "all": -1}
@@ -88,9 +92,10 @@ class RegressionCounter:
 
 @dataclass(slots=True)
 class History:
-    """Commands and outcomes of one run on one engine."""
+    """Commands and outcomes of one run on one engine; `operations` is the same in the words of the history's judge."""
 
     engine: Engine
+    operations: list[Operation] = field(default_factory=list)
     acknowledged: dict[TopicPartition, list[tuple[Offset, bytes]]] = field(default_factory=dict)
     _next_id: int = 0
     _regressions: RegressionCounter = field(default_factory=RegressionCounter)
@@ -120,10 +125,14 @@ class History:
             payload=payload,
             final_errors=() if expected is ErrorCode.NONE else (expected,),
         )
+        promised = acks == "all"
+        idempotent = promised and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
+        self.operations.append(Invoked(command_id, PRODUCER, partition, 1, idempotent))
         outcome = self._run(command)
         assert isinstance(outcome, ProduceOutcome)
-        if outcome.error is ErrorCode.NONE and acks == "all":
+        if outcome.error is ErrorCode.NONE and promised:
             self.acknowledged.setdefault(partition, []).append((outcome.base_offset, payload))
+        self.operations.append(Ended(command_id, 0, 1, _result_of(outcome, promised), outcome.base_offset))
         return outcome
 
     def administer(self, request: AdminRequest) -> AdminOutcome:
@@ -134,12 +143,19 @@ class History:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: what it held is gone by intent, and a topic of the same name is another one."""
-        self.forget([partition for partition in self.acknowledged if partition.topic == topic])
+        spoken = [*self.acknowledged, *(op.partition for op in self.operations if not isinstance(op, Ended))]
+        self.forget(sorted({partition for partition in spoken if partition.topic == topic}))
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were removed, and what they held with them."""
         for partition in partitions:
             self.acknowledged.pop(partition, None)
+        gone = {op.send for op in self.operations if isinstance(op, Invoked) and op.partition in partitions}
+        self.operations = [
+            op
+            for op in self.operations
+            if not (op.partition in partitions if isinstance(op, Seen) else op.send in gone)
+        ]
 
     def visible(self, partition: TopicPartition) -> int | None:
         """How many records a consumer gets that reads the partition from its start; None if it gets no answer."""
@@ -149,6 +165,8 @@ class History:
         assert isinstance(outcome, ConsumeOutcome)
         if outcome.error is not ErrorCode.NONE:
             return None
+        runs = tuple(run for batch in outcome.batches for run in runs_of(batch))
+        self.operations.append(Seen(READER, partition, runs, outcome.high_watermark))
         return sum(batch.record_count for batch in outcome.batches)
 
     def lost_acked(self, partition: TopicPartition) -> int | None:
@@ -195,6 +213,19 @@ class History:
         view = self.engine.view()
         registration = None if view is None else view.brokers.get(broker)
         return None if registration is None else registration.broker_epoch
+
+
+def runs_of(batch: RecordBatch) -> Iterator[Run]:
+    """The one record of a batch that `History.produce` has made."""
+    [number] = msgpack.unpackb(batch.payload)
+    yield Run(batch.base_offset, batch.leader_epoch, number, 0, batch.record_count)
+
+
+def _result_of(outcome: ProduceOutcome, promised: bool) -> Result:
+    """What became of a record in the words of the judge; of one that is not acknowledged by all nothing is promised."""
+    if outcome.error is ErrorCode.NONE:
+        return "acknowledged" if promised else "unknown"
+    return "unknown" if outcome.unknown else "failed"
 
 
 def _ints(detail: Mapping[str, object], *names: str) -> list[int]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from experiments.check.suite import InvariantSuite
-from experiments.engine import ClusterSpec, ClusterView, Engine, Loss, ReplicaView, TraceEvent, Violation
+from experiments.engine import (
+    ClusterSpec,
+    ClusterView,
+    Engine,
+    Loss,
+    ReplicaView,
+    TraceEvent,
+    Violation,
+    life_began,
+    life_ended,
+)
 from experiments.sim.cluster import SimCluster
 from experiments.sim.network import NetworkModel
 from protocol.ids import FIRST_CLIENT, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
@@ -34,6 +44,7 @@ class SimEngine(Engine):
         self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
         self.suite = InvariantSuite(self.cluster)
         self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
+        self._sink: Callable[[TraceEvent], None] | None = None
 
     def now_ms(self) -> TimeMs:
         return self.cluster.now_ms
@@ -51,10 +62,14 @@ class SimEngine(Engine):
         self.cluster.run_until(self.cluster.now_ms + duration_ms)
 
     def start(self, node: NodeId) -> None:
+        if self._sink is not None:
+            self._sink(life_began(self.now_ms(), node))
         self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        self.suite.crash(node, loss)
+        lost = self.suite.crash(node, loss)
+        if self._sink is not None:
+            self._sink(life_ended(self.now_ms(), node, loss.kind, lost))
 
     def terminate(self, node: NodeId) -> None:
         self.cluster.command(node, ShutdownCommand())
@@ -147,6 +162,10 @@ class SimEngine(Engine):
 
     def traces(self) -> Sequence[TraceEvent]:
         return self.cluster.traces
+
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
+        self._sink = sink
+        self.cluster.trace_observers.append(lambda now_ms, node, trace: sink(TraceEvent(now_ms, node, trace)))
 
     def trace_hash(self) -> str:
         return self.cluster.trace_hash()

@@ -4,14 +4,13 @@ A private Ray of one node per broker and a head; replication factor as many as t
 generation `kip-966`, an idempotent producer with acks=all (`load.py`). Faults follow each other by a seeded schedule
 (`schedule.py`, `faults.py`); each begins when the cluster is whole again after the one before. The soak lasts at least
 so many minutes, and at least one round of faults; a fault that has begun is healed. Then sending stops, every send
-comes to its end, readers read to the end, and the history is judged against the logs of all replicas
-(`experiments/check/history.py`).
+comes to its end, readers read to the end, and the recording of the whole run is judged as `isray check` would judge it
+(`experiments/check/recorded.py`).
 
-What is found is a list of lines; none is the pass. The folder `out` keeps what they can be understood from:
+What is found is a list of lines; none is the pass. The folder `out` is a recording (`experiments/check/recording.py`),
+and keeps beside it:
 
-    history.jsonl     the history (`history_file.py`)
     schedule.jsonl    the faults with their times and what they struck
-    logs/             the final log of each replica, a line per run of records
     nodes/            the nodes' data directories, where there are findings
     report.json       what `--json` prints
 """
@@ -21,16 +20,17 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
-from experiments.check.history import Ended, FinalPartition, Run, judge
+from experiments.check.history import FinalPartition, Run
+from experiments.check.recorded import check
+from experiments.check.recording import Recording, RecordingWriter
 from experiments.engine import ClusterSpec
 from experiments.ray_engine import RayEngine
 from experiments.soak.faults import FAULTS
-from experiments.soak.history_file import HistoryReader, HistoryWriter
 from experiments.soak.lab import Lab, NotHealedError
 from experiments.soak.load import Counts, Load, runs_of
 from experiments.soak.ray_nodes import RayNodes, ray_nodes
@@ -49,7 +49,7 @@ CONFIG: Mapping[str, object] = {
 }
 KEPT_TRACES = frozenset({"storage_error", "records_dropped", "refused", "session_expired", "alert"})
 BETWEEN_FAULTS_MS = 1_000
-HISTORY, SCHEDULE, REPORT, LOGS, DISKS = "history.jsonl", "schedule.jsonl", "report.json", "logs", "nodes"
+SCHEDULE, REPORT, DISKS = "schedule.jsonl", "report.json", "nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ class Done:
 
 @dataclass(slots=True)
 class SoakResult:
-    """What came of a soak. `findings` are lines, none where all is well."""
+    """What came of a soak. `findings` are lines, none where all is well; `looked_at` counts, by invariant, how often it
+    was looked at.
+    """
 
     plan: SoakPlan
     seconds: float = 0.0
@@ -86,6 +88,7 @@ class SoakResult:
     counts: Counts = field(default_factory=Counts)
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    looked_at: dict[str, int] = field(default_factory=dict)
 
     @property
     def recovery_ms(self) -> dict[str, list[int]]:
@@ -107,6 +110,7 @@ class SoakResult:
             "read_per_second": round(self.counts.read / max(self.seconds, 1e-9), 1),
             "memory": self.memory,
             "out": str(self.plan.out),
+            "looked_at": self.looked_at,
             "findings": self.findings,
         }
 
@@ -115,39 +119,43 @@ def soak(plan: SoakPlan) -> SoakResult:
     """Runs a soak; writes what it leaves to `plan.out`, an empty or new folder. Call from the main thread."""
     plan.out.mkdir(parents=True, exist_ok=True)
     result = SoakResult(plan)
-    history = HistoryWriter(plan.out / HISTORY)
+    writer = RecordingWriter(plan.out)
     try:
         with ray_nodes(plan.brokers) as nodes:
-            _run(plan, nodes, history, result)
+            _run(plan, nodes, writer, result)
     finally:
-        history.close()
+        writer.close()
     (plan.out / REPORT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _run(plan: SoakPlan, nodes: RayNodes, history: HistoryWriter, result: SoakResult) -> None:
+def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakResult) -> None:
     homes: dict[int, str] = dict(enumerate(nodes.workers))
     spec = ClusterSpec(plan.brokers, 1, ClusterConfig.of(Generation.KIP_966, CONFIG), plan.seed)
     pinned = {**homes, FIRST_CONTROLLER: nodes.head, FIRST_CLIENT: nodes.head}
     engine = RayEngine(spec, homes=pinned, keeps=_is_kept)
     try:
+        engine.record_to(writer.event)
         lab = Lab(engine, nodes, homes)
         lab.start(spec.node_ids)
         lab.heal()
         lab.create_topic(plan.partitions)
         lab.heal()
-        load = lab.load = Load(engine, history.write, lab.partitions, plan.rate, lab.next_id)
+        load = lab.load = Load(engine, writer.operation, lab.partitions, plan.rate, lab.next_id)
         result.counts = load.counts
         try:
-            _strike(plan, lab, load, history, result)
+            _strike(plan, lab, load, writer, result)
             finals = _settle(lab, load)
         except NotHealedError as error:
             result.findings.append(f"{error}: {_states(lab)}")
             finals = _final_logs(lab)
-        history.flush()
         result.memory = lab.memory()
-        _write_logs(plan.out / LOGS, finals)
-        result.findings += _judged(plan.out / HISTORY, finals)
+        metadata = engine.metadata_log()
+        writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
+        checked = check(Recording(plan.out))
+        result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
+        result.findings += [f"not judged: {line}" for line in checked.unjudged]
+        result.looked_at = checked.looked_at
         if result.findings:
             shutil.copytree(engine.folder, plan.out / DISKS, dirs_exist_ok=True)
     finally:
@@ -158,7 +166,7 @@ def _is_kept(trace: Trace) -> bool:
     return trace.kind in KEPT_TRACES
 
 
-def _strike(plan: SoakPlan, lab: Lab, load: Load, history: HistoryWriter, result: SoakResult) -> None:
+def _strike(plan: SoakPlan, lab: Lab, load: Load, writer: RecordingWriter, result: SoakResult) -> None:
     """Faults until the time is over, and at least one of each kind."""
     began_s = time.monotonic()
     try:
@@ -169,7 +177,7 @@ def _strike(plan: SoakPlan, lab: Lab, load: Load, history: HistoryWriter, result
             done = _fault(planned, lab)
             result.done.append(done)
             load.look_back()
-            history.flush()
+            writer.flush()
             with (plan.out / SCHEDULE).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(done)) + "\n")
         left_ms = int(plan.minutes * 60_000 - (time.monotonic() - began_s) * 1000)
@@ -230,19 +238,6 @@ def _log(lab: Lab, broker: BrokerId, partition: TopicPartition) -> Sequence[Run]
     return [run for batch in lab.engine.log(broker, partition) for run in runs_of(batch)]
 
 
-def _judged(path: Path, finals: Sequence[FinalPartition]) -> Iterable[str]:
-    """The findings as lines."""
-    known = {final.partition for final in finals}
-    reader = HistoryReader(path)
-    operations = list(reader)
-    if reader.is_torn:
-        yield f"{path}: the last line is torn"
-    spoken = {found.partition for found in operations if not isinstance(found, Ended)}
-    yield from (f"{partition}: nobody leads it in the end" for partition in sorted(spoken - known))
-    if spoken <= known:
-        yield from (finding.text for finding in judge(operations, finals))
-
-
 def _states(lab: Lab) -> str:
     view = lab.engine.view()
     if view is None:
@@ -253,11 +248,3 @@ def _states(lab: Lab) -> str:
         f"{p}: leader {s.leader}, isr {list(s.isr)}, elr {list(s.elr)}" for p, s in sorted(view.partitions.items())
     ]
     return f"down {down}; fenced {fenced}; {'; '.join(parts)}"
-
-
-def _write_logs(folder: Path, finals: Sequence[FinalPartition]) -> None:
-    folder.mkdir(exist_ok=True)
-    for final in finals:
-        for broker, runs in final.replicas.items():
-            lines = [" ".join(map(str, run)) for run in runs]
-            (folder / f"{final.partition}.broker-{broker}").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments.check.history import Invoked, Seen
+from experiments.check.history_file import HistoryReader
+from experiments.check.recorded import ALL_SHOWN
 from experiments.soak.faults import FAULTS
-from experiments.soak.history_file import HistoryReader
 from tests.ray.command import isray
 
 LEAST_ACKNOWLEDGED = 5_000
@@ -39,6 +40,13 @@ def test_a_minute_of_all_faults_loses_nothing(tmp_path: Path) -> None:
     assert "without a word" not in struck["full-disk"]
     assert " 0 logs" not in struck["corrupt-tail"]
     assert len(list((out / "logs").iterdir())) == 4 * 3
+    code, text, errors = isray("check", str(out), "--json", folder=tmp_path)
+    assert code == 0, (text, errors)
+    checked = json.loads(text)
+    assert (checked["violations"], checked["unjudged"]) == ([], [])
+    assert checked["nothing_may_be_lost"]
+    assert checked["within_tolerance"].keys() == {f"soak-{index}" for index in range(4)}
+    assert all(checked["looked_at"][name] for name in ALL_SHOWN), checked["looked_at"]
 
 
 @pytest.mark.parametrize(

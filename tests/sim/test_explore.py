@@ -46,6 +46,18 @@ def test_with_delays_there_are_fewer_orders() -> None:
     assert few[0].distinct_states < every.distinct_states
 
 
+@pytest.mark.slow
+def test_the_default_search_ends_and_finds_nothing() -> None:
+    """One record, a lossy crash and a fence, on three brokers with min ISR 2."""
+    report = run(Question())
+    assert report.bounds == Bounds()
+    assert (report.bounds.records, report.bounds.lossy, report.bounds.fences) == (1, 1, 1)
+    assert report.complete
+    assert report.violation is None
+    assert report.distinct_states > 10_000
+    assert report.document()["states_per_second"] > 0
+
+
 def test_a_search_that_is_cut_short_is_not_complete() -> None:
     by_depth = run(replace(question(), depth=2))
     assert (by_depth.complete, by_depth.depth) == (False, 2)

@@ -32,8 +32,8 @@ from experiments.check.history import (
     VanishedRead,
     judge,
 )
+from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.errors import InputError
-from experiments.soak.history_file import HistoryReader, HistoryWriter
 from experiments.soak.load import runs_of
 from experiments.soak.schedule import schedule
 from protocol.client.records import join, record

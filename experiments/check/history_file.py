@@ -1,9 +1,9 @@
-"""The history of a soak as a file of JSON lines, which grows while the run goes on.
+"""The history of a run as a file of JSON lines, which grows while the run goes on.
 
 A line is an object with one field, whose name says what kind of operation it is and whose value lists the operation's
 fields in order (`experiments.check.history`):
 
-    {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE]}
+    {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE, IDEMPOTENT]}
     {"ended": [SEND, FIRST, SIZE, "acknowledged" | "failed" | "unknown", OFFSET]}
     {"seen": [READER, [TOPIC, PARTITION], [[OFFSET, LEADER_EPOCH, SEND, FIRST, SIZE], ...], HIGH_WATERMARK]}
 

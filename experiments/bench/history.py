@@ -1,0 +1,184 @@
+"""How fast the judge of histories is, and how its time and memory grow.
+
+The history is that of a soak: producers whose sends are acknowledged in the order in which they were invoked, with
+others under way between them, on several partitions; two readers that follow each; and final logs with a run per send.
+A size is a number of operations. Each is judged in a process of its own, so that its memory is its own; the operations
+are made while they are judged, as they would be read from a file, and the time that the making takes is measured beside
+it and left out. The baseline is a loop that does no more than look at each operation's type.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import process_time
+
+from experiments.bench.report import BenchReport, growth
+from experiments.check.history import Ended, FinalPartition, Invoked, Operation, Run, Seen, judge
+from protocol.ids import TopicPartition
+
+SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
+PARTITIONS = 4
+RECORDS_PER_SEND = 10
+IN_FLIGHT = 5
+SENDS_PER_ROUND = 40
+READERS = 2
+_PER_ROUND = 2 * SENDS_PER_ROUND + READERS * SENDS_PER_ROUND // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size: seconds of processor time, bytes of memory beyond those of the process before it began."""
+
+    operations: int
+    records: int
+    judge_s: float
+    making_s: float
+    memory_bytes: int
+
+    @property
+    def operations_per_second(self) -> int:
+        return round(self.operations / self.judge_s)
+
+
+class History:
+    """A history of about `operations` operations in which nothing is wrong, made anew whenever it is iterated."""
+
+    def __init__(self, operations: int) -> None:
+        self._rounds = max(1, operations // _PER_ROUND)
+
+    @property
+    def operations(self) -> int:
+        return self._rounds * _PER_ROUND
+
+    @property
+    def records(self) -> int:
+        return self._rounds * SENDS_PER_ROUND * RECORDS_PER_SEND
+
+    def __iter__(self) -> Iterator[Operation]:
+        ends = [0] * PARTITIONS
+        for number in range(self._rounds):
+            at = number % PARTITIONS
+            partition = TopicPartition("t", at)
+            first = number * SENDS_PER_ROUND
+            runs = self._runs(first, ends[at])
+            for place in range(SENDS_PER_ROUND + IN_FLIGHT):
+                if place < SENDS_PER_ROUND:
+                    yield Invoked(first + place, 0, partition, RECORDS_PER_SEND)
+                if place >= IN_FLIGHT:
+                    run = runs[place - IN_FLIGHT]
+                    yield Ended(run.send, 0, RECORDS_PER_SEND, "acknowledged", run.offset)
+            ends[at] += SENDS_PER_ROUND * RECORDS_PER_SEND
+            for reader in range(READERS):
+                for place in range(0, SENDS_PER_ROUND, 2):
+                    yield Seen(reader, partition, tuple(runs[place : place + 2]), ends[at])
+
+    def _runs(self, first: int, offset: int) -> list[Run]:
+        places = range(SENDS_PER_ROUND)
+        return [Run(offset + RECORDS_PER_SEND * place, 0, first + place, 0, RECORDS_PER_SEND) for place in places]
+
+    def finals(self) -> list[FinalPartition]:
+        """The logs that it has led to."""
+        return [FinalPartition(TopicPartition("t", at), 0, {0: _Log(self, at)}) for at in range(PARTITIONS)]
+
+    def log(self, at: int) -> Iterator[Run]:
+        """The runs of a partition."""
+        for turn, number in enumerate(range(at, self._rounds, PARTITIONS)):
+            yield from self._runs(number * SENDS_PER_ROUND, turn * SENDS_PER_ROUND * RECORDS_PER_SEND)
+
+
+class _Log:
+    """The log of a partition, made anew whenever it is iterated."""
+
+    def __init__(self, history: History, at: int) -> None:
+        self._history, self._at = history, at
+
+    def __iter__(self) -> Iterator[Run]:
+        return self._history.log(self._at)
+
+
+def run(sizes: Sequence[int] = SIZES) -> BenchReport:
+    """Measures every size, in ascending order."""
+    rows = [_apart(size) for size in sorted(set(sizes))]
+    measured = [row.operations for row in rows]
+    exponent = growth(measured, [row.judge_s * 1_000 for row in rows])
+    largest = rows[-1]
+    document: dict[str, object] = {
+        "partitions": PARTITIONS,
+        "records_per_send": RECORDS_PER_SEND,
+        "sizes": [
+            asdict(row)
+            | {
+                "operations_per_second": row.operations_per_second,
+                "memory_bytes_per_operation": round(row.memory_bytes / row.operations, 1),
+                "ratio": round(row.judge_s / row.making_s, 2),
+            }
+            for row in rows
+        ],
+        "growth_exponent": exponent,
+    }
+    return BenchReport(
+        title="judging a history that has nothing wrong",
+        document=document,
+        columns=("operations", "records", "judge s", "operations/s", "making s", "memory MB", "bytes/operation"),
+        rows=[
+            (
+                f"{row.operations:,}",
+                f"{row.records:,}",
+                f"{row.judge_s:.2f}",
+                f"{row.operations_per_second:,}",
+                f"{row.making_s:.2f}",
+                f"{row.memory_bytes / 1e6:.0f}",
+                f"{row.memory_bytes / row.operations:.0f}",
+            )
+            for row in rows
+        ],
+        notes=[f"time grows with size ** {exponent}; {largest.records:,} records in the largest history"],
+    )
+
+
+def _apart(size: int) -> Row:
+    """Measures one size in a process of its own."""
+    command = [sys.executable, "-c", f"from experiments.bench.history import tell; tell({size})"]
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run(command, stdout=subprocess.PIPE, cwd=root, text=True, check=True)
+    return Row(**json.loads(done.stdout))
+
+
+def measure(size: int) -> Row:
+    """Measures one size in this process."""
+    history = History(size)
+    before = _peak_bytes()
+    began = process_time()
+    found = judge(history, history.finals())
+    judged = process_time()
+    if found:
+        raise AssertionError(f"a history that has nothing wrong: {found[0].text}")
+    memory = _peak_bytes() - before
+    making_s = max(_making_s(history), 1e-6)
+    return Row(history.operations, history.records, max(judged - began - making_s, 1e-6), making_s, memory)
+
+
+def _making_s(history: History) -> float:
+    began = process_time()
+    for at in range(PARTITIONS):
+        for _ in history.log(at):
+            pass
+    for operation in history:
+        isinstance(operation, Ended)
+    return process_time() - began
+
+
+def _peak_bytes() -> int:
+    """The largest resident size that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def tell(size: int) -> None:
+    """Prints what one size comes to; the whole of a measuring process."""
+    print(json.dumps(asdict(measure(size))))

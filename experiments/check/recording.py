@@ -1,0 +1,320 @@
+"""A recording: what a run leaves behind so that it can be judged afterwards, by itself and anywhere.
+
+A folder with these files, text in JSON lines:
+
+    trace.jsonl      [TIME_MS, NODE, KIND, [TOPIC, PARTITION] | null, DETAIL] per trace event
+    metadata.jsonl   {TYPE: FIELDS} per record of the controller's metadata log, from its start
+    history.jsonl    what clients did and were told (`history_file.py`)
+    logs/TOPIC-PARTITION.broker-N   the final log of a replica: OFFSET LEADER_EPOCH SEND FIRST SIZE per run of records
+    recording.json   what was run, and the digest of each other file; written last
+
+Besides what nodes tell, the trace has two events of the engine's own about lives: `life_began` of a node, and
+`life_ended` when the experiment has killed it or struck its disk: `loss` (`experiments.engine.Loss`), and `lost`,
+[[TOPIC, PARTITION], RECORDS] for each partition that lost records, null where the engine cannot know.
+
+**Time and order.** Times are each actor's own; no judgement looks at them. The order of lines is that in which the
+engine learned of events: in sim that in which they happened, on ray the order within a node is sure and between nodes
+nothing is but what causes what. What is judged in that light is said in `docs/check.md`.
+
+**Whole or not.** `recording.json` is put in place under its name at once, when all else is on the disk. Without it a
+recording is not whole; a file whose digest is another one is damaged; both are wrong input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from experiments.check.history import FinalPartition, Operation, Run
+from experiments.check.history_file import HistoryReader, HistoryWriter
+from experiments.engine import ClusterSpec, TraceEvent
+from experiments.errors import InputError
+from experiments.yaml_input import allowed_by, dotted, first_error
+from protocol.config import ClusterConfig, ConfigError, Generation
+from protocol.contract import Trace
+from protocol.ids import TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.records import MetadataRecord
+
+TRACE, METADATA, HISTORY, LOGS, MANIFEST = "trace.jsonl", "metadata.jsonl", "history.jsonl", "logs", "recording.json"
+ALLOWED = "a recording that is whole, as the run has written it"
+_CHUNK = 1 << 20
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _listed(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class _Final(_Model):
+    """Final logs of one partition; `replicas` are the brokers that have a file."""
+
+    topic: str
+    partition: Annotated[int, Field(ge=0)]
+    leader: int
+    replicas: Annotated[tuple[int, ...], BeforeValidator(_listed)]
+    start: Annotated[int, Field(ge=0)] = 0
+    settled: int | None = None
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class Manifest(_Model):
+    """What `recording.json` holds. `config` are the static configs of the nodes. `nothing_may_be_lost`: what the
+    experiment did can cost no record, whatever tolerance promises in general.
+    """
+
+    format: Literal["isray-recording"] = "isray-recording"
+    version: Literal[1] = 1
+    what: str
+    engine: Literal["sim", "ray"]
+    seed: int
+    generation: str
+    brokers: Annotated[int, Field(ge=1)]
+    controllers: Annotated[int, Field(ge=1)]
+    config: dict[str, str | int | float | bool]
+    nothing_may_be_lost: bool = False
+    finals: Annotated[tuple[_Final, ...], BeforeValidator(_listed)]
+    digests: dict[str, str]
+
+    def spec(self) -> ClusterSpec:
+        """The cluster that was run. ConfigError or ValueError where there is no such."""
+        config = ClusterConfig.of(Generation(self.generation), self.config)
+        return ClusterSpec(self.brokers, self.controllers, config, self.seed)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def expect_new(folder: Path, option: str) -> None:
+    """InputError where the folder holds anything."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(option, "", str(folder), "a folder that is empty or does not exist")
+
+
+class RecordingWriter:
+    """Writes a recording to a folder that is new or empty. InputError where it holds a trace."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._history = HistoryWriter(folder / HISTORY)
+        try:
+            self._trace = (folder / TRACE).open("x", encoding="utf-8")
+        except FileExistsError as error:
+            self._history.close()
+            raise InputError(str(folder), "", "a trace", "a folder that is empty or does not exist") from error
+
+    def event(self, event: TraceEvent) -> None:
+        """Appends a trace event."""
+        trace = event.trace
+        line = (event.time_ms, event.node, trace.kind, trace.partition, trace.detail)
+        self._trace.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def operation(self, operation: Operation) -> None:
+        """Appends an operation of the history."""
+        self._history.write(operation)
+
+    def flush(self) -> None:
+        """Hands what was written to the system."""
+        self._trace.flush()
+        self._history.flush()
+
+    def close(self) -> None:
+        """Ends writing; without `finish` the recording is not whole."""
+        self._trace.close()
+        self._history.close()
+
+    def finish(
+        self,
+        what: str,
+        engine: str,
+        spec: ClusterSpec,
+        metadata: Iterable[MetadataRecord],
+        finals: Iterable[FinalPartition],
+        *,
+        nothing_may_be_lost: bool = False,
+    ) -> None:
+        """Writes the rest, and that all is there. `what` names the run; `nothing_may_be_lost` as in `Manifest`."""
+        self.close()
+        lines = (json.dumps({type(it).__name__: it.model_dump(mode="json")}) + "\n" for it in metadata)
+        with (self.folder / METADATA).open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+        known = [self._write_logs(final) for final in finals]
+        names = [TRACE, METADATA, HISTORY, *(_log_file(final, broker) for final in known for broker in final.replicas)]
+        manifest = Manifest(
+            what=what,
+            engine="ray" if engine == "ray" else "sim",
+            seed=spec.seed,
+            generation=spec.config.generation.value,
+            brokers=spec.brokers,
+            controllers=spec.controllers,
+            config=dict(spec.config.values),
+            nothing_may_be_lost=nothing_may_be_lost,
+            finals=tuple(known),
+            digests={name: _digest(self.folder / name, sync=True) for name in names},
+        )
+        _put(self.folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+
+    def _write_logs(self, final: FinalPartition) -> _Final:
+        (self.folder / LOGS).mkdir(exist_ok=True)
+        name = final.partition
+        known = _Final(
+            topic=name.topic,
+            partition=name.partition,
+            leader=final.leader,
+            replicas=tuple(final.replicas),
+            start=final.start,
+            settled=final.settled,
+        )
+        for broker, runs in final.replicas.items():
+            with (self.folder / _log_file(known, broker)).open("w", encoding="utf-8") as file:
+                file.writelines(" ".join(map(str, run)) + "\n" for run in runs)
+        return known
+
+
+def _log_file(final: _Final, broker: int) -> str:
+    return f"{LOGS}/{final.name}.broker-{broker}"
+
+
+def _digest(path: Path, *, sync: bool = False) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+        if sync:
+            os.fsync(file.fileno())
+    return found.hexdigest()
+
+
+def _put(path: Path, text: str) -> None:
+    """Writes a file under its name at once."""
+    draft = path.with_name(f".{path.name}")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class LogFile:
+    """The runs of a log's file; as often as they are wanted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[Run]:
+        with self._path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    offset, epoch, send, first, size = map(int, line.split())
+                except ValueError as error:
+                    raise _damaged(self._path, number, line) from error
+                yield Run(offset, epoch, send, first, size)
+
+
+class Recording:
+    """A recording that is whole. InputError where it is not, or a file of it is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = _manifest(folder)
+        for name, digest in self.manifest.digests.items():
+            path = folder / name
+            if not path.is_file():
+                raise InputError(str(path), "", "no file", ALLOWED)
+            if _digest(path) != digest:
+                raise InputError(str(path), "", "a damaged file", ALLOWED)
+        try:
+            self.spec = self.manifest.spec()
+        except (ConfigError, ValueError) as error:
+            raise InputError(str(folder / MANIFEST), "config", str(error), ALLOWED) from error
+        self.records = tuple(_records(folder / METADATA))
+
+    def events(self) -> Iterator[TraceEvent]:
+        """The trace events in the order in which the engine learned of them."""
+        path = self.folder / TRACE
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    time_ms, node, kind, partition, detail = json.loads(line)
+                    name = None if partition is None else TopicPartition(*partition)
+                except (ValueError, TypeError) as error:
+                    raise _damaged(path, number, line) from error
+                yield TraceEvent(time_ms, node, Trace(kind, name, detail))
+
+    def operations(self) -> Iterator[Operation]:
+        """The history."""
+        return iter(HistoryReader(self.folder / HISTORY))
+
+    def finals(self) -> list[FinalPartition]:
+        """The final logs, read from their files as they are iterated."""
+        return [
+            FinalPartition(
+                final.name,
+                final.leader,
+                {broker: LogFile(self.folder / _log_file(final, broker)) for broker in final.replicas},
+                final.start,
+                final.settled,
+            )
+            for final in self.manifest.finals
+        ]
+
+
+def _manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(str(path), "", getattr(error, "strerror", None) or "no text", ALLOWED) from error
+    try:
+        found = Manifest.model_validate(json.loads(text))
+    except ValidationError as error:
+        details = first_error(error)
+        raise InputError(str(path), dotted(details["loc"]), details["input"], allowed_by(details)) from error
+    except ValueError as error:
+        raise InputError(str(path), "", "no JSON", ALLOWED) from error
+    listed = {_log_file(final, broker) for final in found.finals for broker in final.replicas}
+    missing = sorted({TRACE, METADATA, HISTORY, *listed} ^ set(found.digests))
+    if missing:
+        raise InputError(str(path), "digests", missing[0], "one digest for each file of the recording")
+    if any(final.leader not in final.replicas for final in found.finals):
+        raise InputError(str(path), "finals", "a leader without a log", ALLOWED)
+    return found
+
+
+def _records(path: Path) -> Iterator[MetadataRecord]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                [(name, fields)] = json.loads(line).items()
+                record = Message.REGISTRY[name].model_validate_json(json.dumps(fields))
+            except (ValueError, KeyError, AttributeError) as error:
+                raise _damaged(path, number, line) from error
+            if not isinstance(record, MetadataRecord):
+                raise _damaged(path, number, line)
+            yield record
+
+
+def _damaged(path: Path, number: int, line: str) -> InputError:
+    return InputError(str(path), f"line {number}", line.strip()[:80], ALLOWED)
+
+
+def lost_of(detail: Mapping[str, Any]) -> Mapping[TopicPartition, int] | None:
+    """What a `life_ended` event says of records that were lost, None where nobody knows."""
+    lost: Sequence[Sequence[Any]] | None = detail["lost"]
+    return None if lost is None else {TopicPartition(*name): count for name, count in lost}

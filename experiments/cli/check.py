@@ -1,0 +1,62 @@
+"""`isray check`: judges a recording, on whichever engine it was made; docs/check.md.
+
+Leaves with 0 where nothing is wrong, with 1 where something is (a line each), with 2 where the folder holds no whole
+recording.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from experiments.check.recorded import Checked
+
+SHOWN_VIOLATIONS = 100
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A recording: of a scenario's --trace, or a soak.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Judge a recording: the history of the clients, and every invariant that a trace can show."""
+    from experiments.check.recorded import check as judge
+    from experiments.check.recording import Recording
+
+    with Console(stderr=True).status("judging"):
+        checked = judge(Recording(folder))
+    if as_json:
+        typer.echo(json.dumps(checked.document()))
+    else:
+        _show(checked)
+    if checked.violations:
+        raise typer.Exit(1)
+
+
+def _show(checked: Checked) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table("invariant", "looked at", "violated", box=None)
+    names = [violation.invariant.partition(".")[0] for violation in checked.violations]
+    for name, count in checked.looked_at.items():
+        wrong = names.count(name)
+        table.add_row(name, str(count), f"[red]{wrong}[/]" if wrong else "")
+    console.print(table)
+    for violation in checked.violations[:SHOWN_VIOLATIONS]:
+        console.print(f"[red]violated[/] {violation.invariant} at {violation.time_ms} ms: {violation.detail}")
+    if len(checked.violations) > SHOWN_VIOLATIONS:
+        console.print(f"and {len(checked.violations) - SHOWN_VIOLATIONS} more")
+    for line in checked.unjudged:
+        console.print(f"not judged: {line}")
+    beyond = [name for name, kept in checked.within_tolerance.items() if not kept]
+    if beyond and not checked.nothing_may_be_lost:
+        console.print(f"beyond tolerance, so losses are no violations: {', '.join(beyond)}")
+    verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]nothing is wrong[/]"
+    console.print(
+        f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "
+        f"{checked.metadata_records} metadata records, {checked.operations} operations"
+    )

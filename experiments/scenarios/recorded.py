@@ -1,0 +1,26 @@
+"""A scenario's run as a recording (`experiments/check/recording.py`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.check.final_logs import final_logs
+from experiments.check.recording import RecordingWriter
+from experiments.scenarios.history import runs_of
+from experiments.scenarios.runner import Runner, ScenarioResult
+
+
+def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
+    """Runs a scenario, and writes a recording of it to a folder that is new or empty. InputError where it is not."""
+    engine = runner.engine
+    writer = RecordingWriter(folder)
+    try:
+        engine.record_to(writer.event)
+        result = runner.run()
+        finals = final_logs(engine, runs_of)
+        for operation in runner.history.operations:
+            writer.operation(operation)
+        writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)
+    finally:
+        writer.close()
+    return result

@@ -1,0 +1,41 @@
+"""`isray bench history`: what it measures is a history as it should be, and every operation of it is judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.bench.history import History, measure, run
+from experiments.check.history import Ended, Invoked, LostRecord, Seen, judge
+
+
+def test_the_history_is_whole_and_of_the_size_that_was_asked_for() -> None:
+    history = History(1_000)
+    told = list(history)
+    assert (len(told), history.operations) == (960, 960)
+    kinds = [sum(isinstance(it, kind) for it in told) for kind in (Invoked, Ended, Seen)]
+    assert kinds == [320, 320, 320]
+    assert sum(it.size for it in told if isinstance(it, Invoked)) == history.records
+    assert sum(run.size for final in history.finals() for run in final.replicas[0]) == history.records
+    assert judge(history, history.finals()) == []
+
+
+def test_the_judge_looks_at_every_operation() -> None:
+    history = History(500)
+    finals = history.finals()
+    finals[3].replicas[0] = list(finals[3].replicas[0])[:-1]  # type: ignore[index]
+    lost = [found for found in judge(history, finals) if isinstance(found, LostRecord)]
+    assert len(lost) == 10
+
+
+def test_the_report_has_a_row_per_size() -> None:
+    row = measure(300)
+    assert row.operations == 240
+    report = run([300, 100])
+    assert [size["operations"] for size in report.document["sizes"]] == [120, 240]  # type: ignore[attr-defined]
+    assert report.document["growth_exponent"] is not None
+    assert [len(line) for line in report.rows] == [len(report.columns)] * 2
+
+
+@pytest.mark.parametrize("size", [1, 119])
+def test_the_smallest_history_has_one_round(size: int) -> None:
+    assert History(size).operations == 120
