@@ -22,6 +22,7 @@ from experiments.engine import ClusterSpec, Loss
 from experiments.requests import create_topic
 from experiments.scenarios.history import RegressionCounter
 from experiments.sim.cluster import SimCluster
+from experiments.sim.memory import rare_collections
 from experiments.studies.model import YEAR_MS, CellParameters
 from experiments.trace_schema import (
     CRASH,
@@ -323,4 +324,5 @@ def _cluster_config(params: CellParameters) -> ClusterConfig:
 
 def run_trial(params: CellParameters, seed: int) -> TrialResult:
     """Runs one trial; a pure function of its arguments."""
-    return _Trial(params, seed).run()
+    with rare_collections():
+        return _Trial(params, seed).run()

@@ -39,6 +39,11 @@ class InvariantSuite:
         cluster.trace_observers.append(self._observe)
         cluster.on_event = self._check
 
+    def stop(self) -> None:
+        """Watches the cluster no more."""
+        self._cluster.trace_observers.remove(self._observe)
+        self._cluster.on_event = None
+
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         partition = trace.partition
         if partition is None:

@@ -55,7 +55,11 @@ class Mutant:
 
 @contextmanager
 def switched_off(mutant: Mutant) -> Iterator[None]:
-    """The guard is switched off until the end of the block. AttributeError where a patch has no original."""
+    """The guard is switched off until the end of the block. AttributeError where a patch has no original, InputError in
+    a compiled build.
+    """
+    if is_compiled():
+        raise InputError("guards can be switched off in the sources only, and this is a compiled build")
     with ExitStack() as stack:
         for patch in mutant.patches:
             if patch.name not in vars(patch.owner):
