@@ -200,7 +200,7 @@ class RecoveryStateKept(_StepCheck):
         completed = bool(before.removing_replicas or before.adding_replicas) and not (
             state.removing_replicas or state.adding_replicas
         )
-        if elected and not completed and state.leader not in (*before.isr, *before.elr) and not recovering:
+        if elected and not completed and state.leader not in before.isr + before.elr and not recovering:
             return f"leader {state.leader} was in neither ISR {before.isr} nor ELR {before.elr}, and is not RECOVERING"
         was = before.leader_recovery_state is LeaderRecoveryState.RECOVERING
         if was and not recovering and state.leader_epoch != before.leader_epoch:

@@ -62,7 +62,9 @@ class Scene:
     @property
     def min_isr(self) -> int:
         """Effective min ISR as the controller counts it; there must be a `state`."""
-        assert self.image is not None and self._topic is not None and self.state is not None
+        assert self.image is not None
+        assert self._topic is not None
+        assert self.state is not None
         return self.image.min_isr(self._topic.topic_id, MIN_INSYNC_REPLICAS, len(self.state.replicas))
 
     def replica_of(self, broker: NodeId) -> Replica | None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import Any
 
+from experiments.build import is_compiled
+from experiments.errors import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class Patch:
@@ -59,7 +62,7 @@ def switched_off(mutant: Mutant) -> Iterator[None]:
     a compiled build.
     """
     if is_compiled():
-        raise InputError("guards can be switched off in the sources only, and this is a compiled build")
+        raise InputError("this build", "", "compiled", "the sources: only there guards can be switched off")
     with ExitStack() as stack:
         for patch in mutant.patches:
             if patch.name not in vars(patch.owner):
