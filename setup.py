@@ -1,8 +1,8 @@
 """The optional compiled build: with ISRAY_COMPILE=1 the modules below become extension modules, made by mypyc.
 
-Everything else about the distribution is in pyproject.toml. The sources are the default, and what tests, mutants and
-the exhaustive search run on; extension modules stand beside them in a wheel, and are what Python then imports. Messages
-stay as they are, since pydantic makes their classes.
+Everything else about the distribution is in pyproject.toml. The sources are the default, and what tests and mutants
+run on; extension modules stand beside them in a wheel, and are what Python then imports. Messages stay as they are,
+since pydantic makes their classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which build of the packages runs: the sources, or extension modules that mypyc has made of some of them (`setup.py`).
 
 Both give the same trace hashes. In extension modules calls are bound when they are compiled, so nothing can be replaced
-in them while they run: guards are switched off, and states of nodes copied, in the sources only.
+in them while they run: guards are switched off in the sources only (`experiments/mutants`).
 """
 
 from __future__ import annotations

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
 from typer.testing import CliRunner
 
 from experiments.bench.sim import REFERENCE, bare_events, run, simulate
+from experiments.bench.simpy_model import exchange
 from experiments.cli.main import app
 from experiments.fuzz.run import simulate_plan
 from experiments.fuzz.swarm import draw
+from experiments.sim.memory import YOUNG_OBJECTS, rare_collections
 from experiments.studies.loader import study_from
 from experiments.studies.model import DAY_MS, CellParameters
 
@@ -75,6 +78,17 @@ def test_plans_have_the_same_trace_with_and_without_invariants_and_each_time() -
     plan = draw(1)
     quiet, watched = simulate_plan(plan, invariants=False), simulate_plan(plan, invariants=True)
     assert quiet == watched == simulate_plan(plan, invariants=False)
+
+
+def test_simpy_exchanges_as_many_events() -> None:
+    assert [exchange(count) for count in (2, 3, 100)] == [2, 2, 100]
+
+
+def test_the_collector_looks_seldom_during_a_run_only() -> None:
+    before = gc.get_threshold()
+    with rare_collections():
+        assert gc.get_threshold() == (max(before[0], YOUNG_OBJECTS), *before[1:])
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.slow
