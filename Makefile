@@ -9,7 +9,7 @@ UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := last-replica-standing
 ARGS ?=
 
-.PHONY: help venv test test-fast test-ray test-spark check study requirements lock clean
+.PHONY: help venv test test-fast test-ray test-spark check study compiled requirements lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,13 @@ check: $(INSTALLED) ## ruff, and mypy (strict) for protocol
 study: $(INSTALLED) ## the shipped study, from scratch: sweep, Spark, report
 	rm -rf out/$(STUDY)
 	$(BIN)/isray study run experiments/studies/$(STUDY).yaml --out out/$(STUDY) $(ARGS)
+
+compiled: $(INSTALLED) ## nodes and simulator as extension modules in build/compiled (needs a C compiler); same traces, faster
+	ISRAY_COMPILE=1 $(BIN)/python setup.py --quiet build --build-lib build/compiled
+	@sources=$$($(BIN)/python -m experiments.bench.traces) && \
+	    compiled=$$(cd build/compiled && $(abspath $(BIN))/python -m experiments.bench.traces --compiled) && \
+	    echo "sources:  $$sources" && echo "compiled: $$compiled" && test "$$sources" = "$$compiled"
+	@echo "to use it: PYTHONPATH=build/compiled $(BIN)/isray ..."
 
 requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document
 	@$(BIN)/python -m tests.requirements_report $(ARGS)

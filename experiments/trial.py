@@ -24,6 +24,7 @@ from experiments.faults.schema import Crash
 from experiments.requests import create_topic
 from experiments.scenarios.history import RegressionCounter
 from experiments.sim.cluster import SimCluster
+from experiments.sim.memory import rare_collections
 from experiments.studies.failures import Failure, failure, power_failure
 from experiments.studies.model import YEAR_MS, CellParameters
 from experiments.trace_schema import (
@@ -325,4 +326,5 @@ def _cluster_config(params: CellParameters) -> ClusterConfig:
 
 def run_trial(params: CellParameters, seed: int) -> TrialResult:
     """Runs one trial; a pure function of its arguments."""
-    return _Trial(params, seed).run()
+    with rare_collections():
+        return _Trial(params, seed).run()

@@ -32,23 +32,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocol.ids import Epoch, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Hand `message` to node `to`; no answer is promised."""
 
     to: NodeId
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(NamedTuple):
     """Call `fire(name)` at `at_ms`; see "Idle timers" above for the two marks."""
 
     name: str
@@ -57,15 +55,13 @@ class SetTimer:
     renewed_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
+class CancelTimer(NamedTuple):
     """Forget the timer `name`, if it is set."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """Something happened that an observer may want to know; never read by nodes.
 
     `kind` is one of the words in docs/architecture.md ("Trace events"); `detail` holds plain values (int, str, bool,

@@ -1,4 +1,9 @@
-"""`isray bench sim`: how fast one process simulates the reference study.
+"""`isray bench sim`: how fast one process simulates: the plans of the default fuzz, and the reference study.
+
+Of the fuzz the seeds 1, 2, ... are taken. Their plans are measured three times over: the simulation alone (the first
+two phases of a run, no invariant asked), the same with all invariants after every event, and whole runs as `isray fuzz`
+does them, with coverage, the reads of phase 3 and the judge of the history. `trace_hash` is that of the first kind,
+over all plans: the same for every build (`experiments/build.py`) on every machine.
 
 The reference study is that of the project's interfaces, section 2: three brokers, one partition on all of them,
 acks=all, brokers that fail every 130 days and come back after 15 minutes, swept over min ISR 1 and 2 and the
@@ -10,24 +15,34 @@ An event is a message that is delivered, a timer that fires, or an action of the
 of virtual time of one cluster. A quiet cluster costs no events (`experiments/sim/timers.py`), so years per second
 depend on how often brokers fail, and events per second hardly do.
 
-The baseline is what no simulator of this kind can leave out: as many events, from a heap, each handed to a trivial
-node that answers with one message, which goes onto the heap. `ratio` is time over that of the baseline.
+Next to both stands SimPy, in the same process (`simpy_model.py`). Times of plans and of SimPy are processor time.
+
+The baseline of the study is what no simulator of this kind can leave out: as many events, from a heap, each handed to a
+trivial node that answers with one message, which goes onto the heap. `ratio` is time over that of the baseline.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from importlib.util import find_spec
+from time import process_time
 
 from experiments.bench.report import BenchReport, median_ms, timed
+from experiments.build import is_compiled
+from experiments.fuzz.plan import Plan
+from experiments.fuzz.run import run_plan, simulate_plan
+from experiments.fuzz.swarm import draw
 from experiments.studies.model import YEAR_MS, CellParameters
 from experiments.trial import run_trial
 from protocol.contract import Effect, Send
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message, Request
 
+SEEDS = 12
 TRIALS = 20
 REPEATS = 5
 REFERENCE: tuple[CellParameters, ...] = tuple(
@@ -77,27 +92,116 @@ class Row:
         }
 
 
-def run(trials: int = TRIALS, repeats: int = REPEATS, cells: Sequence[CellParameters] = REFERENCE) -> BenchReport:
-    """Measures `trials` trials of every cell, `repeats` times; both are positive."""
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One way to run the plans: events, processor time in milliseconds, and its ratio to SimPy's events per second,
+    None without SimPy.
+    """
+
+    name: str
+    events: int
+    elapsed_ms: float
+    ratio: float | None = None
+
+    @property
+    def events_per_second(self) -> float:
+        return self.events / self.elapsed_ms * 1_000
+
+    def document(self) -> dict[str, object]:
+        return {
+            "events": self.events,
+            "elapsed_ms": self.elapsed_ms,
+            "events_per_second": round(self.events_per_second),
+            "ratio": None if self.ratio is None else round(self.ratio, 3),
+        }
+
+    def texts(self) -> list[str]:
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
+        figures = [f"{self.events:,}", f"{self.elapsed_ms:,.0f} ms", f"{self.events_per_second:,.0f}"]
+        return [self.name, "", "", *figures, "", ratio]
+
+
+def run(
+    trials: int = TRIALS, repeats: int = REPEATS, cells: Sequence[CellParameters] = REFERENCE, seeds: int = SEEDS
+) -> BenchReport:
+    """Measures the plans of `seeds` seeds, and `trials` trials of every cell, `repeats` times; all are positive."""
     run_trial(cells[0], 0)
     rows = [_measure(cell, trials, repeats) for cell in cells]
     total = _total(rows)
+    speeds, trace_hash = measure_plans([draw(seed) for seed in range(1, seeds + 1)], repeats)
+    whole = speeds["fuzz"]
     return BenchReport(
-        title="The reference study, one process",
+        title="Simulation, one process",
         document={
             "repeats": repeats,
+            "build": "compiled" if is_compiled() else "sources",
+            "plans": {
+                "seeds": seeds,
+                "trace_hash": trace_hash,
+                "seeds_per_second": round(seeds / whole.elapsed_ms * 1_000, 3),
+                **{name: speed.document() for name, speed in speeds.items()},
+            },
             "cells": [row.document() for row in rows],
             "total": total.document(),
         },
         columns=("cell", "trials", "cluster-years", "events", "time", "events/s", "cluster-years/s", "ratio"),
-        rows=[_texts(row) for row in (*rows, total)],
-        notes=["ratio: time / as many events from a heap to trivial nodes"],
+        rows=[*[_texts(row) for row in (*rows, total)], *[speed.texts() for speed in speeds.values()]],
+        notes=[
+            "ratio of the study: time / as many events from a heap to trivial nodes; of plans: events/s / SimPy's",
+            f"default fuzz: {seeds / whole.elapsed_ms * 1_000:.2f} seeds/s; trace hash of the plans: {trace_hash}",
+        ],
     )
 
 
 def simulate(parameters: CellParameters, trials: int) -> int:
     """Runs the trials with the seeds 0, 1, ...; how many events they had."""
     return sum(run_trial(parameters, seed).events for seed in range(trials))
+
+
+# -- plans of the fuzz -------------------------------------------------------------------------------------------------
+
+
+def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed], str]:
+    """The plans without and with invariants, as whole fuzz runs, and SimPy where it is installed, in alternation; the
+    median of `repeats` times counts. And the trace hash over all plans.
+    """
+    hashes: list[str] = []
+
+    def simulated(invariants: bool) -> int:
+        results = [simulate_plan(plan, invariants=invariants) for plan in plans]
+        if not invariants:
+            hashes[:] = [trace_hash for _, trace_hash in results]
+        return sum(events for events, _ in results)
+
+    kinds: dict[str, Callable[[], int]] = {
+        "invariants_off": lambda: simulated(False),
+        "invariants_on": lambda: simulated(True),
+        "fuzz": lambda: sum(run_plan(plan).events for plan in plans),
+    }
+    events = {name: work() for name, work in kinds.items()}
+    if find_spec("simpy") is not None:
+        from experiments.bench.simpy_model import exchange
+
+        kinds["simpy"] = lambda: exchange(events["invariants_off"])
+        events["simpy"] = kinds["simpy"]()
+    times_ms: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(repeats):
+        for name, work in kinds.items():
+            times_ms[name].append(_processor_ms(work))
+    speeds = {name: Speed(name, events[name], median_ms(times)) for name, times in times_ms.items()}
+    bare = speeds["simpy"].events_per_second if "simpy" in speeds else None
+    rated = {
+        name: Speed(name, speed.events, speed.elapsed_ms, None if bare is None else speed.events_per_second / bare)
+        for name, speed in speeds.items()
+    }
+    return rated, hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
+
+
+def _processor_ms(work: Callable[[], object]) -> float:
+    gc.collect()
+    started = process_time()
+    work()
+    return (process_time() - started) * 1_000
 
 
 # -- the baseline ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from experiments.check.truth import GroundTruth
+from experiments.check.truth import GroundTruth, Scene
 from protocol.contract import Trace
 from protocol.ids import NodeId, TopicPartition
 
@@ -17,6 +17,9 @@ class Invariant:
     """Base of invariants; `check` is called after each event with the node that acted, `note` with each trace event."""
 
     NEEDS_TOLERANCE: ClassVar[bool] = False
+    AFTER_BROKERS: ClassVar[bool] = True
+    """Whether an event of a broker can break it, so that `check` is to be called after those."""
+    AFTER_CONTROLLERS: ClassVar[bool] = True
 
     def __init__(self, truth: GroundTruth) -> None:
         self.truth = truth
@@ -28,6 +31,6 @@ class Invariant:
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         """Partitions were deleted; others of the same name will be others."""
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        """Judges the state of a partition after an event of `node` that touched it."""
+    def check(self, scene: Scene) -> str:
+        """Judges the state of a partition after an event that touched it."""
         return ""

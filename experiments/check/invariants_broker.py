@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.truth import GroundTruth
+from experiments.check.truth import GroundTruth, Scene
 from protocol.broker.lifecycle import LifecycleState
 from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, Offset, TopicPartition
 from protocol.nodes.broker import BrokerNode
@@ -14,7 +14,10 @@ from protocol.nodes.broker import BrokerNode
 class ValidBrokerState(Invariant):
     """A running broker has registered, and has read of its registration in the metadata log."""
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
+    AFTER_CONTROLLERS = False
+
+    def check(self, scene: Scene) -> str:
+        node = scene.node
         broker = self.truth.cluster.nodes.get(node)
         if not isinstance(broker, BrokerNode) or broker.state is not LifecycleState.RUNNING:
             return ""
@@ -29,6 +32,8 @@ class ValidReplicaState(Invariant):
     of epochs that it knows to have begun.
     """
 
+    AFTER_CONTROLLERS = False
+
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
         self._before: dict[tuple[NodeId, TopicPartition], tuple[int, Offset]] = {}
@@ -36,20 +41,21 @@ class ValidReplicaState(Invariant):
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         self._before = {key: before for key, before in self._before.items() if not is_gone(key[1])}
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        replica = self.truth.replica(node, partition)
+    def check(self, scene: Scene) -> str:
+        node, partition, replica = scene.node, scene.partition, scene.replica
         if replica is None:
             return ""
         log = replica.log
-        if not log.start_offset <= log.high_watermark <= log.end_offset:
-            return f"broker {node}: high watermark {log.high_watermark} of a log {log.start_offset}..{log.end_offset}"
+        start, mark, end = log.start_offset, log.high_watermark, log.end_offset
+        if not start <= mark <= end:
+            return f"broker {node}: high watermark {mark} of a log {start}..{end}"
         if log.latest_epoch > replica.leader_epoch:
             return f"broker {node} has records of epoch {log.latest_epoch} in leader epoch {replica.leader_epoch}"
         life = self.truth.cluster.life_of(node)
         known, before = self._before.get((node, partition), (life, 0))
-        self._before[node, partition] = (life, log.high_watermark)
-        if known == life and log.high_watermark < before <= log.end_offset:
-            return f"broker {node} moved its high watermark back from {before} to {log.high_watermark}"
+        self._before[node, partition] = (life, mark)
+        if known == life and mark < before <= end:
+            return f"broker {node} moved its high watermark back from {before} to {mark}"
         leadership = replica.leadership
         if leadership is not None and leadership.leader_epoch != replica.leader_epoch:
             return f"broker {node} leads epoch {leadership.leader_epoch} in leader epoch {replica.leader_epoch}"
@@ -59,8 +65,10 @@ class ValidReplicaState(Invariant):
 class ValidFetcherState(Invariant):
     """A follower has one open wish, to the leader that it knows, for what lies behind its log; a leader has none."""
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        replica = self.truth.replica(node, partition)
+    AFTER_CONTROLLERS = False
+
+    def check(self, scene: Scene) -> str:
+        node, replica = scene.node, scene.replica
         if replica is None:
             return ""
         wish = replica.wish

@@ -9,10 +9,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.truth import GroundTruth
+from experiments.check.truth import GroundTruth, Scene
 from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE
 from protocol.contract import Trace
-from protocol.ids import NO_LEADER, NodeId, TopicPartition
+from protocol.ids import NO_LEADER, NodeId, TopicPartition, is_broker
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -43,19 +43,17 @@ class ReplicationQuorumSuperset(Invariant):
     that are no replicas.
     """
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        state = self.truth.controller_state(partition)
-        if state is None or not self.truth.is_non_stale_leader(state.leader, partition):
+    def check(self, scene: Scene) -> str:
+        state, node = scene.state, scene.node
+        if state is None or (is_broker(node) and node != state.leader):
             return ""
-        replica = self.truth.replica(state.leader, partition)
+        replica = scene.replica if node == state.leader else scene.replica_of(state.leader)
         leadership = None if replica is None else replica.leadership
-        if leadership is None or len(leadership.isr) < self.truth.min_isr(partition, state):
+        if leadership is None or not scene.is_led_by(state.leader, replica) or len(leadership.isr) < scene.min_isr:
             return ""
-        superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= self.truth.min_isr(
-            partition, state
-        )
-        elr = set() if superfluous else set(state.elr) & set(state.replicas)
-        missing = sorted({*state.isr, *elr} - set(leadership.maximal_isr))
+        superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= scene.min_isr
+        elr = () if superfluous else (broker for broker in state.elr if broker in state.replicas)
+        missing = sorted({*state.isr, *elr}.difference(leadership.maximal_isr))
         if not missing:
             return ""
         return f"leader {state.leader} counts with {leadership.maximal_isr}, the controller with {missing} as well"
@@ -64,12 +62,12 @@ class ReplicationQuorumSuperset(Invariant):
 class MinIsrRecoveryQuorum(Invariant):
     """Where ISR and ELR are empty, the last known ELR has at least min ISR members (E27)."""
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        features = self.truth.features
-        state = self.truth.controller_state(partition)
-        if state is None or not features.track_last_known_leader or state.isr or state.elr:
+    AFTER_BROKERS = False
+
+    def check(self, scene: Scene) -> str:
+        state, truth = scene.state, scene.truth
+        if state is None or state.isr or state.elr or not self.truth.features.track_last_known_leader:
             return ""
-        truth = self.truth.of(partition)
         if truth.reached_min_isr and len(state.last_known_elr) < truth.min_isr:
             return f"ISR and ELR are empty, last known ELR is {state.last_known_elr}, min ISR {truth.min_isr}"
         return ""
@@ -82,8 +80,10 @@ class ValidControllerIsrAndElr(Invariant):
     members of it that a reassignment has moved away.
     """
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        state = self.truth.controller_state(partition)
+    AFTER_BROKERS = False
+
+    def check(self, scene: Scene) -> str:
+        state = scene.state
         if state is None:
             return ""
         features = self.truth.features
@@ -96,7 +96,7 @@ class ValidControllerIsrAndElr(Invariant):
             wrong.append(f"leader {state.leader} is not in the ISR")
         if not features.elr and (elr or not isr):
             wrong.append("without ELR the ISR is never empty and the ELR always is")
-        if features.track_last_known_leader and elr and len(isr) >= self.truth.min_isr(partition, state):
+        if features.track_last_known_leader and elr and len(isr) >= scene.min_isr:
             wrong.append("the ELR is not empty though min ISR is reached")
         return f"{'; '.join(wrong)}: ISR {state.isr}, ELR {state.elr}" if wrong else ""
 
@@ -104,8 +104,9 @@ class ValidControllerIsrAndElr(Invariant):
 class MetadataLogMatching(Invariant):
     """A broker that has replayed as much of the metadata log as the controller has the same state of the partition."""
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        broker, image = self.truth.cluster.nodes.get(node), self.truth.controller_image()
+    def check(self, scene: Scene) -> str:
+        node, partition, image = scene.node, scene.partition, scene.image
+        broker = self.truth.cluster.nodes.get(node)
         if isinstance(broker, ControllerNode) and image is not None:
             return self._ahead_of(image)
         if not isinstance(broker, BrokerNode) or image is None:
@@ -117,8 +118,9 @@ class MetadataLogMatching(Invariant):
             return ""
         topic = own.topic_named(partition.topic)
         state = None if topic is None else topic.partitions.get(partition.partition)
-        expected = self.truth.controller_state(partition)
-        return "" if state == expected else f"broker {node} has {state}, the controller {expected}"
+        expected = scene.state
+        same = state is expected or state == expected
+        return "" if same else f"broker {node} has {state}, the controller {expected}"
 
     def _ahead_of(self, image: MetadataImage) -> str:
         """A broker that has read what the controller does not have."""
@@ -134,8 +136,10 @@ class ValidControllerState(Invariant):
     there, without leading (K4).
     """
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        state, image = self.truth.controller_state(partition), self.truth.controller_image()
+    AFTER_BROKERS = False
+
+    def check(self, scene: Scene) -> str:
+        state, image = scene.state, scene.image
         if state is None or image is None:
             return ""
         if state.leader != NO_LEADER and not image.is_active(state.leader):
@@ -197,7 +201,7 @@ class RecoveryStateKept(_StepCheck):
         completed = bool(before.removing_replicas or before.adding_replicas) and not (
             state.removing_replicas or state.adding_replicas
         )
-        if elected and not completed and state.leader not in (*before.isr, *before.elr) and not recovering:
+        if elected and not completed and state.leader not in before.isr + before.elr and not recovering:
             return f"leader {state.leader} was in neither ISR {before.isr} nor ELR {before.elr}, and is not RECOVERING"
         was = before.leader_recovery_state is LeaderRecoveryState.RECOVERING
         stays = completed and state.leader == before.leader

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.truth import GroundTruth, PartitionTruth
+from experiments.check.truth import GroundTruth, PartitionTruth, Scene
 from protocol.broker.context import Replica
 from protocol.contract import Trace
 from protocol.ids import NodeId, Offset, TopicPartition
@@ -32,12 +32,14 @@ class LeaderCompleteness(Invariant):
 
     NEEDS_TOLERANCE = True
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        replica = self.truth.replica(node, partition)
-        if replica is None or not self.truth.is_non_stale_leader(node, partition):
+    AFTER_CONTROLLERS = False
+
+    def check(self, scene: Scene) -> str:
+        replica = scene.replica
+        if replica is None or not scene.is_led_by(scene.node, replica):
             return ""
-        wrong = _lack(replica.log, self.truth.of(partition))
-        return f"leader {node} {wrong}" if wrong else ""
+        wrong = _lack(replica.log, scene.truth)
+        return f"leader {scene.node} {wrong}" if wrong else ""
 
 
 class LeaderCandidateCompleteness(Invariant):
@@ -45,14 +47,15 @@ class LeaderCandidateCompleteness(Invariant):
 
     NEEDS_TOLERANCE = True
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        state = self.truth.controller_state(partition)
+    def check(self, scene: Scene) -> str:
+        state = scene.state
         if state is None:
             return ""
-        truth = self.truth.of(partition)
+        truth = scene.truth
         for broker in (*state.isr, *(b for b in state.elr if b in state.replicas)):
-            replica = self.truth.replica(broker, partition)
-            wrong = _lack(replica.log, truth) if replica is not None and self.truth.is_registered(broker) else ""
+            replica = scene.replica if broker == scene.node else scene.replica_of(broker)
+            wrong = "" if replica is None else _lack(replica.log, truth)
+            wrong = wrong if wrong and scene.is_registered(broker) else ""
             if wrong:
                 return f"{'ISR' if broker in state.isr else 'ELR'} member {broker} {wrong}"
         return ""
@@ -63,10 +66,12 @@ class NoCommittedRecordLostGlobally(Invariant):
 
     NEEDS_TOLERANCE = True
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        end = self.truth.of(partition).committed_end
-        ends = self.truth.stored_ends(partition)
-        if end and ends and max(ends.values()) < end:
+    def check(self, scene: Scene) -> str:
+        end = scene.truth.committed_end
+        if not end or (scene.replica is not None and scene.replica.log.end_offset >= end):
+            return ""
+        ends = self.truth.stored_ends(scene.partition)
+        if ends and max(ends.values()) < end:
             return f"committed is {end}, the longest logs end at {ends}"
         return ""
 
@@ -76,6 +81,8 @@ class _PrefixCheck(Invariant):
     life.
     """
 
+    AFTER_CONTROLLERS = False
+
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
         self._checked: dict[tuple[NodeId, TopicPartition, int], Offset] = {}
@@ -84,16 +91,20 @@ class _PrefixCheck(Invariant):
     def _concerns(self, replica: Replica) -> bool:
         """Whether this check is about replicas in that role."""
 
-    def check(self, node: NodeId, partition: TopicPartition) -> str:
-        replica = self.truth.replica(node, partition)
+    def check(self, scene: Scene) -> str:
+        replica = scene.replica
         if replica is None or not self._concerns(replica):
             return ""
-        key = (node, partition, self.truth.cluster.life_of(node))
-        limit = min(replica.log.high_watermark, replica.log.end_offset)
-        offset = max(min(self._checked.get(key, 0), limit), replica.log.start_offset)
+        key = (scene.node, scene.partition, self.truth.cluster.life_of(scene.node))
+        log = replica.log
+        limit = min(log.high_watermark, log.end_offset)
+        checked = self._checked.get(key, 0)
+        if checked == limit:
+            return ""
+        offset = max(min(checked, limit), log.start_offset)
         while offset < limit:
-            batch = replica.log.storage.read(offset, 1)[0]
-            wrong = self._compare(node, partition, batch)
+            batch = log.storage.read(offset, 1)[0]
+            wrong = self._compare(scene, batch)
             if wrong:
                 return wrong
             offset = batch.next_offset
@@ -103,8 +114,8 @@ class _PrefixCheck(Invariant):
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         self._checked = {key: offset for key, offset in self._checked.items() if not is_gone(key[1])}
 
-    def _compare(self, node: NodeId, partition: TopicPartition, batch: RecordBatch) -> str:
-        shown = self.truth.of(partition).shown.get(batch.base_offset)
+    def _compare(self, scene: Scene, batch: RecordBatch) -> str:
+        shown, node = scene.truth.shown.get(batch.base_offset), scene.node
         if shown is not None and shown != batch.payload:
             return f"broker {node} holds {batch.payload.hex()} at {batch.base_offset}, shown there was {shown.hex()}"
         return ""
@@ -127,10 +138,10 @@ class ConsistentRead(_PrefixCheck):
     def _concerns(self, replica: Replica) -> bool:
         return replica.leadership is not None
 
-    def _compare(self, node: NodeId, partition: TopicPartition, batch: RecordBatch) -> str:
-        wrong, truth = super()._compare(node, partition, batch), self.truth.of(partition)
+    def _compare(self, scene: Scene, batch: RecordBatch) -> str:
+        wrong, truth = super()._compare(scene, batch), scene.truth
         truth.shown_end = max(truth.shown_end, batch.next_offset)
-        if not wrong and self.truth.is_non_stale_leader(node, partition):
+        if not wrong and scene.is_led_by(scene.node, scene.replica):
             truth.shown[batch.base_offset] = batch.payload
             truth.committed_end = max(truth.committed_end, batch.next_offset)
         return wrong

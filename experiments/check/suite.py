@@ -1,7 +1,9 @@
 """Runs the invariants after every event of a simulated cluster.
 
 Which partitions an event touched is read from the trace events that it emitted; a node's metadata publication touches
-all of them. So an event costs what it changed, and a quiet one costs nothing.
+all of them. Of a touched partition those invariants are asked that an event of this kind of node can break, and what
+they look at is read once for all of them (`truth.Scene`). So an event costs what it changed, and a quiet one costs
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from experiments.engine import Loss, Violation
 from experiments.sim.cluster import SimCluster
 from protocol.broker.context import log_name
 from protocol.contract import Trace
-from protocol.ids import NodeId, TimeMs, TopicPartition
+from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
 from protocol.nodes.broker import BrokerNode
 
 _EVERYWHERE = frozenset({"metadata_published", "controller_started", "broker_registration"})
@@ -28,10 +30,19 @@ class InvariantSuite:
         self.violations: list[Violation] = []
         self._cluster = cluster
         self._invariants: list[Invariant] = [invariant(self.truth) for invariant in INVARIANTS]
+        self._listening = [each for each in self._invariants if type(each).note is not Invariant.note]
+        looking = [each for each in self._invariants if type(each).check is not Invariant.check]
+        self._after_brokers = [each for each in looking if each.AFTER_BROKERS]
+        self._after_others = [each for each in looking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
         self._reported: set[tuple[str, TopicPartition]] = set()
         cluster.trace_observers.append(self._observe)
         cluster.on_event = self._check
+
+    def stop(self) -> None:
+        """Watches the cluster no more."""
+        self._cluster.trace_observers.remove(self._observe)
+        self._cluster.on_event = None
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         partition = trace.partition
@@ -47,14 +58,16 @@ class InvariantSuite:
             self._forget(lambda gone: gone == partition)
             return
         broker = self._cluster.nodes.get(node)
-        if isinstance(broker, BrokerNode) and not self.truth.knows(broker, partition):
+        if isinstance(broker, BrokerNode) and not self.truth.scene(node, partition).is_known_to(broker):
             return
         self._touched[partition] = None
         state = self.truth.controller_state(partition) if trace.kind == "partition" else None
         if state is not None:
             self.truth.note_partition(partition, state)
-        for invariant in self._invariants:
-            self._report(invariant, partition, invariant.note(node, partition, trace))
+        for invariant in self._listening:
+            wrong = invariant.note(node, partition, trace)
+            if wrong:
+                self._report(invariant, partition, wrong)
 
     def _forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         self.truth.forget(is_gone)
@@ -66,10 +79,14 @@ class InvariantSuite:
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
+        invariants = self._after_brokers if is_broker(node) else self._after_others
         for partition in touched:
-            for invariant in self._invariants:
-                if not invariant.NEEDS_TOLERANCE or self.truth.of(partition).tolerant:
-                    self._report(invariant, partition, invariant.check(node, partition))
+            scene = self.truth.scene(node, partition)
+            for invariant in invariants:
+                if not invariant.NEEDS_TOLERANCE or scene.truth.tolerant:
+                    wrong = invariant.check(scene)
+                    if wrong:
+                        self._report(invariant, partition, wrong)
 
     def check_everything(self) -> None:
         """Checks all partitions from every node's side, whether touched or not."""
@@ -79,7 +96,7 @@ class InvariantSuite:
 
     def _report(self, invariant: Invariant, partition: TopicPartition, wrong: str) -> None:
         name = type(invariant).__name__
-        if not wrong or (name, partition) in self._reported:
+        if (name, partition) in self._reported:
             return
         if invariant.NEEDS_TOLERANCE and not self.truth.of(partition).tolerant:
             return

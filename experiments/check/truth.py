@@ -19,7 +19,7 @@ from experiments.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.config import MIN_INSYNC_REPLICAS, Features
 from protocol.ids import FIRST_CONTROLLER, NodeId, Offset, TopicIdPartition, TopicPartition
-from protocol.metadata.image import MetadataImage
+from protocol.metadata.image import MetadataImage, TopicImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
@@ -44,35 +44,120 @@ class PartitionTruth:
     reached_min_isr: bool = False
 
 
+class Scene:
+    """One partition after an event of `node`, read once for all who look at it. `image` and `state` are the
+    controller's, None while there is none; `replica` is the node's.
+    """
+
+    __slots__ = ("_cluster", "_last_image", "_topic", "image", "node", "partition", "replica", "state", "truth")
+
+    def __init__(self, ground: GroundTruth, node: NodeId, partition: TopicPartition) -> None:
+        self.node = node
+        self.partition = partition
+        self.truth = ground.of(partition)
+        self.image = image = ground.controller_image()
+        self._cluster = ground.cluster
+        self._last_image = ground.last_image
+        self._topic = topic = None if image is None else image.topic_named(partition.topic)
+        self.state = None if topic is None else topic.partitions.get(partition.partition)
+        self.replica = self.replica_of(node)
+
+    @property
+    def min_isr(self) -> int:
+        """Effective min ISR as the controller counts it; there must be a `state`."""
+        assert self.image is not None
+        assert self._topic is not None
+        assert self.state is not None
+        return self.image.min_isr(self._topic.topic_id, MIN_INSYNC_REPLICAS, len(self.state.replicas))
+
+    def replica_of(self, broker: NodeId) -> Replica | None:
+        """The broker's replica; None if it has none, or one of a topic of that name that is no more."""
+        node = self._cluster.nodes.get(broker)
+        if not isinstance(node, BrokerNode):
+            return None
+        topic = node.context.image.topic_named(self.partition.topic)
+        if topic is None or not self._means(topic):
+            return None
+        return node.context.replicas.get(TopicIdPartition(topic.topic_id, self.partition.partition))
+
+    def is_known_to(self, broker: BrokerNode) -> bool:
+        """Whether the broker means the same partition by this name as the controller does: of the same topic, and not
+        one of that index that was removed since.
+        """
+        return self._means(broker.context.image.topic_named(self.partition.topic))
+
+    def _means(self, theirs: TopicImage | None) -> bool:
+        """Whether a broker that has this topic of that name means what the controller does."""
+        if self.image is None:
+            return True
+        topic = self._topic
+        if topic is None or theirs is None or topic.topic_id != theirs.topic_id:
+            return topic is theirs
+        state, known = self.state, theirs.partitions.get(self.partition.partition)
+        if state is None or known is None:
+            return known is None
+        return state.first_leader_epoch == known.first_leader_epoch
+
+    def is_registered(self, broker: NodeId) -> bool:
+        """Whether the broker runs under the epoch that the controller knows."""
+        node, image = self._cluster.nodes.get(broker), self.image
+        return (
+            isinstance(node, BrokerNode)
+            and image is not None
+            and node.context.broker_epoch == image.broker_epoch(broker)
+        )
+
+    def is_led_by(self, broker: NodeId, replica: Replica | None) -> bool:
+        """Whether the broker, with this replica, leads in the latest leader epoch. While no controller runs nobody can
+        be elected, and what the leader commits is committed.
+        """
+        if replica is None or replica.leadership is None:
+            return False
+        state = self.state if self.image is not None else _state_in(self._last_image, self.partition)
+        return state is not None and state.leader == broker and state.leader_epoch == replica.leader_epoch
+
+
+def _state_in(image: MetadataImage | None, partition: TopicPartition) -> PartitionState | None:
+    topic = None if image is None else image.topic_named(partition.topic)
+    return None if topic is None else topic.partitions.get(partition.partition)
+
+
 class GroundTruth:
-    """Truth about all partitions of a simulated cluster; reads nodes, never changes them."""
+    """Truth about all partitions of a simulated cluster; reads nodes, never changes them. `last_image` is that of the
+    controller which ran last.
+    """
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
+        self.last_image: MetadataImage | None = None
         self._features = cluster.spec.config.generation.features
-        self._last_image: MetadataImage | None = None
 
     def of(self, partition: TopicPartition) -> PartitionTruth:
-        return self.partitions.setdefault(partition, PartitionTruth())
+        truth = self.partitions.get(partition)
+        if truth is None:
+            truth = self.partitions[partition] = PartitionTruth()
+        return truth
 
     # -- reading the cluster -------------------------------------------------------------------------------------------
+
+    def scene(self, node: NodeId, partition: TopicPartition) -> Scene:
+        """The partition as it stands, from the node's side."""
+        return Scene(self, node, partition)
 
     def controller_image(self) -> MetadataImage | None:
         node = self.cluster.nodes.get(FIRST_CONTROLLER)
         if not isinstance(node, ControllerNode):
             return None
-        self._last_image = node.state.image
-        return self._last_image
+        self.last_image = node.state.image
+        return self.last_image
 
     def latest_image(self) -> MetadataImage | None:
         """The controller's image; while none runs, that of the last one."""
-        return self.controller_image() or self._last_image
+        return self.controller_image() or self.last_image
 
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
-        image = self.controller_image()
-        topic = None if image is None else image.topic_named(partition.topic)
-        return None if topic is None else topic.partitions.get(partition.partition)
+        return _state_in(self.controller_image(), partition)
 
     @property
     def features(self) -> Features:
@@ -86,26 +171,8 @@ class GroundTruth:
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> Replica | None:
-        """The broker's replica; None if it has none, or one of a topic of that name that is no more."""
-        node = self.cluster.nodes.get(broker)
-        if not isinstance(node, BrokerNode) or not self.knows(node, partition):
-            return None
-        return node.context.replica_named(partition.topic, partition.partition)
-
-    def knows(self, node: BrokerNode, partition: TopicPartition) -> bool:
-        """Whether the broker means the same partition by this name as the controller does: of the same topic, and not
-        one of that index that was removed since.
-        """
-        image, own = self.controller_image(), node.context.image
-        if image is None:
-            return True
-        topic, theirs = image.topic_named(partition.topic), own.topic_named(partition.topic)
-        if topic is None or theirs is None or topic.topic_id != theirs.topic_id:
-            return topic is theirs
-        state, known = topic.partitions.get(partition.partition), theirs.partitions.get(partition.partition)
-        if state is None or known is None:
-            return known is None
-        return state.first_leader_epoch == known.first_leader_epoch
+        """The broker's replica (`Scene.replica_of`)."""
+        return self.scene(broker, partition).replica
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         """Partitions were deleted; others of the same name will be others."""
@@ -125,30 +192,6 @@ class GroundTruth:
                 truth.reached_min_isr = len(state.isr) >= truth.min_isr
             self._judge(partition)
 
-    def is_registered(self, broker: NodeId) -> bool:
-        """Whether the broker runs under the epoch that the controller knows."""
-        node, image = self.cluster.nodes.get(broker), self.controller_image()
-        return (
-            isinstance(node, BrokerNode)
-            and image is not None
-            and node.context.broker_epoch == image.broker_epoch(broker)
-        )
-
-    def is_non_stale_leader(self, broker: NodeId, partition: TopicPartition) -> bool:
-        """Whether the broker leads in the latest leader epoch. While no controller runs nobody can be elected, and what
-        the leader commits is committed.
-        """
-        image = self.latest_image()
-        topic = None if image is None else image.topic_named(partition.topic)
-        state = None if topic is None else topic.partitions.get(partition.partition)
-        replica = self.replica(broker, partition)
-        return (
-            state is not None
-            and replica is not None
-            and replica.leadership is not None
-            and (state.leader, state.leader_epoch) == (broker, replica.leader_epoch)
-        )
-
     def stored_ends(self, partition: TopicPartition) -> dict[NodeId, Offset]:
         """Log ends on all disks that hold a replica of the partition, of running brokers and others."""
         image = self.controller_image()
@@ -156,11 +199,8 @@ class GroundTruth:
         if topic_id is None:
             return {}
         name = log_name(TopicIdPartition(topic_id, partition.partition))
-        return {
-            broker: self.cluster.disks[broker].open_log(name).end_offset
-            for broker in self.cluster.spec.broker_ids
-            if name in self.cluster.disks[broker].log_names()
-        }
+        ends = ((broker, self.cluster.disks[broker].log_end(name)) for broker in self.cluster.spec.broker_ids)
+        return {broker: end for broker, end in ends if end is not None}
 
     # -- keeping the truth ---------------------------------------------------------------------------------------------
 
@@ -174,7 +214,9 @@ class GroundTruth:
     def note_partition(self, partition: TopicPartition, state: PartitionState) -> None:
         """The controller has committed a new state."""
         truth = self.of(partition)
-        truth.lossy -= {broker for broker in state.isr if self.is_registered(broker)}
+        if truth.lossy:
+            scene = self.scene(FIRST_CONTROLLER, partition)
+            truth.lossy -= {broker for broker in state.isr if scene.is_registered(broker)}
         min_isr = self.min_isr(partition, state)
         if (min_isr, state.replicas) != (truth.min_isr, truth.replicas):
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False

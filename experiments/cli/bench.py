@@ -59,13 +59,14 @@ def controller(
 def sim(
     context: typer.Context,
     trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="One-year trials per cell.")] = 20,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per cell.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per cell, and of the plans.")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Plans of the default fuzz.")] = 12,
     as_json: Json = False,
 ) -> None:
-    """Simulate the reference study: events and cluster-years per second, one process."""
+    """Simulate plans of the fuzz and the reference study: events, seeds and cluster-years per second, one process."""
     from experiments.bench.sim import run
 
-    _measure({"sim": lambda: run(trials, repeats)}, as_json or context.obj)
+    _measure({"sim": lambda: run(trials, repeats, seeds=seeds)}, as_json or context.obj)
 
 
 @app.command("history")
@@ -80,9 +81,7 @@ def history(
     from experiments.bench.history import run
 
     numbers = _sizes(sizes, "--sizes")
-    with Console(stderr=True).status("measuring"):
-        report = run(numbers)
-    _show({"history": report}, as_json or context.obj)
+    _measure({"history": lambda: run(numbers)}, as_json or context.obj)
 
 
 @app.command("replication")

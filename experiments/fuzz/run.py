@@ -40,6 +40,7 @@ from experiments.fuzz.coverage import Coverage
 from experiments.fuzz.plan import Broken, Elect, Plan, Read, Send
 from experiments.requests import create_topic, elect_leader
 from experiments.sim.engine import SimEngine
+from experiments.sim.memory import rare_collections
 from experiments.sim.network import NetworkModel
 from experiments.soak.load import result_of, runs_of
 from experiments.story import Chapter, tell
@@ -99,13 +100,23 @@ def run_plan(
     and decoded on its way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
     """
     run = _PlanRun(plan, elide_idle, paranoid)
-    if recording is None:
-        return run.run()
-    writer = RecordingWriter(recording)
-    try:
-        return run.recorded(writer)
-    finally:
-        writer.close()
+    with rare_collections():
+        if recording is None:
+            return run.run()
+        writer = RecordingWriter(recording)
+        try:
+            return run.recorded(writer)
+        finally:
+            writer.close()
+
+
+def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
+    """The first two phases of a plan, for benchmarks: nothing but the simulation, and the invariants if they are asked
+    for. The number of events, and the trace hash. Where no invariant is asked nobody knows of outstanding losses
+    either, so that some crashes may lose more than in a run.
+    """
+    with rare_collections():
+        return _PlanRun(plan).simulate(invariants)
 
 
 @dataclass(slots=True)
@@ -119,7 +130,7 @@ class _Clients:
 
 
 class _PlanRun:
-    def __init__(self, plan: Plan, elide_idle: bool, paranoid: bool) -> None:
+    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
         self._plan = plan
         model = NetworkModel(jitter_ms=plan.jitter_ms)
         self._engine = SimEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
@@ -166,6 +177,17 @@ class _PlanRun:
     def _broken(self, invariant: str, detail: str) -> Broken:
         text = " ".join(detail.split())
         return Broken(invariant=invariant, step=self._cluster.event_count, time_ms=self._cluster.now_ms, detail=text)
+
+    def simulate(self, invariants: bool) -> tuple[int, str]:
+        """See `simulate_plan`."""
+        self._cluster.trace_observers.remove(self._coverage.observe)
+        self._cluster.on_message = None
+        if not invariants:
+            self._engine.suite.stop()
+        self._begin()
+        self._pass_until(self._plan.end_ms)
+        self._become_whole()
+        return self._cluster.event_count, self._cluster.trace_hash()
 
     def _phases(self) -> None:
         self._begin()

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import Any
 
+from experiments.build import is_compiled
+from experiments.errors import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class Patch:
@@ -55,7 +58,11 @@ class Mutant:
 
 @contextmanager
 def switched_off(mutant: Mutant) -> Iterator[None]:
-    """The guard is switched off until the end of the block. AttributeError where a patch has no original."""
+    """The guard is switched off until the end of the block. AttributeError where a patch has no original, InputError in
+    a compiled build.
+    """
+    if is_compiled():
+        raise InputError("this build", "", "compiled", "the sources: only there guards can be switched off")
     with ExitStack() as stack:
         for patch in mutant.patches:
             if patch.name not in vars(patch.owner):

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from pkgutil import resolve_name
 from random import Random
+from typing import cast
 from zlib import crc32
 
 from experiments.engine import ClusterSpec, Loss, TraceEvent
@@ -34,6 +34,9 @@ from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
 
 _DELIVER, _TIMER, _CALL = 0, 1, 2
 _KIND_BITS, _NODE_BITS = 48, 24
+
+_Delivery = tuple[NodeId, NodeId, Message, int]
+"""(target, source, message, the target's life)."""
 
 Observer = Callable[[TimeMs, NodeId, Trace], None]
 
@@ -74,6 +77,7 @@ class SimCluster:
         self._lives: dict[NodeId, int] = dict.fromkeys(spec.node_ids, 0)
         self._backlogs: dict[NodeId, list[tuple[int, object, object]]] = {}
         self._skews_ms: dict[NodeId, int] = {}
+        self._timer_orders: dict[Key, int] = {}
         self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -82,11 +86,12 @@ class SimCluster:
         """Carries out the next event that is due by `until_ms`; False (and the clock at `until_ms`) if there is
         none.
         """
-        while self._heap:
-            due_ms = self._heap[0][0]
+        heap = self._heap
+        while heap:
+            due_ms = heap[0][0]
             if due_ms > until_ms:
                 break
-            _, _, _, kind, first, second = heappop(self._heap)
+            _, _, _, kind, first, second = heappop(heap)
             if self._dispatch(due_ms, kind, first, second):
                 return True
         self.now_ms = max(self.now_ms, until_ms)
@@ -100,29 +105,35 @@ class SimCluster:
     def _dispatch(self, due_ms: TimeMs, kind: int, first: object, second: object) -> bool:
         """Whether the event was still wanted."""
         if kind == _DELIVER:
-            target, source, message, life = first  # type: ignore[misc]
-            if self._lives[target] != life or target not in self.nodes or self.network.is_cut(source, target):
+            target, source, message, life = cast("_Delivery", first)
+            node = self.nodes.get(target)
+            if node is None or self._lives[target] != life or self.network.is_cut(source, target):
                 return False
             if target in self._backlogs:
                 self._backlogs[target].append((kind, first, second))
                 return False
             self.now_ms = due_ms
-            self._carry_out(target, self.nodes[target].receive(self._clock(target, due_ms), source, message), due_ms)
-            self._after_event(target)
+            shown_ms = self._clock(target, due_ms) if self._skews_ms else due_ms
+            self._carry_out(target, node.receive(shown_ms, source, message), due_ms)
+            if self.on_event is not None:
+                self.on_event(due_ms, target)
         elif kind == _TIMER:
-            key: Key = first  # type: ignore[assignment]
-            if not self._timers.is_armed(key, second):  # type: ignore[arg-type]
+            key = cast("Key", first)
+            if not self._timers.is_armed(key, cast(int, second)):
                 return False
-            if key[0] in self._backlogs:
-                self._backlogs[key[0]].append((kind, first, second))
+            owner, name = key
+            if owner in self._backlogs:
+                self._backlogs[owner].append((kind, first, second))
                 return False
             self.now_ms = due_ms
             self._timers.fired(key)
-            self._carry_out(key[0], self.nodes[key[0]].fire(self._clock(key[0], due_ms), key[1]), due_ms)
-            self._after_event(key[0])
+            shown_ms = self._clock(owner, due_ms) if self._skews_ms else due_ms
+            self._carry_out(owner, self.nodes[owner].fire(shown_ms, name), due_ms)
+            if self.on_event is not None:
+                self.on_event(due_ms, owner)
         else:
             self.now_ms = due_ms
-            first()  # type: ignore[operator]
+            cast("Callable[[], None]", first)()
         self.event_count += 1
         return True
 
@@ -139,18 +150,21 @@ class SimCluster:
         heappush(self._heap, (due_ms, order, self._sequence, kind, first, second))
 
     def _push_timer(self, due_ms: TimeMs, key: Key, token: int) -> None:
-        order = (_TIMER << _KIND_BITS) | (key[0] << _NODE_BITS) | (crc32(key[1].encode()) >> 8)
+        order = self._timer_orders.get(key)
+        if order is None:
+            order = (_TIMER << _KIND_BITS) | (key[0] << _NODE_BITS) | (crc32(key[1].encode()) >> 8)
+            self._timer_orders[key] = order
         self._push(due_ms, order, _TIMER, key, token)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, node: NodeId, effects: Sequence[Effect], now_ms: TimeMs) -> None:
+        skew_ms = self._skews_ms.get(node, 0) if self._skews_ms else 0
         for effect in effects:
             if type(effect) is Send:
                 self._send(node, effect.to, effect.message, now_ms)
             elif type(effect) is SetTimer:
-                skew_ms = self._skews_ms.get(node, 0)
-                timer = replace(effect, at_ms=effect.at_ms - skew_ms) if skew_ms else effect
+                timer = effect._replace(at_ms=effect.at_ms - skew_ms) if skew_ms else effect
                 self._timers.set(node, timer, now_ms)
             elif type(effect) is Trace:
                 self._trace(now_ms, node, effect)
@@ -163,17 +177,23 @@ class SimCluster:
         if target == DRIVER:
             self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
             return
-        if target not in self._lives:
+        life = self._lives.get(target)
+        if life is None:
             raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
         if self._paranoid:
             message = decode(encode(message))
         if self.on_message is not None:
             self.on_message(source, target, message)
-        arrivals = self.network.arrivals(now_ms, source, target, message)
-        if target in self.nodes and not self.network.is_cut(source, target):
+        network = self.network
+        arrivals = (
+            network.arrivals(now_ms, source, target, message)
+            if network.is_disturbed
+            else (network.arrival_ms(now_ms, source, target, message),)
+        )
+        if target in self.nodes and not network.is_cut(source, target):
             order = (target << _NODE_BITS) | (source << 1) | message.CONTROL
             for arrival in arrivals:
-                self._push(arrival, order, _DELIVER, (target, source, message, self._lives[target]))
+                self._push(arrival, order, _DELIVER, (target, source, message, life))
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         self._hash.update(repr((now_ms, node, trace.kind, trace.partition, trace.detail)).encode())

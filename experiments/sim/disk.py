@@ -169,6 +169,11 @@ class SimStorage:
     def log_names(self) -> Sequence[str]:
         return sorted(self._logs)
 
+    def log_end(self, name: str) -> Offset | None:
+        """Where a log on this disk ends, None where there is no such log; for observers."""
+        log = self._logs.get(name)
+        return None if log is None else log.end_offset
+
     def delete_log(self, name: str) -> None:
         self._logs.pop(name, None)
 

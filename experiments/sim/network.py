@@ -51,18 +51,30 @@ class Disturbance:
     only: tuple[type[Message], ...] = ()
 
 
+@dataclass(slots=True)
+class _Link:
+    """A link: a hash of the seed and of its name, and when the last message that was sent on it arrives."""
+
+    hash: int
+    last_arrival_ms: TimeMs = 0
+
+
 class Network:
     """Links between nodes; see the module docstring."""
 
     def __init__(self, seed: int, model: NetworkModel) -> None:
         self.model = model
         self._seed = seed
-        self._link_hashes: dict[tuple[NodeId, NodeId, bool], int] = {}
-        self._last_arrival: dict[tuple[NodeId, NodeId, bool], TimeMs] = {}
+        self._links: dict[tuple[NodeId, NodeId, bool], _Link] = {}
         self._cuts: set[tuple[NodeId, NodeId]] = set()
         self._disturbances: dict[tuple[NodeId, NodeId], list[Disturbance]] = {}
         self._late_until_ms: dict[tuple[NodeId, NodeId], TimeMs] = {}
         self._dice = 0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether any direction is."""
+        return bool(self._disturbances)
 
     def arrivals(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> Sequence[TimeMs]:
         """When a message that is sent now arrives: once, unless the direction is disturbed."""
@@ -103,21 +115,17 @@ class Network:
 
     def arrival_ms(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message, held_ms: int = 0) -> TimeMs:
         """When a message that is sent now and held up for `held_ms` arrives."""
-        arrival = now_ms + self.model.base_ms + held_ms
-        link_key = (source, target, message.CONTROL)
-        if not message.RENEWAL and self.model.jitter_ms:
-            arrival += mix64(self._link_hash(link_key) ^ now_ms) % (self.model.jitter_ms + 1)
-        arrival = max(arrival, self._last_arrival.get(link_key, 0))
-        self._last_arrival[link_key] = arrival
+        model, name = self.model, (source, target, message.CONTROL)
+        link = self._links.get(name)
+        if link is None:
+            link = self._links[name] = _Link(mix64(self._seed ^ (source << 40) ^ (target << 20) ^ message.CONTROL))
+        arrival = now_ms + model.base_ms + held_ms
+        if model.jitter_ms and not message.RENEWAL:
+            arrival += mix64(link.hash ^ now_ms) % (model.jitter_ms + 1)
+        if arrival < link.last_arrival_ms:
+            return link.last_arrival_ms
+        link.last_arrival_ms = arrival
         return arrival
-
-    def _link_hash(self, link: tuple[NodeId, NodeId, bool]) -> int:
-        """A hash of the seed and the link."""
-        known = self._link_hashes.get(link)
-        if known is None:
-            source, target, is_control = link
-            known = self._link_hashes[link] = mix64(self._seed ^ (source << 40) ^ (target << 20) ^ is_control)
-        return known
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         if up:

@@ -73,7 +73,9 @@ class Timers:
     def set(self, node: NodeId, timer: SetTimer, now_ms: TimeMs) -> None:
         """The node set a timer."""
         key = (node, timer.name)
-        self.cancel(key, now_ms)
+        self._armed.pop(key, None)
+        if key in self._asleep or key in self._watched:
+            self.cancel(key, now_ms)
         peer = timer.idle_with
         if not self._elide or peer is None:
             self._arm(key, timer.at_ms)

@@ -88,7 +88,7 @@ class LeaderFinder:
     def _answered(self, now_ms: TimeMs, topic: str, response: MetadataResponse) -> None:
         """One node's metadata: kept where it knows of a newer leader epoch than the others."""
         search = self._searches[topic]
-        if response.error not in (ErrorCode.NONE, *RETRIABLE):
+        if response.error is not ErrorCode.NONE and response.error not in RETRIABLE:
             search.denied = response.error
         for found in (told for told in response.topics if told.name == topic):
             for partition in found.partitions:

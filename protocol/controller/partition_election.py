@@ -73,4 +73,4 @@ def designate(leader: BrokerId, candidates: Candidates, is_acceptable_leader: Ca
     """The broker that a user names, if it is an acceptable replica; nobody otherwise."""
     if leader not in candidates.replicas or not is_acceptable_leader(leader):
         return Elected(NO_LEADER, unclean=False)
-    return Elected(leader, unclean=leader not in (*candidates.isr, *candidates.elr))
+    return Elected(leader, unclean=leader not in candidates.isr + candidates.elr)

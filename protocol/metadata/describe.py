@@ -14,9 +14,11 @@ errors stand in order among the descriptions.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode
+from protocol.ids import BrokerId, Epoch
 from protocol.messages.acls import AclOperation
 from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from protocol.messages.topics import (
@@ -44,11 +46,16 @@ def describe_topic(image: MetadataImage, request: MetadataRequest) -> MetadataRe
     if error is not ErrorCode.NONE or topic is None:
         return MetadataResponse(correlation_id=request.correlation_id, error=error)
     partitions = tuple(
-        PartitionMetadata(partition=index, leader=state.leader, leader_epoch=state.leader_epoch)
-        for index, state in topic.partitions.items()
+        _partition_metadata(index, state.leader, state.leader_epoch) for index, state in topic.partitions.items()
     )
     description = TopicMetadata(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
     return MetadataResponse(correlation_id=request.correlation_id, topics=(description,))
+
+
+@lru_cache(maxsize=4_096)
+def _partition_metadata(index: int, leader: BrokerId, leader_epoch: Epoch) -> PartitionMetadata:
+    """Every node is asked for the same few leaders, again and again."""
+    return PartitionMetadata(partition=index, leader=leader, leader_epoch=leader_epoch)
 
 
 def describe_topics(image: MetadataImage, request: DescribeTopicRequest) -> DescribeTopicResponse:

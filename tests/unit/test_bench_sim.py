@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
 from typer.testing import CliRunner
 
 from experiments.bench.sim import REFERENCE, bare_events, run, simulate
+from experiments.bench.simpy_model import exchange
 from experiments.cli.main import app
+from experiments.fuzz.run import simulate_plan
+from experiments.fuzz.swarm import draw
+from experiments.sim.memory import YOUNG_OBJECTS, rare_collections
 from experiments.studies.loader import study_from
 from experiments.studies.model import DAY_MS, CellParameters
 
@@ -56,7 +61,7 @@ def test_the_baseline_dispatches_event_after_event() -> None:
 
 
 def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
-    report = run(trials=1, repeats=1, cells=SHORT)
+    report = run(trials=1, repeats=1, cells=SHORT, seeds=1)
     cells, total = report.document["cells"], report.document["total"]
     assert isinstance(cells, list)
     assert isinstance(total, dict)
@@ -64,13 +69,31 @@ def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
     for figure in ("trials", "events", "cluster_years", "elapsed_ms", "baseline_ms"):
         assert total[figure] == pytest.approx(sum(cell[figure] for cell in cells))
     assert all(value > 0 for cell in cells for name, value in cell.items() if name != "name")
-    assert [row[0] for row in report.rows] == ["kip-966, min ISR 2", "kip-497, min ISR 2", "all"]
+    assert [row[0] for row in report.rows][:3] == ["kip-966, min ISR 2", "kip-497, min ISR 2", "all"]
+    assert {row[0] for row in report.rows[3:]} >= {"invariants_off", "invariants_on", "fuzz"}
     assert all(len(row) == len(report.columns) for row in report.rows)
+
+
+def test_plans_have_the_same_trace_with_and_without_invariants_and_each_time() -> None:
+    plan = draw(1)
+    quiet, watched = simulate_plan(plan, invariants=False), simulate_plan(plan, invariants=True)
+    assert quiet == watched == simulate_plan(plan, invariants=False)
+
+
+def test_simpy_exchanges_as_many_events() -> None:
+    assert [exchange(count) for count in (2, 3, 100)] == [2, 2, 100]
+
+
+def test_the_collector_looks_seldom_during_a_run_only() -> None:
+    before = gc.get_threshold()
+    with rare_collections():
+        assert gc.get_threshold() == (max(before[0], YOUNG_OBJECTS), *before[1:])
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.slow
 def test_json_is_one_document() -> None:
-    done = CliRunner().invoke(app, ["bench", "sim", "--trials", "1", "--repeats", "1", "--json"])
+    done = CliRunner().invoke(app, ["bench", "sim", "--trials", "1", "--repeats", "1", "--seeds", "1", "--json"])
     figures = json.loads(done.stdout)["benches"]["sim"]
     assert [cell["cluster_years"] for cell in figures["cells"]] == [1.0] * len(REFERENCE)
-    assert sorted(figures) == ["cells", "repeats", "total"]
+    assert sorted(figures) == ["build", "cells", "plans", "repeats", "total"]

@@ -1,0 +1,42 @@
+"""`python -m experiments.bench.traces`: one digest of what the simulator does, to compare builds by (`setup.py`).
+
+It is over the results of whole fuzz runs, trace hash and number of events of each, and over all rows of a trial of each
+cell of the reference study. With `--compiled` it is an error if what runs are the sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+from experiments.bench.sim import REFERENCE
+from experiments.build import is_compiled
+from experiments.fuzz.run import run_plan
+from experiments.fuzz.swarm import draw
+from experiments.trial import run_trial
+
+SEEDS = 40
+
+
+def digest(seeds: int) -> str:
+    """The digest over the seeds 1, 2, ... of the default fuzz, and the reference study."""
+    told = hashlib.blake2b(digest_size=16)
+    for seed in range(1, seeds + 1):
+        result = run_plan(draw(seed))
+        told.update(f"{result.trace_hash} {result.events} {result.violation}".encode())
+    for cell in REFERENCE:
+        told.update(repr(run_trial(cell, 0)).encode())
+    return told.hexdigest()
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code."""
+    if "--compiled" in arguments and not is_compiled():
+        print("these are the sources, not a compiled build", file=sys.stderr)
+        return 1
+    print(digest(SEEDS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
