@@ -98,10 +98,10 @@ class _PrefixCheck(Invariant):
         key = (scene.node, scene.partition, self.truth.cluster.life_of(scene.node))
         log = replica.log
         limit = min(log.high_watermark, log.end_offset)
-        checked = self._checked.get(key, 0)
+        checked = self._checked.get(key)
         if checked == limit:
             return ""
-        offset = max(min(checked, limit), log.start_offset)
+        offset = max(min(checked or 0, limit), log.start_offset)
         while offset < limit:
             batch = log.storage.read(offset, 1)[0]
             wrong = self._compare(scene, batch)

@@ -81,9 +81,9 @@ class InvariantSuite:
         touched, self._touched = self._touched, {}
         invariants = self._after_brokers if is_broker(node) else self._after_others
         for partition in touched:
-            scene = self.truth.scene(node, partition)
+            scene, truth = self.truth.scene(node, partition), self.truth.of(partition)
             for invariant in invariants:
-                if not invariant.NEEDS_TOLERANCE or scene.truth.tolerant:
+                if not invariant.NEEDS_TOLERANCE or truth.tolerant:
                     wrong = invariant.check(scene)
                     if wrong:
                         self._report(invariant, partition, wrong)

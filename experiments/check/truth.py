@@ -49,18 +49,23 @@ class Scene:
     controller's, None while there is none; `replica` is the node's.
     """
 
-    __slots__ = ("_cluster", "_last_image", "_topic", "image", "node", "partition", "replica", "state", "truth")
+    __slots__ = ("_cluster", "_ground", "_last_image", "_topic", "image", "node", "partition", "replica", "state")
 
     def __init__(self, ground: GroundTruth, node: NodeId, partition: TopicPartition) -> None:
         self.node = node
         self.partition = partition
-        self.truth = ground.of(partition)
+        self._ground = ground
         self.image = image = ground.controller_image()
         self._cluster = ground.cluster
         self._last_image = ground.last_image
         self._topic = topic = None if image is None else image.topic_named(partition.topic)
         self.state = None if topic is None else topic.partitions.get(partition.partition)
         self.replica = self.replica_of(node)
+
+    @property
+    def truth(self) -> PartitionTruth:
+        """What is known of the partition; begun where nothing was."""
+        return self._ground.of(self.partition)
 
     @property
     def min_isr(self) -> int:
