@@ -33,6 +33,7 @@ from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, SILENT_PREFIX
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, Offset, is_broker, node_name
+from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
@@ -173,7 +174,7 @@ class Model:
             if isinstance(message, BrokerHeartbeatResponse | BrokerRegistrationResponse):
                 self._receive(step, receiver, node, number)
             elif receiver == CONTROLLER and exchange is not None and isinstance(message, exchange):
-                self._receive(step, CONTROLLER, node, number)
+                self._receive(step, CONTROLLER, node, VALUES.number(_in_order(message)))
             elif isinstance(message, AlterPartitionRequest) or is_broker(receiver):
                 self._push(step, node, receiver, number)
 
@@ -491,3 +492,8 @@ class Model:
 _SETTLING = frozenset({"deliver", "metadata"})
 LATE = "late"
 """The last word of an action that a queue had been held up for."""
+
+
+def _in_order(message: Message) -> Message:
+    """No request of an exchange is overtaken, so that the number by which the controller would know is left out."""
+    return message.model_copy(update={"correlation_id": 0})

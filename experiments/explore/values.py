@@ -54,7 +54,7 @@ UNSEEN: Mapping[type, frozenset[str]] = {
     BrokerNode: LEFT_OUT[BrokerNode] | {"_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
     Replica: frozenset({"pending"}),
     FollowerProgress: LEFT_OUT[FollowerProgress] | {"wish", "fetcher"},
-    ControllerNode: LEFT_OUT[ControllerNode] | {"_sessions", "_applied", "_shutdown_offsets", "_parked"},
+    ControllerNode: LEFT_OUT[ControllerNode] | {"_sessions", "_applied", "_heartbeats", "_shutdown_offsets", "_parked"},
 }
 """What no invariant looks at: fetch sessions, requests in flight, what a leader has parked."""
 

@@ -3,9 +3,7 @@
 A broker is fenced, unfenced, in controlled shutdown, or told to shut down now. A fenced broker is unfenced once it
 has applied its own registration and wants to be. A broker that wants to shut down first loses its leaderships; it is
 let go when no partition is led by it and every other active broker has applied the metadata of that moment, so that
-clients and followers already look elsewhere (M56). There is no way back from controlled shutdown within a life: a
-heartbeat that says otherwise was sent before it, and does not unfence a broker that was let go. Apache Kafka need not
-ask, since heartbeats of a life arrive in order there.
+clients and followers already look elsewhere (M56).
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ class BrokerControlState(Enum):
 class HeartbeatView:
     """What the decision looks at. `shutdown_offset` is the metadata offset at which controlled shutdown began, None
     before it; `lowest_active_offset` the smallest metadata offset that any other active broker is known to have
-    applied. `has_begun_shutdown`: this life of the broker is in controlled shutdown by its registration, from which it
-    does not come back.
+    applied.
     """
 
     state: BrokerControlState
@@ -40,7 +37,6 @@ class HeartbeatView:
     leads_partitions: bool
     shutdown_offset: Offset | None
     lowest_active_offset: Offset
-    has_begun_shutdown: bool = False
 
 
 def next_control_state(view: HeartbeatView) -> BrokerControlState:
@@ -48,7 +44,7 @@ def next_control_state(view: HeartbeatView) -> BrokerControlState:
     if view.state is BrokerControlState.FENCED:
         if view.want_shut_down:
             return BrokerControlState.SHUTDOWN_NOW
-        if view.want_fence or view.has_begun_shutdown or not view.has_applied_registration:
+        if view.want_fence or not view.has_applied_registration:
             return BrokerControlState.FENCED
         return BrokerControlState.UNFENCED
     if view.state is BrokerControlState.UNFENCED:

@@ -3,7 +3,9 @@
 Every change takes the same way: a handler plans records against the present state, the records are appended to the
 metadata log and flushed, then replayed, then the request is answered and brokers with a standing metadata fetch are
 sent the news. Nothing is changed that is not in the log, so a restarted controller is where its log is. Sessions of
-brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up.
+brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up. Heartbeats
+of a life count in the order in which they were sent, as over Kafka's one connection: one that was overtaken is dropped,
+so that a broker which was let go is not unfenced by what it said before.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ class ControllerNode:
         self._session_ms = config.int_value(BROKER_SESSION_TIMEOUT_MS)
         self._sessions: set[BrokerId] = set()
         self._applied: dict[BrokerId, Offset] = {}
+        self._heartbeats: dict[BrokerId, int] = {}
         self._shutdown_offsets: dict[BrokerId, Offset] = {}
         self._parked: dict[BrokerId, Offset] = {}
 
@@ -228,6 +231,7 @@ class ControllerNode:
         )
 
     def _end_session(self, broker: BrokerId) -> None:
+        self._heartbeats.pop(broker, None)
         self._shutdown_offsets.pop(broker, None)
         self._applied.pop(broker, None)
         if broker in self._sessions:
@@ -242,6 +246,7 @@ class ControllerNode:
             epoch = known.broker_epoch
         elif error is ErrorCode.NONE:
             self._applied.pop(broker, None)
+            self._heartbeats.pop(broker, None)
             self._shutdown_offsets.pop(broker, None)
             self._parked.pop(broker, None)
             records = brokers.register(
@@ -262,6 +267,9 @@ class ControllerNode:
             number, epoch = request.correlation_id, request.broker_epoch
             self._out.send(sender, BrokerHeartbeatResponse(correlation_id=number, error=error, broker_epoch=epoch))
             return
+        if request.correlation_id < self._heartbeats.get(broker, 0):
+            return  # overtaken by a later one: what it wishes is over
+        self._heartbeats[broker] = request.correlation_id
         registration = self.state.image.brokers[broker]
         self._note_applied(broker, request.current_metadata_offset)
         state = self.control_state(broker)
@@ -274,7 +282,6 @@ class ControllerNode:
                 leads_partitions=self.state.has_leaderships(broker),
                 shutdown_offset=self._shutdown_offsets.get(broker),
                 lowest_active_offset=self._lowest_active_offset(broker),
-                has_begun_shutdown=registration.in_controlled_shutdown,
             )
         )
         if target is not state:

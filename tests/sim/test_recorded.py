@@ -374,15 +374,15 @@ def test_a_recording_is_judged_as_the_run_was(seed: int, tmp_path: Path) -> None
     ],
 )
 def test_a_recording_shows_what_the_run_has_shown(mutant: str, tmp_path: Path) -> None:
-    shown = 0
-    for seed in (4, 5, 6):
+    """The first seed that breaks something without the guard."""
+    for seed in range(40):
         with switched_off(MUTANTS[mutant]):
             violation = run_plan(draw(seed), tmp_path / str(seed)).violation
         found = names(check(Recording(tmp_path / str(seed))))
         if violation is not None:
-            assert violation.invariant in found
-            shown += 1
-    assert shown
+            break
+    assert violation is not None
+    assert violation.invariant in found
 
 
 def test_a_recording_shows_a_high_watermark_that_moves_below_min_isr(tmp_path: Path) -> None:

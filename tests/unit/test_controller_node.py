@@ -130,6 +130,20 @@ def test_a_broker_registers_is_fenced_and_is_unfenced_by_its_heartbeat() -> None
     assert bench.session(0) == SESSION_MS
 
 
+def test_a_heartbeat_that_was_overtaken_does_not_bring_back_a_broker_that_was_let_go() -> None:
+    bench = Bench().serve()
+    epoch, end = bench.node.state.image.broker_epoch(2), bench.node.state.image.next_offset
+    for broker in (0, 1):
+        bench.beat(broker)
+    gone = bench.beat(2, correlation_id=9, want_shut_down=True)
+    assert (gone.should_shut_down, gone.is_fenced) == (True, True)
+    late = BrokerHeartbeatRequest(correlation_id=8, broker_id=2, broker_epoch=epoch or 0, current_metadata_offset=end)
+    assert bench.receive(2, late).effects == []
+    assert bench.node.state.image.brokers[2].fenced
+    bench.register(2, life="two")
+    assert not bench.beat(2, correlation_id=1).is_fenced, "the next life counts anew"
+
+
 def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_the_session() -> None:
     bench = Bench().serve()
     before = len(bench.node.records)

@@ -28,7 +28,6 @@ CASES = {
     "fenced, ready": (view(S.FENCED), S.UNFENCED),
     "fenced, has not applied its registration": (view(S.FENCED, has_applied_registration=False), S.FENCED),
     "fenced, wants to stay so": (view(S.FENCED, want_fence=True), S.FENCED),
-    "fenced, late word of one that has gone": (view(S.FENCED, has_begun_shutdown=True), S.FENCED),
     "fenced, wants to go": (view(S.FENCED, want_shut_down=True), S.SHUTDOWN_NOW),
     "fenced, wants to go before it is ready": (
         view(S.FENCED, want_shut_down=True, want_fence=True, has_applied_registration=False),
