@@ -5,9 +5,10 @@ of what non-stale leaders have shown below their high watermark, and of *toleran
 most min ISR - 1 lossy unclean shutdowns may be outstanding (F27, L18). A lossy shutdown of a broker is outstanding
 until the broker is back in the ISR. Generations without ELR promise nothing once a member of the ISR has lost data, and
 no more is promised with ELR as long as the ISR has not reached min ISR: what was committed under another min ISR, or
-under other feature levels, may be on fewer replicas. An unclean election, whatever the reason, ends the promise for its
-partition as well, because it chooses a leader that nobody vouches for. Beyond tolerance loss is a result and no
-violation, for the rest of the run.
+under other feature levels, may be on fewer replicas. An unclean election ends the promise for its partition as well,
+because it chooses a leader that nobody vouches for; except that of the last known leader, while its disk has lost
+nothing: it was the last to lead, and holds all that was committed. Beyond tolerance loss is a result and no violation,
+for the rest of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from experiments.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.config import MIN_INSYNC_REPLICAS, Features
-from protocol.ids import FIRST_CONTROLLER, NodeId, Offset, TopicIdPartition, TopicPartition
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.metadata.image import MetadataImage, TopicImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -31,7 +32,7 @@ class PartitionTruth:
     consumers; `committed_end` the offset behind the last of them. `shown_end` counts what deposed leaders have shown
     as well: as long as all members of their maximal ISR still follow them they commit, and may delete, without anybody
     knowing better. `reached_min_isr` says whether the ISR has had min ISR members since min ISR or the assignment last
-    changed.
+    changed. `state` is what the controller has committed last.
     """
 
     committed_end: Offset = 0
@@ -42,6 +43,7 @@ class PartitionTruth:
     min_isr: int = 0
     replicas: tuple[NodeId, ...] = ()
     reached_min_isr: bool = False
+    state: PartitionState | None = None
 
 
 class Scene:
@@ -219,6 +221,7 @@ class GroundTruth:
     def note_partition(self, partition: TopicPartition, state: PartitionState) -> None:
         """The controller has committed a new state."""
         truth = self.of(partition)
+        is_vouched_for = not state.leader_recovery_state or self._is_vouched_for(truth, state)
         if truth.lossy:
             scene = self.scene(FIRST_CONTROLLER, partition)
             truth.lossy -= {broker for broker in state.isr if scene.is_registered(broker)}
@@ -226,14 +229,26 @@ class GroundTruth:
         if (min_isr, state.replicas) != (truth.min_isr, truth.replicas):
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False
         truth.reached_min_isr = truth.reached_min_isr or len(state.isr) >= min_isr
-        if state.leader_recovery_state:
-            truth.tolerant = False
+        truth.tolerant = truth.tolerant and is_vouched_for
+        truth.state = state
         self._judge(partition)
+
+    def _is_vouched_for(self, truth: PartitionTruth, state: PartitionState) -> bool:
+        """Whether the leader of a partition that is RECOVERING, if this record elects it, holds what is committed."""
+        before, leader = truth.state, state.leader
+        if before is None:
+            return False
+        if leader in (NO_LEADER, before.leader) or leader in before.isr + before.elr:
+            return True
+        known = before.last_known_leader
+        if self.features.last_known_leader_in_elr and len(before.last_known_elr) == 1:
+            known = before.last_known_elr[0]
+        return leader == known and leader not in truth.lossy
 
     def _judge(self, partition: TopicPartition) -> None:
         truth, state = self.of(partition), self.controller_state(partition)
         min_isr = truth.min_isr if state is None else self.min_isr(partition, state)
-        promised = self.features.elr and truth.reached_min_isr
+        promised = self.features.elr and truth.reached_min_isr and min_isr == truth.min_isr
         allowed = min_isr - 1 if promised else 0
         if len(truth.lossy) > allowed:
             truth.tolerant = False

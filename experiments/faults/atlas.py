@@ -52,4 +52,5 @@ def _can_bear(partition: TopicPartition, node: NodeId, truth: GroundTruth) -> bo
     state, known = truth.controller_state(partition), truth.of(partition)
     if state is None or not truth.features.elr or not known.reached_min_isr:
         return False
-    return len(known.lossy | {node}) <= truth.min_isr(partition, state) - 1
+    min_isr = truth.min_isr(partition, state)
+    return min_isr == known.min_isr and len(known.lossy | {node}) <= min_isr - 1

@@ -44,8 +44,6 @@ from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
 
 TOPIC = "t"
 READERS = 2
-_BEYOND = 0.06
-"""The share of plans that may leave tolerance: what holds at any loss is tried by them."""
 
 _STATIC: dict[str, Sequence[int]] = {
     REPLICA_FETCH_WAIT_MAX_MS: (100, 500),
@@ -110,7 +108,6 @@ def draw(seed: int, generation: Generation | None = None) -> Plan:
     topic = _topic(rng, brokers, factor)
     length_ms = rng.choice(tempo.lengths)
     operations = _operations(rng, tempo, len(topic.assignments), length_ms)
-    within_tolerance = rng.random() >= _BEYOND
     targets = Targets(
         brokers=range(brokers),
         controllers=(FIRST_CONTROLLER,),
@@ -124,7 +121,6 @@ def draw(seed: int, generation: Generation | None = None) -> Plan:
         generation=(generation or drawn).value,
         config=_config(rng, tempo),
         jitter_ms=rng.choice((0, 2, 20)),
-        within_tolerance=within_tolerance,
         topics=(topic,),
         operations=operations,
         faults=_faults(rng, tempo, targets, length_ms),

@@ -57,6 +57,7 @@ class Read:
         self._batches: list[RecordBatch] = []
         self._size_bytes = 0
         self._target: Offset | None = None
+        self._high_watermark: Offset = 0
         self._last_error = ErrorCode.REQUEST_TIMED_OUT
 
     def begin(self, now_ms: TimeMs) -> None:
@@ -139,6 +140,7 @@ class Read:
     def _take(self, now_ms: TimeMs, response: ConsumeResponse) -> None:
         self._batches += response.batches
         self._size_bytes += sum(batch.size_bytes for batch in response.batches)
+        self._high_watermark = max(self._high_watermark, response.high_watermark)
         if response.batches:
             self._position = self._batches[-1].next_offset
         if self._target is None:
@@ -146,7 +148,7 @@ class Read:
         if response.batches and self._position < self._target and self._size_bytes < self._command.max_bytes:
             self._ask(now_ms)
         else:
-            self._end(ErrorCode.NONE, response)
+            self._end(ErrorCode.NONE, response.log_start_offset)
 
     def _cut(self, end_offset: Offset) -> None:
         """The leader's log parts from what was read at `end_offset`: what is not below it is gone."""
@@ -162,7 +164,8 @@ class Read:
 
     def _out_of_range(self, now_ms: TimeMs, response: ConsumeResponse) -> None:
         if self._command.offset != EARLIEST:
-            self._end(response.error, response)
+            self._high_watermark = response.high_watermark
+            self._end(response.error, response.log_start_offset)
             return
         self._batches.clear()
         self._size_bytes, self._target = 0, None
@@ -183,7 +186,7 @@ class Read:
     def _expire(self, now_ms: TimeMs) -> None:
         self._end(self._last_error)
 
-    def _end(self, error: ErrorCode, last: ConsumeResponse | None = None) -> None:
+    def _end(self, error: ErrorCode, log_start_offset: Offset = 0) -> None:
         self._context.forget(self._request_id)
         self._context.cancel_timer(f"{WATCH_PREFIX}{self._name}")
         self._context.cancel_timer(f"{DEADLINE_PREFIX}{self._name}")
@@ -193,8 +196,8 @@ class Read:
             command_id=self._command.command_id,
             error=error,
             batches=tuple(self._batches) if error is ErrorCode.NONE else (),
-            high_watermark=0 if last is None else last.high_watermark,
-            log_start_offset=0 if last is None else last.log_start_offset,
+            high_watermark=self._high_watermark,
+            log_start_offset=log_start_offset,
             next_offset=self._position if error is ErrorCode.NONE else NO_OFFSET,
         )
         self._context.out.send(self._driver, outcome)

@@ -107,8 +107,8 @@ class SendOutcome(Message):
 
 class ConsumeOutcome(Message):
     """`batches` follow each other without a gap; the first one holds the offset that was asked for. `next_offset` is
-    where to read on, -1 where nothing was found out. With OFFSET_OUT_OF_RANGE, `log_start_offset` and `high_watermark`
-    say what there is.
+    where to read on, -1 where nothing was found out. `high_watermark` is the highest that a leader told, which a later
+    leader may not know yet. With OFFSET_OUT_OF_RANGE, `log_start_offset` and `high_watermark` say what there is.
     """
 
     command_id: Int64

@@ -104,6 +104,13 @@ def test_what_is_not_committed_is_not_seen() -> None:
     assert (reader.offsets(), reader.outcome().high_watermark) == ([0, 1], 2)
 
 
+def test_a_read_keeps_the_high_watermark_that_a_later_leader_does_not_know_yet() -> None:
+    reader = Reader(log_of(0, 0)).serve()
+    reader.log = log_of(0, 0, committed=0)
+    reader.serve()
+    assert (reader.offsets(), reader.outcome().high_watermark) == ([0], 2)
+
+
 def test_a_read_ends_at_the_high_watermark_that_it_found_first() -> None:
     reader = Reader(log_of(0, 0)).serve()
     reader.log.append_as_leader(batch(), 0)
