@@ -17,7 +17,7 @@ is abstracted, and why nothing is missed by it, is said in docs/explore.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from experiments.engine import ClusterSpec, Loss
@@ -25,6 +25,7 @@ from experiments.explore.channels import Channels
 from experiments.explore.judge import Judge
 from experiments.explore.machines import DeadBroker, Local, Machines, Outcome, message_of
 from experiments.explore.values import VALUES
+from experiments.faults.schema import Bounds
 from experiments.requests import create_topic
 from experiments.sim.disk import SimStorage
 from protocol.broker.fetcher import FETCH_PREFIX
@@ -54,25 +55,7 @@ CONTROLLER = FIRST_CONTROLLER
 _MAX_BYTES = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How often what may happen at any time may happen in one run: records produced; crashes that lose some or all of
-    the unflushed records, crashes that lose none, clean shutdowns; fencings of brokers that live; followers that are
-    found late or silent; proposals that are made again. `delays`: how often a queue is held up, for any length of time,
-    while everything else goes on at once; -1: all queues are as slow as they like, in every combination.
-    """
-
-    records: int = 1
-    lossy: int = 1
-    crashes: int = 0
-    shutdowns: int = 0
-    fences: int = 1
-    shrinks: int = 0
-    retries: int = 0
-    delays: int = 0
-
-
-BOUND_NAMES = tuple(item.name for item in fields(Bounds))
+BOUND_NAMES = tuple(Bounds.model_fields)
 RECORDS, LOSSY, CRASHES, SHUTDOWNS, FENCES, SHRINKS, RETRIES, DELAYS = range(len(BOUND_NAMES))
 HELD = len(BOUND_NAMES)
 """Behind the bounds: one bit for each queue that is held up."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from experiments.errors import InputError
-from experiments.explore.model import Bounds, Model
+from experiments.explore.model import Model
 from experiments.explore.search import Search
 from experiments.explore.telling import story_of
-from experiments.mutants.mutant import switched_off
-from experiments.mutants.registry import MUTANTS
+from experiments.faults.schema import Bounds
+from experiments.mutants.registry import mutated
 from protocol.config import Generation
 
 
@@ -65,7 +64,7 @@ class Report:
             "min_insync_replicas": question.min_isr,
             "generation": question.generation.value,
             "mutant": question.mutant,
-            "bounds": asdict(self.bounds),
+            "bounds": self.bounds.model_dump(),
             "states": self.transitions + 1,
             "distinct_states": self.distinct_states,
             "states_per_second": round((self.transitions + 1) / max(self.seconds, 1e-9)),
@@ -84,7 +83,7 @@ def run(question: Question, progress: Callable[[Search], None] | None = None) ->
         raise InputError("--min-isr", "", question.min_isr, f"1 to {question.brokers}, the number of brokers")
     bounds = Bounds(**question.bounds)
     begin = time.perf_counter()
-    with _mutated(question.mutant):
+    with mutated(question.mutant):
         model = Model(question.generation, question.brokers, question.min_isr, bounds)
         search = Search(model).run(question.depth, question.max_states, progress)
         seconds = time.perf_counter() - begin
@@ -102,14 +101,6 @@ def run(question: Question, progress: Callable[[Search], None] | None = None) ->
         seconds=seconds,
         violation=violation,
     )
-
-
-def _mutated(name: str | None) -> AbstractContextManager[None]:
-    if name is None:
-        return nullcontext()
-    if name not in MUTANTS:
-        raise InputError("--mutant", "", repr(name), f"one of {', '.join(MUTANTS)}")
-    return switched_off(MUTANTS[name])
 
 
 def _found(model: Model, search: Search) -> Found | None:

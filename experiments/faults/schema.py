@@ -2,7 +2,8 @@
 
 A fault begins at `at_ms` and is healed `duration_ms` later; both halves belong to it, so that a run in which all faults
 are over is a run in which all is whole again. A *timeline* is a sequence of faults with their times. It can be written
-out, which is what replay files do, drawn from *rates*, or enumerated within *bounds* (`draw.py`).
+out, which is what replay files do, drawn from *rates* (`draw.py`), or left to a search that tries all there are within
+*bounds* (`experiments/explore`).
 
 A fault says what is asked for. What a cluster that must stay within tolerance grants of it is the atlas's decision
 (`atlas.py`); how it is done to a simulated cluster is in `inject.py`.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from experiments.engine import Loss
 from experiments.scenarios.model import TopicConfig
@@ -267,11 +268,7 @@ def _known_kinds(value: dict[str, int]) -> dict[str, int]:
     return value
 
 
-def _kinds(value: object) -> object:
-    return _known_kinds(value) if isinstance(value, dict) else value
-
-
-KindCounts = Annotated[dict[str, Annotated[int, Field(ge=0)]], BeforeValidator(_kinds)]
+KindCounts = Annotated[dict[str, Index], AfterValidator(_known_kinds)]
 
 
 class Rates(Value):
@@ -285,17 +282,19 @@ class Rates(Value):
 
 
 class Bounds(Value):
-    """How many faults of each kind a run may have at most; a kind that is not named may not happen at all."""
+    """What may happen in one run of an exhaustive search, each at any time and at most so often: records produced;
+    crashes that lose some or all of what is not flushed, crashes that lose nothing, restarts in good order; heartbeats
+    lost until the session of a broker that lives is over (`fences`); followers that are found late or silent
+    (`shrinks`); proposals that are made again (`retries`). `delays`: how often a link is held up, for any length of
+    time, while everything else goes on at once; -1: all links are as slow as they like, in every combination. A fault
+    is healed at any time: a broker that is gone may start again, a link that was held up moves.
+    """
 
-    at_most: KindCounts
-
-    def remaining(self, faults: tuple[Fault, ...]) -> dict[str, int]:
-        """How many more of each kind there may be, beside these; kinds with none left are left out."""
-        used: list[str] = [fault.kind for fault in faults]
-        left = {kind: count - used.count(kind) for kind, count in self.at_most.items()}
-        return {kind: count for kind, count in left.items() if count > 0}
-
-    def admits(self, faults: tuple[Fault, ...]) -> bool:
-        """Whether a run may have all of these."""
-        used = [fault.kind for fault in faults]
-        return all(used.count(kind) <= self.at_most.get(kind, 0) for kind in sorted(set(used)))
+    records: Index = 1
+    lossy: Index = 1
+    crashes: Index = 0
+    shutdowns: Index = 0
+    fences: Index = 1
+    shrinks: Index = 0
+    retries: Index = 0
+    delays: Annotated[int, Field(ge=-1)] = 0

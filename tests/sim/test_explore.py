@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.explore.model import Bounds, Model
+from experiments.explore.model import Model
 from experiments.explore.report import Question, Report, run
 from experiments.explore.search import Search
+from experiments.faults.schema import Bounds
 from experiments.mutants.mutant import switched_off
 from experiments.mutants.registry import MUTANTS
 from protocol.config import Generation
