@@ -59,7 +59,9 @@ def leaves_within(pid: int, grace_s: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([handle], [], [], grace_s)[0])
+        exits = select.poll()
+        exits.register(handle, select.POLLIN)
+        return bool(exits.poll(grace_s * 1_000))
     finally:
         os.close(handle)
 

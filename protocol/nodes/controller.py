@@ -4,8 +4,8 @@ Every change takes the same way: a handler plans records against the present sta
 metadata log and flushed, then replayed, then the request is answered and brokers with a standing metadata fetch are
 sent the news. Nothing is changed that is not in the log, so a restarted controller is where its log is. Sessions of
 brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up. Heartbeats
-of a life count in the order in which they were sent, as over Kafka's one connection: one that was overtaken is dropped,
-so that a broker which was let go is not unfenced by what it said before.
+of a life count in the order in which they were sent, as over Kafka's one connection: one that was overtaken changes
+nothing, so that a broker which was let go is not unfenced by what it said before.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from protocol.messages.control import (
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
+from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.metadata.queries import answer
 from protocol.nodes.refusals import refuse
@@ -267,10 +268,27 @@ class ControllerNode:
             number, epoch = request.correlation_id, request.broker_epoch
             self._out.send(sender, BrokerHeartbeatResponse(correlation_id=number, error=error, broker_epoch=epoch))
             return
-        if request.correlation_id < self._heartbeats.get(broker, 0):
-            return  # overtaken by a later one: what it wishes is over
-        self._heartbeats[broker] = request.correlation_id
         registration = self.state.image.brokers[broker]
+        target = None
+        if request.correlation_id >= self._heartbeats.get(broker, 0):
+            self._heartbeats[broker] = request.correlation_id
+            target = self._follow_heartbeat(now_ms, request, registration)
+        self._out.send(
+            sender,
+            BrokerHeartbeatResponse(
+                correlation_id=request.correlation_id,
+                broker_epoch=request.broker_epoch,
+                is_caught_up=request.current_metadata_offset > registration.broker_epoch,
+                is_fenced=self.state.image.brokers[broker].fenced,
+                should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
+            ),
+        )
+
+    def _follow_heartbeat(
+        self, now_ms: TimeMs, request: BrokerHeartbeatRequest, registration: BrokerRegistration
+    ) -> BrokerControlState:
+        """The state to which the heartbeat moves the broker."""
+        broker = request.broker_id
         self._note_applied(broker, request.current_metadata_offset)
         state = self.control_state(broker)
         target = next_control_state(
@@ -288,16 +306,7 @@ class ControllerNode:
             self._change_control_state(broker, registration.broker_epoch, target)
         if not self.state.image.brokers[broker].fenced:
             self._touch(broker, now_ms)
-        self._out.send(
-            sender,
-            BrokerHeartbeatResponse(
-                correlation_id=request.correlation_id,
-                broker_epoch=request.broker_epoch,
-                is_caught_up=request.current_metadata_offset > registration.broker_epoch,
-                is_fenced=self.state.image.brokers[broker].fenced,
-                should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
-            ),
-        )
+        return target
 
     def _note_applied(self, broker: BrokerId, offset: Offset) -> None:
         """The broker has applied the metadata log up to there; nobody has applied what is not in the log."""

@@ -138,7 +138,7 @@ def test_a_heartbeat_that_was_overtaken_does_not_bring_back_a_broker_that_was_le
     gone = bench.beat(2, correlation_id=9, want_shut_down=True)
     assert (gone.should_shut_down, gone.is_fenced) == (True, True)
     late = BrokerHeartbeatRequest(correlation_id=8, broker_id=2, broker_epoch=epoch or 0, current_metadata_offset=end)
-    assert bench.receive(2, late).effects == []
+    assert bench.receive(2, late).sent(BrokerHeartbeatResponse).is_fenced
     assert bench.node.state.image.brokers[2].fenced
     bench.register(2, life="two")
     assert not bench.beat(2, correlation_id=1).is_fenced, "the next life counts anew"

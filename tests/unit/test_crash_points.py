@@ -223,9 +223,11 @@ def reopened(directory: Path, seed: int, said: bytes) -> str | None:
     log.append(last)
     log.flush()
     storage.close()
-    log = DiskStorage(directory, index_interval_bytes=INDEX_INTERVAL_BYTES).open_log("t/0")
+    storage = DiskStorage(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
+    log = storage.open_log("t/0")
     assert content(log) == [*held, last]
     assert log.flushed_offset == log.end_offset
+    storage.close()
     return kind if begun > done else None
 
 

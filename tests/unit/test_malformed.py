@@ -93,7 +93,9 @@ def check_answer(controller: Controller, message: Message, before: int) -> None:
         assert 0 <= fetched.base_offset < fetched.high_watermark == controller.end
     answers = controller.sends(Response)
     if not isinstance(message, Request):
-        assert answers == []
+        stranger = isinstance(message, MetadataFetchRequest) and message.broker_id not in controller.image.brokers
+        told = [ErrorCode.BROKER_ID_NOT_REGISTERED] if stranger else []
+        assert [answer.error for answer in answers] in ([], told), "one who does not know that it is not registered"
         assert controller.end == before
         return
     [answer] = answers
