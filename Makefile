@@ -9,7 +9,7 @@ UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := last-replica-standing
 ARGS ?=
 
-.PHONY: help venv test test-fast test-ray test-spark check study compiled requirements lock clean
+.PHONY: help venv test proof test-fast test-ray test-spark check study compiled requirements lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ $(TOOLS)/bin/uv:
 
 test: check ## everything: checks, then house, unit, sim, ray and spark tests, in this order
 	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+
+proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
+	$(BIN)/pytest -n 2 --dist worksteal -m proof $(ARGS)
 
 test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones: less than a minute
 	$(BIN)/pytest -n 2 --hypothesis-profile fast -m "(unit or sim) and not slow" $(ARGS)

@@ -7,10 +7,16 @@ since pydantic makes their classes.
 
 from __future__ import annotations
 
+import ast
 import os
+import shutil
+import sys
+from contextlib import chdir
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+
+HERE = Path(__file__).parent
 
 COMPILED = (
     "protocol/ids.py",
@@ -34,14 +40,35 @@ COMPILED = (
 
 def compiled() -> list[str]:
     """The modules, as paths from here."""
-    here = Path(__file__).parent
-    found = {path.relative_to(here).as_posix() for pattern in COMPILED for path in here.glob(pattern)}
+    found = {path.relative_to(HERE).as_posix() for pattern in COMPILED for path in HERE.glob(pattern)}
     return sorted(path for path in found if not path.endswith("__init__.py"))
 
 
-if os.environ.get("ISRAY_COMPILE") == "1":
+def extensions() -> list[Extension]:
+    """mypyc's extensions of the modules as `experiments/desugar.py` writes them, beside all others as they are."""
+    sys.path.insert(0, str(HERE))
     from mypyc.build import mypycify
 
-    setup(ext_modules=mypycify(["--config-file=compiled.ini", *compiled()], opt_level="2", debug_level="0"))
+    from experiments.desugar import desugared, enumerations
+
+    stage = HERE / "build" / "desugared"
+    shutil.rmtree(stage, ignore_errors=True)
+    for package in ("protocol", "experiments", "actors"):
+        shutil.copytree(HERE / package, stage / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(HERE / "compiled.ini", stage)
+    enums = {name for path in HERE.glob("protocol/**/*.py") for name in enumerations(ast.parse(path.read_text()))}
+    paths = compiled()
+    modules = {path.removesuffix(".py").replace("/", ".") for path in paths}
+    for path in paths:
+        (stage / path).write_text(desugared((HERE / path).read_text(), modules, enums))
+    with chdir(stage):
+        found: list[Extension] = mypycify(
+            ["--config-file=compiled.ini", *paths], opt_level="2", debug_level="0", target_dir=str(HERE / "build")
+        )
+    return found
+
+
+if os.environ.get("ISRAY_COMPILE") == "1":
+    setup(ext_modules=extensions())
 else:
     setup()

@@ -35,7 +35,16 @@ from actors.storage import LossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
 from protocol.errors import StorageError
-from protocol.ids import DRIVER, NodeId, TopicPartition, is_broker, is_client, is_controller, node_name
+from protocol.ids import (
+    DRIVER,
+    NodeId,
+    TopicPartition,
+    is_broker,
+    is_client,
+    is_controller,
+    is_recovery_manager,
+    node_name,
+)
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 
@@ -154,7 +163,7 @@ class ActorCluster:
         for node, home in (homes or {}).items():
             self._members[node] = _Member(_pin(home))
         try:
-            for kind in (is_broker, is_controller, is_client):
+            for kind in (is_broker, is_controller, is_recovery_manager, is_client):
                 self._place([node for node in self._nodes if kind(node) and node not in self._members])
         except BaseException:
             self.close()
@@ -351,7 +360,7 @@ class ActorCluster:
         return batches
 
     def read_metadata(self, controller: NodeId) -> bytes:
-        """The metadata log of a running controller, packed (`protocol.nodes.controller.unpack_records`)."""
+        """The metadata log of a running controller, packed (`protocol.messages.metadata_batch.unpack_records`)."""
         packed: bytes = ray.get(self._running(controller).actor.read_metadata.remote())
         return packed
 

@@ -1,6 +1,6 @@
 """The Ray actors: a thin shell around a host, one actor per node.
 
-An actor is called as its node is (`broker-0`, `controller-1000`, `client-3000`), within the Ray namespace of its
+An actor is called as its node is (`broker-0`, `controller-1000`, `urm`, `client-3000`), within the Ray namespace of its
 cluster, so that several clusters fit on one Ray. Ray runs every concurrency group of an async actor on an event loop
 of its own. The node lives on the loop of the group `node`, in which the frames of its peers arrive, so that a message
 changes threads nowhere between Ray and the node. Control frames have calls of their own and go before data in the
@@ -35,7 +35,6 @@ from actors.desk import Desk
 from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
-from actors.log.disk_log import Dropped
 from actors.log.format import crc32c
 from actors.metrics import RayMeter
 from actors.storage import DiskStorage, LossKind, Owner, apply_loss
@@ -44,14 +43,27 @@ from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node, Trace
 from protocol.errors import MalformedMessageError
-from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker, is_client, is_controller, is_load, node_name
+from protocol.ids import (
+    NodeId,
+    TimeMs,
+    TopicPartition,
+    is_broker,
+    is_client,
+    is_controller,
+    is_load,
+    is_recovery_manager,
+    node_name,
+)
+from protocol.log.tail import trace_of
 from protocol.messages.admin import AdminRequest
 from protocol.messages.codec import decode, encode
+from protocol.messages.metadata_batch import pack_records
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
-from protocol.nodes.controller import ControllerNode, pack_records
+from protocol.nodes.controller import ControllerNode
+from protocol.nodes.recovery_manager import RecoveryManagerNode
 
 Result = TypeVar("Result")
 
@@ -130,6 +142,8 @@ def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
     """
     if is_load(plan.node):
         return LoadNode(plan.node, plan.brokers)
+    if is_recovery_manager(plan.node):
+        return RecoveryManagerNode(plan.config)
     if is_client(plan.node):
         return ClientNode(plan.node, plan.brokers, plan.controllers, plan.config, checksum=crc32c)
     rng = Random(f"{plan.seed}/node/{plan.node}/{plan.life}")
@@ -160,12 +174,6 @@ def observe(node: Node) -> Snapshot:
         }
         return Snapshot({}, partitions, dict(image.brokers), node.metrics())
     return Snapshot({}, {}, {}, {})
-
-
-def trace_of(dropped: Dropped) -> Trace:
-    """The event `records_dropped`: recovery has cut a damaged end off a log (`TOPIC/N` of the path)."""
-    detail = {"path": str(dropped.path), "end_offset": dropped.end_offset, "size": dropped.size, "reason": dropped.why}
-    return Trace("records_dropped", None, detail)
 
 
 def pieces_of(frame: bytes) -> list[bytes]:
@@ -413,6 +421,11 @@ class ControllerActor(NodeShell):
 
 
 @_AS_ACTOR
+class RecoveryManagerActor(NodeShell):
+    """The unclean recovery manager."""
+
+
+@_AS_ACTOR
 class ClientActor(NodeShell):
     """A client."""
 
@@ -438,4 +451,6 @@ def actor_class(node: NodeId) -> Any:
         return BrokerActor
     if is_controller(node):
         return ControllerActor
+    if is_recovery_manager(node):
+        return RecoveryManagerActor
     return LoadActor if is_load(node) else ClientActor

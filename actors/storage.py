@@ -25,13 +25,14 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from actors.log.disk_log import DiskLog, Dropped
+from actors.log.disk_log import DiskLog
 from actors.log.files import TEMPORARY_SUFFIX, OpenFiles, replace_file, sync_directory, typed_errors
 from actors.log.lock import LOCK_FILE, DirectoryLock
 from actors.log.recent import RecentPool
 from protocol.config import CONFIGS, INDEX_INTERVAL_BYTES
 from protocol.errors import ForeignDirectoryError, StorageError
 from protocol.ids import NO_LEADER, NodeId
+from protocol.log.tail import Dropped
 from protocol.messages.base import Frozen
 
 LossKind = Literal["none", "unflushed", "records", "all"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
-from protocol.config import ClusterConfig
+from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig
 from protocol.contract import Trace
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, Offset, TimeMs, TopicPartition
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command
@@ -47,21 +47,32 @@ class ClusterSpec:
         return (FIRST_CLIENT,)
 
     @property
+    def manager_ids(self) -> tuple[NodeId, ...]:
+        """The unclean recovery manager, in generations that are born with unclean recovery."""
+        return (RECOVERY_MANAGER,) if self.config.generation.features.unclean_recovery else ()
+
+    @property
     def node_ids(self) -> tuple[NodeId, ...]:
-        """All nodes, in the order in which they are started."""
-        return (*self.controller_ids, *self.broker_ids, *self.client_ids)
+        """All nodes of a new cluster, in the order in which they are started."""
+        return (*self.controller_ids, *self.manager_ids, *self.broker_ids, *self.client_ids)
+
+    @property
+    def member_ids(self) -> tuple[NodeId, ...]:
+        """All nodes that the cluster may have: the recovery manager starts when unclean recovery is enabled."""
+        return tuple(dict.fromkeys((*self.node_ids, RECOVERY_MANAGER)))
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """What a crash does to the logs of a node: `none` (the page cache survives), `unflushed` (every log loses its
     unflushed suffix), `records` (the last `count` records of every log, as far as unflushed), `suffix` (every log loses
-    some suffix of its unflushed batches, which one is drawn with `count` as the seed), `torn` (the last of them, which
-    was written in part), `all` (the disk is replaced by an empty one). A damaged batch in the unflushed part is lost
-    with all behind it when the log is opened again, which is what `suffix` comes to. Only sim has `suffix` and `torn`.
+    some suffix of its unflushed batches, which one is drawn with `count` as the seed), `torn` (the last of them was
+    written in part), `corrupt` (one of them, drawn likewise, is damaged), `all` (the disk is replaced by an empty one).
+    What is torn or damaged is dropped with all behind it when the log is opened again. Only sim has `suffix`, `torn`
+    and `corrupt`.
     """
 
-    kind: Literal["none", "unflushed", "records", "suffix", "torn", "all"] = "none"
+    kind: Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"] = "none"
     count: int = 0
 
 
@@ -89,13 +100,18 @@ class ReplicaView:
     maximal_isr: tuple[NodeId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TraceEvent:
     """A node's trace event with its time and origin."""
 
     time_ms: TimeMs
     node: NodeId
     trace: Trace
+
+
+def enables_recovery(trace: Trace) -> bool:
+    """Whether unclean recovery has just been enabled, so that its manager is needed."""
+    return trace.kind == "feature_level" and trace.detail == {"feature": UNCLEAN_RECOVERY_ENABLED, "level": 1}
 
 
 def life_began(time_ms: TimeMs, node: NodeId) -> TraceEvent:
@@ -111,6 +127,36 @@ def life_ended(time_ms: TimeMs, node: NodeId, loss: str, lost: Mapping[TopicPart
     """
     listed = None if lost is None else [(name, count) for name, count in sorted(lost.items()) if count]
     return TraceEvent(time_ms, node, Trace(LIFE_ENDED, None, {"loss": loss, "lost": listed}))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """An unclean recovery that elected a leader, in the epoch behind `leader_epoch`. Each answer is (broker, broker
+    epoch, leader epoch of its last record, log end offset); `silent` were asked in vain, `absent` could not be asked.
+    `lost` acknowledged records that it cost, None where the engine cannot know.
+    """
+
+    time_ms: TimeMs
+    topic: str
+    partition: int
+    mode: str
+    leader: NodeId
+    leader_epoch: int
+    reason: str
+    answers: tuple[tuple[NodeId, int, int, Offset], ...]
+    silent: tuple[NodeId, ...]
+    absent: tuple[NodeId, ...]
+    lost: int | None = None
+
+
+def recovery_of(event: TraceEvent, lost: int | None = None) -> Recovery:
+    """The recovery that a trace event of the kind `recovery` tells of."""
+    name, detail = event.trace.partition, cast("Mapping[str, Any]", event.trace.detail)
+    assert name is not None
+    told = {field: detail[field] for field in ("mode", "leader", "leader_epoch", "reason")}
+    lists = {field: tuple(detail[field]) for field in ("silent", "absent")}
+    answers = tuple(tuple(answer) for answer in detail["answers"])
+    return Recovery(event.time_ms, name.topic, name.partition, **told, **lists, answers=answers, lost=lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +235,10 @@ class Engine(ABC):
     @abstractmethod
     def outcome(self, command_id: int) -> Message | None:
         """The outcome of a command, None while there is none."""
+
+    def recoveries(self) -> Sequence[Recovery]:
+        """The unclean recoveries so far that have elected a leader, in their order."""
+        return [recovery_of(event) for event in self.traces() if event.trace.kind == "recovery"]
 
     # -- observation ---------------------------------------------------------------------------------------------------
 

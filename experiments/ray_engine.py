@@ -35,13 +35,14 @@ from experiments.engine import (
     Loss,
     ReplicaView,
     TraceEvent,
+    enables_recovery,
     life_began,
     life_ended,
 )
 from experiments.ray_session import ray_session
 from protocol.contract import Trace
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import FIRST_LOAD, NodeId, TimeMs, TopicPartition, node_name
+from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
@@ -54,8 +55,8 @@ from protocol.messages.commands import (
     ShutdownCommand,
 )
 from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
+from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.records import MetadataRecord
-from protocol.nodes.controller import unpack_records
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
@@ -88,7 +89,7 @@ class RayEngine(Engine):
     ) -> None:
         self.spec = spec
         self._keeps = keeps
-        nodes = (*spec.node_ids, FIRST_LOAD) if with_load else spec.node_ids
+        nodes = (*spec.member_ids, FIRST_LOAD) if with_load else spec.member_ids
         self._sink: Callable[[TraceEvent], None] = lambda event: None
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
@@ -198,7 +199,7 @@ class RayEngine(Engine):
 
     def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
         """Damages the ends of the logs of a node of this machine that does not run; of how many logs."""
-        self._struck(node, "suffix")
+        self._struck(node, "torn" if kind == "torn" else "corrupt")
         return damage_tails(self._cluster.directory(node), kind, Random(seed))
 
     def pids(self) -> Mapping[NodeId, int]:
@@ -323,6 +324,10 @@ class RayEngine(Engine):
         for node in set(self._snapshots) - set(self._cluster.running()):
             del self._snapshots[node]
 
+    def _start_manager(self) -> None:
+        if not self._cluster.is_running(RECOVERY_MANAGER):
+            self.start(RECOVERY_MANAGER)
+
     def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
         events: list[TraceEvent] = []
         for node, report in reports:
@@ -335,6 +340,8 @@ class RayEngine(Engine):
                 if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
                 self._outcomes[outcome.command_id] = outcome
+        if any(enables_recovery(trace) for _, report in reports for _, trace in report.traces):
+            self._start_manager()
         for event in sorted(events, key=lambda event: event.time_ms):
             trace = event.trace
             self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.partition, trace.detail)).encode())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.engine import TraceEvent
+from experiments.engine import Recovery, TraceEvent, recovery_of
 from experiments.record_text import record_text, topic_names
 from protocol.controller.metrics import alert_text
 from protocol.ids import NO_LEADER, node_name
@@ -84,6 +84,13 @@ def _told(event: TraceEvent) -> Iterator[str]:
         yield f"{detail['feature']} is at level {detail['level']}"
     elif kind == "partition":
         yield f"{name}: {_state(detail)}"
+    elif kind == "recovery_began":
+        required = f", {_brokers(detail['required'])} must answer" if detail["required"] else ""
+        yield f"asks {_brokers(detail['asked'])} for the logs of {name}: {detail['mode']} recovery{required}"
+    elif kind == "recovery_cancelled":
+        yield f"the recovery of {name} is cancelled"
+    elif kind == "recovery":
+        yield f"{name}: {recovery_text(recovery_of(event))}"
     elif kind == "alert":
         yield f"ALERT: {alert_text(name, detail)}"
     elif kind == "became_leader":
@@ -99,6 +106,14 @@ def _told(event: TraceEvent) -> Iterator[str]:
         yield f"proposes ISR {_brokers(detail['isr'])} for {name}"
     elif kind == "produced":
         yield f"a record for {name} was refused: {detail['error']}"
+
+
+def recovery_text(recovery: Recovery) -> str:
+    """A recovery in words: who answered with what, who did not, who won and why."""
+    parts = [f"broker {broker} has epoch {epoch}, end {end}" for broker, _, epoch, end in recovery.answers]
+    parts += [f"broker {broker} is silent" for broker in recovery.silent]
+    parts += [f"broker {broker} is absent" for broker in recovery.absent]
+    return f"{'; '.join(parts)}. Broker {recovery.leader} is elected: {recovery.reason}"
 
 
 def _standing(detail: Mapping[str, Any]) -> str:

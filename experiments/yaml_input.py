@@ -32,10 +32,13 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "bytes that are not UTF-8"
         raise InputError(str(path), "", found, f"{what} (YAML)") from error
+    except RecursionError as error:
+        raise InputError(str(path), "", "YAML that is nested too deeply", f"a mapping: {what}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}" if mark else ""
-        raise InputError(str(path), line, getattr(error, "problem", error), "YAML, each key once") from error
+        problem = str(getattr(error, "problem", error)).removeprefix("found ")
+        raise InputError(str(path), line, problem, "YAML, each key once") from error
     if not isinstance(raw, dict):
         raise InputError(str(path), "", type(raw).__name__, f"a mapping: {what}")
     return raw

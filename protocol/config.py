@@ -6,6 +6,11 @@ topic's override, the dynamic default of the cluster, and the static configurati
 once, as they start, are read-only: a dynamic value of them would have no effect. Single brokers have no dynamic values,
 since leader and controller must agree (H15).
 
+`unclean.leader.election.enable` and `unclean.recovery.strategy` say the same wish in the words of two times: the flag
+`unclean.recovery.enabled` decides which of them counts, and its change converts one into the other (H6-H9). Where the
+flag is on and somebody still sets the older one and not the strategy, statically, for a new topic or by an alteration,
+the strategy is set to what that means, unless it means that already.
+
 `Generation` names a set of `Features`; the protocol code asks for features and never for a generation by name.
 """
 
@@ -99,6 +104,8 @@ NEVER = 2**63 - 1
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 UNCLEAN_RECOVERY_STRATEGY = "unclean.recovery.strategy"
+UNCLEAN_RECOVERY_TIMEOUT_MS = "unclean.recovery.timeout.ms"
+"""How long the replies of replicas are waited for, beyond those without which nobody is chosen (H5, N23)."""
 BROKER_SESSION_TIMEOUT_MS = "broker.session.timeout.ms"
 BROKER_HEARTBEAT_INTERVAL_MS = "broker.heartbeat.interval.ms"
 REPLICA_LAG_TIME_MAX_MS = "replica.lag.time.max.ms"
@@ -143,6 +150,7 @@ CONFIGS: dict[str, ConfigDef] = {
         ConfigDef(
             UNCLEAN_RECOVERY_STRATEGY, "balanced", topic_scoped=True, choices=("proactive", "balanced", "manual")
         ),
+        ConfigDef(UNCLEAN_RECOVERY_TIMEOUT_MS, 5_000, topic_scoped=True, minimum=1, maximum=INT_MAX),
         ConfigDef(FLUSH_MESSAGES, NEVER, topic_scoped=True, minimum=1),
         ConfigDef(FLUSH_MS, NEVER, topic_scoped=True, minimum=1),
         ConfigDef(BROKER_SESSION_TIMEOUT_MS, 9_000, minimum=1, read_only=True),
@@ -196,6 +204,17 @@ def config_text(value: ConfigValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+STRATEGY_OF_ENABLE = {False: "balanced", True: "proactive"}
+"""H6: `unclean.leader.election.enable` as `unclean.recovery.strategy`."""
+ENABLE_OF_STRATEGY = {"proactive": True, "balanced": False, "manual": False}
+"""H7: the way back."""
+
+
+def strategy_meant(enable: bool, strategy: str) -> str:
+    """The strategy that `unclean.leader.election.enable` means where `strategy` is in force: that one if it fits."""
+    return strategy if ENABLE_OF_STRATEGY[strategy] == enable else STRATEGY_OF_ENABLE[enable]
+
+
 @dataclass(frozen=True, slots=True)
 class Features:
     """Switches of the protocol; each is named after the rule that it turns on."""
@@ -210,6 +229,8 @@ class Features:
     """Kafka's first phase: the last known leader is what `last_known_elr` holds, and is elected from there (K5)."""
     track_last_known_leader: bool = False
     """The last known leader has a field of its own (E24, N15)."""
+    unclean_recovery: bool = False
+    """A leaderless partition is recovered by its strategy; nobody is elected uncleanly otherwise (F1-F4, F25)."""
 
 
 METADATA_VERSION = "metadata.version"
@@ -240,7 +261,7 @@ def features_at(levels: Mapping[str, int]) -> Features:
     if levels[METADATA_VERSION] < METADATA_VERSION_ELR:
         return Features(elr=False, effective_min_isr=False, high_watermark_needs_min_isr=False)
     if levels[UNCLEAN_RECOVERY_ENABLED]:
-        return Features(True, True, True, track_last_known_leader=True)
+        return Features(True, True, True, track_last_known_leader=True, unclean_recovery=True)
     return Features(True, True, True, last_known_leader_in_elr=True)
 
 
@@ -284,6 +305,9 @@ class ClusterConfig:
         values: dict[str, ConfigValue] = {definition.name: definition.default for definition in CONFIGS.values()}
         for name, value in (overrides or {}).items():
             values[name] = parse_config(name, value)
+        if generation.feature_levels[UNCLEAN_RECOVERY_ENABLED] and UNCLEAN_RECOVERY_STRATEGY not in (overrides or {}):
+            enable, strategy = bool(values[UNCLEAN_LEADER_ELECTION_ENABLE]), str(values[UNCLEAN_RECOVERY_STRATEGY])
+            values[UNCLEAN_RECOVERY_STRATEGY] = strategy_meant(enable, strategy)
         return cls(generation, values)
 
     def int_value(self, name: str) -> int:

@@ -32,21 +32,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from protocol.ids import Epoch, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 
 
-class Send(NamedTuple):
+@dataclass(slots=True)
+class Send:
     """Hand `message` to node `to`; no answer is promised."""
 
     to: NodeId
     message: Message
 
 
-class SetTimer(NamedTuple):
+@dataclass(slots=True)
+class SetTimer:
     """Call `fire(name)` at `at_ms`; see "Idle timers" above for the two marks."""
 
     name: str
@@ -55,13 +57,15 @@ class SetTimer(NamedTuple):
     renewed_by: str | None = None
 
 
-class CancelTimer(NamedTuple):
+@dataclass(slots=True)
+class CancelTimer:
     """Forget the timer `name`, if it is set."""
 
     name: str
 
 
-class Trace(NamedTuple):
+@dataclass(slots=True)
+class Trace:
     """Something happened that an observer may want to know; never read by nodes.
 
     `kind` is one of the words in docs/architecture.md ("Trace events"); `detail` holds plain values (int, str, bool,

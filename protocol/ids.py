@@ -1,12 +1,14 @@
 """Names of things: typed ids and the constants that stand for "none".
 
 Brokers are numbered from 0, controllers from 1000, clients from 3000 (interfaces of the project, "Ids"); load
-generators, which are clients too, from 4000. A node id is an `int`; the aliases below say which kind a signature
-wants. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged" (requirements G22, N15).
+generators, which are clients too, from 4000; the unclean recovery manager is 2000. A node id is an `int`; the aliases
+below say which kind a signature wants. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged"
+(requirements G22, N15).
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 NodeId = int
@@ -20,6 +22,7 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 
 FIRST_CONTROLLER = 1000
+RECOVERY_MANAGER = 2000
 FIRST_CLIENT = 3000
 FIRST_LOAD = 4000
 DRIVER = 9000
@@ -45,12 +48,22 @@ class TopicIdPartition(NamedTuple):
     partition: int
 
 
+@lru_cache(maxsize=65_536)
+def partition_key(topic_id: str, partition: int) -> TopicIdPartition:
+    """The name by ids, for those who look it up again and again: to find one is cheaper than to make one."""
+    return TopicIdPartition(topic_id, partition)
+
+
 def is_broker(node: NodeId) -> bool:
     return 0 <= node < FIRST_CONTROLLER
 
 
 def is_controller(node: NodeId) -> bool:
-    return FIRST_CONTROLLER <= node < FIRST_CLIENT
+    return FIRST_CONTROLLER <= node < RECOVERY_MANAGER
+
+
+def is_recovery_manager(node: NodeId) -> bool:
+    return node == RECOVERY_MANAGER
 
 
 def is_client(node: NodeId) -> bool:
@@ -64,12 +77,14 @@ def is_load(node: NodeId) -> bool:
 
 def node_name(node: NodeId) -> str:
     """The name under which logs, the dashboard and reports show a node: `broker-0`, `controller-1000`,
-    `client-3000`, `load-4000`.
+    `urm`, `client-3000`, `load-4000`.
     """
     if is_broker(node):
         return f"broker-{node}"
     if is_controller(node):
         return f"controller-{node}"
+    if is_recovery_manager(node):
+        return "urm"
     if is_load(node):
         return f"load-{node}"
     return "driver" if node == DRIVER else f"client-{node}"

@@ -7,8 +7,8 @@ from the newest segment back for a truncation, so that what is left is always th
 oldest on for a deletion.
 
 Opening a log trusts what lies below the mark, and reads none of it: after a clean shutdown that is everything. What
-lies above is read batch by batch with its checksums; the first that is torn, damaged or out of place ends the log, and
-what follows is dropped and reported (`Dropped`). So a start costs what was written since the last flush; what the
+lies above is read batch by batch with its checksums and ends where `protocol/log/tail.py` says; what follows is dropped
+and reported (`Dropped`). So a start costs what was written since the last flush; what the
 protocol knows of the records is kept in snapshots (`snapshots.py`). That the mark promises more than the files hold is
 damage to what was durable: CorruptLogError. Damage below the mark is found when the batch is read, and raises
 CorruptLogError; the batch is not served.
@@ -23,7 +23,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,22 +37,10 @@ from protocol.contract import SegmentInfo
 from protocol.errors import CorruptLogError, ProtocolInvariantError, StorageError
 from protocol.ids import NO_OFFSET, Epoch, Offset
 from protocol.log.epochs import LeaderEpochCache
+from protocol.log.tail import Dropped
 from protocol.messages.batch import RecordBatch
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """What recovery took off the end of a log: the log goes on at `end_offset`; `size` bytes at `position` of `path`
-    were dropped for the reason `why`.
-    """
-
-    path: Path
-    end_offset: Offset
-    position: int
-    size: int
-    why: str
 
 
 class DiskLog:
@@ -284,7 +272,7 @@ class DiskLog:
             why = segment.scan(lambda header: self._epochs.assign(header.leader_epoch, header.base_offset))
             if why is not None:
                 size = segment.file_size() - segment.size
-                self.dropped.append(Dropped(segment.path, segment.end_offset, segment.size, size, why))
+                self.dropped.append(Dropped(str(segment.path), segment.end_offset, segment.size, size, why))
                 segment.cut()
             if why is not None or not later or later[0] != segment.end_offset:
                 break
@@ -296,7 +284,7 @@ class DiskLog:
     def _drop_segments(self, bases: list[Offset], end_offset: Offset, why: str) -> None:
         for base in reversed(bases):
             segment = self._segment(base)
-            self.dropped.append(Dropped(segment.path, end_offset, 0, segment.file_size(), why))
+            self.dropped.append(Dropped(str(segment.path), end_offset, 0, segment.file_size(), why))
             segment.remove()
 
     # -- parts ---------------------------------------------------------------------------------------------------------

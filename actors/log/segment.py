@@ -24,7 +24,8 @@ from actors.log.files import OpenFiles
 from actors.log.format import HEADER_BYTES, Header
 from protocol.contract import SegmentInfo
 from protocol.errors import CorruptLogError
-from protocol.ids import Offset, TimeMs
+from protocol.ids import NO_OFFSET, Offset, TimeMs
+from protocol.log.tail import DAMAGED, TORN, ReadBack, why_it_ends
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 
 LOG_SUFFIX = ".log"
@@ -203,25 +204,32 @@ class Segment:
 
     def scan(self, seen: Callable[[Header], None]) -> str | None:
         """Takes up what the file holds behind `size`, batch by batch, each with its checksum, and shows its header;
-        why it stopped before the end of the file, None if it did not.
+        why it stopped before the end of the file, None if it did not (`protocol/log/tail.py`).
         """
         file_size = self.file_size()
         window = _Window(self._files.get(self.path), file_size)
         while self.size < file_size:
-            data = window.at(self.size, HEADER_BYTES)
-            try:
-                header = Header(data)
-            except ValueError as error:
-                return str(error)
-            if header.base_offset != self.end_offset:
-                return f"found offset {header.base_offset}, expected {self.end_offset}"
-            if self.size + header.size > file_size:
-                return "the file ends within a batch"
-            if not header.is_intact(data, window.at(self.size + HEADER_BYTES, header.size - HEADER_BYTES)):
-                return "the batch fails its checksum"
+            header, found = self._read_back(window, file_size)
+            why = why_it_ends(self.end_offset, found)
+            if why is not None or header is None:
+                return why
             self._note(header.base_offset, header.next_offset, header.size, header.timestamp_ms)
             seen(header)
         return None
+
+    def _read_back(self, window: _Window, file_size: int) -> tuple[Header | None, ReadBack]:
+        """What the file holds at `size`."""
+        data = window.at(self.size, HEADER_BYTES)
+        try:
+            header = Header(data)
+        except ValueError as error:
+            return None, ReadBack(NO_OFFSET, NO_OFFSET, str(error))
+        fault = ""
+        if self.size + header.size > file_size:
+            fault = TORN
+        elif not header.is_intact(data, window.at(self.size + HEADER_BYTES, header.size - HEADER_BYTES)):
+            fault = DAMAGED
+        return header, ReadBack(header.base_offset, header.next_offset, fault)
 
     def _headers(self, position: int, offset: Offset) -> Iterator[tuple[Header, int]]:
         """The headers from the batch at `position` on, which begins at `offset`, with their positions."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from experiments.check.history import FinalPartition, Run
 from experiments.engine import ClusterView, Engine
-from protocol.ids import NO_LEADER, TopicPartition
+from protocol.ids import NO_LEADER, Offset, TopicPartition
 from protocol.messages.batch import RecordBatch
 
 SEATED_WITHIN_MS = 5_000
@@ -22,6 +22,11 @@ def final_logs(engine: Engine, runs_of: Callable[[RecordBatch], Iterator[Run]]) 
         return []
     found = (_final(engine, view, partition, runs_of) for partition in sorted(view.partitions))
     return [final for final in found if final is not None]
+
+
+def log_start(batches: Sequence[RecordBatch], log_end: Offset) -> Offset:
+    """Where a log with these batches begins; one of which retention has left nothing begins where it ends."""
+    return batches[0].base_offset if batches else log_end
 
 
 def _all_seated(engine: Engine) -> bool:
@@ -49,7 +54,8 @@ def _final(
     assert leader is not None
     members = [broker for broker in state.isr if engine.is_running(broker) and engine.replica(broker, partition)]
     logs = {broker: engine.log(broker, partition) for broker in members}
-    start = max((batches[0].base_offset for batches in logs.values() if batches), default=0)
+    ends = {broker: found.log_end_offset for broker in members if (found := engine.replica(broker, partition))}
+    start = max((log_start(logs[broker], end) for broker, end in ends.items()), default=0)
     runs = {
         broker: [run for batch in batches if batch.base_offset >= start for run in runs_of(batch)]
         for broker, batches in logs.items()

@@ -14,8 +14,9 @@ suffix `Property`:
 | ConsistentReadProperty | ConsistentRead |
 
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
-HighWatermarkMonotone, RecoveryStateKept, ReassignmentKeepsMinIsr. Its liveness properties are what must hold when the
-faults have stopped (`experiments/mutants/hunt.py`, `experiments/fuzz`).
+HighWatermarkMonotone, RecoveryStateKept, ReassignmentKeepsMinIsr. The model has no unclean recovery; its rules are in
+`invariants_recovery.py`. Its liveness properties are what must hold when the faults have stopped
+(`experiments/fuzz/run.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ from experiments.check.invariants_log import (
     LogMatching,
     NoCommittedRecordLostGlobally,
 )
+from experiments.check.invariants_recovery import (
+    RecoveryAnswersHold,
+    RecoveryBeginsAfresh,
+    RecoveryElectsTheMost,
+    RecoveryElectsWhoAnswered,
+    RecoveryHearsAllItMust,
+    RecoveryOnlyWhereNobodyCanLead,
+)
 
 __all__ = ["INVARIANTS", "Invariant"]
 
@@ -63,4 +72,10 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     ValidBrokerState,
     ValidReplicaState,
     ValidFetcherState,
+    RecoveryElectsWhoAnswered,
+    RecoveryAnswersHold,
+    RecoveryElectsTheMost,
+    RecoveryHearsAllItMust,
+    RecoveryOnlyWhereNobodyCanLead,
+    RecoveryBeginsAfresh,
 )

@@ -84,7 +84,9 @@ class Commits:
 
     ends: dict[Offset, TimeMs] = field(default_factory=dict)
     strikes: list[Strike] = field(default_factory=list)
+    recoveries: dict[Offset, list[Trace]] = field(default_factory=dict)
     _end: Offset = 0
+    _committed: Offset = 0
     _epochs: dict[BrokerId, Epoch] = field(default_factory=dict)
 
     def note(self, event: TraceEvent) -> None:
@@ -93,6 +95,10 @@ class Commits:
             end = int(str(detail[_BATCH_ENDS[kind]]))
             self._end = max(self._end, end)
             self.ends.setdefault(end, event.time_ms)
+            if kind == "committed":
+                self._committed = end
+        elif kind == "recovery":
+            self.recoveries.setdefault(self._committed, []).append(event.trace)
         elif kind == "broker_registration":
             self._epochs[int(str(detail["broker"]))] = int(str(detail["broker_epoch"]))
         elif kind == LIFE_ENDED and is_broker(event.node):
@@ -218,6 +224,8 @@ class Replay:
 
     def _batch(self, begin: Offset, end: Offset) -> None:
         records = self._records[begin:end]
+        for recovery in self._commits.recoveries.get(begin, ()):
+            self._tell(recovery)
         before = {key: self._eligible(key) for key in map(_changed_by, records) if key is not None}
         changed: dict[TopicPartition, None] = {}
         for record in records:

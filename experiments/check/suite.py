@@ -36,6 +36,7 @@ class InvariantSuite:
         self._after_others = [each for each in looking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
         self._reported: set[tuple[str, TopicPartition]] = set()
+        self._watches = True
         cluster.trace_observers.append(self._observe)
         cluster.on_event = self._check
 
@@ -43,6 +44,7 @@ class InvariantSuite:
         """Watches the cluster no more."""
         self._cluster.trace_observers.remove(self._observe)
         self._cluster.on_event = None
+        self._watches = False
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         partition = trace.partition
@@ -61,6 +63,8 @@ class InvariantSuite:
         if isinstance(broker, BrokerNode) and not self.truth.scene(node, partition).is_known_to(broker):
             return
         self._touched[partition] = None
+        if trace.kind == "recovery":
+            self.truth.note_recovery(partition, trace.detail)
         state = self.truth.controller_state(partition) if trace.kind == "partition" else None
         if state is not None:
             self.truth.note_partition(partition, state)
@@ -115,8 +119,9 @@ class InvariantSuite:
         after = self._stored(node)
         lost = {partition: count - after.get(partition, 0) for partition, count in before.items()}
         self.truth.note_crash(node, lost)
-        self._touched.update(dict.fromkeys(self.truth.partitions))
-        self._check(self._cluster.now_ms, node)
+        if self._watches:
+            self._touched.update(dict.fromkeys(self.truth.partitions))
+            self._check(self._cluster.now_ms, node)
         return lost
 
     def _stored(self, node: NodeId) -> dict[TopicPartition, int]:

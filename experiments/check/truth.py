@@ -7,23 +7,44 @@ until the broker is back in the ISR. Generations without ELR promise nothing onc
 no more is promised with ELR as long as the ISR has not reached min ISR: what was committed under another min ISR, or
 under other feature levels, may be on fewer replicas. An unclean election ends the promise for its partition as well,
 because it chooses a leader that nobody vouches for; except that of the last known leader, while its disk has lost
-nothing: it was the last to lead, and holds all that was committed. Beyond tolerance loss is a result and no violation,
-for the rest of the run.
+nothing: it was the last to lead, and holds all that was committed; and except a balanced recovery, which hears all of
+the last known ELR, so that one who has lost nothing is among them (F27). In `kip-966-elr` it ends, too, with an ELR
+that has outlived its reason: as Kafka's first phase, it keeps one through an election that reaches a min ISR which was
+lowered meanwhile, and from then on its members need not have what is committed. Beyond tolerance loss is a result and
+no violation, for the rest of the run.
+
+Each unclean recovery is noted with what it cost: the committed records that are not in the log of the replica that is
+about to lead, and were there to be lost, since no recovery before had lost them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from experiments.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.config import MIN_INSYNC_REPLICAS, Features
-from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.metadata.image import MetadataImage, TopicImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryTruth:
+    """A recovery that elected `leader` in the epoch behind `leader_epoch`, and how many committed records that cost.
+    `detail` is what the controller said of it (trace event `recovery`).
+    """
+
+    time_ms: TimeMs
+    partition: TopicPartition
+    leader: NodeId
+    leader_epoch: int
+    lost: int
+    detail: Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -32,7 +53,8 @@ class PartitionTruth:
     consumers; `committed_end` the offset behind the last of them. `shown_end` counts what deposed leaders have shown
     as well: as long as all members of their maximal ISR still follow them they commit, and may delete, without anybody
     knowing better. `reached_min_isr` says whether the ISR has had min ISR members since min ISR or the assignment last
-    changed. `state` is what the controller has committed last.
+    changed. `state` is what the controller has committed last, `recovery` the outcome of the last recovery; `lost` are
+    the base offsets, with payloads, of batches that recoveries have lost.
     """
 
     committed_end: Offset = 0
@@ -44,6 +66,8 @@ class PartitionTruth:
     replicas: tuple[NodeId, ...] = ()
     reached_min_isr: bool = False
     state: PartitionState | None = None
+    recovery: RecoveryTruth | None = None
+    lost: set[tuple[Offset, bytes]] = field(default_factory=set)
 
 
 class Scene:
@@ -138,6 +162,7 @@ class GroundTruth:
         self.cluster = cluster
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
         self.last_image: MetadataImage | None = None
+        self.recoveries: list[RecoveryTruth] = []
         self._features = cluster.spec.config.generation.features
 
     def of(self, partition: TopicPartition) -> PartitionTruth:
@@ -229,9 +254,35 @@ class GroundTruth:
         if (min_isr, state.replicas) != (truth.min_isr, truth.replicas):
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False
         truth.reached_min_isr = truth.reached_min_isr or len(state.isr) >= min_isr
-        truth.tolerant = truth.tolerant and is_vouched_for
+        outlived = self.features.last_known_leader_in_elr and bool(state.elr) and len(state.isr) >= min_isr
+        truth.tolerant = truth.tolerant and is_vouched_for and not outlived
         truth.state = state
         self._judge(partition)
+
+    def note_recovery(self, partition: TopicPartition, detail: Mapping[str, object]) -> None:
+        """The controller is about to record the outcome of a recovery."""
+        truth, leader = self.of(partition), int(str(detail["leader"]))
+        held = self._held_by(leader, partition)
+        start = min(held, default=0)
+        shown = [(base, payload) for base, payload in truth.shown.items() if base >= start]
+        missing = {batch for batch in shown if held.get(batch[0]) != batch[1]} - truth.lost
+        ends = dict(pairwise([*sorted(truth.shown), truth.committed_end]))
+        lost = sum(ends[base] - base for base, _ in missing)
+        truth.lost |= missing
+        epoch = int(str(detail["leader_epoch"]))
+        truth.recovery = RecoveryTruth(self.cluster.now_ms, partition, leader, epoch, lost, detail)
+        self.recoveries.append(truth.recovery)
+
+    def _held_by(self, broker: NodeId, partition: TopicPartition) -> dict[Offset, bytes]:
+        """Base offsets and payloads of the batches on a broker's disk."""
+        image = self.controller_image()
+        topic_id = None if image is None else image.topic_ids.get(partition.topic)
+        name = "" if topic_id is None else log_name(TopicIdPartition(topic_id, partition.partition))
+        disk = self.cluster.disks[broker]
+        if name not in disk.log_names():
+            return {}
+        log = disk.open_log(name)
+        return {batch.base_offset: batch.payload for batch in log.read(log.start_offset, 2**62)}
 
     def _is_vouched_for(self, truth: PartitionTruth, state: PartitionState) -> bool:
         """Whether the leader of a partition that is RECOVERING, if this record elects it, holds what is committed."""
@@ -240,6 +291,10 @@ class GroundTruth:
             return False
         if leader in (NO_LEADER, before.leader) or leader in before.isr + before.elr:
             return True
+        if self.features.unclean_recovery:
+            found = truth.recovery
+            recovered = found is not None and (found.leader, found.leader_epoch) == (leader, before.leader_epoch)
+            return found is not None and recovered and found.detail["mode"] == "balanced"
         known = before.last_known_leader
         if self.features.last_known_leader_in_elr and len(before.last_known_elr) == 1:
             known = before.last_known_elr[0]

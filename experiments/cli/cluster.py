@@ -1,8 +1,8 @@
 """`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, for the tools to administer.
 
 `up` stays in the foreground until Ctrl-C or SIGTERM; with `--detach` a process in the background is the cluster's
-supervisor, and the command returns when all brokers are unfenced. `status` leaves with 1 if a node does not run or a
-broker is fenced.
+supervisor, and the command returns when all brokers are unfenced. `status` leaves with 1 if a node does not run that
+the feature levels ask for, or a broker is fenced.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from experiments.errors import InputError
 from experiments.live.launch import LaunchFailed, config_of, launch, stop
 from experiments.live.state import DEFAULT_NAME, ClusterState, Plan, read_state, states
 from experiments.ray_session import stay_on_loopback
-from protocol.config import Generation
-from protocol.ids import FIRST_CONTROLLER
+from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
+from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, node_name
 
 MAX_BROKERS = 100
 ClusterName = Annotated[str, typer.Option("--name", help="Tells clusters of one user apart.")]
@@ -205,13 +205,16 @@ def cluster_document(admin: Admin, running: set[str]) -> dict[str, Any]:
         for broker in cluster.brokers
     ]
     others = sorted(running - {str(broker["node"]) for broker in brokers})
+    manager = node_name(RECOVERY_MANAGER) in running
     return {
         "controller": cluster.controller_id,
         "controller_running": f"controller-{cluster.controller_id}" in running,
+        "recovery_manager_running": manager,
         "brokers": brokers,
         "others": others,
         "features": features,
         "healthy": f"controller-{cluster.controller_id}" in running
+        and (manager or not features[UNCLEAN_RECOVERY_ENABLED])
         and all(broker["running"] and broker["state"] == "unfenced" for broker in brokers),
     }
 
@@ -230,6 +233,9 @@ def _print_status(found: dict[str, Any]) -> None:
     if found["controller"] >= FIRST_CONTROLLER:
         node = f"controller-{found['controller']}"
         table.add_row(node, _process(found, node, found["controller_running"]), "active", "", "", "", "")
+    if found["recovery_manager_running"] or found["features"][UNCLEAN_RECOVERY_ENABLED]:
+        node = node_name(RECOVERY_MANAGER)
+        table.add_row(node, _process(found, node, found["recovery_manager_running"]), "", "", "", "", "")
     for broker in found["brokers"]:
         texts = [str(broker[key]) for key in ("broker_epoch", "leads", "replicas")]
         process = _process(found, broker["node"], broker["running"])

@@ -62,7 +62,8 @@ def _bounds(text: str | None) -> dict[str, int]:
     bounds = {}
     for part in [] if text is None else text.split(","):
         name, _, number = part.partition("=")
-        if name not in BOUND_NAMES or not (number.isdecimal() or (name, number) == ("delays", "all")):
+        is_number = number.isascii() and number.isdecimal()
+        if name not in BOUND_NAMES or not (is_number or (name, number) == ("delays", "all")):
             raise InputError("--bounds", "", repr(part), f"NAME=N, where NAME is one of {', '.join(BOUND_NAMES)}")
         bounds[name] = -1 if (name, number) == ("delays", "all") else int(number)
     return bounds

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from protocol.config import Generation
 
 EXIT_INTERRUPTED = 130
-_SEEDS = re.compile(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
+_SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 _SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
 
 
@@ -52,7 +52,7 @@ def fuzz(
         if is_private(None):
             stay_on_loopback()
     if minutes is not None and not 0 <= minutes < inf:
-        raise InputError("--minutes", "", minutes, "a number of minutes")
+        raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
     asked = Hunt(_range(seeds), _generation(generation), mutant, minutes, workers)
     result = hunt(asked, out)
     if as_json:
@@ -81,7 +81,7 @@ def _jobs(text: str) -> int | str:
 
     if text == ON_RAY:
         return ON_RAY
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 1_000:
         raise InputError("--jobs", "", repr(text), "a number from 1 to 1000, or ray")
     return int(text)
 

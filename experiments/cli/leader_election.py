@@ -2,11 +2,14 @@
 
 DESIGNATION names the leader to be in the JSON file, so it takes nothing else (J7, J9). Partitions that could not be
 given a leader are exit code 1; those that needed none are not (J10).
+
+A file that is not of the shape is exit code 2, and nothing is done. What is wrong with one of its partitions fails that
+partition and no other: one that is named twice, or that has no `desiredLeader` where one is needed, is INVALID_REQUEST,
+as the controller would answer, and is not asked for; what else is wrong the controller finds.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +23,7 @@ from experiments.cli.target import (
     administering,
     one_of,
     print_json,
-    read_text,
+    read_json,
     target,
 )
 from experiments.errors import InputError
@@ -32,6 +35,8 @@ MAX_INT32 = 2**31 - 1
 TYPES = {kind.name.lower(): kind for kind in ElectionType}
 EXAMPLE = '{"partitions": [{"topic": "t", "partition": 0, "desiredLeader": 1}]}'
 Wanted = dict[TopicPartition, int | None]
+"""Partitions, each with the leader to be for DESIGNATION, None otherwise."""
+Results = dict[TopicPartition, PartitionResult]
 
 
 def leader_election(
@@ -63,28 +68,27 @@ def leader_election(
     if kind is ElectionType.DESIGNATION and path_to_json_file is None:
         raise InputError("--election-type", "", f"designation with {source}", "designation with --path-to-json-file")
     partitions: Wanted | None = None
+    refused: Results = {}
     if path_to_json_file is not None:
-        partitions = read_partitions(path_to_json_file, kind)
+        partitions, refused = read_partitions(path_to_json_file, kind)
     elif topic is not None and partition is not None:
         partitions = {TopicPartition(topic, partition): None}
     wanted = target(bootstrap_server, name, command_config, principal, as_json)
     with administering(wanted, "Error completing leader election") as admin:
-        _tell(kind, admin.elect_leaders(kind, partitions), as_json)
+        _tell(kind, refused | admin.elect_leaders(kind, partitions), as_json)
 
 
-def read_partitions(path: Path, kind: ElectionType) -> Wanted:
-    """The partitions of a JSON file, each with its `desiredLeader` where the type is DESIGNATION; InputError where the
-    file is not of that shape.
+def read_partitions(path: Path, kind: ElectionType) -> tuple[Wanted, Results]:
+    """The partitions of a JSON file that can be asked for, each with its `desiredLeader` where the type is DESIGNATION,
+    and the failures of the others; InputError where the file is not of that shape.
     """
     source = str(path)
-    try:
-        content = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(source, "", error, EXAMPLE) from error
+    content = read_json(path, EXAMPLE)
     items = content.get("partitions") if isinstance(content, dict) else None
     if not isinstance(items, list) or not items:
         raise InputError(source, "partitions", items, EXAMPLE)
     wanted: Wanted = {}
+    refused: Results = {}
     for number, item in enumerate(items):
         place = f"partitions[{number}]"
         if not isinstance(item, dict):
@@ -92,12 +96,22 @@ def read_partitions(path: Path, kind: ElectionType) -> Wanted:
         if not isinstance(item.get("topic"), str):
             raise InputError(source, f"{place}.topic", item.get("topic"), "the name of a topic")
         found = TopicPartition(item["topic"], _whole(source, f"{place}.partition", item.get("partition")))
-        if found in wanted:
-            raise InputError(source, place, found, "each partition once")
-        is_designation = kind is ElectionType.DESIGNATION
-        leader = _whole(source, f"{place}.desiredLeader", item.get("desiredLeader")) if is_designation else None
-        wanted[found] = leader
-    return wanted
+        leader = None
+        if kind is ElectionType.DESIGNATION and item.get("desiredLeader") is not None:
+            leader = _whole(source, f"{place}.desiredLeader", item["desiredLeader"])
+        if found in wanted or found in refused:
+            wanted.pop(found, None)
+            refused[found] = _refused(found, f"partition {found} is named twice")
+        elif kind is ElectionType.DESIGNATION and leader is None:
+            refused[found] = _refused(found, "no desiredLeader")
+        else:
+            wanted[found] = leader
+    return wanted, refused
+
+
+def _refused(partition: TopicPartition, message: str) -> PartitionResult:
+    topic, index = partition
+    return PartitionResult(topic=topic, partition_index=index, error=ErrorCode.INVALID_REQUEST, message=message)
 
 
 def _whole(source: str, place: str, value: Any) -> int:
@@ -106,7 +120,7 @@ def _whole(source: str, place: str, value: Any) -> int:
     return value
 
 
-def _tell(kind: ElectionType, results: dict[TopicPartition, PartitionResult], as_json: bool) -> None:
+def _tell(kind: ElectionType, results: Results, as_json: bool) -> None:
     ordered = dict(sorted(results.items()))
     succeeded = [key for key, result in ordered.items() if result.error is ErrorCode.NONE]
     not_needed = [key for key, result in ordered.items() if result.error is ErrorCode.ELECTION_NOT_NEEDED]

@@ -29,7 +29,7 @@ from experiments.cli.target import (
     one_of,
     only_with,
     print_json,
-    read_text,
+    read_json,
     target,
 )
 from experiments.errors import InputError
@@ -146,10 +146,7 @@ def read_topics(path: Path) -> list[str]:
 
 
 def _items(path: Path, field: str) -> list[dict[str, Any]]:
-    try:
-        content = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(str(path), "", error, "JSON") from error
+    content = read_json(path, "JSON")
     if not isinstance(content, dict):
         raise InputError(str(path), "", type(content).__name__, f'an object with "version" and "{field}"')
     if content.get("version", VERSION) != VERSION:

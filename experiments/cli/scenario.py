@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from experiments.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.engine import Recovery
 
 app = typer.Typer(help="Scenarios: scripted runs with expectations.", no_args_is_help=True)
 
@@ -86,12 +91,14 @@ def run_scenario(
     if as_json:
         typer.echo(json.dumps(document))
     else:
-        _print(document)
+        _print(document, result.recoveries)
     if not result.passed:
         raise typer.Exit(1)
 
 
-def _print(document: dict[str, object]) -> None:
+def _print(document: dict[str, object], recoveries: Sequence[Recovery]) -> None:
+    from experiments.story import recovery_text
+
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
     for step in document["steps"]:  # type: ignore[attr-defined]
@@ -110,6 +117,10 @@ def _print(document: dict[str, object]) -> None:
             " ".join(f"{broker}:{end}" for broker, end in item["log_end_offsets"].items()),
         )
     console.print(partitions)
+    for recovery in recoveries:
+        cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
+        head = f"{recovery.time_ms / 1000:.3f} s: {recovery.mode} recovery of {recovery.topic}-{recovery.partition}"
+        console.print(f"{head}. {recovery_text(recovery)}{cost}")
     verdict = "[green]passed[/]" if document["passed"] else "[red]failed[/]"
     console.print(
         f"{document['name']} on {document['engine']}, seed {document['seed']}: {verdict}; "

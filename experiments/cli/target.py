@@ -59,10 +59,11 @@ def target(
     """The target that the options say; `principal` goes before the one in the properties file."""
     if bootstrap is not None and name is not None:
         raise InputError("--name", "", f"{name} with --bootstrap-server", "one of the two")
+    place = ("--principal", "")
     if principal is None and config is not None:
-        principal = read_properties(config).get(PRINCIPAL_KEY)
+        principal, place = read_properties(config).get(PRINCIPAL_KEY), (str(config), PRINCIPAL_KEY)
     if principal is not None and (not principal.startswith("User:") or principal == "User:"):
-        raise InputError("--principal", "", principal, "User:NAME")
+        raise InputError(*place, principal, "User:NAME")
     return Target(bootstrap, name, principal, as_json)
 
 
@@ -86,6 +87,16 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), "", getattr(error, "strerror", None) or error, "a readable text file") from error
+
+
+def read_json(path: Path, allowed: str) -> Any:
+    """What a user's JSON file holds; InputError where it cannot be read or is no JSON. `allowed` describes one."""
+    try:
+        return json.loads(read_text(path))
+    except RecursionError as error:
+        raise InputError(str(path), "", "JSON that is nested too deeply", allowed) from error
+    except ValueError as error:
+        raise InputError(str(path), "", error, allowed) from error
 
 
 @contextmanager

@@ -34,7 +34,6 @@ from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, SILENT_PREFIX
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, Offset, is_broker, node_name
-from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
@@ -157,7 +156,7 @@ class Model:
             if isinstance(message, BrokerHeartbeatResponse | BrokerRegistrationResponse):
                 self._receive(step, receiver, node, number)
             elif receiver == CONTROLLER and exchange is not None and isinstance(message, exchange):
-                self._receive(step, CONTROLLER, node, VALUES.number(_in_order(message)))
+                self._receive(step, CONTROLLER, node, number)
             elif isinstance(message, AlterPartitionRequest) or is_broker(receiver):
                 self._push(step, node, receiver, number)
 
@@ -475,8 +474,3 @@ class Model:
 _SETTLING = frozenset({"deliver", "metadata"})
 LATE = "late"
 """The last word of an action that a queue had been held up for."""
-
-
-def _in_order(message: Message) -> Message:
-    """No request of an exchange is overtaken, so that the number by which the controller would know is left out."""
-    return message.model_copy(update={"correlation_id": 0})

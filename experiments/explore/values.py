@@ -35,9 +35,10 @@ from protocol.nodes.controller import ControllerNode
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
     # A table of the node's own methods.
-    BrokerNode: frozenset({"_handlers", "_correlation_id"}),
-    # The log is walked where the node has it; the metrics follow the records, and no decision reads them.
-    ControllerNode: frozenset({"storage", "_metrics"}),
+    BrokerNode: frozenset({"_handlers"}),
+    # The log is walked where the node has it; the metrics follow the records, and no decision reads them. Recoveries
+    # follow the records too, and what they send goes to a manager that is in no search.
+    ControllerNode: frozenset({"storage", "_metrics", "_recoveries"}),
     # Whether a timer is set: in the search it may fire whenever its condition holds.
     Fetcher: frozenset({"_timed", "_unsettled"}),
     Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_armed"}),
@@ -45,16 +46,16 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     # Times, and what only helps to reckon them.
     FollowerProgress: frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"}),
 }
-"""Attributes that are no part of the state. `BrokerNode._correlation_id` is echoed by registrations and heartbeats and
-compared by nobody.
-"""
+"""Attributes that are no part of the state."""
 
 
 UNSEEN: Mapping[type, frozenset[str]] = {
-    BrokerNode: LEFT_OUT[BrokerNode] | {"_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
+    BrokerNode: LEFT_OUT[BrokerNode]
+    | {"_correlation_id", "_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
     Replica: frozenset({"pending"}),
     FollowerProgress: LEFT_OUT[FollowerProgress] | {"wish", "fetcher"},
-    ControllerNode: LEFT_OUT[ControllerNode] | {"_sessions", "_applied", "_heartbeats", "_shutdown_offsets", "_parked"},
+    ControllerNode: LEFT_OUT[ControllerNode]
+    | {"_sessions", "_applied", "_heartbeats", "_proposals", "_shutdown_offsets", "_parked"},
 }
 """What no invariant looks at: fetch sessions, requests in flight, what a leader has parked."""
 

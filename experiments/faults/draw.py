@@ -31,10 +31,11 @@ from experiments.faults.schema import (
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import NodeId
 
-_LOSSES: Sequence[Literal["nothing", "suffix", "torn", "unflushed", "all"]] = (
+_LOSSES: Sequence[Literal["nothing", "suffix", "torn", "corrupt", "unflushed", "all"]] = (
     "nothing",
     "suffix",
     "torn",
+    "corrupt",
     "unflushed",
     "all",
 )
@@ -48,8 +49,8 @@ _ONLY: Sequence[MessageKind | None] = (None, None, "heartbeats", "proposals", "m
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Whom faults may strike: brokers, controllers, clients, and topics with the number of their partitions. Of
-    partitions that are reassigned as many replicas are drawn as `replication_factor`.
+    """Whom faults may strike: brokers, controllers, clients, recovery managers, and topics with the number of their
+    partitions. Of partitions that are reassigned as many replicas are drawn as `replication_factor`.
     """
 
     brokers: Sequence[NodeId]
@@ -57,6 +58,7 @@ class Targets:
     clients: Sequence[NodeId]
     topics: Mapping[str, int]
     replication_factor: int
+    managers: Sequence[NodeId] = ()
 
 
 def timeline(rates: Rates, targets: Targets, rng: Random, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
@@ -83,14 +85,14 @@ def _broker(targets: Targets, rng: Random) -> NodeId:
 
 def _server(targets: Targets, rng: Random) -> NodeId:
     """Mostly a broker."""
-    return rng.choice((*targets.brokers, *targets.controllers))
+    return rng.choice((*targets.brokers, *targets.controllers, *targets.managers))
 
 
 def _sides(targets: Targets, rng: Random) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
     """Two disjoint groups of nodes: one broker and one other, or one and all the rest, the controllers and several
     brokers, or any two parts.
     """
-    everyone = (*targets.brokers, *targets.controllers, *targets.clients)
+    everyone = (*targets.brokers, *targets.controllers, *targets.clients, *targets.managers)
     one = rng.choice(targets.brokers)
     others = tuple(node for node in everyone if node != one)
     form = rng.randrange(5)
@@ -113,7 +115,7 @@ def _crash(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fault
 
 
 def _power_loss(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fault:
-    everyone = (*targets.controllers, *targets.brokers)
+    everyone = (*targets.controllers, *targets.brokers, *targets.managers)
     rack = tuple(sorted(rng.sample(everyone, rng.randint(1, len(everyone)))))
     return PowerLoss(at_ms=at_ms, duration_ms=duration_ms, rack=everyone if rng.random() < 0.15 else rack)
 
@@ -133,11 +135,13 @@ def _ends(only: MessageKind | None, targets: Targets, rng: Random) -> tuple[tupl
         return _sides(targets, rng)
     if only == "fetches":
         return one, tuple(broker for broker in targets.brokers if broker not in one)
+    if only == "recoveries":
+        return tuple(targets.managers), (*targets.controllers, *brokers)
     return brokers, tuple(targets.clients if only == "produce" else targets.controllers)
 
 
 def _disturb(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fault:
-    only = rng.choice(_ONLY)
+    only = rng.choice((*_ONLY, "recoveries") if targets.managers else _ONLY)
     source, target = _ends(only, targets, rng)
     if rng.random() < 0.5:
         source, target = target, source

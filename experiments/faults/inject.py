@@ -49,6 +49,13 @@ from protocol.messages.control import (
     MetadataFetchResponse,
 )
 from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from protocol.messages.recovery import (
+    CancelRecoveries,
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
+    RecoverPartitions,
+    RecoveryResults,
+)
 
 SUPERVISE_MS = 500
 _KINDS: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
@@ -58,6 +65,13 @@ _KINDS: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
     "metadata": (MetadataFetchRequest, MetadataFetchResponse),
     "fetches": (FetchRequest, FetchRenewal, FetchResponse),
     "produce": (ProduceRequest, ProduceResponse),
+    "recoveries": (
+        RecoverPartitions,
+        CancelRecoveries,
+        RecoveryResults,
+        GetReplicaLogInfoRequest,
+        GetReplicaLogInfoResponse,
+    ),
 }
 _WRITES = frozenset({"appended", "fetched"})
 

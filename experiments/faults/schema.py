@@ -36,8 +36,10 @@ Nodes = Annotated[tuple[Index, ...], BeforeValidator(_listed), Field(min_length=
 PerMille = Annotated[int, Field(ge=1, le=1_000)]
 Milliseconds = Annotated[int, Field(ge=1)]
 
-MessageKind = Literal["heartbeats", "proposals", "metadata", "fetches", "produce"]
-"""Requests of brokers to the controller (a proposal: AlterPartition), to each other, and of clients; with answers."""
+MessageKind = Literal["heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries"]
+"""Requests of brokers to the controller (a proposal: AlterPartition), to each other, and of clients; with answers; and
+what the recovery manager is told, asks and tells.
+"""
 
 MAX_SKEW_MS = 60_000
 
@@ -59,14 +61,14 @@ class _Fault(Value):
 
 class Crash(_Fault):
     """A node's process ends at once and is started again at the end. `loses` is what its disk loses: `nothing` (the
-    page cache survives), a `suffix` of each log's unflushed part, a drawn one by `seed` (this is also what a damaged
-    batch in there comes to), the `torn` last batch of it, the last `count` of its `records`, everything `unflushed`, or
-    `all` (the disk is replaced).
+    page cache survives), a `suffix` of each log's unflushed part, drawn by `seed`, the `torn` last batch of it, a
+    `corrupt` batch in it, drawn by `seed`, with all behind it, the last `count` of its `records`, everything
+    `unflushed`, or `all` (the disk is replaced).
     """
 
     kind: Literal["crash"] = "crash"
     node: Index
-    loses: Literal["nothing", "suffix", "torn", "records", "unflushed", "all"] = "nothing"
+    loses: Literal["nothing", "suffix", "torn", "corrupt", "records", "unflushed", "all"] = "nothing"
     seed: Index = 0
     count: Index = 0
 
@@ -246,10 +248,11 @@ FAULT_KINDS: dict[str, type[_Fault]] = {
     )
 }
 
-_LOSSES: dict[str, Literal["none", "suffix", "torn", "records", "unflushed", "all"]] = {
+_LOSSES: dict[str, Literal["none", "suffix", "torn", "corrupt", "records", "unflushed", "all"]] = {
     "nothing": "none",
     "suffix": "suffix",
     "torn": "torn",
+    "corrupt": "corrupt",
     "records": "records",
     "unflushed": "unflushed",
     "all": "all",

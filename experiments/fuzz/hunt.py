@@ -7,6 +7,7 @@ it. An interrupt ends the workers; what they had handed back is the result.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -90,12 +91,12 @@ class HuntResult:
 
 def hunt(asked: Hunt, out: Path) -> HuntResult:
     """Runs the seeds; writes each violation's timeline to `out` as it is found. A KeyboardInterrupt ends it early.
-    InputError for a mutant that there is not, or an `out` that is no folder.
+    InputError for a mutant that there is not, or an `out` that takes no files.
     """
     with mutated(asked.mutant):
         pass
-    if out.exists() and not out.is_dir():
-        raise InputError("--out", "", str(out), "a folder, or nothing yet")
+    if not _can_hold_files(out):
+        raise InputError("--out", "", str(out), "a folder that can be written to, or nothing yet in such a folder")
     began_s = time.monotonic()
     deadline_s = None if asked.minutes is None else began_s + asked.minutes * 60
 
@@ -112,6 +113,12 @@ def hunt(asked: Hunt, out: Path) -> HuntResult:
     result.violations.sort(key=lambda found: found[0])
     result.seconds = time.monotonic() - began_s
     return result
+
+
+def _can_hold_files(out: Path) -> bool:
+    """Whether `out` is a folder that takes files, or can be made one; it is not made before there is a file."""
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _take(result: HuntResult, done: SeedResult, out: Path, mutant: str | None) -> None:

@@ -20,7 +20,7 @@ from experiments.faults.schema import Configure, Cut, Disturb, Fault, Index, Rea
 from experiments.scenarios.model import ClusterConfigs, GenerationName, TopicModel
 from experiments.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
 from protocol.config import ClusterConfig, Generation
-from protocol.ids import TopicPartition
+from protocol.ids import FIRST_CLIENT, TopicPartition
 
 WHAT = "a timeline file of isray fuzz"
 
@@ -94,6 +94,19 @@ class Plan(Value):
         """When the last operation has begun and the last fault is over."""
         times = [operation.at_ms for operation in self.operations] + [fault.end_ms for fault in self.faults]
         return max(times, default=0)
+
+    @property
+    def doubles_sends(self) -> bool:
+        """Whether what producers send may arrive twice: then one of the two may be refused, and the other be stored
+        after the producer has been told that its records have failed.
+        """
+        return any(
+            isinstance(fault, Disturb)
+            and fault.effect == "duplicate"
+            and fault.only in (None, "produce")
+            and FIRST_CLIENT in fault.source
+            for fault in self.faults
+        )
 
     @property
     def sizes(self) -> Sizes:

@@ -20,9 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from experiments.check.final_logs import log_start
 from experiments.check.history import (
     DuplicatedRecord,
     Ended,
+    FailedRecordStored,
     FinalPartition,
     Finding,
     Invoked,
@@ -340,7 +342,8 @@ class _PlanRun:
         assert view is not None
         state = view.partitions[partition]
         logs = {broker: self._engine.log(broker, partition) for broker in state.isr}
-        start = max((batches[0].base_offset if batches else 0) for batches in logs.values())
+        replicas = {broker: self._engine.replica(broker, partition) for broker in logs}
+        start = max(log_start(logs[broker], found.log_end_offset) for broker, found in replicas.items() if found)
         runs: Mapping[BrokerId, list[Run]] = {
             broker: [run for batch in batches if batch.base_offset >= start for run in runs_of(batch)]
             for broker, batches in logs.items()
@@ -374,6 +377,8 @@ class _PlanRun:
         if isinstance(finding, _ALWAYS_WRONG):
             return True
         if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._is_idempotent(finding.record.send):
+            return False
+        if isinstance(finding, FailedRecordStored) and self._plan.doubles_sends:
             return False
         return self._engine.suite.truth.of(finding.partition).tolerant
 

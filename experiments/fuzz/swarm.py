@@ -1,23 +1,31 @@
 """The swarm: a plan for every seed.
 
 Each seed draws its own sizes, configs and kinds of faults, most of them left out: what a kind of fault hides, when it
-is common, shows where it is missing (swarm testing). Nothing but the seed and the generation goes into a plan. Times
-are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them meet. Two thirds of the
-plans are brisk: short sessions and patience, many operations, and faults that follow each other within a session, so
-that a leader is deposed with something on its way. The others have the times of a cluster in service.
+is common, shows where it is missing (swarm testing). Nothing but the seed, the generation and a bias, if there is one,
+goes into a plan. Times are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them
+meet.
+
+Three plans in four are *staged*: episodes of two themes (`themes.py`) follow each other, in some plans with single
+faults among them. The themes take turns with the seed, so that few seeds in a row have been through all of them. The
+other plans are faults one by one: half of them *brisk*, with short sessions and patience, many operations, and faults
+that follow each other within a session, so that a leader is deposed with something on its way; the others *steady*,
+with the times of a cluster in service.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from random import Random
 from typing import Any
 
 from experiments.faults.draw import Targets, timeline
 from experiments.faults.schema import FAULT_KINDS, Fault, Rates
+from experiments.fuzz.bias import NO_BIAS, Bias
 from experiments.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.fuzz.run import BEGIN_MS
+from experiments.fuzz.themes import THEMES, Election, Part, Quiet, Scene
 from experiments.scenarios.model import ConfigSetting, TopicModel
 from protocol.config import (
     BATCH_SIZE,
@@ -38,12 +46,14 @@ from protocol.config import (
     RETENTION_BYTES,
     SEGMENT_BYTES,
     UNCLEAN_LEADER_ELECTION_ENABLE,
+    UNCLEAN_RECOVERY_STRATEGY,
     Generation,
 )
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER
 
 TOPIC = "t"
 READERS = 2
+FLUSHING, FLUSHING_STAGED = 4, 10
 
 _STATIC: dict[str, Sequence[int]] = {
     REPLICA_FETCH_WAIT_MAX_MS: (100, 500),
@@ -83,6 +93,19 @@ _BRISK = _Tempo(
         DELIVERY_TIMEOUT_MS: (5_000, 12_000),
     },
 )
+_STAGED = _Tempo(
+    lengths=(24_000, 28_000),
+    settling=0,
+    operations=(80, 150, 250),
+    faults=(1_500, 4_000),
+    durations=(30, 300, 1_000, 2_500),
+    sessions=((2_000, 500),),
+    patience={
+        REPLICA_LAG_TIME_MAX_MS: (1_000, 1_500, 1_500, 2_500),
+        REQUEST_TIMEOUT_MS: (1_000, 1_500),
+        DELIVERY_TIMEOUT_MS: (5_000, 12_000),
+    },
+)
 _STEADY = _Tempo(
     lengths=(20_000, 40_000),
     settling=10_000,
@@ -98,14 +121,17 @@ _STEADY = _Tempo(
 )
 
 
-def draw(seed: int, generation: Generation | None = None) -> Plan:
-    """The plan of a seed; without a generation it is drawn as well."""
+def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:
+    """The plan of a seed; what neither the generation nor the bias says is drawn."""
     rng = Random(f"{seed}/swarm")
     drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
-    tempo = rng.choice((_BRISK, _BRISK, _STEADY))
-    brokers = rng.choice((3, 3, 4, 5))
-    factor = rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5))
-    topic = _topic(rng, brokers, factor)
+    themes = themes_of(seed, bias)
+    tempo = _STAGED if themes else rng.choice((_BRISK, _STEADY))
+    wanted = reduce(Bias.or_else, (THEMES[name][1] for name in themes), bias)
+    brokers = wanted.brokers or rng.choice((3, 3, 4, 5))
+    factor = wanted.replicas or (rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5)))
+    topic = _topic(rng, brokers, factor, FLUSHING_STAGED if themes else FLUSHING, wanted)
+    config = _config(rng, tempo) | dict(wanted.config)
     length_ms = rng.choice(tempo.lengths)
     operations = _operations(rng, tempo, len(topic.assignments), length_ms)
     targets = Targets(
@@ -114,23 +140,40 @@ def draw(seed: int, generation: Generation | None = None) -> Plan:
         clients=(FIRST_CLIENT,),
         topics={TOPIC: len(topic.assignments)},
         replication_factor=factor,
+        managers=(RECOVERY_MANAGER,) if (generation or drawn).features.unclean_recovery else (),
     )
+    singles = () if themes and rng.random() < 0.6 else _faults(rng, tempo, targets, length_ms, wanted)
+    staged = _episodes(rng, themes, range(brokers), topic, config, length_ms) if themes else []
     return Plan(
         seed=seed,
         brokers=brokers,
-        generation=(generation or drawn).value,
-        config=_config(rng, tempo),
+        generation=(generation or wanted.generation or drawn).value,
+        config=config,
         jitter_ms=rng.choice((0, 2, 20)),
+        within_tolerance=wanted.within_tolerance,
         topics=(topic,),
-        operations=operations,
-        faults=_faults(rng, tempo, targets, length_ms),
+        operations=_as_staged(operations, staged),
+        faults=singles + tuple(part for _, part in staged if not isinstance(part, Election | Quiet)),
     )
 
 
-def _topic(rng: Random, brokers: int, factor: int) -> TopicModel:
-    assignments = [rng.sample(range(brokers), factor) for _ in range(rng.choice((1, 1, 2, 3)))]
-    config: dict[str, ConfigSetting] = {MIN_INSYNC_REPLICAS: rng.choice((1, 2, 2, 2, 3)[: factor + 2])}
-    flush = rng.randrange(4)
+def themes_of(seed: int, bias: Bias = NO_BIAS) -> tuple[str, ...]:
+    """The themes of a seed; none: faults one by one."""
+    if bias.themes is not None:
+        return bias.themes
+    if bias.weights or seed % 4 == 3:
+        return ()
+    turn, names = seed - seed // 4, list(THEMES)
+    return names[turn % len(names)], names[(turn + 1 + turn // len(names)) % len(names)]
+
+
+def _topic(rng: Random, brokers: int, factor: int, flushing: int, wanted: Bias) -> TopicModel:
+    """`flushing`: one topic in so many flushes by messages, and one by time."""
+    partitions = wanted.partitions or rng.choice((1, 1, 2, 3))
+    assignments = [rng.sample(range(brokers), factor) for _ in range(partitions)]
+    min_isr = wanted.min_isr or rng.choice((1, 2, 2, 2, 3)[: factor + 2])
+    config: dict[str, ConfigSetting] = {MIN_INSYNC_REPLICAS: min_isr}
+    flush = rng.randrange(flushing)
     if flush == 0:
         config[FLUSH_MESSAGES] = rng.choice((1, 1, 5))
     elif flush == 1:
@@ -140,8 +183,8 @@ def _topic(rng: Random, brokers: int, factor: int) -> TopicModel:
         if rng.random() < 0.4:
             config[RETENTION_BYTES] = rng.choice((500, 2_000))
     if rng.random() < 0.08:
-        config[UNCLEAN_LEADER_ELECTION_ENABLE] = True
-    return TopicModel(name=TOPIC, assignments=assignments, config=config)
+        config |= {UNCLEAN_LEADER_ELECTION_ENABLE: True, UNCLEAN_RECOVERY_STRATEGY: "proactive"}
+    return TopicModel(name=TOPIC, assignments=assignments, config=config | dict(wanted.topic))
 
 
 def _config(rng: Random, tempo: _Tempo) -> dict[str, ConfigSetting]:
@@ -179,12 +222,69 @@ def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Opera
     return Elect(**place, unclean=rng.random() < 0.2)
 
 
-def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int) -> tuple[Fault, ...]:
+def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int, wanted: Bias) -> tuple[Fault, ...]:
     kinds = list(FAULT_KINDS)
     chosen = rng.sample(kinds, rng.choice((1, 2, 3, 4, 6, len(kinds))))
     rates = Rates(
         mean_between_ms=rng.choice(tempo.faults),
         durations_ms=tuple(sorted(rng.sample(list(tempo.durations), 3))),
-        weights={kind: rng.choice((1, 2, 4)) for kind in chosen},
+        weights=dict(wanted.weights) or {kind: rng.choice((1, 2, 4)) for kind in chosen},
     )
     return timeline(rates, targets, rng, BEGIN_MS + 500, BEGIN_MS + length_ms - tempo.settling)
+
+
+# -- episodes ----------------------------------------------------------------------------------------------------------
+
+
+def _episodes(
+    rng: Random,
+    themes: Sequence[str],
+    brokers: Sequence[int],
+    topic: TopicModel,
+    config: Mapping[str, ConfigSetting],
+    length_ms: int,
+) -> list[tuple[int, Part]]:
+    """Episodes of these themes, in turn, the next one when the last one is over; each part with its partition."""
+    staged: list[tuple[int, Part]] = []
+    at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
+    while at_ms < BEGIN_MS + length_ms:
+        scene = _scene(rng, at_ms, brokers, topic, config)
+        parts = [Election(at_ms - 200), *THEMES[themes[turn % len(themes)]][0](scene)]
+        staged += [(scene.partition, part) for part in parts]
+        at_ms = max(part.at_ms if isinstance(part, Election) else part.end_ms for part in parts)
+        at_ms, turn = at_ms + rng.choice((300, 1_000, 3_000)), turn + 1
+    return staged
+
+
+def _scene(
+    rng: Random, at_ms: int, brokers: Sequence[int], topic: TopicModel, config: Mapping[str, ConfigSetting]
+) -> Scene:
+    partition = rng.randrange(len(topic.assignments))
+    leader, *followers = topic.assignments[partition]
+    member, *others = rng.sample(followers, len(followers))
+    lag_ms, session_ms = int(config[REPLICA_LAG_TIME_MAX_MS]), int(config[BROKER_SESSION_TIMEOUT_MS])
+    return Scene(
+        rng=rng,
+        at_ms=at_ms,
+        topic=TOPIC,
+        partition=partition,
+        min_isr=int(topic.config[MIN_INSYNC_REPLICAS]),
+        brokers=brokers,
+        leader=leader,
+        member=member,
+        others=others,
+        away_ms=lag_ms + lag_ms // 2 + rng.randint(100, 900),
+        gone_ms=session_ms + rng.randint(300, 1_000),
+    )
+
+
+def _as_staged(operations: Sequence[Operation], staged: Sequence[tuple[int, Part]]) -> tuple[Operation, ...]:
+    """The operations without those that come in a quiet time, and the elections of episodes."""
+    quiet = [part for _, part in staged if isinstance(part, Quiet)]
+    asked = [(partition, part) for partition, part in staged if isinstance(part, Election)]
+    elections = (
+        Elect(at_ms=part.at_ms, id=len(operations) + 1 + index, topic=TOPIC, partition=partition)
+        for index, (partition, part) in enumerate(asked)
+    )
+    left = (item for item in operations if not any(part.at_ms <= item.at_ms < part.end_ms for part in quiet))
+    return (*left, *elections)

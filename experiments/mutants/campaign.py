@@ -1,23 +1,22 @@
-"""Every mutant against the hunt: how many seeds until it is caught, and by what; and against the swarm of `isray fuzz`.
+"""Every mutant against the fuzz: how many seeds until it is caught, and by what; and against the swarm of `isray fuzz`.
 
 Mutants are independent of each other; they are spread over processes, since a guard is switched off for a whole one.
 Seeds are tried from 0 on, so a verdict is the same wherever and however often it is made.
 
-The hunt looks where a mutant's `Focus` tells it to. The swarm knows nothing of mutants: its column says how much of the
-protocol the default fuzz would notice the loss of.
+The hunt looks where a mutant's `Focus` tells it to. The default seeds of the swarm know nothing of mutants: their
+column says how much of the protocol the fuzz would notice the loss of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
+from experiments.fuzz.plan import Plan
 from experiments.fuzz.run import run_plan
 from experiments.fuzz.swarm import draw
-from experiments.mutants.hunt import Found, Hunt
-from experiments.mutants.mutant import Focus
 from experiments.mutants.registry import MUTANTS, mutated
 
 SEEDS = 60
@@ -38,26 +37,21 @@ class Verdict:
 def verdict(name: str, seeds: int = SEEDS) -> Verdict:
     """Hunts one mutant with at most so many seeds. InputError for a name that there is not."""
     with mutated(name):
-        focus = MUTANTS[name].focus
-        return _first(name, seeds, (found.invariant if found else None for found in _hunts(seeds, focus)))
+        return _first(name, seeds, MUTANTS[name].focus.plan)
 
 
 def swarm_verdict(name: str, seeds: int) -> Verdict:
     """Runs at most so many seeds of the swarm on one mutant. InputError for a name that there is not."""
     with mutated(name):
-        broken = (run_plan(draw(seed)).violation for seed in range(seeds))
-        return _first(name, seeds, (found.invariant if found else None for found in broken))
+        return _first(name, seeds, draw)
 
 
-def _hunts(seeds: int, focus: Focus) -> Iterator[Found | None]:
-    return (Hunt(seed, focus).run() for seed in range(seeds))
-
-
-def _first(name: str, seeds: int, found: Iterator[str | None]) -> Verdict:
-    """The verdict by the first seed that found something."""
-    for number, invariant in enumerate(found, 1):
-        if invariant is not None:
-            return Verdict(name, MUTANTS[name].guard, True, number, invariant)
+def _first(name: str, seeds: int, plan_of: Callable[[int], Plan]) -> Verdict:
+    """The verdict by the first seed whose plan breaks something."""
+    for seed in range(seeds):
+        broken = run_plan(plan_of(seed)).violation
+        if broken is not None:
+            return Verdict(name, MUTANTS[name].guard, True, seed + 1, broken.invariant)
     return Verdict(name, MUTANTS[name].guard, False, seeds, None)
 
 

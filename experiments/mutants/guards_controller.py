@@ -6,14 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from experiments.mutants.guards_leader import PLAIN
+from experiments.faults import aims
+from experiments.faults.schema import Reassign, Restart
+from experiments.fuzz.bias import Bias
 from experiments.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, script
 from protocol.broker import lifecycle
 from protocol.broker.flushing import Flusher
+from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import Storage
 from protocol.controller import alter_partition, brokers, partition_change
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_election import Candidates, Elected
+from protocol.controller.sending_order import SendingOrder
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from protocol.messages.control import MetadataFetchResponse, PartitionIsrProposal
@@ -24,16 +29,18 @@ from protocol.nodes import broker as broker_node
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 
-STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "LostRecord")
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 QUORUM = ("ReplicationQuorumSuperset", *STORED)
 UNVOUCHED = Focus(
-    faults=("bounce", "crash", "lossy", "elect_unclean", "isolate"),
-    settings={"beyond_tolerance": True},
+    Bias(weights={"crash": 2, "power_loss": 2, "cut": 1}, within_tolerance=False),
     why="More replicas lose data than the promise allows, so that nobody is left who is vouched for.",
 )
+LOSSES = Focus(
+    Bias(replicas=3, min_isr=3, weights={"crash": 2, "power_loss": 1, "heartbeat_loss": 1}),
+    why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
+)
 MOVES = Focus(
-    faults=("reassign", "reassign", "crash", "isolate", "lossy", "controller"),
-    settings={"brokers": 5},
+    Bias(brokers=5, weights={"reassign": 2, "crash": 1, "cut": 1}, config=dict(CONFIG)),
     why="Partitions move while brokers fail.",
 )
 
@@ -199,14 +206,16 @@ GUARDS: tuple[Mutant, ...] = (
         expected=QUORUM,
         patches=(Patch(alter_partition, "validate", _with_state(_any_partition_epoch)),),
         focus=Focus(
-            script=(
-                (2_500, "echo", 0, 11),
-                (3_000, "starve", 2, 10),
-                (5_500, "calm", 2, 10),
-                (6_300, "starve", 2, 10),
+            script=script(
+                aims.starved(2, range(4), 3_000, 5_500),
+                aims.starved(3, range(4), 5_300, END_MS),
+                aims.late(0, 6_000, 5_400, END_MS),
+                aims.starved(2, range(4), 5_550, END_MS),
+                Reassign(at_ms=5_750, duration_ms=END_MS - 5_750, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
+                brokers=4,
+                send_every_ms=50,
             ),
-            settings=PLAIN,
-            why="Proposals come twice, the second time when others have followed.",
+            why="A proposal is late, and its partition is to move in the meantime.",
         ),
     ),
     Mutant(
@@ -216,17 +225,30 @@ GUARDS: tuple[Mutant, ...] = (
         expected=QUORUM,
         patches=(Patch(alter_partition, "validate", _with_state(_any_leader)),),
         focus=Focus(
-            script=(
-                (3_000, "hush", 0, 11),
-                (3_000, "starve", 2, 10),
-                (4_000, "heartless", 0, 12),
-                (5_000, "calm", 2, 10),
-                (5_500, "deaf_to_controller", 0, 13),
-                (6_900, "calm", 0, 12),
-                (7_500, "calm", 0, 11),
+            script=script(
+                aims.hushed(0, 3_000, 7_500),
+                aims.starved(2, BROKERS, 3_000, 5_000),
+                aims.unseen(0, 4_000, 6_900),
+                aims.deaf(0, 5_500, END_MS),
             ),
-            settings=PLAIN,
             why="A proposal is held up until another leads, and the proposer is unfenced.",
+        ),
+    ),
+    Mutant(
+        name="late-requests-taken",
+        guard="Heartbeats and proposals of a broker's life count once, in the order of their sending (B19, B22).",
+        instead="They count as they come, and when they come again.",
+        expected=QUORUM,
+        patches=(Patch(SendingOrder, "takes", answering(True)),),
+        focus=Focus(
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 8_200),
+                aims.blind(0, 6_000, END_MS),
+                aims.unseen(2, 6_000, 9_600),
+                aims.echoed(0, 4_000, 8_100, 9_600),
+                aims.starved(2, BROKERS, 9_500, END_MS),
+            ),
+            why="A proposal is refused since its member is fenced, and comes once more when that is over.",
         ),
     ),
     Mutant(
@@ -236,16 +258,12 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(Patch(alter_partition, "is_of_this_life", answering(True)),),
         focus=Focus(
-            script=(
-                (3_000, "starve", 2, 10),
-                (5_500, "hush", 0, 11),
-                (5_600, "calm", 2, 10),
-                (6_500, "power", 2, 2),
-                (9_000, "starve", 2, 12),
-                (9_100, "start", 2, 2),
-                (10_000, "calm", 0, 11),
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 5_600),
+                aims.hushed(0, 5_500, 10_000),
+                aims.unpowered(2, 6_500, 9_100),
+                aims.starved(2, BROKERS, 9_000, END_MS),
             ),
-            settings=PLAIN,
             why="A proposal is held up until the member that it adds has lost its log and is back.",
         ),
     ),
@@ -256,13 +274,11 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("ValidControllerState",),
         patches=(Patch(alter_partition, "_validate_isr", _propose_with_fenced),),
         focus=Focus(
-            script=(
-                (3_000, "starve", 2, 10),
-                (6_500, "deaf_to_controller", 0, 11),
-                (6_600, "heartless", 2, 12),
-                (9_200, "calm", 2, 10),
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 9_200),
+                aims.deaf(0, 6_500, END_MS),
+                aims.unseen(2, 6_600, END_MS),
             ),
-            settings=PLAIN,
             why="A follower catches up whose fencing its leader has not heard of.",
         ),
     ),
@@ -282,11 +298,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It stays eligible, whatever it has lost.",
         expected=STORED,
         patches=(Patch(partition_change, "_follow_isr", _unclean_stays),),
-        focus=Focus(
-            faults=("lossy", "crash", "bounce", "heartless"),
-            settings={"min_isr": 3, "replicas": 3},
-            why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
-        ),
+        focus=LOSSES,
     ),
     Mutant(
         name="unclean-restart-taken-as-clean",
@@ -294,11 +306,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="Every registration counts as clean.",
         expected=STORED,
         patches=(Patch(brokers, "register", _always_clean),),
-        focus=Focus(
-            faults=("lossy", "crash", "bounce", "heartless"),
-            settings={"min_isr": 3, "replicas": 3},
-            why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
-        ),
+        focus=LOSSES,
     ),
     Mutant(
         name="clean-shutdown-file-outlives-start",
@@ -309,7 +317,7 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(brokers, "register", _any_clean_epoch),
             Patch(broker_node, "take_clean_shutdown_epoch", _keep_file),
         ),
-        focus=Focus(faults=("shutdown", "shutdown", "lossy"), why="Clean shutdowns, then lossy ones."),
+        focus=Focus(Bias(themes=("power after shutdown",)), why="Clean shutdowns, then lossy ones."),
     ),
     Mutant(
         name="clean-shutdown-without-flush",
@@ -318,8 +326,9 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(Patch(Flusher, "flush_all", _no_flush),),
         focus=Focus(
-            script=((3_000, "shutdown", 1, 1), (4_500, "power", 1, 1), (4_600, "start", 1, 1)),
-            settings={**PLAIN, "min_isr": 3},
+            script=script(
+                Restart(at_ms=3_000, duration_ms=1_600, node=1), aims.unpowered(1, 4_500, 4_600), min_isr=3
+            ),
             why="The power fails after a clean shutdown.",
         ),
     ),
@@ -381,18 +390,11 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("RecoveryStateKept",),
         patches=(Patch(partition_change, "_change_recovery_state", _election_recovers),),
         focus=Focus(
-            script=(
-                (3_000, "blackout", 0, 0),
-                *((6_500, "heartless", broker, 10) for broker in range(3)),
-                (9_500, "calm", 0, 10),
+            script=script(
+                *(aims.killed(broker, 3_000, 3_001) for broker in BROKERS),
+                *(aims.unseen(broker, 6_500, 9_500) for broker in BROKERS),
+                config={UNCLEAN_LEADER_HOOK: "experiments.hooks:wait_10s"},
             ),
-            settings={
-                **PLAIN,
-                "cluster": {
-                    "unclean.leader.hook": "experiments.mutants.hunt:slow_routine",
-                    "replica.lag.time.max.ms": 1_500,
-                },
-            },
             why="A leader that was elected uncleanly takes its time over its routine, and is fenced in it.",
         ),
     ),
@@ -403,8 +405,12 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("ReassignmentKeepsMinIsr", *STORED),
         patches=(Patch(partition_change, "_move_keeps_min_isr", answering(True)),),
         focus=Focus(
-            script=((3_000, "crash", 1, 1), (3_000, "crash", 2, 2), (6_500, "move_on", 0, 0)),
-            settings={**PLAIN, "brokers": 4},
+            script=script(
+                aims.killed(1, 3_000, END_MS),
+                aims.killed(2, 3_000, END_MS),
+                Reassign(at_ms=6_500, duration_ms=END_MS - 6_500, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
+                brokers=4,
+            ),
             why="A partition moves away from the last member of its ISR.",
         ),
     ),
@@ -412,7 +418,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="reassignment-completes-early",
         guard="A reassignment completes when all adding replicas are in sync (E32).",
         instead="It does not wait for them.",
-        expected=("ReassignmentKeepsMinIsr",),
+        expected=("ReassignmentKeepsMinIsr", "ValidControllerIsrAndElr"),
         patches=(Patch(partition_change, "_awaited_are_in_sync", answering(True)),),
         focus=MOVES,
     ),
@@ -422,7 +428,9 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It does so once the records are in the page cache.",
         expected=("MetadataLogMatching",),
         patches=(Patch(ControllerNode, "_append", _unflushed_metadata),),
-        focus=Focus(faults=("controller", "crash", "one_way"), why="The controller's machine fails."),
+        focus=Focus(
+            Bias(themes=("controller gone",)), why="The controller's machine fails."
+        ),
     ),
     Mutant(
         name="metadata-applied-twice",

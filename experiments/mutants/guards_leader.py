@@ -6,35 +6,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from experiments.faults import aims
+from experiments.faults.schema import Configure
+from experiments.fuzz.bias import Bias
 from experiments.mutants.mutant import Focus, Mutant, Patch, answering, replaced_by
+from experiments.mutants.scripts import BROKERS, END_MS, TOPIC, script
 from protocol.broker import isr_manager, leader, leadership, reads
 from protocol.broker.context import Replica
 from protocol.broker.isr_manager import IsrManager
 from protocol.broker.leader import LeaderSide
 from protocol.broker.leadership import Leadership
+from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS, REQUEST_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, FetchPartition, ProduceResponse
 from protocol.metadata.partition import PartitionState
 
 QUORUM = ("ReplicationQuorumSuperset", "LeaderCandidateCompleteness", "LeaderCompleteness")
-STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "LostRecord")
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 
 LEADERS_CHANGE = Focus(
-    faults=("heartless", "prefer", "prefer", "controller", "shutdown"),
-    settings={"rate": 400, "jitter_ms": 60},
-    why="Leaders change while records are on their way.",
+    Bias(themes=("handovers", "controller gone")), why="Leaders change while records are on their way."
 )
-PLAIN = {
-    "brokers": 3,
-    "partitions": 1,
-    "rate": 20,
-    "duration_ms": 16_000,
-    "jitter_ms": 2,
-    "topic": {},
-    "cluster": {"replica.lag.time.max.ms": 1_500},
-}
-"""Settings of scripts."""
 
 
 def _without_min_isr(original: Callable[..., int]) -> Callable[..., int]:
@@ -189,16 +182,13 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(Patch(leadership, "may_join", _join_before_epoch_start),),
         focus=Focus(
-            script=(
-                (3_000, "starve", 1, 10),
-                (3_000, "starve", 2, 11),
-                (5_000, "hush", 0, 12),
-                (6_000, "calm", 1, 10),
-                (7_000, "starve", 1, 13),
-                (7_000, "calm", 0, 12),
-                (8_200, "crash", 0, 0),
+            script=script(
+                aims.starved(1, BROKERS, 3_000, 6_000),
+                aims.starved(2, BROKERS, 3_000, END_MS),
+                aims.hushed(0, 5_000, 7_000),
+                aims.starved(1, BROKERS, 6_800, 8_300),
+                aims.killed(0, 8_200, END_MS),
             ),
-            settings=PLAIN,
             why="A leader has not heard how far its predecessor had committed, nor has a follower the records.",
         ),
     ),
@@ -212,15 +202,14 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(isr_manager, "may_propose", answering(True)),
         ),
         focus=Focus(
-            script=(
-                (3_000, "starve", 2, 10),
-                (3_000, "starve", 3, 11),
-                (5_500, "blind", 0, 12),
-                (5_500, "unanswered", 0, 13),
-                (5_600, "calm", 2, 10),
-                (6_500, "calm", 3, 11),
+            script=script(
+                aims.starved(2, range(4), 3_000, 5_600),
+                aims.starved(3, range(4), 3_000, 6_500),
+                aims.blind(0, 5_500, END_MS),
+                aims.unanswered(0, 5_500, END_MS),
+                brokers=4,
+                replicas=4,
             ),
-            settings={**PLAIN, "brokers": 4, "replicas": 4},
             why="Another follower catches up while the leader waits to hear of the first.",
         ),
     ),
@@ -231,13 +220,11 @@ GUARDS: tuple[Mutant, ...] = (
         expected=QUORUM,
         patches=(Patch(IsrManager, "fire", _give_up),),
         focus=Focus(
-            script=(
-                (3_000, "starve", 2, 10),
-                (5_500, "deaf_to_controller", 0, 11),
-                (5_600, "calm", 2, 10),
-                (6_400, "starve", 2, 10),
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 5_600),
+                aims.deaf(0, 5_500, END_MS),
+                aims.starved(2, BROKERS, 6_400, END_MS),
             ),
-            settings=PLAIN,
             why="The leader does not hear that its proposal was taken.",
         ),
     ),
@@ -254,15 +241,12 @@ GUARDS: tuple[Mutant, ...] = (
             ),
         ),
         focus=Focus(
-            script=(
-                (3_000, "starve", 2, 10),
-                (5_500, "blind", 0, 11),
-                (5_500, "unanswered", 0, 12),
-                (5_600, "calm", 2, 10),
-                (6_400, "starve", 2, 10),
-                (6_600, "calm", 0, 12),
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 5_600),
+                aims.blind(0, 5_500, END_MS),
+                aims.unanswered(0, 5_500, 6_600),
+                aims.starved(2, BROKERS, 6_400, END_MS),
             ),
-            settings=PLAIN,
             why="The answer to the first sending of a proposal is lost; the second is late.",
         ),
     ),
@@ -273,12 +257,13 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(Patch(leader, "apply_result", _apply_any_result),),
         focus=Focus(
-            script=(
-                (3_000, "starve", 1, 10),
-                (3_500, "blind", 0, 11),
-                (4_000, "raise_min_isr", 0, 0),
+            script=script(
+                aims.starved(1, BROKERS, 3_000, END_MS),
+                aims.blind(0, 3_500, END_MS),
+                Configure(at_ms=4_000, duration_ms=END_MS - 4_000, topic=TOPIC, config={MIN_INSYNC_REPLICAS: 2}),
+                replicas=2,
+                min_isr=1,
             ),
-            settings={**PLAIN, "replicas": 2, "min_isr": 1},
             why="The leader has not read that min ISR was raised when its smaller ISR is taken.",
         ),
     ),
@@ -292,12 +277,12 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(LeaderSide, "_is_eligible", _eligible_in_any_life),
         ),
         focus=Focus(
-            script=(
-                (8_000, "power", 2, 2),
-                (8_050, "silence", 2, 10),
-                (8_100, "start", 2, 2),
+            script=script(
+                aims.unpowered(2, 8_000, 8_100),
+                aims.silenced(2, BROKERS, 8_050, END_MS),
+                send_every_ms=5_000,
+                config={REPLICA_LAG_TIME_MAX_MS: 8_000},
             ),
-            settings={**PLAIN, "rate": 2, "cluster": {"replica.lag.time.max.ms": 8_000}},
             why="A follower that was caught up loses all, registers anew, and its first fetch is lost.",
         ),
     ),
@@ -305,7 +290,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="log-end-taken-before-divergence",
         guard="A follower's log end counts once its log agrees with the leader's up to there (M43, N1).",
         instead="It counts as the follower names it.",
-        expected=(*STORED, "LogMatching", "ConsistentRead", "Liveness"),
+        expected=(*STORED, "LogMatching", "ConsistentRead", "AllConverges"),
         patches=(Patch(LeaderSide, "_take_wish", _count_before_comparing),),
     ),
     Mutant(
@@ -315,14 +300,9 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("ValidReplicaState", *STORED),
         patches=(Patch(LeaderSide, "_fetch_error", _any_leader_epoch),),
         focus=Focus(
-            script=(
-                (3_000, "deaf_to_controller", 2, 10),
-                (3_200, "heartless", 0, 11),
-                (6_000, "calm", 0, 11),
-                (8_000, "prefer", 0, 0),
-                (10_000, "prefer", 0, 0),
+            script=script(
+                aims.deaf(2, 3_000, END_MS), aims.unseen(0, 3_200, 6_000), elect_at_ms=(8_000, 10_000)
             ),
-            settings=PLAIN,
             why="Leadership goes away and comes back while a follower does not hear of it.",
         ),
     ),
@@ -330,33 +310,25 @@ GUARDS: tuple[Mutant, ...] = (
         name="acks-all-answered-at-append",
         guard="acks=all is answered when the high watermark has passed the batch (E5).",
         instead="It is answered as soon as the leader has appended.",
-        expected=("LostRecord", "MovedRecord"),
+        expected=("History.LostRecord", "History.MovedRecord"),
         patches=(Patch(LeaderSide, "_wait_for_high_watermark", _answer_at_once),),
     ),
     Mutant(
         name="failed-append-acknowledged",
         guard="A batch that the disk did not take is refused with KAFKA_STORAGE_ERROR (KIP-112).",
         instead="It is acknowledged at the offset that it would have had.",
-        expected=("LostRecord", "MovedRecord"),
+        expected=("History.LostRecord", "History.MovedRecord"),
         patches=(Patch(LeaderSide, "_refuse_produce", _acknowledge_failure),),
-        focus=Focus(faults=("full_disk", "full_disk", "crash"), why="Disks run full."),
+        focus=Focus(Bias(themes=("full disks",)), why="Disks run full."),
     ),
     Mutant(
         name="reads-beyond-high-watermark",
         guard="A consumer sees nothing at or above the high watermark (E7).",
         instead="It sees all that the leader has.",
-        expected=("VanishedRead", "ReadsDiffer", "ReadBeyondHighWatermark"),
+        expected=("History.VanishedRead", "History.ReadsDiffer", "History.ReadBeyondHighWatermark"),
         patches=(Patch(reads, "read", _show_everything),),
         focus=Focus(
-            faults=("isolate", "isolate", "one_way", "heartless", "prefer"),
-            settings={
-                "rate": 200,
-                "cluster": {
-                    "request.timeout.ms": 1_000,
-                    "delivery.timeout.ms": 1_500,
-                    "replica.lag.time.max.ms": 1_500,
-                },
-            },
+            Bias(themes=("deposed writer",), config={REQUEST_TIMEOUT_MS: 1_000, DELIVERY_TIMEOUT_MS: 1_500}),
             why="Leaders are deposed with records that nobody else has, and that their producer gives up.",
         ),
     ),

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.mutants.guards_leader import LEADERS_CHANGE, PLAIN
+from experiments.faults import aims
+from experiments.fuzz.bias import Bias
+from experiments.mutants.guards_leader import LEADERS_CHANGE
 from experiments.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.mutants.scripts import BROKERS, END_MS, script
 from protocol.broker import fetch_streams, fetcher, flushing
 from protocol.broker.context import Replica
 from protocol.broker.fetch_streams import FetchStreams
 from protocol.broker.fetcher import Fetcher
+from protocol.broker.replicas import ReplicaManager
 from protocol.client.lane import Lane
+from protocol.config import ENABLE_IDEMPOTENCE, REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import SegmentInfo
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs
@@ -19,30 +24,46 @@ from protocol.log import producer_state
 from protocol.log.producer_state import ProducerState
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import NO_SEQUENCE
-from protocol.messages.data import EpochEndOffset, FetchPartitionResult, FetchRenewal, FetchResponse
+from protocol.messages.data import EpochEndOffset, FetchPartition, FetchPartitionResult, FetchRenewal, FetchResponse
+from protocol.metadata.partition import PartitionState
 
-STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "LostRecord")
-DIVERGED = ("LogMatching", "ConsistentRead", "ReplicasDiffer", *STORED)
-STALLED = ("Liveness",)
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
+DIVERGED = ("LogMatching", "ConsistentRead", "History.ReplicasDiffer", *STORED)
+STALLED = ("AllConverges", "EveryCommandIsAnswered")
 SESSIONS = Focus(
-    faults=("one_way", "one_way", "disturb", "late_fetches", "isolate"),
-    settings={"partitions": 3, "rate": 100},
+    Bias(partitions=5, themes=("sessions",)),
     why="Single fetches and answers of followers with several partitions are lost, late or doubled.",
 )
 REPEATS = Focus(
-    faults=("deafen", "deafen", "mute", "crash", "shutdown", "prefer"),
-    settings={"rate": 200},
+    Bias(themes=("producer trouble", "all restart"), config={ENABLE_IDEMPOTENCE: True}),
     why="Answers to the producer are lost, and it repeats what is in the log already.",
 )
 RESTARTS = Focus(
-    faults=("deafen", "deafen", "blackout"),
-    settings={"generation": "kip-497", "rate": 200},
-    why="All brokers restart while the producer waits for answers; before ELR that costs no election.",
+    Bias(themes=("all restart",), config={ENABLE_IDEMPOTENCE: True}),
+    why="All brokers restart while the producer waits for answers.",
 )
-OVERTAKEN = Focus(
-    faults=("isolate", "one_way", "heartless", "estrange", "prefer", "pause"),
-    settings={"rate": 200},
-    why="Leaders are deposed with records that nobody else has.",
+OVERTAKEN = Focus(Bias(themes=("deposed writer",)), why="Leaders are deposed with records that nobody else has.")
+
+OVERTAKEN_TWICE = Focus(
+    script=script(
+        aims.isolated(0, (1, 2, *aims.CONTROLLER), 6_400, 10_000),
+        aims.disturbed((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
+        send_every_ms=5_000,
+    ),
+    why="A deposed leader is told twice where its log parts from its leader's.",
+)
+OVERTAKEN_BY_EPOCHS = Focus(
+    script=script(
+        aims.unseen(0, 3_000, 5_800),
+        aims.isolated(0, aims.CLIENT, 7_400, 13_000),
+        aims.starved(0, (0, 1), 7_400, 8_600),
+        aims.starved(1, BROKERS, 7_850, 8_850),
+        aims.disturbed((0,), (2,), "delay", 7_850, 8_700, only="fetches", delay_ms=4_000),
+        aims.unseen(0, 6_900, 9_500),
+        send_every_ms=5_000,
+        elect_at_ms=(7_900, 10_800),
+    ),
+    why="A leader that lacks a record says so late: that is committed by then, and it leads once more.",
 )
 
 
@@ -101,6 +122,31 @@ def _any_offset(original: Callable[..., bool]) -> Callable[..., bool]:
         return replica.wish is not None and result.leader_epoch == replica.leader_epoch
 
     return answers
+
+
+def _any_record_before(original: Callable[..., bool]) -> Callable[..., bool]:
+    def answers(self: FetchPartitionResult, wish: FetchPartition) -> bool:
+        return original(self.model_copy(update={"last_fetched_epoch": wish.last_fetched_epoch}), wish)
+
+    return answers
+
+
+def _any_epoch_of_leader(original: Callable[..., bool]) -> Callable[..., bool]:
+    def answers(self: FetchPartitionResult, wish: FetchPartition) -> bool:
+        return original(self.model_copy(update={"leader_epoch": wish.current_leader_epoch}), wish)
+
+    return answers
+
+
+def _same_wish(original: Callable[..., None]) -> Callable[..., None]:
+    def apply(self: ReplicaManager, key: Any, state: PartitionState, now_ms: TimeMs) -> None:
+        replica = self._context.replicas.get(key)
+        if replica is not None and replica.wish is not None and replica.leader_id == state.leader:
+            replica.leader_epoch = state.leader_epoch
+        else:
+            original(self, key, state, now_ms)
+
+    return apply
 
 
 def _delete_uncommitted(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -168,7 +214,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="truncation-skipped",
         guard="A follower whose log parts from the leader's drops what lies behind (N1, M43).",
         instead="The leader answers as if the logs agreed.",
-        expected=DIVERGED,
+        expected=(*DIVERGED, *STALLED),
         patches=(Patch(ReplicaLog, "divergence", answering(None)),),
         focus=OVERTAKEN,
     ),
@@ -189,6 +235,13 @@ GUARDS: tuple[Mutant, ...] = (
         focus=OVERTAKEN,
     ),
     Mutant(
+        name="wish-outlives-its-leader-epoch",
+        guard="A follower begins anew in every leader epoch, also with the same leader (A26, KIP-320).",
+        instead="It goes on with what it asked for in the epoch before.",
+        expected=("ValidFetcherState", *STALLED),
+        patches=(Patch(ReplicaManager, "_apply_partition", _same_wish),),
+    ),
+    Mutant(
         name="fetch-behind-a-lost-one-taken",
         guard="A fetch whose predecessor in its session was lost is refused (KIP-227).",
         instead="It is taken, and the wish in the lost one is never known.",
@@ -198,8 +251,11 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(fetch_streams, "_refusal_of_session", _refuse_sessions_only),
         ),
         focus=Focus(
-            script=((5_000, "sift", 2, 10), (8_000, "calm", 2, 10)),
-            settings={**PLAIN, "partitions": 6, "rate": 200},
+            script=script(
+                aims.disturbed((2,), (0, 1), "lose", 5_000, 8_000, only="fetches", per_mille=300),
+                partitions=6,
+                send_every_ms=50,
+            ),
             why="Some fetches of a follower of several partitions are lost.",
         ),
     ),
@@ -209,7 +265,10 @@ GUARDS: tuple[Mutant, ...] = (
         instead="A late one replaces what the follower wishes for, and its log end, by what was before.",
         expected=(*STALLED, *STORED),
         patches=(Patch(FetchStreams, "greet", _take_any_session),),
-        focus=SESSIONS,
+        focus=Focus(
+            Bias(brokers=3, replicas=3, min_isr=2, partitions=5, themes=("sessions",)),
+            why="Every broker follows several partitions, and single fetches are late, and come after newer ones.",
+        ),
     ),
     Mutant(
         name="answers-not-counted",
@@ -229,11 +288,27 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="answer-to-another-offset-taken",
-        guard="An answer is taken if it is to the wish that is open: same epoch, same offset (A26).",
+        guard="An answer is taken if it is to the open wish: same epoch, same offset, same record before it (A26).",
         instead="One to any wish of the epoch is taken.",
         expected=("ProtocolInvariantError", *DIVERGED),
         patches=(Patch(fetcher, "answers_open_wish", _any_offset),),
         focus=SESSIONS,
+    ),
+    Mutant(
+        name="answer-from-before-truncation-taken",
+        guard="An answer is taken if the record before its offset is the follower's own (A26, N1).",
+        instead="Where to truncate is done once more, when the log is at the same offset again.",
+        expected=STORED,
+        patches=(Patch(FetchPartitionResult, "answers", _any_record_before),),
+        focus=OVERTAKEN_TWICE,
+    ),
+    Mutant(
+        name="answer-of-a-former-leader-epoch-taken",
+        guard="An answer is taken in the leader epoch in which it was asked for (A26, N1).",
+        instead="One of a former epoch of the same leader truncates what has been committed since.",
+        expected=STORED,
+        patches=(Patch(FetchPartitionResult, "answers", _any_epoch_of_leader),),
+        focus=OVERTAKEN_BY_EPOCHS,
     ),
     Mutant(
         name="retention-of-uncommitted-records",
@@ -245,13 +320,7 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(flushing, "retained_from", _retain_regardless),
         ),
         focus=Focus(
-            faults=("isolate", "pause", "crash", "one_way"),
-            settings={
-                "topic": {"segment.bytes": 1_200, "retention.bytes": 1_200},
-                "cluster": {"log.retention.check.interval.ms": 100, "replica.lag.time.max.ms": 4_000},
-                "rate": 200,
-            },
-            why="Segments are small and short-lived, and followers late.",
+            Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers late."
         ),
     ),
     Mutant(
@@ -261,8 +330,9 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("ValidReplicaState", "HighWatermarkMonotone", *STALLED),
         patches=(Patch(ReplicaLog, "advance_high_watermark", _move_back),),
         focus=Focus(
-            script=((3_000, "blind", 0, 10), (3_500, "power", 2, 2), (3_600, "start", 2, 2)),
-            settings={**PLAIN, "cluster": {"replica.lag.time.max.ms": 8_000}},
+            script=script(
+                aims.blind(0, 3_000, END_MS), aims.unpowered(2, 3_500, 3_600), config={REPLICA_LAG_TIME_MAX_MS: 8_000}
+            ),
             why="A member of the ISR comes back without its records before the leader has read that it was gone.",
         ),
     ),
@@ -277,7 +347,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="duplicate-not-recognised",
         guard="A batch that is in the log already is answered and not appended (KIP-98).",
         instead="It is appended again.",
-        expected=("DuplicatedRecord", "ReorderedRecords"),
+        expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
         patches=(Patch(producer_state, "_check_sequence", _duplicates_pass),),
         focus=REPEATS,
     ),
@@ -285,11 +355,10 @@ GUARDS: tuple[Mutant, ...] = (
         name="sequences-not-compared",
         guard="A batch is appended if its sequence number follows the producer's last one (KIP-98).",
         instead="It is appended as it comes.",
-        expected=("ReorderedRecords", "DuplicatedRecord"),
+        expected=("History.ReorderedRecords", "History.DuplicatedRecord"),
         patches=(Patch(ProducerState, "check", answering((ErrorCode.NONE, None))),),
         focus=Focus(
-            faults=("lose_produce", "shutdown", "prefer", "crash"),
-            settings={"rate": 1_000},
+            Bias(themes=("producer trouble",), config={ENABLE_IDEMPOTENCE: True}),
             why="Single batches of many in flight are lost on their way.",
         ),
     ),
@@ -297,7 +366,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="producers-not-rebuilt-at-restart",
         guard="A log that is opened learns what it says of its producers (KIP-98).",
         instead="It knows nobody, and takes what is repeated for new.",
-        expected=("DuplicatedRecord", "ReorderedRecords"),
+        expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
         patches=(Patch(ReplicaLog, "_scan_producers", answering(None)),),
         focus=RESTARTS,
     ),
@@ -305,20 +374,15 @@ GUARDS: tuple[Mutant, ...] = (
         name="producers-not-rebuilt-at-truncation",
         guard="What is truncated is taken back from the state of its producers (KIP-98).",
         instead="A batch that was dropped counts as there, and its repetition is acknowledged.",
-        expected=("LostRecord", "MovedRecord", "ReorderedRecords", *STALLED),
+        expected=("History.LostRecord", "History.MovedRecord", "History.ReorderedRecords", *STALLED),
         patches=(Patch(ProducerState, "truncate", _not_taken_back),),
         focus=Focus(
-            script=(
-                (2_900, "cut_off", 1, 11),
-                (2_900, "cut_off", 2, 12),
-                (3_000, "isolate", 0, 10),
-                (6_000, "calm", 0, 10),
-                (8_000, "prefer", 0, 0),
-                (9_000, "prefer", 0, 0),
-                (11_000, "calm", 1, 11),
-                (11_000, "calm", 2, 12),
+            script=script(
+                aims.isolated(1, aims.CLIENT, 2_900, 11_000),
+                aims.isolated(2, aims.CLIENT, 2_900, 11_000),
+                aims.isolated(0, (1, 2, *aims.CONTROLLER), 3_000, 6_000),
+                elect_at_ms=(8_000, 9_000),
             ),
-            settings=PLAIN,
             why="A leader is deposed, truncates, and leads again before its producer has found another.",
         ),
     ),
@@ -326,7 +390,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="repetition-numbered-anew",
         guard="A batch that is sent again keeps its sequence number (KIP-98).",
         instead="It gets the next one, and is taken for another batch.",
-        expected=("DuplicatedRecord", "ReorderedRecords", *STALLED),
+        expected=("History.DuplicatedRecord", "History.ReorderedRecords", *STALLED),
         patches=(Patch(Lane, "_send", _renumber),),
         focus=REPEATS,
     ),

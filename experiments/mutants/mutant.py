@@ -4,19 +4,23 @@ The protocol knows nothing of mutants. A guard is a named function, method or pr
 replaced on its module or class, for the whole process, and then put back. Nothing but the hunt, the fuzz and the
 explorer enters it, so production paths have no switch that could be thrown.
 
-A mutant says which faults bring it out (`Focus`): none is the swarm of all of them.
+A mutant is hunted with plans of the fuzz, and says which of them bring it out (`Focus`): those of the swarm, a part of
+the swarm, or one plan that is written out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import getattr_static
 from typing import Any
 
 from experiments.build import is_compiled
 from experiments.errors import InputError
+from experiments.fuzz.bias import NO_BIAS, Bias
+from experiments.fuzz.plan import Plan
+from experiments.fuzz.swarm import draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +34,17 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """Where to look. `faults` are the kinds that are drawn from, more often the more often they are named (none: a
-    random part of all); a `script` is a whole plan in their stead: time in ms, action, broker, and the owner of what is
-    cut or disturbed. `settings` are the cluster's instead of drawn ones (`hunt.py`: `Settings`). `why` says in a
-    sentence what the schedule brings about.
+    """Where to look: in the plans that the swarm draws with a `bias`, or in the one plan of a `script`, which a seed
+    gives other latencies. `why` says in a sentence what it brings about.
     """
 
-    faults: tuple[str, ...] = ()
-    script: tuple[tuple[int, str, int, int], ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    bias: Bias = NO_BIAS
+    script: Plan | None = None
     why: str = ""
+
+    def plan(self, seed: int) -> Plan:
+        """What a seed tries."""
+        return draw(seed, bias=self.bias) if self.script is None else self.script.model_copy(update={"seed": seed})
 
 
 @dataclass(frozen=True, slots=True)

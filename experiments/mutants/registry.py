@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from experiments.errors import InputError
-from experiments.mutants import guards_controller, guards_leader, guards_log
+from experiments.mutants import guards_controller, guards_leader, guards_log, guards_recovery
 from experiments.mutants.mutant import Mutant, by_name, switched_off
 
-MUTANTS: dict[str, Mutant] = by_name((*guards_leader.GUARDS, *guards_controller.GUARDS, *guards_log.GUARDS))
+MUTANTS: dict[str, Mutant] = by_name(
+    (*guards_leader.GUARDS, *guards_controller.GUARDS, *guards_recovery.GUARDS, *guards_log.GUARDS)
+)
 
 
 def mutated(name: str | None) -> AbstractContextManager[None]:

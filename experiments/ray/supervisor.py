@@ -19,11 +19,11 @@ from types import FrameType
 
 from actors.cluster import ActorCluster, NodeFailedError, PlacementError
 from actors.nodes import Report
-from experiments.engine import ClusterSpec, ClusterView
+from experiments.engine import ClusterSpec, ClusterView, enables_recovery
 from experiments.live.state import ClusterState, Plan, Status, claim, remove_state, write_state
 from experiments.ray_session import ray_session
 from protocol.config import ClusterConfig
-from protocol.ids import NodeId, node_name
+from protocol.ids import RECOVERY_MANAGER, NodeId, node_name
 
 READY_WITHIN_S = 180.0
 POLL_S = 0.5
@@ -80,6 +80,8 @@ class Supervisor:
         reasons: dict[NodeId, str] = {}
         try:
             for node, report in self._cluster.poll(_ANSWER_WITHIN_S):
+                if any(enables_recovery(trace) for _, trace in report.traces):
+                    self._start_manager()
                 if why := failure_in(report):
                     reasons[node] = why
         except NodeFailedError as error:
@@ -93,6 +95,10 @@ class Supervisor:
             self._say(text)
             dead = (*self.state.dead, node_name(node))
             self._write(self.state.with_event(text).model_copy(update={"dead": dead}))
+
+    def _start_manager(self) -> None:
+        if not self._cluster.is_running(RECOVERY_MANAGER):
+            self._cluster.start(RECOVERY_MANAGER)
 
     def _look_who_is_unfenced(self) -> None:
         for _, snapshot in self._cluster.look(_ANSWER_WITHIN_S):
@@ -115,7 +121,7 @@ def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState
     try:
         with ray_session(plan.address) as session:
             spec = ClusterSpec(plan.brokers, plan.controllers, config)
-            cluster = ActorCluster(spec.node_ids, config, spec.seed, dict(enumerate(plan.racks)))
+            cluster = ActorCluster(spec.member_ids, config, spec.seed, dict(enumerate(plan.racks)))
             try:
                 folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
                 known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}

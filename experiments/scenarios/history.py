@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 
+from experiments.check.final_logs import log_start
 from experiments.check.history import Ended, Invoked, Operation, Result, Run, Seen
 from experiments.engine import Engine
 from protocol.config import ENABLE_IDEMPOTENCE
@@ -182,7 +183,7 @@ class History:
             return None
         batches = self.engine.log(state.leader, partition)
         held = {batch.payload for batch in batches}
-        start = batches[0].base_offset if batches else replica.log_end_offset
+        start = log_start(batches, replica.log_end_offset)
         acknowledged = self.acknowledged.get(partition, ())
         return sum(offset >= start and payload not in held for offset, payload in acknowledged)
 

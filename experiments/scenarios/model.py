@@ -18,6 +18,7 @@ from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
 from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
 from protocol.controller.topic_names import MAX_NAME_LENGTH, why_invalid
 from protocol.errors import ErrorCode
+from protocol.ids import RECOVERY_MANAGER
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
 GENERATIONS = tuple(generation.value for generation in Generation)
@@ -81,9 +82,9 @@ def _lose(value: object) -> object:
 
 
 def _party(value: object) -> object:
-    if value in ("controllers", "rest") or (isinstance(value, int) and not isinstance(value, bool)):
+    if value in ("controllers", "urm", "rest") or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ValueError("allowed: a node id, controllers or rest")
+    raise ValueError("allowed: a node id, controllers, urm or rest")
 
 
 def _topic_name(value: str) -> str:
@@ -104,7 +105,7 @@ ClusterConfigs = Annotated[dict[str, ConfigSetting], _config(topic=False)]
 Index = Annotated[int, Field(ge=0)]
 Assignment = Annotated[list[Index], Field(min_length=1)]
 Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
-Party = Annotated[int | Literal["controllers", "rest"], BeforeValidator(_party)]
+Party = Annotated[int | Literal["controllers", "urm", "rest"], BeforeValidator(_party)]
 
 
 class ClusterModel(Strict):
@@ -121,19 +122,22 @@ class TopicModel(Strict):
 
 
 class NodeStep(Strict):
-    """A step about one node: a broker or a controller."""
+    """A step about one node: a broker, a controller, or (`urm: true`) the unclean recovery manager."""
 
     broker: Index | None = None
     controller: int | None = None
+    urm: Literal[True] | None = None
 
     @model_validator(mode="after")
     def _one_node(self) -> NodeStep:
-        if (self.broker is None) == (self.controller is None):
-            raise ValueError("allowed: either broker or controller")
+        if [self.broker, self.controller, self.urm].count(None) != 2:
+            raise ValueError("allowed: either broker or controller or urm")
         return self
 
     @property
     def node(self) -> int:
+        if self.urm:
+            return RECOVERY_MANAGER
         node = self.broker if self.broker is not None else self.controller
         assert node is not None
         return node

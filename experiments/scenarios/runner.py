@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from experiments import requests
-from experiments.engine import Engine, Loss, Violation
+from experiments.engine import Engine, Loss, Recovery, Violation
 from experiments.scenarios import expectations
 from experiments.scenarios.history import History
 from experiments.scenarios.model import (
@@ -38,7 +38,7 @@ from experiments.scenarios.model import (
 )
 from experiments.story import Chapter
 from protocol.errors import ErrorCode
-from protocol.ids import TopicPartition, is_broker, is_client
+from protocol.ids import RECOVERY_MANAGER, TopicPartition, is_broker, is_client
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import UpgradeType
 from protocol.messages.partitions import ElectionType
@@ -71,6 +71,7 @@ class ScenarioResult:
     steps: list[StepResult]
     violations: list[Violation]
     partitions: list[dict[str, Any]]
+    recoveries: list[Recovery]
     lost_acked: int
     trace_hash: str
 
@@ -114,6 +115,7 @@ class Runner:
             steps=steps,
             violations=violations,
             partitions=expectations.describe_partitions(self.engine),
+            recoveries=list(self.engine.recoveries()),
             lost_acked=self.history.lost_acked_everywhere(),
             trace_hash=self.engine.trace_hash(),
         )
@@ -202,6 +204,8 @@ class Runner:
             return [party]
         if party == "controllers":
             return list(self.engine.spec.controller_ids)
+        if party == "urm":
+            return [RECOVERY_MANAGER]
         others = set(self._members(other, other)) if other != "rest" else set()
         return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
 

@@ -11,29 +11,43 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from pkgutil import resolve_name
 from random import Random
 from typing import cast
 from zlib import crc32
 
-from experiments.engine import ClusterSpec, Loss, TraceEvent
+from experiments.engine import ClusterSpec, Loss, TraceEvent, enables_recovery
 from experiments.sim.disk import SimStorage
-from experiments.sim.network import Disturbance, Network, NetworkModel
+from experiments.sim.network import NODE_BITS, Disturbance, Network, NetworkModel
 from experiments.sim.timers import Key, Timers
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import DRIVER, NodeId, TimeMs, is_broker, is_client
+from protocol.ids import (
+    DRIVER,
+    RECOVERY_MANAGER,
+    NodeId,
+    TimeMs,
+    TopicPartition,
+    is_broker,
+    is_client,
+    is_recovery_manager,
+)
+from protocol.log.tail import trace_of
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.recovery_manager import RecoveryManagerNode
 
 _DELIVER, _TIMER, _CALL = 0, 1, 2
-_KIND_BITS, _NODE_BITS = 48, 24
+_KIND_BITS, _ORDER_BITS, _SEQUENCE_BITS = 48, 50, 40
+_TIME_SHIFT = _ORDER_BITS + _SEQUENCE_BITS
+"""An event's place in the heap is one number: time, then order, then the sequence number."""
 
 _Delivery = tuple[NodeId, NodeId, Message, int]
 """(target, source, message, the target's life)."""
@@ -61,7 +75,7 @@ class SimCluster:
         self.event_count = 0
         self.network = Network(spec.seed, model or NetworkModel())
         self.nodes: dict[NodeId, Node] = {}
-        self.disks: dict[NodeId, SimStorage] = {node: SimStorage() for node in spec.node_ids}
+        self.disks: dict[NodeId, SimStorage] = {node: SimStorage() for node in spec.member_ids}
         self.outcomes: dict[int, Message] = {}
         self.traces: list[TraceEvent] = []
         self.trace_observers: list[Observer] = []
@@ -72,9 +86,11 @@ class SimCluster:
         self._keep_traces = keep_traces
         self._instant_detection = instant_detection
         self._hash = hashlib.blake2b(digest_size=16)
-        self._heap: list[tuple[TimeMs, int, int, int, object, object]] = []
+        self._heap: list[int] = []
+        self._events: dict[int, tuple[int, object, object]] = {}
+        self._heads: dict[tuple[str, TopicPartition | None], str] = {}
         self._sequence = 0
-        self._lives: dict[NodeId, int] = dict.fromkeys(spec.node_ids, 0)
+        self._lives: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
         self._backlogs: dict[NodeId, list[tuple[int, object, object]]] = {}
         self._skews_ms: dict[NodeId, int] = {}
         self._timer_orders: dict[Key, int] = {}
@@ -88,10 +104,10 @@ class SimCluster:
         """
         heap = self._heap
         while heap:
-            due_ms = heap[0][0]
+            due_ms = heap[0] >> _TIME_SHIFT
             if due_ms > until_ms:
                 break
-            _, _, _, kind, first, second = heappop(heap)
+            kind, first, second = self._events.pop(heappop(heap))
             if self._dispatch(due_ms, kind, first, second):
                 return True
         self.now_ms = max(self.now_ms, until_ms)
@@ -147,12 +163,14 @@ class SimCluster:
 
     def _push(self, due_ms: TimeMs, order: int, kind: int, first: object, second: object = None) -> None:
         self._sequence += 1
-        heappush(self._heap, (due_ms, order, self._sequence, kind, first, second))
+        place = (due_ms << _TIME_SHIFT) | (order << _SEQUENCE_BITS) | self._sequence
+        self._events[place] = (kind, first, second)
+        heappush(self._heap, place)
 
     def _push_timer(self, due_ms: TimeMs, key: Key, token: int) -> None:
         order = self._timer_orders.get(key)
         if order is None:
-            order = (_TIMER << _KIND_BITS) | (key[0] << _NODE_BITS) | (crc32(key[1].encode()) >> 8)
+            order = (_TIMER << _KIND_BITS) | (key[0] << NODE_BITS) | (crc32(key[1].encode()) >> 8)
             self._timer_orders[key] = order
         self._push(due_ms, order, _TIMER, key, token)
 
@@ -164,7 +182,7 @@ class SimCluster:
             if type(effect) is Send:
                 self._send(node, effect.to, effect.message, now_ms)
             elif type(effect) is SetTimer:
-                timer = effect._replace(at_ms=effect.at_ms - skew_ms) if skew_ms else effect
+                timer = replace(effect, at_ms=effect.at_ms - skew_ms) if skew_ms else effect
                 self._timers.set(node, timer, now_ms)
             elif type(effect) is Trace:
                 self._trace(now_ms, node, effect)
@@ -174,33 +192,39 @@ class SimCluster:
                 self._end_process(node)
 
     def _send(self, source: NodeId, target: NodeId, message: Message, now_ms: TimeMs) -> None:
+        if self._paranoid:
+            message = decode(encode(message))
         if target == DRIVER:
             self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
             return
         life = self._lives.get(target)
         if life is None:
             raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
-        if self._paranoid:
-            message = decode(encode(message))
         if self.on_message is not None:
             self.on_message(source, target, message)
         network = self.network
-        arrivals = (
-            network.arrivals(now_ms, source, target, message)
-            if network.is_disturbed
-            else (network.arrival_ms(now_ms, source, target, message),)
-        )
+        route = network.route(source, target, type(message))
+        arrivals = network.arrivals(now_ms, route) if network.is_disturbed else (network.arrival_ms(now_ms, route),)
         if target in self.nodes and not network.is_cut(source, target):
-            order = (target << _NODE_BITS) | (source << 1) | message.CONTROL
             for arrival in arrivals:
-                self._push(arrival, order, _DELIVER, (target, source, message, life))
+                self._push(arrival, route.order, _DELIVER, (target, source, message, life))
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        self._hash.update(repr((now_ms, node, trace.kind, trace.partition, trace.detail)).encode())
+        about = (trace.kind, trace.partition)
+        head = self._heads.get(about)
+        if head is None:
+            head = self._heads[about] = f"{trace.kind!r}, {trace.partition!r}"
+        self._hash.update(f"({now_ms}, {node}, {head}, {trace.detail!r})".encode())
         if self._keep_traces:
             self.traces.append(TraceEvent(now_ms, node, trace))
         for observer in self.trace_observers:
             observer(now_ms, node, trace)
+        if enables_recovery(trace):
+            self.call_at(now_ms, self._start_manager)
+
+    def _start_manager(self) -> None:
+        if RECOVERY_MANAGER not in self.nodes:
+            self.start(RECOVERY_MANAGER)
 
     def trace_hash(self) -> str:
         """Digest of all trace events so far, in order."""
@@ -234,6 +258,8 @@ class SimCluster:
         if node in self.nodes:
             raise ProtocolInvariantError(f"node {node} runs already")
         self._lives[node] += 1
+        for dropped in self.disks[node].take_dropped():
+            self._trace(self.now_ms, node, trace_of(dropped))
         self.nodes[node] = self._build(node)
         self._carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)), self.now_ms)
         self._after_event(node)
@@ -244,6 +270,8 @@ class SimCluster:
         if is_broker(node):
             hook = self._data_loss_hook
             return BrokerNode(node, spec.controller_ids, spec.config, storage, rng, data_loss_hook=hook)
+        if is_recovery_manager(node):
+            return RecoveryManagerNode(spec.config)
         if is_client(node):
             return ClientNode(node, spec.broker_ids, spec.controller_ids, spec.config)
         return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)

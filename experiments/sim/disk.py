@@ -1,26 +1,30 @@
 """Simulated disks: the storage port in memory, with a flushed and an unflushed part per log.
 
-The process writes into the page cache; `flush` moves the line up to which the platter has it. A process crash keeps
-the page cache. A machine crash may lose any suffix of what lies above the line (`lose_unflushed`, `lose_last`), and a
-replaced disk holds nothing. Small files are written durably at once, as the port says. A full disk takes nothing more
-until it has room again.
+The process writes into the page cache; `flush` moves the line up to which the platter has it. A process crash keeps the
+page cache. A machine crash may lose any suffix of what lies above the line, or leave a batch there torn or damaged:
+what is left of the log then is what a disk's recovery makes of it (`protocol/log/tail.py`), settled at the crash and
+told at the next start. A replaced disk holds nothing. Small files are written durably at once, as the port says. A full
+disk takes nothing more until it has room again.
 
-The segments of a log are the offsets at which they begin; sizes and timestamps are counted when they are asked for,
-which is only where a log has been rolled.
+The segments of a log are the offsets at which they begin; their sizes and timestamps are counted when they are asked
+for, which is only where a log has been rolled. Those of its batches lie beside them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from experiments.engine import Loss
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.errors import ProtocolInvariantError, StorageFullError
-from protocol.ids import NO_EPOCH, Epoch, Offset
+from protocol.ids import NO_EPOCH, Epoch, Offset, TimeMs
 from protocol.log.epochs import LeaderEpochCache
+from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, why_it_ends
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
+
+_ALL = 2**62
 
 
 class SimLog:
@@ -31,7 +35,9 @@ class SimLog:
         "_batches",
         "_deleted_epoch",
         "_rolls",
+        "_sizes",
         "_snapshots",
+        "_times_ms",
         "active_bytes",
         "end_offset",
         "flushed_offset",
@@ -41,6 +47,8 @@ class SimLog:
     def __init__(self) -> None:
         self._batches: list[RecordBatch] = []
         self._bases: list[Offset] = []
+        self._sizes: list[int] = []
+        self._times_ms: list[TimeMs] = []
         self._rolls: list[Offset] = [0]
         self._snapshots: dict[Offset, bytes] = {}
         self._deleted_epoch: Epoch = NO_EPOCH
@@ -54,22 +62,28 @@ class SimLog:
         return self._rolls[0]
 
     def append(self, batch: RecordBatch) -> None:
-        if batch.base_offset != self.end_offset:
-            raise ProtocolInvariantError(f"append at {batch.base_offset} to a log that ends at {self.end_offset}")
+        base_offset = batch.base_offset
+        if base_offset != self.end_offset:
+            raise ProtocolInvariantError(f"append at {base_offset} to a log that ends at {self.end_offset}")
         if self.full:
             raise StorageFullError("no space left")
         self._batches.append(batch)
-        self._bases.append(batch.base_offset)
-        self.active_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
-        self.end_offset = batch.next_offset
+        size_bytes = len(batch.payload)
+        self._bases.append(base_offset)
+        self._sizes.append(size_bytes)
+        self._times_ms.append(batch.timestamp_ms)
+        self.active_bytes += BATCH_OVERHEAD_BYTES + size_bytes
+        self.end_offset = base_offset + batch.record_count
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        first = bisect_right(self._bases, from_offset) - 1 if from_offset < self.end_offset else len(self._bases)
-        last, size = max(first, 0), 0
-        while last < len(self._batches) and (size < max_bytes or last == max(first, 0)):
-            size += self._batches[last].size_bytes
+        batches = self._batches
+        first = bisect_right(self._bases, from_offset) - 1 if from_offset < self.end_offset else len(batches)
+        first = last = max(first, 0)
+        size = 0
+        while last < len(batches) and (size < max_bytes or last == first):
+            size += self._sizes[last]
             last += 1
-        return self._batches[max(first, 0) : last]
+        return batches[first:last]
 
     def truncate(self, end_offset: Offset) -> None:
         index = bisect_left(self._bases, end_offset)
@@ -77,7 +91,7 @@ class SimLog:
             index -= 1
         if index == len(self._batches):
             return
-        del self._batches[index:], self._bases[index:]
+        del self._batches[index:], self._bases[index:], self._sizes[index:], self._times_ms[index:]
         self.end_offset = self._batches[-1].next_offset if self._batches else self.start_offset
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
         self._keep_snapshots(self.start_offset, self.end_offset)
@@ -93,9 +107,9 @@ class SimLog:
         return [self._segment(base, end) for base, end in zip(self._rolls, ends, strict=True)]
 
     def _segment(self, base_offset: Offset, end_offset: Offset) -> SegmentInfo:
-        batches = self._batches[bisect_left(self._bases, base_offset) : bisect_left(self._bases, end_offset)]
-        size = sum(BATCH_OVERHEAD_BYTES + batch.size_bytes for batch in batches)
-        newest_ms = max((batch.timestamp_ms for batch in batches), default=NO_TIMESTAMP)
+        first, last = bisect_left(self._bases, base_offset), bisect_left(self._bases, end_offset)
+        size = BATCH_OVERHEAD_BYTES * (last - first) + sum(self._sizes[first:last])
+        newest_ms = max(self._times_ms[first:last], default=NO_TIMESTAMP)
         return SegmentInfo(base_offset, end_offset, size, newest_ms)
 
     def roll(self) -> None:
@@ -110,13 +124,13 @@ class SimLog:
         del self._rolls[:kept]
         index = bisect_left(self._bases, self.start_offset)
         self._deleted_epoch = self._batches[index - 1].leader_epoch
-        del self._batches[:index], self._bases[:index]
+        del self._batches[:index], self._bases[:index], self._sizes[:index], self._times_ms[:index]
         self.flushed_offset = max(self.flushed_offset, self.start_offset)
         self._keep_snapshots(self.start_offset, self.end_offset)
 
     def reset(self, offset: Offset) -> None:
-        self._batches.clear()
-        self._bases.clear()
+        for part in (self._batches, self._bases, self._sizes, self._times_ms):
+            part.clear()
         self._rolls = [offset]
         self._snapshots.clear()
         self._deleted_epoch = NO_EPOCH
@@ -159,6 +173,7 @@ class SimStorage:
     def __init__(self) -> None:
         self._logs: dict[str, SimLog] = {}
         self._files: dict[str, bytes] = {}
+        self._dropped: dict[str, Dropped] = {}
         self._full = False
 
     def open_log(self, name: str) -> SimLog:
@@ -194,14 +209,43 @@ class SimStorage:
         if loss.kind == "all":
             self._logs.clear()
             self._files.clear()
-        elif loss.kind in ("suffix", "torn"):
+        elif loss.kind == "suffix":
             for name, log in self._logs.items():
-                log.truncate(_cut(log, loss, name))
+                log.truncate(_drawn([*log.unflushed(), log.end_offset], loss, name))
+        elif loss.kind in ("torn", "corrupt"):
+            for name, log in self._logs.items():
+                self._recover(name, log, loss)
         elif loss.kind in ("unflushed", "records"):
             for log in self._logs.values():
                 keep = log.flushed_offset if loss.kind == "unflushed" else log.end_offset - loss.count
                 log.truncate(max(keep, log.flushed_offset))
         return before - self._count_records()
+
+    def _recover(self, name: str, log: SimLog, loss: Loss) -> None:
+        """Has a log end where one ends in whose unflushed part the last batch is torn, or a drawn one damaged."""
+        unflushed = log.unflushed()
+        if not unflushed:
+            return
+        is_torn = loss.kind == "torn"
+        victim = unflushed[-1] if is_torn else _drawn(unflushed, loss, name)
+        end_offset, why, written = log.flushed_offset, "", log.active_bytes
+        for found in _read_back(log, victim, TORN if is_torn else DAMAGED):
+            why = why_it_ends(end_offset, found) or ""
+            if why:
+                break
+            end_offset = found.next_offset
+        log.truncate(end_offset)
+        position = log.active_bytes
+        size = written - position - is_torn  # a torn batch lacks its last byte
+        path = f"logs/{name}/{log.segments()[-1].base_offset:020d}.log"
+        self._dropped[name] = Dropped(path, end_offset, position, size, why)
+
+    def take_dropped(self) -> list[Dropped]:
+        """What recovery has dropped from the logs, for the host of the next life to tell; nothing where a later loss
+        has taken more.
+        """
+        dropped, self._dropped = self._dropped, {}
+        return [found for name, found in dropped.items() if self.log_end(name) == found.end_offset]
 
     def set_full(self, full: bool) -> None:
         """Whether there is no room for anything more."""
@@ -213,9 +257,12 @@ class SimStorage:
         return sum(log.end_offset - log.start_offset for log in self._logs.values())
 
 
-def _cut(log: SimLog, loss: Loss, name: str) -> Offset:
-    """Where a log ends after it has lost the end of its unflushed part."""
-    tail = [*log.unflushed(), log.end_offset]
-    if loss.kind == "torn":
-        return tail[-2:][0]
-    return Random(f"{loss.count}/{name}").choice(tail)
+def _drawn(offsets: Sequence[Offset], loss: Loss, name: str) -> Offset:
+    """One of the offsets, by the seed of the loss and the log's name."""
+    return Random(f"{loss.count}/{name}").choice(offsets)
+
+
+def _read_back(log: SimLog, victim: Offset, fault: str) -> Iterator[ReadBack]:
+    """The unflushed batches as they are read back where the one at `victim` has been struck."""
+    for batch in log.read(log.flushed_offset, _ALL):
+        yield ReadBack(batch.base_offset, batch.next_offset, fault if batch.base_offset == victim else "")

@@ -10,11 +10,13 @@ from experiments.engine import (
     ClusterView,
     Engine,
     Loss,
+    Recovery,
     ReplicaView,
     TraceEvent,
     Violation,
     life_began,
     life_ended,
+    recovery_of,
 )
 from experiments.sim.cluster import SimCluster
 from experiments.sim.network import NetworkModel
@@ -162,6 +164,12 @@ class SimEngine(Engine):
 
     def traces(self) -> Sequence[TraceEvent]:
         return self.cluster.traces
+
+    def recoveries(self) -> Sequence[Recovery]:
+        """With what each of them cost."""
+        events = [event for event in self.traces() if event.trace.kind == "recovery"]
+        costs = [recovery.lost for recovery in self.suite.truth.recoveries]
+        return [recovery_of(event, lost) for event, lost in zip(events, costs, strict=True)]
 
     def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
         self._sink = sink

@@ -17,6 +17,8 @@ from typing import Literal
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message
 
+NODE_BITS = 24
+"""Node ids have fewer, with one to spare."""
 _MASK = (1 << 64) - 1
 
 
@@ -59,6 +61,20 @@ class _Link:
     last_arrival_ms: TimeMs = 0
 
 
+@dataclass(slots=True)
+class Route:
+    """How messages of one type travel from a node to another. `order` is smaller for what is delivered first of what
+    arrives at the same time.
+    """
+
+    source: NodeId
+    target: NodeId
+    kind: type[Message]
+    order: int
+    is_renewal: bool
+    link: _Link
+
+
 class Network:
     """Links between nodes; see the module docstring."""
 
@@ -66,6 +82,7 @@ class Network:
         self.model = model
         self._seed = seed
         self._links: dict[tuple[NodeId, NodeId, bool], _Link] = {}
+        self._routes: dict[tuple[NodeId, NodeId, type[Message]], Route] = {}
         self._cuts: set[tuple[NodeId, NodeId]] = set()
         self._disturbances: dict[tuple[NodeId, NodeId], list[Disturbance]] = {}
         self._late_until_ms: dict[tuple[NodeId, NodeId], TimeMs] = {}
@@ -76,14 +93,29 @@ class Network:
         """Whether any direction is."""
         return bool(self._disturbances)
 
-    def arrivals(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> Sequence[TimeMs]:
+    def route(self, source: NodeId, target: NodeId, kind: type[Message]) -> Route:
+        """The route of messages of this type."""
+        name = (source, target, kind)
+        route = self._routes.get(name)
+        if route is None:
+            link_name = (source, target, kind.CONTROL)
+            link = self._links.get(link_name)
+            if link is None:
+                seed = self._seed ^ (source << 40) ^ (target << 20) ^ kind.CONTROL
+                link = self._links[link_name] = _Link(mix64(seed))
+            order = (target << NODE_BITS) | (source << 1) | kind.CONTROL
+            route = self._routes[name] = Route(source, target, kind, order, kind.RENEWAL, link)
+        return route
+
+    def arrivals(self, now_ms: TimeMs, route: Route) -> Sequence[TimeMs]:
         """When a message that is sent now arrives: once, unless the direction is disturbed."""
+        source, target = route.source, route.target
         disturbances = self._disturbances.get((source, target))
         if disturbances is None:
-            return (self.arrival_ms(now_ms, source, target, message),)
+            return (self.arrival_ms(now_ms, route),)
         held_ms, late_ms, copies, lost = 0, 0, 1, False
         for found in disturbances:
-            if (found.only and not isinstance(message, found.only)) or self._roll(now_ms, found) % 1_000 >= (
+            if (found.only and not issubclass(route.kind, found.only)) or self._roll(now_ms, found) % 1_000 >= (
                 found.per_mille
             ):
                 continue
@@ -94,7 +126,7 @@ class Network:
                 late_ms = max(late_ms, self._roll(now_ms, found) % (found.delay_ms + 1))
         if lost:
             return ()
-        arrival = self.arrival_ms(now_ms, source, target, message, held_ms)
+        arrival = self.arrival_ms(now_ms, route, held_ms)
         self._late_until_ms[source, target] = max(self._late_until_ms.get((source, target), 0), arrival + late_ms)
         return [arrival, *[arrival + late_ms] * (copies - 1)] if copies > 1 else [arrival + late_ms]
 
@@ -113,14 +145,11 @@ class Network:
         if not self._disturbances[link]:
             del self._disturbances[link]
 
-    def arrival_ms(self, now_ms: TimeMs, source: NodeId, target: NodeId, message: Message, held_ms: int = 0) -> TimeMs:
+    def arrival_ms(self, now_ms: TimeMs, route: Route, held_ms: int = 0) -> TimeMs:
         """When a message that is sent now and held up for `held_ms` arrives."""
-        model, name = self.model, (source, target, message.CONTROL)
-        link = self._links.get(name)
-        if link is None:
-            link = self._links[name] = _Link(mix64(self._seed ^ (source << 40) ^ (target << 20) ^ message.CONTROL))
+        model, link = self.model, route.link
         arrival = now_ms + model.base_ms + held_ms
-        if model.jitter_ms and not message.RENEWAL:
+        if model.jitter_ms and not route.is_renewal:
             arrival += mix64(link.hash ^ now_ms) % (model.jitter_ms + 1)
         if arrival < link.last_arrival_ms:
             return link.last_arrival_ms
@@ -134,7 +163,7 @@ class Network:
             self._cuts.add((source, target))
 
     def is_cut(self, source: NodeId, target: NodeId) -> bool:
-        return (source, target) in self._cuts
+        return bool(self._cuts) and (source, target) in self._cuts
 
     def is_sound(self, a: NodeId, b: NodeId, now_ms: TimeMs) -> bool:
         """Whether both directions carry everything in time, and nothing late is on its way."""

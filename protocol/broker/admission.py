@@ -38,7 +38,7 @@ def produce_error(
     if batch.record_count < 1 or not _is_produced_by_someone(batch):
         return ErrorCode.INVALID_RECORD
     topic_id = image.topic_ids[request.topic]
-    if batch.size_bytes > int(image.config(topic_id, MAX_MESSAGE_BYTES)):
+    if len(batch.payload) > int(image.config(topic_id, MAX_MESSAGE_BYTES)):
         return ErrorCode.MESSAGE_TOO_LARGE
     latest_ms = now_ms + int(image.config(topic_id, MESSAGE_TIMESTAMP_AFTER_MAX_MS))
     if not NO_TIMESTAMP <= batch.timestamp_ms <= latest_ms:

@@ -29,6 +29,7 @@ from protocol.ids import (
     TimeMs,
     TopicIdPartition,
     TopicPartition,
+    partition_key,
 )
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.data import FetchPartition
@@ -75,7 +76,7 @@ class BrokerContext:
 
     def replica_named(self, topic: str, partition: int) -> Replica | None:
         topic_id = self.image.topic_ids.get(topic)
-        return None if topic_id is None else self.replicas.get(TopicIdPartition(topic_id, partition))
+        return None if topic_id is None else self.replicas.get(partition_key(topic_id, partition))
 
     def damage_found(self, replica: Replica, error: CorruptLogError) -> None:
         """A batch that somebody wants is not what was written, or was sent; an operator is told."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Final
 
 from protocol.broker.context import BrokerContext
 from protocol.config import (
@@ -48,9 +48,12 @@ from protocol.messages.data import (
     FetchRequest,
     FetchResponse,
 )
+from protocol.messages.trusted import trusted
 
 FETCH_WAIT_PREFIX = "fetch-wait/"
 
+_RESPONSE: Final = trusted(FetchResponse)
+_RESULT: Final = trusted(FetchPartitionResult)
 StreamKey = tuple[BrokerId, int]
 """A follower and the number of one of its fetchers."""
 
@@ -118,15 +121,15 @@ class FetchStreams:
         """
         if not self._is_of_this_life(stream, request.replica_epoch):
             return False
-        state = self._streams.setdefault(stream, _Stream())
-        if request.number == 0 and request.session > state.session:
-            state.begin(request.session)
+        state, session, number = self._stream(stream), request.session, request.number
+        if number == 0 and session > state.session:
+            state.begin(session)
             return True
-        error = _refusal_of_session(state, request.session, request.number)
+        error = _refusal_of_session(state, session, number)
         if error is not ErrorCode.NONE:
-            self._note(stream, request.session, 0, error)
-        elif _is_next_request(state, request.session, request.number):
-            state.requests = request.number + 1
+            self._note(stream, session, 0, error)
+        elif _is_next_request(state, session, number):
+            state.requests = number + 1
             return True
         return False
 
@@ -136,7 +139,7 @@ class FetchStreams:
         """
         if not self._is_of_this_life(stream, renewal.replica_epoch):
             return False
-        state = self._streams.setdefault(stream, _Stream())
+        state = self._stream(stream)
         error = _refusal_of_session(state, renewal.session, renewal.requests)
         if error is not ErrorCode.NONE:
             self._note(stream, renewal.session, 0, error)
@@ -150,6 +153,13 @@ class FetchStreams:
     def leads(self, stream: StreamKey) -> None:
         """A wish of the stream's session is for a partition that this broker leads."""
         self._streams[stream].leads = True
+
+    def _stream(self, stream: StreamKey) -> _Stream:
+        """Begun where there is none."""
+        state = self._streams.get(stream)
+        if state is None:
+            state = self._streams[stream] = _Stream()
+        return state
 
     def _is_of_this_life(self, stream: StreamKey, broker_epoch: Epoch) -> bool:
         """What was under way to a former life of the follower is not to the present one."""
@@ -165,7 +175,7 @@ class FetchStreams:
         return True
 
     def _note(self, stream: StreamKey, session: int, number: int, error: ErrorCode) -> None:
-        note = FetchResponse(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
+        note = _RESPONSE(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
         self._notes.append((stream, note))
 
     def withdraw(self, stream: StreamKey, key: TopicIdPartition) -> FetchPartition | None:
@@ -193,7 +203,7 @@ class FetchStreams:
         """There are records for the wish: what the follower was sent before has arrived, or is lost. A wish that is
         ready already is replaced and keeps its turn.
         """
-        state = self._streams.setdefault(stream, _Stream())
+        state = self._stream(stream)
         state.release(key)
         state.ready[key] = wish
         self._waiting[stream] = None
@@ -221,8 +231,8 @@ class FetchStreams:
             self._context.out.send(stream[0], note)
 
     def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
-        state = self._streams.setdefault(stream, _Stream())
-        message = FetchResponse(
+        state = self._stream(stream)
+        message = _RESPONSE(
             partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers
         )
         state.answers += 1
@@ -231,8 +241,8 @@ class FetchStreams:
     def _serve(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> list[FetchPartitionResult]:
         shares = self._select(state)
         is_full = len(shares) < len(state.ready)
-        size_bytes = sum(share.size_bytes for share in shares)
-        is_good = all(share.size_bytes for share in shares)
+        sizes = [share.size_bytes for share in shares]
+        size_bytes, is_good = sum(sizes), 0 not in sizes
         if not is_full and is_good and size_bytes < self._min_bytes and self._has_patience(stream, state, now_ms):
             return []
         for share in shares:
@@ -279,17 +289,17 @@ class FetchStreams:
 
     def _share(self, key: TopicIdPartition, wish: FetchPartition, room: int, is_first: bool) -> _Share | None:
         """What the partition puts into an answer with that much room left, None where it has to wait for more room."""
-        replica = self._context.replicas[key]
+        replica, fetch_offset = self._context.replicas[key], wish.fetch_offset
         log = replica.log
-        if wish.fetch_offset < log.start_offset:
+        if fetch_offset < log.start_offset:
             return _Share(key, refusal_of(wish, ErrorCode.OFFSET_OUT_OF_RANGE, log))
         try:
-            stored = log.storage.read(wish.fetch_offset, min(self._share_bytes, max(room, 1)))
+            stored = log.storage.read(fetch_offset, min(self._share_bytes, max(room, 1)))
         except CorruptLogError as error:
             self._context.damage_found(replica, error)
             return _Share(key, refusal_of(wish, ErrorCode.CORRUPT_MESSAGE))
-        batches = share_of(stored, self._share_bytes, room, is_first)
-        return _Share(key, result_of(wish, log, batches), sum(map(bytes_of, batches))) if batches else None
+        batches, size_bytes = share_of(stored, self._share_bytes, room, is_first)
+        return _Share(key, result_of(wish, log, batches), size_bytes) if batches else None
 
 
 def _is_next_request(state: _Stream, session: int, number: int) -> bool:
@@ -309,46 +319,43 @@ def _refusal_of_session(state: _Stream, session: int, requests: int) -> ErrorCod
 
 def bytes_of(batch: RecordBatch) -> int:
     """What the batch counts for in all limits."""
-    return batch.size_bytes + BATCH_OVERHEAD_BYTES
+    return len(batch.payload) + BATCH_OVERHEAD_BYTES
 
 
 def share_of(
     batches: Sequence[RecordBatch], share_bytes: int, room_bytes: int, is_first: bool
-) -> tuple[RecordBatch, ...]:
-    """The batches, from the first on, that one partition puts into an answer with `room_bytes` left: no more than
-    `share_bytes`, but the first batch if there is room for it, or if it `is_first` in the window.
+) -> tuple[tuple[RecordBatch, ...], int]:
+    """The batches, from the first on, that one partition puts into an answer with `room_bytes` left, and their size:
+    no more than `share_bytes`, but the first batch if there is room for it, or if it `is_first` in the window.
     """
     taken, size_bytes = 0, 0
     for batch in batches:
-        size_bytes += bytes_of(batch)
-        fits = size_bytes <= room_bytes and (size_bytes <= share_bytes or not taken)
+        with_it = size_bytes + bytes_of(batch)
+        fits = with_it <= room_bytes and (with_it <= share_bytes or not taken)
         if not fits and not (is_first and not taken):
             break
-        taken += 1
-    return tuple(batches[:taken])
-
-
-def echo(wish: FetchPartition) -> dict[str, Any]:
-    """The fields by which a follower knows what is answered."""
-    return {
-        "topic_id": wish.topic_id,
-        "partition_id": wish.partition_id,
-        "fetch_offset": wish.fetch_offset,
-        "leader_epoch": wish.current_leader_epoch,
-    }
+        taken, size_bytes = taken + 1, with_it
+    return tuple(batches[:taken]), size_bytes
 
 
 def result_of(wish: FetchPartition, log: ReplicaLog, batches: tuple[RecordBatch, ...] = ()) -> FetchPartitionResult:
     """A good answer: what the leader knows now, and records."""
-    return FetchPartitionResult(
-        **echo(wish), high_watermark=log.high_watermark, batches=batches, log_start_offset=log.start_offset
+    return _RESULT(
+        topic_id=wish.topic_id,
+        partition_id=wish.partition_id,
+        fetch_offset=wish.fetch_offset,
+        leader_epoch=wish.current_leader_epoch,
+        last_fetched_epoch=wish.last_fetched_epoch,
+        high_watermark=log.high_watermark,
+        batches=batches,
+        log_start_offset=log.start_offset,
     )
 
 
 def refusal_of(wish: FetchPartition, error: ErrorCode, log: ReplicaLog | None = None) -> FetchPartitionResult:
     """An error; the log start offset goes with it where there is a log and it matters."""
     start_offset = log.start_offset if log is not None and error is ErrorCode.OFFSET_OUT_OF_RANGE else NO_OFFSET
-    return FetchPartitionResult(**echo(wish), error=error, log_start_offset=start_offset)
+    return FetchPartitionResult.to(wish, error=error, log_start_offset=start_offset)
 
 
 def _timer_of(stream: StreamKey) -> str:

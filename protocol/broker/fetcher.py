@@ -6,23 +6,26 @@ to different ones. Each fetcher has messages of its own, and at the leader limit
 For every partition that this broker follows there is one open wish (`FetchPartition`): "my log ends here, in this
 epoch; tell me when there is more". It goes to the leader at once when it changes. Every `replica.fetch.wait.max.ms`
 each session (`messages/data.py`) is renewed, or, where something of it was lost, begun anew with all open wishes. An
-answer is taken only if it answers the wish that is open: same leader, same leader epoch, same offset. An answer may
-carry records, a newer high watermark, a point to truncate to, or an error; after an error the wish waits for the next
-renewal, when it is repeated, or for newer metadata. One error is different: where the leader has deleted what the
-follower lacks, the follower's log begins anew at the leader's log start offset.
+answer is taken only if it answers the wish that is open: same leader, same leader epoch, same offset, same epoch of the
+record before it. (A log that was told where to truncate may reach the same offset again, with the leader's records; it
+must not be cut a second time when the answer comes twice.) An answer may carry records, a newer high watermark, a point
+to truncate to, or an error; after an error the wish waits for the next renewal, when it is repeated, or for newer
+metadata. One error is different: where the leader has deleted what the follower lacks, the follower's log begins anew
+at the leader's log start offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 from zlib import crc32
 
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.flushing import Flusher
 from protocol.config import NUM_REPLICA_FETCHERS, REPLICA_FETCH_WAIT_MAX_MS
 from protocol.errors import CorruptLogError, ErrorCode
-from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition
+from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
 from protocol.messages.data import (
     FetchPartition,
     FetchPartitionResult,
@@ -30,7 +33,11 @@ from protocol.messages.data import (
     FetchRequest,
     FetchResponse,
 )
+from protocol.messages.trusted import trusted
 
+_REQUEST: Final = trusted(FetchRequest)
+_RENEWAL: Final = trusted(FetchRenewal)
+_WISH: Final = trusted(FetchPartition)
 FETCH_PREFIX = "fetch/"
 
 
@@ -145,7 +152,7 @@ class Fetcher:
         ]
 
     def _send(self, leader: BrokerId, fetcher: int, session: _Session, wishes: list[FetchPartition]) -> None:
-        message = FetchRequest(
+        message = _REQUEST(
             replica_id=self._context.me,
             replica_epoch=self._context.broker_epoch,
             partitions=tuple(wishes),
@@ -172,7 +179,7 @@ class Fetcher:
             self._set_timer(leader, now_ms)
 
     def _renew_session(self, leader: BrokerId, fetcher: int, session: _Session) -> None:
-        message = FetchRenewal(
+        message = _RENEWAL(
             replica_id=self._context.me,
             replica_epoch=self._context.broker_epoch,
             fetcher=fetcher,
@@ -186,7 +193,7 @@ class Fetcher:
         """Takes the leader's answers."""
         self._count(leader, response)
         for result in response.partitions:
-            replica = self._context.replicas.get(TopicIdPartition(result.topic_id, result.partition_id))
+            replica = self._context.replicas.get(partition_key(result.topic_id, result.partition_id))
             if replica is not None and replica.leader_id == leader and answers_open_wish(replica, result):
                 try:
                     self._take(replica, result, now_ms)
@@ -254,7 +261,7 @@ class Fetcher:
         self._changed.setdefault(replica.leader_id, {})[replica.key] = replica
 
     def _wish(self, replica: Replica) -> FetchPartition:
-        return FetchPartition(
+        return _WISH(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             current_leader_epoch=replica.leader_epoch,
@@ -270,8 +277,5 @@ class Fetcher:
 
 
 def answers_open_wish(replica: Replica, result: FetchPartitionResult) -> bool:
-    """Whether the result is an answer to what the follower wishes for at present: of its leader epoch, at its log
-    end.
-    """
-    wish = replica.wish
-    return wish is not None and (result.leader_epoch, result.fetch_offset) == (replica.leader_epoch, wish.fetch_offset)
+    """Whether the result is an answer to what the follower wishes for at present."""
+    return replica.wish is not None and result.answers(replica.wish)

@@ -8,9 +8,11 @@ whose wish has been answered and not renewed.
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, PendingProduce, Replica
-from protocol.broker.fetch_streams import FetchStreams, StreamKey, echo, refusal_of, result_of
+from protocol.broker.fetch_streams import FetchStreams, StreamKey, refusal_of, result_of
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.flushing import Flusher
 from protocol.broker.isr_manager import IsrManager, apply_result
@@ -24,7 +26,7 @@ from protocol.config import (
     RETRY_BACKOFF_MS,
 )
 from protocol.errors import ErrorCode, StorageError
-from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicIdPartition
+from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, partition_key
 from protocol.log.producer_state import ProducedBatch
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
@@ -36,8 +38,10 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.trusted import changed, trusted
 from protocol.metadata.partition import PartitionState
 
+_RESPONSE: Final = trusted(ProduceResponse)
 SILENT_PREFIX = "silent/"
 LAG_PREFIX = "lag/"
 PRODUCE_TIMER = "produce-timeout"
@@ -137,13 +141,13 @@ class LeaderSide:
 
     def produce(self, client: NodeId, request: ProduceRequest, now_ms: TimeMs) -> None:
         """Appends a batch and answers as `acks` asks (E5, E6). The request has been admitted (`admission.py`)."""
-        replica = self._context.replica_named(request.topic, request.partition)
+        replica, acks = self._context.replica_named(request.topic, request.partition), request.acks
         error = ErrorCode.NONE
         if replica is None or replica.leadership is None:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif request.acks == ACKS_ALL and len(replica.leadership.isr) < self._min_isr(replica):
+        elif acks == ACKS_ALL and len(replica.leadership.isr) < self._min_isr(replica):
             error = ErrorCode.NOT_ENOUGH_REPLICAS
-        elif request.acks == ACKS_ALL and len(replica.pending) >= MAX_PENDING:
+        elif acks == ACKS_ALL and len(replica.pending) >= MAX_PENDING:
             error = ErrorCode.BROKER_NOT_AVAILABLE
         if error is not ErrorCode.NONE or replica is None:
             self._refuse_produce(client, request, error)
@@ -163,11 +167,11 @@ class LeaderSide:
             stored_at = base_offset if replica.log.end_offset > base_offset else NO_OFFSET
             self._refuse_produce(client, request, ErrorCode.KAFKA_STORAGE_ERROR, stored_at)
             raise
-        if request.acks == 1:
+        if acks == 1:
             self._context.out.send(
-                client, ProduceResponse(correlation_id=request.correlation_id, base_offset=batch.base_offset)
+                client, _RESPONSE(correlation_id=request.correlation_id, base_offset=batch.base_offset)
             )
-        elif request.acks == ACKS_ALL:
+        elif acks == ACKS_ALL:
             self._wait_for_high_watermark(replica, client, request, batch, now_ms)
         self._answer_parked(replica, now_ms)
         self.advance(replica, now_ms)
@@ -176,7 +180,7 @@ class LeaderSide:
         """The batch as it is in the log now."""
         batch = replica.log.append_as_leader(request.batch, leader_epoch)
         self._context.out.trace(
-            "appended", replica.name, log_end=batch.next_offset, leader_epoch=leader_epoch, acks=request.acks
+            "appended", replica.name, log_end=replica.log.end_offset, leader_epoch=leader_epoch, acks=request.acks
         )
         self._flusher.appended(replica, now_ms)
         return batch
@@ -187,7 +191,7 @@ class LeaderSide:
         """Answers with an error; with the offset of a batch that is in the log none the less."""
         if request.acks != 0:
             number = request.correlation_id
-            self._context.out.send(client, ProduceResponse(correlation_id=number, error=error, base_offset=base_offset))
+            self._context.out.send(client, _RESPONSE(correlation_id=number, error=error, base_offset=base_offset))
 
     def _appended_before(
         self, replica: Replica, client: NodeId, request: ProduceRequest, first: ProducedBatch, now_ms: TimeMs
@@ -197,7 +201,7 @@ class LeaderSide:
             self._wait_for_high_watermark(replica, client, request, first, now_ms)
         elif request.acks != 0:
             number, base_offset = request.correlation_id, first.base_offset
-            self._context.out.send(client, ProduceResponse(correlation_id=number, base_offset=base_offset))
+            self._context.out.send(client, _RESPONSE(correlation_id=number, base_offset=base_offset))
 
     def _wait_for_high_watermark(
         self,
@@ -226,7 +230,7 @@ class LeaderSide:
     def _answer_produce(self, pending: PendingProduce, error: ErrorCode) -> None:
         self._context.out.send(
             pending.client,
-            ProduceResponse(correlation_id=pending.correlation_id, error=error, base_offset=pending.base_offset),
+            _RESPONSE(correlation_id=pending.correlation_id, error=error, base_offset=pending.base_offset),
         )
 
     def _arm_produce_timer(self, deadline_ms: TimeMs) -> None:
@@ -253,18 +257,19 @@ class LeaderSide:
         stream, leads = (follower, request.fetcher), False
         if not self._streams.greet(stream, request):
             return
+        replica_epoch, begins = request.replica_epoch, request.number == 0
         for wish in request.partitions:
-            key = TopicIdPartition(wish.topic_id, wish.partition_id)
+            key = partition_key(wish.topic_id, wish.partition_id)
             replica = self._context.replicas.get(key)
-            error = self._fetch_error(replica, follower, request.replica_epoch, wish)
+            error = self._fetch_error(replica, follower, replica_epoch, wish)
             if replica is None or error is not ErrorCode.NONE:
                 self._streams.withdraw(stream, key)
                 self._streams.answer(stream, refusal_of(wish, error, None if replica is None else replica.log))
                 continue
             leads = True
             progress = self._leadership(replica).followers[follower]
-            if request.number == 0 or not rules.is_overtaken(progress, wish.fetch_offset, request.replica_epoch):
-                self._take_wish(replica, stream, request.replica_epoch, wish, now_ms)
+            if begins or not rules.is_overtaken(progress, wish.fetch_offset, replica_epoch):
+                self._take_wish(replica, stream, replica_epoch, wish, now_ms)
         if leads:
             self._streams.leads(stream)
             self._has_spoken(follower, now_ms)
@@ -290,15 +295,17 @@ class LeaderSide:
         registered = self._context.image.broker_epoch(follower)
         if registered is not None and broker_epoch < registered:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if wish.current_leader_epoch < replica.leader_epoch:
+        leader_epoch = wish.current_leader_epoch
+        if leader_epoch < replica.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if wish.current_leader_epoch > replica.leader_epoch:
+        if leader_epoch > replica.leader_epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if replica.leadership is None or follower not in replica.leadership.followers:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        is_behind = wish.fetch_offset < replica.log.start_offset
-        is_ahead = wish.last_fetched_epoch == NO_EPOCH and wish.fetch_offset > replica.log.end_offset
-        is_strange = replica.log.has_forgotten(wish.last_fetched_epoch)
+        fetch_offset, last_epoch = wish.fetch_offset, wish.last_fetched_epoch
+        is_behind = fetch_offset < replica.log.start_offset
+        is_ahead = last_epoch == NO_EPOCH and fetch_offset > replica.log.end_offset
+        is_strange = replica.log.has_forgotten(last_epoch)
         return ErrorCode.OFFSET_OUT_OF_RANGE if is_behind or is_ahead or is_strange else ErrorCode.NONE
 
     def _take_wish(
@@ -307,16 +314,17 @@ class LeaderSide:
         leadership, log, follower = self._leadership(replica), replica.log, stream[0]
         progress = leadership.followers[follower]
         progress.wish, progress.fetcher = None, stream[1]
-        diverging = log.divergence(wish.fetch_offset, wish.last_fetched_epoch)
+        fetch_offset = wish.fetch_offset
+        diverging = log.divergence(fetch_offset, wish.last_fetched_epoch)
         if diverging is not None:
             self._streams.withdraw(stream, replica.key)
-            self._streams.answer(stream, FetchPartitionResult(**echo(wish), diverging_epoch=diverging))
+            self._streams.answer(stream, FetchPartitionResult.to(wish, diverging_epoch=diverging))
             return
-        rules.note_fetch(progress, wish.fetch_offset, broker_epoch, log.end_offset, now_ms)
+        rules.note_fetch(progress, fetch_offset, broker_epoch, log.end_offset, now_ms)
         if rules.may_join(leadership, follower, log.high_watermark, self._is_eligible):
             self._isr.propose(replica, (*leadership.isr, follower))
         self.advance(replica, now_ms)
-        if wish.fetch_offset >= log.end_offset:
+        if fetch_offset >= log.end_offset:
             self._streams.withdraw(stream, replica.key)
         progress.wish = wish
         self._answer_if_news(replica, follower, progress, now_ms)
@@ -333,10 +341,13 @@ class LeaderSide:
 
     def _answer_if_news(self, replica: Replica, broker: BrokerId, progress: FollowerProgress, now_ms: TimeMs) -> None:
         wish, log = progress.wish, replica.log
-        if wish is None or (wish.fetch_offset >= log.end_offset and wish.high_watermark >= log.high_watermark):
+        if wish is None:
             return
-        if wish.fetch_offset >= log.end_offset:
-            progress.wish = wish.model_copy(update={"high_watermark": log.high_watermark})
+        is_at_end = wish.fetch_offset >= log.end_offset
+        if is_at_end and wish.high_watermark >= log.high_watermark:
+            return
+        if is_at_end:
+            progress.wish = changed(wish, high_watermark=log.high_watermark)
             self._streams.answer((broker, progress.fetcher), result_of(wish, log))
             return
         progress.wish = None

@@ -134,7 +134,7 @@ def high_watermark_target(
         return NO_OFFSET
     followers = leadership.followers
     ends = [log_end if broker == me else followers[broker].end_offset for broker in leadership.maximal_isr]
-    return min(ends, default=NO_OFFSET)
+    return min(ends) if ends else NO_OFFSET
 
 
 def may_propose(leadership: Leadership) -> bool:

@@ -12,6 +12,7 @@ At most `MAX_PARKED` consumers wait per partition; whoever comes later is answer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.broker.context import BrokerContext, Replica
 from protocol.config import REPLICA_FETCH_MAX_BYTES
@@ -28,7 +29,9 @@ from protocol.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from protocol.messages.trusted import trusted
 
+_RESPONSE: Final = trusted(ConsumeResponse)
 READ_TIMER = "read-wait"
 MAX_PARKED = 1_000
 
@@ -149,15 +152,16 @@ def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeRes
     where the disk does not give them.
     """
     number, limit, start = request.correlation_id, log.high_watermark, log.start_offset
-    if not start <= request.fetch_offset <= log.end_offset:
+    fetch_offset = request.fetch_offset
+    if not start <= fetch_offset <= log.end_offset:
         error = ErrorCode.OFFSET_OUT_OF_RANGE
         return ConsumeResponse(correlation_id=number, error=error, high_watermark=limit, log_start_offset=start)
     diverging = _diverging(log, request)
     batches: tuple[RecordBatch, ...] = ()
-    if diverging is None and request.fetch_offset < limit:
-        stored = log.storage.read(request.fetch_offset, min(request.max_bytes, max_bytes))
-        batches = tuple(batch for batch in stored if batch.next_offset <= limit)
-    return ConsumeResponse(
+    if diverging is None and fetch_offset < limit:
+        stored = log.storage.read(fetch_offset, min(request.max_bytes, max_bytes))
+        batches = tuple([batch for batch in stored if batch.base_offset + batch.record_count <= limit])
+    return _RESPONSE(
         correlation_id=number,
         high_watermark=limit,
         log_start_offset=start,

@@ -1,5 +1,8 @@
 """Administration requests of a client: one that changes something goes to the controller, once; one that only asks goes
 to one node after the other, beginning with the controller, until one answers.
+
+The client waits for `delivery.timeout.ms`. A request that the controller may take its time for gives it less than that:
+an answer says of each partition how far it came, and a client that has given up would know of none.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from protocol.ids import NodeId, TimeMs
 from protocol.messages.admin import AdminResponse
 from protocol.messages.base import ANONYMOUS
 from protocol.messages.commands import AdminCommand, AdminOutcome
+from protocol.messages.partitions import ElectLeadersRequest
 
 ASK_NEXT_MS = 1_000
 """How long a question waits for an answer before the next node is asked."""
@@ -42,6 +46,9 @@ class Administration:
         principal = context.principal if request.principal == ANONYMOUS else request.principal
         nodes = (*context.controllers, *context.brokers)
         asked = request.model_copy(update={"correlation_id": self._request_id, "principal": principal})
+        if isinstance(asked, ElectLeadersRequest):
+            delivery_ms = context.config.int_value(DELIVERY_TIMEOUT_MS)
+            asked = asked.model_copy(update={"timeout_ms": min(asked.timeout_ms, delivery_ms * 9 // 10)})
         context.out.send(nodes[self._attempts % len(nodes)], asked)
         self._attempts += 1
         if request.READ_ONLY:

@@ -13,6 +13,7 @@ Reading twice does no harm, so what is not answered within `WATCH_MS` is asked a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
 from protocol.client.metadata import Findings, LeaderFinder
@@ -29,7 +30,9 @@ from protocol.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from protocol.messages.trusted import trusted
 
+_REQUEST: Final = trusted(ConsumeRequest)
 FETCH_BYTES = 1_048_576
 """Most that one request asks for."""
 
@@ -104,7 +107,7 @@ class Read:
             return
         self._request_id = context.expect(ConsumeResponse, self._answered)
         wait_ms = 0 if self._batches else command.max_wait_ms
-        fetch = ConsumeRequest(
+        fetch = _REQUEST(
             correlation_id=self._request_id,
             principal=context.principal,
             topic=command.topic,
@@ -139,7 +142,7 @@ class Read:
 
     def _take(self, now_ms: TimeMs, response: ConsumeResponse) -> None:
         self._batches += response.batches
-        self._size_bytes += sum(batch.size_bytes for batch in response.batches)
+        self._size_bytes += sum([len(batch.payload) for batch in response.batches])
         self._high_watermark = max(self._high_watermark, response.high_watermark)
         if response.batches:
             self._position = self._batches[-1].next_offset

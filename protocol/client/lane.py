@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
 from protocol.client.identity import ProducerIdentity
@@ -53,7 +54,9 @@ from protocol.log.checksum import checksum_of
 from protocol.log.producer_state import MAX_PRODUCER_EPOCH, sequence_after
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
+from protocol.messages.trusted import changed, trusted
 
+_REQUEST: Final = trusted(ProduceRequest)
 ACKS_ALL = -1
 NEVER = -(2**63)
 """A time before all others."""
@@ -273,7 +276,7 @@ class Lane:
         number = self._context.expect(ProduceResponse, lambda at_ms, answer: self._answered(at_ms, batch, answer))
         batch.request_id, batch.sent_ms, batch.sent_epoch, batch.waits = number, now_ms, self._leader_epoch, False
         batch.open_attempts.add(number)
-        request = ProduceRequest(
+        request = _REQUEST(
             correlation_id=number,
             principal=self._context.principal,
             topic=self._partition.topic,
@@ -294,15 +297,14 @@ class Lane:
         """Writes the batch's place in the sequence into it, and its checksum."""
         content = batch.content
         if batch.sequence != NO_SEQUENCE:
-            content = content.model_copy(
-                update={
-                    "producer_id": self._producer_id,
-                    "producer_epoch": self._producer_epoch,
-                    "base_sequence": batch.sequence,
-                }
+            content = changed(
+                content,
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                base_sequence=batch.sequence,
             )
         if self._context.checksum is not None:
-            content = content.model_copy(update={"crc": checksum_of(content, self._context.checksum)})
+            content = changed(content, crc=checksum_of(content, self._context.checksum))
         batch.content = content
 
     def _give_up_attempt(self, batch: ProducerBatch) -> None:

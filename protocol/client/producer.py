@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocol.client.context import ClientContext
 from protocol.client.identity import ProducerIdentity
@@ -35,7 +36,11 @@ from protocol.messages.commands import (
     SendRecords,
     SentRange,
 )
+from protocol.messages.trusted import trusted
 
+_BATCH: Final = trusted(RecordBatch)
+_RANGE: Final = trusted(SentRange)
+_OUTCOME: Final = trusted(SendOutcome)
 BLOCK_TIMER = "max-block"
 LINGER_PREFIX = "linger/"
 PARTITIONS_PREFIX = "partitions/"
@@ -57,7 +62,39 @@ class _Job:
     blocked_ms: TimeMs
     taken: int = 0
     open: int = 0
-    ranges: list[SentRange] = field(default_factory=list)
+    ranges: list[_Range] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Range:
+    """What `SentRange` says, while more of the kind may join it."""
+
+    first: int
+    count: int
+    partition: int
+    end: BatchResult
+
+    def takes(self, other: _Range) -> bool:
+        """Puts another one to this one, if it follows in the command and in the log."""
+        mine, its = self.end, other.end
+        offset = mine.base_offset if mine.base_offset < 0 else mine.base_offset + self.count
+        follows = self.first + self.count == other.first and offset == its.base_offset
+        if not follows or self.partition != other.partition:
+            return False
+        if mine.error is not its.error or mine.unknown != its.unknown:
+            return False
+        self.count += other.count
+        return True
+
+    def told(self) -> SentRange:
+        return _RANGE(
+            first=self.first,
+            count=self.count,
+            partition=self.partition,
+            error=self.end.error,
+            base_offset=self.end.base_offset,
+            unknown=self.end.unknown,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -148,22 +185,25 @@ class Producer:
             return True
         if command.partition == ROUND_ROBIN and not self._knows_partitions(now_ms, command.topic):
             return False
-        size = joined_size(command.record_bytes)
-        while job.taken < command.record_count:
+        command_id, count, record_bytes = command.command_id, command.record_count, command.record_bytes
+        size = joined_size(record_bytes)
+        gathered, key = None, self._next_lane(command)
+        while job.taken < count:
             if not self._reserve(size):
                 return False
-            key = (TopicPartition(command.topic, self._next_partition(command)), command.acks)
-            gathered = self._gathering.get(key)
+            if gathered is None:
+                gathered = self._gathering.get(key)
             if gathered is not None and gathered.size_bytes + size > self._batch_bytes:
                 self._close(now_ms, [key])
-                key = (TopicPartition(command.topic, self._next_partition(command)), command.acks)
+                key = self._next_lane(command)
                 gathered = self._gathering.get(key)
             if gathered is None:
                 gathered = self._open(now_ms, key)
-            gathered.add(job, job.taken, record(command.command_id, job.taken, command.record_bytes))
+            gathered.add(job, job.taken, record(command_id, job.taken, record_bytes))
             job.taken, job.open, job.blocked_ms = job.taken + 1, job.open + 1, now_ms
             if gathered.size_bytes >= self._batch_bytes or not self._linger_ms:
                 self._close(now_ms, [key])
+                gathered, key = None, self._next_lane(command)
         return True
 
     def _reserve(self, size: int) -> bool:
@@ -195,11 +235,12 @@ class Producer:
             self._finder.leave(topic, who)
             self._context.cancel_timer(who)
 
-    def _next_partition(self, command: SendRecords) -> int:
-        if command.partition != ROUND_ROBIN:
-            return command.partition
-        partitions = self._partitions[command.topic]
-        return partitions[self._turns.get(command.topic, 0) % len(partitions)]
+    def _next_lane(self, command: SendRecords) -> LaneKey:
+        topic, partition = command.topic, command.partition
+        if partition == ROUND_ROBIN:
+            partitions = self._partitions[topic]
+            partition = partitions[self._turns.get(topic, 0) % len(partitions)]
+        return TopicPartition(topic, partition), command.acks
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -221,7 +262,7 @@ class Producer:
             self._lane(key).put(now_ms, self._batch_of(key[0], gathered, now_ms))
 
     def _batch_of(self, partition: TopicPartition, gathered: _OpenBatch, timestamp_ms: TimeMs) -> ProducerBatch:
-        content = RecordBatch(
+        content = _BATCH(
             record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms
         )
         batch = ProducerBatch(content, self._ender(partition.partition, partition.topic, gathered))
@@ -241,7 +282,7 @@ class Producer:
     def _put_batch(self, now_ms: TimeMs, job: _Job, command: ProduceCommand) -> None:
         key = (TopicPartition(command.topic, command.partition), command.acks)
         self._close(now_ms, [key])
-        content = RecordBatch(record_count=command.record_count, payload=command.payload, timestamp_ms=now_ms)
+        content = _BATCH(record_count=command.record_count, payload=command.payload, timestamp_ms=now_ms)
         batch = ProducerBatch(content, lambda at_ms, end: self._produced(job, command, end))
         batch.final_errors = command.final_errors
         self._lane(key).put(now_ms, batch, afresh=True)
@@ -259,16 +300,7 @@ class Producer:
         """A gathered batch has come to its end, and with it the parts of commands that are in it."""
         offset = end.base_offset
         for job, first, count in gathered.parts:
-            job.ranges.append(
-                SentRange(
-                    first=first,
-                    count=count,
-                    partition=partition,
-                    error=end.error,
-                    base_offset=offset,
-                    unknown=end.unknown,
-                )
-            )
+            job.ranges.append(_Range(first, count, partition, BatchResult(end.error, offset, end.unknown)))
             job.open -= count
             offset = offset if offset < 0 else offset + count
             self._report(job)
@@ -279,10 +311,10 @@ class Producer:
         assert isinstance(command, SendRecords)
         if job.open or job.taken < command.record_count:
             return
-        ranges = merged(sorted(job.ranges, key=lambda part: part.first))
+        ranges = [part.told() for part in merged(sorted(job.ranges, key=lambda part: part.first))]
         error = next((part.error for part in ranges if part.error is not ErrorCode.NONE), ErrorCode.NONE)
         self._context.out.send(
-            job.driver, SendOutcome(command_id=command.command_id, error=error, ranges=tuple(ranges))
+            job.driver, _OUTCOME(command_id=command.command_id, error=error, ranges=tuple(ranges))
         )
 
     def _produced(self, job: _Job, command: ProduceCommand, end: BatchResult) -> None:
@@ -319,27 +351,18 @@ class Producer:
             self._tell(job, command, BatchResult(error))
             return
         rest = max(0, command.record_count - job.taken)
-        job.ranges.append(SentRange(first=job.taken, count=rest, partition=command.partition, error=error))
+        job.ranges.append(_Range(job.taken, rest, command.partition, BatchResult(error)))
         job.taken = max(job.taken, command.record_count)
         self._report(job)
 
 
-def merged(ranges: Iterable[SentRange]) -> list[SentRange]:
+def merged(ranges: Iterable[_Range]) -> list[_Range]:
     """Ranges in order, those put together that follow each other in the command and in the log."""
-    found: list[SentRange] = []
+    found: list[_Range] = []
     for part in ranges:
-        last = found[-1] if found else None
-        if last is not None and _continues(last, part):
-            found[-1] = last.model_copy(update={"count": last.count + part.count})
-        else:
+        if not (found and found[-1].takes(part)):
             found.append(part)
     return found
-
-
-def _continues(last: SentRange, part: SentRange) -> bool:
-    same = (last.partition, last.error, last.unknown) == (part.partition, part.error, part.unknown)
-    offset = last.base_offset if last.base_offset < 0 else last.base_offset + last.count
-    return same and (last.first + last.count, offset) == (part.first, part.base_offset)
 
 
 def _linger(key: LaneKey) -> str:

@@ -27,7 +27,10 @@ def identity(data: bytes) -> tuple[int, int]:
 
 def join(records: Sequence[bytes]) -> bytes:
     """The payload of a batch."""
-    return b"".join(part for data in records for part in (_LENGTH.pack(len(data)), data))
+    parts: list[bytes] = []
+    for data in records:
+        parts += (_LENGTH.pack(len(data)), data)
+    return b"".join(parts)
 
 
 def split(payload: bytes) -> list[bytes]:

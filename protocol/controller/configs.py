@@ -12,8 +12,10 @@ offset of the log:
 
 - where min ISR falls to the present ISR, ELR and last known ELR go first (E19, M6). Where the ISR is empty the ELR
   stays (M7);
-- where unclean election comes into force, leaderless partitions are looked at, with all that the batch has changed
-  before.
+- where unclean election comes into force, leaderless partitions are looked at, once all configs of the request are
+  what they will be;
+- with `unclean.recovery.enabled`, `unclean.leader.election.enable` elects nobody: it sets `unclean.recovery.strategy`,
+  where the request does not (`protocol.config`).
 
 Values are recorded as `config_text` writes them, never as they were typed, so that a record always parses.
 """
@@ -26,9 +28,11 @@ from protocol.config import (
     CONFIGS,
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
+    UNCLEAN_RECOVERY_STRATEGY,
     ConfigError,
     config_text,
     parse_config,
+    strategy_meant,
 )
 from protocol.controller.context import ControllerState
 from protocol.controller.draft import Draft
@@ -86,6 +90,7 @@ def _alter(
     twice = named_twice((resource.resource_type, resource.resource_name) for resource in request.resources)
     draft = Draft(state)
     results = []
+    switched: list[str | None] = []
     for resource in request.resources:
         error, message = ErrorCode.NONE, ""
         try:
@@ -95,8 +100,11 @@ def _alter(
         except Refused as refused:
             error, message = refused.error, refused.message
         else:
-            for name, value in changes_of(resource, topic_id).items():
+            changes = _with_strategy(draft, topic_id, changes_of(resource, topic_id))
+            for name, value in changes.items():
                 set_config(draft, topic_id, name, value)
+            if UNCLEAN_LEADER_ELECTION_ENABLE in changes:
+                switched.append(topic_id)
         results.append(
             AlterConfigsResult(
                 resource_type=resource.resource_type,
@@ -105,6 +113,8 @@ def _alter(
                 message=message,
             )
         )
+    for topic_id in switched:
+        _elect_uncleanly(draft, topic_id)
     response = AlterConfigsResponse(correlation_id=request.correlation_id, resources=tuple(results))
     return Plan(response, draft.records).validated(request.validate_only)
 
@@ -177,8 +187,24 @@ def _named_changes(resource: AlterConfigsResource) -> Changes:
     }
 
 
+def _with_strategy(draft: Draft, topic_id: str | None, changes: Changes) -> Changes:
+    """The changes of a resource, with that of the strategy which the older config stands for where it is not named."""
+    enable = changes.get(UNCLEAN_LEADER_ELECTION_ENABLE)
+    if not draft.features.unclean_recovery or enable is None:
+        return changes
+    if changes.get(UNCLEAN_RECOVERY_STRATEGY) is not None:
+        return changes
+    strategy = str(draft.config(topic_id, UNCLEAN_RECOVERY_STRATEGY))
+    meant = strategy_meant(enable == "true", strategy)
+    if meant == strategy and UNCLEAN_RECOVERY_STRATEGY not in changes:
+        return changes
+    return {**changes, UNCLEAN_RECOVERY_STRATEGY: meant}
+
+
 def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:
-    """Sets or removes one override, of a topic or the cluster-wide one (`topic_id` None), with all that follows."""
+    """Sets or removes one override, of a topic or the cluster-wide one (`topic_id` None), with what follows for ELR and
+    reassignments.
+    """
     present = draft.override(topic_id, name)
     if value == (None if present is None else config_text(present)):
         return
@@ -187,8 +213,6 @@ def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None)
     draft.add(ConfigRecord(topic_id=topic_id, name=name, value=value))
     if name == MIN_INSYNC_REPLICAS:
         complete_reassignments(draft, topic_id)
-    if name == UNCLEAN_LEADER_ELECTION_ENABLE:
-        _elect_uncleanly(draft, topic_id)
 
 
 def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
@@ -220,11 +244,15 @@ def complete_reassignments(draft: Draft, topic_id: str | None) -> None:
 
 
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
-    """Looks at leaderless partitions for which unclean election is allowed."""
+    """Looks at leaderless partitions for which unclean election is allowed, of a topic or of all (None); at none where
+    recovery takes its place.
+    """
+    if draft.features.unclean_recovery:
+        return
     if topic_id is None:
         leaderless = draft.state.leaderless()
     else:
         leaderless = [key for key, state in draft.partitions(topic_id) if state.leader == NO_LEADER]
     for key in leaderless:
-        if draft.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE):
+        if draft.allowed_election(key) is Election.UNCLEAN:
             draft.decide(key, Election.UNCLEAN)

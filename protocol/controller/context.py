@@ -74,14 +74,15 @@ class ControllerState:
     def request(
         self, key: TopicIdPartition, state: PartitionState, election: Election | None = None, **wishes: object
     ) -> ChangeRequest:
-        """A change request under the feature levels in force; `election` defaults to what the topic's configs allow.
+        """A change request under the feature levels in force; `election` defaults to what the topic's configs allow,
+        which is never an unclean one where unclean recovery takes its place.
 
         `wishes` are fields of `ChangeRequest`; `is_acceptable_leader` defaults to "is active".
         """
         features = self.image.features
         if election is None:
             unclean = bool(self.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
-            election = Election.UNCLEAN if unclean else Election.ONLINE
+            election = Election.UNCLEAN if unclean and not features.unclean_recovery else Election.ONLINE
         wishes.setdefault("is_acceptable_leader", self.image.is_active)
         return ChangeRequest(
             min_isr=self.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),

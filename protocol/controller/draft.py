@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, ConfigValue, features_at
+from protocol.config import (
+    CONFIGS,
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+    ConfigValue,
+    features_at,
+)
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election, decide
 from protocol.errors import ProtocolInvariantError
@@ -79,6 +85,10 @@ class Draft:
             for index in topic.partitions:
                 key = TopicIdPartition(topic.topic_id, index)
                 yield key, self.partition(key)
+
+    def allowed_election(self, key: TopicIdPartition) -> Election:
+        """What the configs of the partition's topic allow where there is no unclean recovery."""
+        return Election.UNCLEAN if self.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE) else Election.ONLINE
 
     def decide(self, key: TopicIdPartition, election: Election) -> None:
         """Adds what an election, or a reassignment that can be completed, changes of a partition."""

@@ -2,7 +2,8 @@
 
 PREFERRED acts only where another than the first replica leads; every other type only where nobody leads. A DESIGNATION
 names the leader, partition by partition; it costs the records that this replica lacks. The two LONGEST_LOG types ask
-the replicas for their logs, which is the work of an unclean recovery manager; a cluster that has none refuses them.
+the replicas for their logs, which is the work of the recovery manager: their answer waits for it
+(`awaited_elections.py`). Where unclean recovery is disabled they are refused.
 
 What is wrong with a request is judged in this order: as a whole, the principal (CLUSTER_ACTION), the number of topics,
 a designation for all partitions; for each partition, whether it is named twice, whether it exists, what
@@ -20,11 +21,14 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
+from protocol.config import UNCLEAN_RECOVERY_ENABLED
+from protocol.controller.awaited_elections import NOBODY_TO_ASK, Awaited
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
 from protocol.controller.planning import Plan, Refused, named_twice, partition_named, require_cluster
+from protocol.controller.recovery import asking
 from protocol.errors import ErrorCode
-from protocol.ids import NO_LEADER, BrokerId, TopicPartition
+from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition, TopicPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.partitions import (
     ElectionType,
@@ -34,10 +38,14 @@ from protocol.messages.partitions import (
     TopicPartitions,
 )
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord
+from protocol.messages.recovery import RecoveryMode
 from protocol.messages.topics import MAX_TOPICS_PER_REQUEST
 from protocol.metadata.partition import PartitionState
 
-_LONGEST_LOG = (ElectionType.LONGEST_LOG_BALANCED, ElectionType.LONGEST_LOG_PROACTIVE)
+_LONGEST_LOG = {
+    ElectionType.LONGEST_LOG_BALANCED: RecoveryMode.BALANCED,
+    ElectionType.LONGEST_LOG_PROACTIVE: RecoveryMode.PROACTIVE,
+}
 
 
 class _Wish(NamedTuple):
@@ -53,13 +61,18 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Plan:
     wishes = _wishes(state, request)
     twice = named_twice([wish.partition for wish in wishes])
     records: list[MetadataRecord] = []
-    results = []
+    results: list[PartitionResult] = []
+    places: dict[TopicIdPartition, int] = {}
     for wish in wishes:
         error, message = ErrorCode.NONE, ""
         try:
             if wish.partition in twice:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"partition {wish.partition} is named twice")
-            records.append(_elect(state, request.election_type, wish))
+            elected = _elect(state, request.election_type, wish)
+            if isinstance(elected, PartitionChangeRecord):
+                records.append(elected)
+            else:
+                places[elected] = len(results)
         except Refused as refused:
             error, message = refused.error, refused.message
         if error is ErrorCode.ELECTION_NOT_NEEDED and request.topic_partitions is None:
@@ -67,7 +80,8 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Plan:
         topic, index = wish.partition
         results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
     response = ElectLeadersResponse(correlation_id=request.correlation_id, partitions=tuple(results))
-    return Plan(response, records)
+    awaited = Awaited(_LONGEST_LOG[request.election_type], request.timeout_ms, places) if places else None
+    return Plan(response, records, awaited)
 
 
 def _wishes(state: ControllerState, request: ElectLeadersRequest) -> Sequence[_Wish]:
@@ -99,7 +113,8 @@ def _desired_leaders(topic: TopicPartitions, designation: bool) -> Sequence[Brok
     return list(repeat(None, len(topic.partitions)))
 
 
-def _elect(state: ControllerState, kind: ElectionType, wish: _Wish) -> PartitionChangeRecord:
+def _elect(state: ControllerState, kind: ElectionType, wish: _Wish) -> PartitionChangeRecord | TopicIdPartition:
+    """The record that elects, or the partition, if its election takes a recovery."""
     key, partition = partition_named(state, *wish.partition)
     if wish.desired_leader is None:
         reason = "desired leaders go with a designation, and there is one for each partition"
@@ -109,7 +124,8 @@ def _elect(state: ControllerState, kind: ElectionType, wish: _Wish) -> Partition
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
     _require_need(kind, partition)
     if kind in _LONGEST_LOG:
-        raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"{kind.name} needs an unclean recovery manager; there is none")
+        _require_recoverable(state, partition, kind)
+        return key
     preferred = kind is ElectionType.PREFERRED
     election = Election.PREFERRED if preferred else Election.UNCLEAN
     record = state.change(key, election, designated_leader=wish.desired_leader)
@@ -118,6 +134,14 @@ def _elect(state: ControllerState, kind: ElectionType, wish: _Wish) -> Partition
         error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         raise Refused(error, f"no replica of {wish.partition} that may lead is active")
     return record
+
+
+def _require_recoverable(state: ControllerState, partition: PartitionState, kind: ElectionType) -> None:
+    if not state.image.features.unclean_recovery:
+        reason = f"{kind.name} needs unclean recovery, and {UNCLEAN_RECOVERY_ENABLED} is 0"
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, reason)
+    if asking(state.image, partition, _LONGEST_LOG[kind]) is None:
+        raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NOBODY_TO_ASK[_LONGEST_LOG[kind]])
 
 
 def _require_need(kind: ElectionType, partition: PartitionState) -> None:

@@ -26,8 +26,11 @@ needs are in force.
   keeps it, and its own field (N15). The last known ELR starts and ends empty: one broker that led last is no last known
   ELR that a recovery could count (E27, F29). Enabling it also drops an ELR that an election has left behind though min
   ISR is reached (E14), and from an ELR whom a reassignment has moved away (E34). `unclean.leader.election.enable` and
-  `unclean.recovery.strategy` are converted into each other, in every place that has a value (H6-H8); manual and back is
-  balanced (H9). Lowering it is safe, since the KIP defines the way back.
+  `unclean.recovery.strategy` are converted into each other, in every place: an override becomes an override, and where
+  there is none the other one goes too, so that later changes of the wider default reach the same topics (H6-H8). What
+  was set under the other level for the config that does not count there is overwritten; manual and back is balanced
+  (H9). Lowering it is safe, since the KIP defines the way back; leaderless partitions are elected for by the rules of
+  the first phase in the same batch, and what recovery was doing for them ends with the level.
 
 Brokers learn of levels from the metadata log, as of configs. A leader that still counts by the old rule has not seen
 any partition change of the new one either, so it counts with the whole ISR from before (M8).
@@ -39,13 +42,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.config import (
+    ENABLE_OF_STRATEGY,
     METADATA_VERSION,
     METADATA_VERSION_ELR,
     MIN_INSYNC_REPLICAS,
+    STRATEGY_OF_ENABLE,
     SUPPORTED_FEATURES,
     UNCLEAN_LEADER_ELECTION_ENABLE,
     UNCLEAN_RECOVERY_ENABLED,
     UNCLEAN_RECOVERY_STRATEGY,
+    ConfigValue,
     Features,
     config_text,
     features_at,
@@ -66,11 +72,6 @@ from protocol.messages.cluster import (
 )
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-
-STRATEGY_OF_ENABLE = {False: "balanced", True: "proactive"}
-"""H6: `unclean.leader.election.enable` as `unclean.recovery.strategy`."""
-ENABLE_OF_STRATEGY = {"proactive": True, "balanced": False, "manual": False}
-"""H7: the way back."""
 
 
 def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
@@ -111,6 +112,8 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> P
     _convert_configs(draft, present)
     if before != after:
         complete_reassignments(draft, None)
+    if before.unclean_recovery and not after.unclean_recovery:
+        _elect_for_leaderless(draft)
     results = tuple(FeatureResult(feature=update.feature) for update in request.feature_updates)
     response = UpdateFeaturesResponse(correlation_id=request.correlation_id, features=results)
     return Plan(response, draft.records).validated(request.validate_only)
@@ -243,6 +246,13 @@ def _last_member(partition: PartitionState) -> BrokerId:
     return (*vouched_for, *eligible, *led_last, *known, *partition.replicas)[0]
 
 
+def _elect_for_leaderless(draft: Draft) -> None:
+    """Nobody recovers what recovery has left without a leader: who may lead by the rules of before leads at once."""
+    for key in draft.state.leaderless():
+        if draft.partition(key).leader == NO_LEADER:
+            draft.decide(key, draft.allowed_election(key))
+
+
 # -- configs -----------------------------------------------------------------------------------------------------------
 
 
@@ -252,11 +262,17 @@ def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:
     if enabled == before[UNCLEAN_RECOVERY_ENABLED]:
         return
     configs = (UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
-    overriding = {topic for name in configs for topic in draft.overridden_by(name)}
-    for scope in (None, *sorted(overriding)):
-        if enabled:
-            name, value = configs[1], STRATEGY_OF_ENABLE[bool(draft.config(scope, configs[0]))]
-        else:
-            name, value = configs[0], config_text(ENABLE_OF_STRATEGY[str(draft.config(scope, configs[1]))])
-        if config_text(draft.config(scope, name)) != value:
-            set_config(draft, scope, name, value)
+    said_in, says_in = configs if enabled else configs[::-1]
+    topics = {topic for name in configs for topic in draft.overridden_by(name)}
+    for scope in (None, *sorted(topics)):
+        said = draft.override(scope, said_in)
+        set_config(draft, scope, says_in, None if said is None else _converted(said))
+    static = draft.state.config.values
+    in_force = _converted(draft.config(None, said_in))
+    if draft.override(None, said_in) is None and config_text(static[says_in]) != in_force:
+        set_config(draft, None, says_in, in_force)
+
+
+def _converted(value: ConfigValue) -> str:
+    """A value of one of the two configs as a value of the other."""
+    return STRATEGY_OF_ENABLE[value] if isinstance(value, bool) else config_text(ENABLE_OF_STRATEGY[str(value)])

@@ -27,14 +27,16 @@ tell of this life of the controller: they start at 0, whatever the log holds (I5
 
 A summary is four metrics, `<name>_count`, `_sum`, `_last` and `_max`, all 0 before the first event.
 
-(a) 0: these generations elect by the rules of `partition_election.py` and run no unclean recovery. So I3 and I4 have no
-    partition in common (I7).
-(b) A leaderless partition that would have no leader even if all its replicas came back as they are, which only a user's
-    command can end: an unclean or designated election, a reassignment, or a config that allows unclean elections.
-    A leader may come of itself, so that the partition does not count, where anyone is left in ISR or ELR; in all
-    generations where `unclean.leader.election.enable` holds for the topic; in `kip-966-elr` where `last_known_elr`
-    names exactly one broker; in `kip-966` where the last known leader is a replica. The answer is asked of `decide`
-    itself, so it is the rule in force. `unclean.recovery.strategy` does not enter: it steers recoveries (a).
+(a) 0 where recovery is off: those generations elect by the rules of `partition_election.py`. Where it is on, a
+    partition is under recovery as long as its strategy calls for one, even if there is nobody to ask, or members of the
+    last known ELR are waited for; and while a recovery runs that a user asked for. I3 and I4 have no partition in
+    common (I7).
+(b) A leaderless partition that only a user's command can end: an election, a reassignment, a config. Where recovery is
+    on that is what `recovery.py` leaves to a user, less the partitions that are being recovered for one. Where it is
+    off, it is a partition that would have no leader even if all its replicas came back as they are. A leader may come
+    of itself, so that the partition does not count, where anyone is left in ISR or ELR; where
+    `unclean.leader.election.enable` holds for the topic; in `kip-966-elr` where `last_known_elr` names exactly one
+    broker. The answer is asked of `decide` itself, so it is the rule in force.
 (c) From a broker's first metadata fetch until it is fenced, registers anew or is unregistered.
 (d) 0: the quorum is the configured set of controllers and cannot be changed.
 (e) A failover is the fencing of a broker that led partitions. It ends when every active broker has fetched or sent a
@@ -51,8 +53,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller.context import ControllerState
+from protocol.controller.recoveries import Recoveries
+from protocol.controller.recovery import Need, need
 from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.records import (
     ConfigRecord,
@@ -97,6 +101,9 @@ CLUSTER_METRICS = (
     *(f"{name}_{part}" for name in SUMMARIES for part in ("count", "sum", "last", "max")),
 )
 """What `ControllerMetrics.values` gives, in its order."""
+
+_WEIGHED_BY = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
+"""The configs that decide which gauges count a partition."""
 
 OFFLINE_PARTITION, UNCLEAN_ELECTION = "offline_partition", "unclean_election"
 
@@ -158,6 +165,8 @@ def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
 
 def needs_user(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> bool:
     """Whether the partition is leaderless and stays so until a user acts; (b) in the module docstring."""
+    if state.image.features.unclean_recovery:
+        return need(state.image, key, partition) is Need.USER
     if partition.leader != NO_LEADER or not {*partition.isr, *partition.elr}.isdisjoint(partition.replicas):
         return False
     record = state.change(key, is_acceptable_leader=_everyone_is_back)
@@ -176,11 +185,12 @@ class PartitionGauges:
         self.under_min_isr: set[TopicIdPartition] = set()
         self.offline: set[TopicIdPartition] = set()
         self.manual: set[TopicIdPartition] = set()
+        self.recovered: set[TopicIdPartition] = set()
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         """Takes note of a record that `state` has just replayed."""
         for key in removed_by(delta):
-            for members in (self.under_min_isr, self.offline, self.manual):
+            for members in (self.under_min_isr, self.offline, self.manual, self.recovered):
                 members.discard(key)
         topics = self._state.image.topics
         for key in delta.partitions:
@@ -193,7 +203,7 @@ class PartitionGauges:
         """The partitions that a config or feature level puts in another light."""
         image = self._state.image
         if isinstance(record, ConfigRecord):
-            if record.name not in (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE):
+            if record.name not in _WEIGHED_BY:
                 return ()
             if record.topic_id is not None:
                 topic = image.topics.get(record.topic_id)
@@ -203,18 +213,17 @@ class PartitionGauges:
 
     def _weigh(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
-        if len(partition.isr) < min_isr:
-            self.under_min_isr.add(key)
-        else:
-            self.under_min_isr.discard(key)
-        if partition.leader == NO_LEADER:
-            self.offline.add(key)
-        else:
-            self.offline.discard(key)
-        if needs_user(self._state, key, partition):
-            self.manual.add(key)
-        else:
-            self.manual.discard(key)
+        under_recovery = need(self._state.image, key, partition) in (Need.RECOVERY, Need.LAST_KNOWN)
+        for members, counts in (
+            (self.under_min_isr, len(partition.isr) < min_isr),
+            (self.offline, partition.leader == NO_LEADER),
+            (self.manual, needs_user(self._state, key, partition)),
+            (self.recovered, under_recovery),
+        ):
+            if counts:
+                members.add(key)
+            else:
+                members.discard(key)
 
 
 def removed_by(delta: MetadataDelta) -> Sequence[TopicIdPartition]:
@@ -228,12 +237,15 @@ def removed_by(delta: MetadataDelta) -> Sequence[TopicIdPartition]:
 
 
 class ControllerMetrics:
-    """See the module docstring. The node keeps `now_ms` at the time of the input that it handles."""
+    """See the module docstring. The node keeps `now_ms` at the time of the input that it handles. `recoveries` are
+    those of the controller, None where it has none.
+    """
 
-    def __init__(self, state: ControllerState, voters: int) -> None:
+    def __init__(self, state: ControllerState, voters: int, recoveries: Recoveries | None = None) -> None:
         self.now_ms: TimeMs = 0
         self._state = state
         self._voters = voters
+        self._under_way = recoveries
         self._gauges = PartitionGauges(state)
         self._known: dict[TopicIdPartition, PartitionState] = {}
         self._reassigning: dict[TopicIdPartition, TimeMs] = {}
@@ -241,6 +253,7 @@ class ControllerMetrics:
         self._shutdowns: dict[BrokerId, TimeMs] = {}
         self._failovers: deque[_Failover] = deque()
         self._unclean_elections = 0
+        self._recoveries = 0
         self._summaries = {name: Summary() for name in SUMMARIES}
         self._alerts: list[Alert] = []
 
@@ -254,13 +267,14 @@ class ControllerMetrics:
 
     def values(self) -> dict[str, int]:
         """All metrics but those of single partitions, by name."""
+        running = set(self._under_way.running) if self._under_way is not None else set()
         values = {
             UNDER_MIN_ISR: len(self._gauges.under_min_isr),
             OFFLINE: len(self._gauges.offline),
-            UNCLEAN_RECOVERY: 0,
-            MANUAL_ELECTION_REQUIRED: len(self._gauges.manual),
+            UNCLEAN_RECOVERY: len(self._gauges.recovered | running),
+            MANUAL_ELECTION_REQUIRED: len(self._gauges.manual - running),
             REASSIGNING: len(self._reassigning),
-            UNCLEAN_RECOVERY_FINISHED: 0,
+            UNCLEAN_RECOVERY_FINISHED: self._recoveries,
             UNCLEAN_ELECTIONS: self._unclean_elections,
             VOTERS: self._voters,
             OBSERVERS: len(self._observers),
@@ -360,6 +374,10 @@ class ControllerMetrics:
     def shutdown_ended(self, broker: BrokerId) -> None:
         """A broker may go; it never led anything if its shutdown has not been said to have begun."""
         self._summaries[SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
+
+    def recovered(self, partition_count: int) -> None:
+        """Recoveries have found leaders for so many partitions."""
+        self._recoveries += partition_count
 
     def altered(self, partition_count: int) -> None:
         """A leader's AlterPartition request is taken up."""

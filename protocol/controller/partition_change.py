@@ -203,10 +203,13 @@ def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, e
 
 
 def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: Brokers) -> BrokerId:
-    """Who led last, or -1. Kept in `last_known_elr` it stands alone: several members are a last known ELR (E24, K5)."""
+    """Who led last and may be elected for it, or -1. Kept in `last_known_elr` it stands alone: several members are a
+    last known ELR (E24, K5). Kept in a field of its own it is chosen in an election that a user allows to be unclean;
+    otherwise recovery looks for who has most.
+    """
     known = NO_LEADER
     if request.track_last_known_leader:
-        known = state.last_known_leader
+        known = state.last_known_leader if request.election is Election.UNCLEAN else NO_LEADER
     elif request.elr_enabled and request.use_last_known_leader and len(state.last_known_elr) == 1:
         known = state.last_known_elr[0]
     return known if known in replicas else NO_LEADER

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from protocol.controller.awaited_elections import Awaited
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition
@@ -28,10 +29,13 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer of a request, and the records to commit before it is sent."""
+    """The answer of a request, and the records to commit before it is sent. With `awaited` it is sent when those
+    elections are over.
+    """
 
     response: AdminResponse
     records: Sequence[MetadataRecord] = ()
+    awaited: Awaited | None = None
 
     def validated(self, only: bool) -> Plan:
         """The plan, without its records where the request only asks for validation."""

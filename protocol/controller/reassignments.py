@@ -4,7 +4,7 @@ A move grows the assignment first: the wanted replicas, then those that shall go
 partition did not have before, `removing_replicas` those that it shall not have after; when the move is complete is the
 matter of `partition_change.py`. Without the former the assignment is what it was, which is what a cancellation goes
 back to. A cancellation wants as many of the original replicas in sync as their min ISR asks for, unless the topic
-allows unclean elections (E33, E35); then it wants one that can lead.
+allows unclean elections, or is recovered proactively (E33, E35); then it wants one that can lead.
 
 The generations differ. `kip-966` keeps to the meaning of the two fields when a move replaces another one: a broker
 that was being added stays in `adding_replicas`, and stands in both if the newer move does without it. Those before
@@ -12,13 +12,13 @@ follow Kafka's code: a field that the newer move gives nothing for stays as it i
 enough to go back.
 
 Departures from Kafka's code, in all generations: a partition that is named twice in a request is refused; an unclean
-cancellation is an unclean election, with its recovery state, where Kafka's puts the first original replica into the
-ISR, be it alive or dead.
+cancellation is an unclean election, with its recovery state, or leaves the partition to an unclean recovery, where
+Kafka's puts the first original replica into the ISR, be it alive or dead.
 """
 
 from __future__ import annotations
 
-from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
+from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
 from protocol.controller.planning import Plan, Refused, named_twice, partition_named, require_cluster
@@ -92,6 +92,14 @@ def _original_replicas(partition: PartitionState) -> tuple[BrokerId, ...]:
     return tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
 
 
+def _may_lose_records(state: ControllerState, key: TopicIdPartition) -> bool:
+    """Whether the topic's configs put availability first."""
+    image = state.image
+    if image.features.unclean_recovery:
+        return image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
+    return bool(image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
+
+
 def _cancel(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> PartitionChangeRecord | None:
     if not partition.adding_replicas and not partition.removing_replicas:
         raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
@@ -101,7 +109,7 @@ def _cancel(state: ControllerState, key: TopicIdPartition, partition: PartitionS
     if state.image.features.track_last_known_leader:
         needed = state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(replicas))
     if len(isr) < needed:
-        if not state.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE):
+        if not _may_lose_records(state, key):
             reason = f"of the original replicas {list(replicas)}, {len(isr)} are in sync; needed: {needed}"
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
         if not any(state.image.is_active(broker) for broker in replicas):

@@ -11,7 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ConfigError, parse_config
+from protocol.config import (
+    DEFAULT_REPLICATION_FACTOR,
+    NUM_PARTITIONS,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+    UNCLEAN_RECOVERY_STRATEGY,
+    ConfigError,
+    parse_config,
+    strategy_meant,
+)
 from protocol.controller.context import ControllerState
 from protocol.controller.partitions import partition_records, require_batch
 from protocol.controller.placement import place, usable_brokers
@@ -122,12 +130,12 @@ def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[
     """
     label = "_" + topic.name[1:] if topic.name.startswith(".") else topic.name
     topic_id = f"{label[:_ID_NAME_LENGTH]}.{state.image.next_offset + offset}"
-    configs = _config_records(topic, topic_id)
+    configs = _config_records(state, topic, topic_id)
     partitions = partition_records(state, topic_id, 0, 0, _layout(state, topic))
     return [TopicRecord(name=topic.name, topic_id=topic_id), *configs, *partitions]
 
 
-def _config_records(topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
+def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
     """One for each config; of a config that is named twice the last value counts."""
     for config in topic.configs:
         if config.value is None:
@@ -137,6 +145,13 @@ def _config_records(topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     values = {config.name: config.value for config in topic.configs}
+    enable = values.get(UNCLEAN_LEADER_ELECTION_ENABLE)
+    recovers = state.image.features.unclean_recovery
+    if recovers and enable is not None and UNCLEAN_RECOVERY_STRATEGY not in values:
+        strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
+        meant = strategy_meant(bool(parse_config(UNCLEAN_LEADER_ELECTION_ENABLE, enable)), strategy)
+        if meant != strategy:
+            values[UNCLEAN_RECOVERY_STRATEGY] = meant
     return [ConfigRecord(topic_id=topic_id, name=name, value=value) for name, value in values.items()]
 
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs
@@ -46,7 +46,8 @@ _SWEEP_FROM = 1_024
 """Producers known, from which on it is worth the while to look for those that have expired."""
 
 
-class ProducedBatch(NamedTuple):
+@dataclass(slots=True)
+class ProducedBatch:
     """One batch of a producer in the log."""
 
     first_sequence: int
@@ -55,7 +56,8 @@ class ProducedBatch(NamedTuple):
     next_offset: Offset
 
 
-class ProducerEntry(NamedTuple):
+@dataclass(slots=True)
+class ProducerEntry:
     """One producer in its present epoch; `batches`, the last five, oldest first, is never empty."""
 
     epoch: int
@@ -67,7 +69,8 @@ class ProducerEntry(NamedTuple):
         return self.batches[-1].last_sequence
 
 
-class _Undo(NamedTuple):
+@dataclass(slots=True)
+class _Undo:
     """What an append at `offset` replaced."""
 
     offset: Offset
@@ -124,16 +127,18 @@ class ProducerState:
     def appended(self, batch: RecordBatch, high_watermark: Offset) -> None:
         """A batch has been appended, or is met in a scan. What lies below the high watermark is not truncated, as a
         rule."""
-        if batch.producer_id == NO_PRODUCER_ID:
+        producer_id = batch.producer_id
+        if producer_id == NO_PRODUCER_ID:
             return
         undo = self._undo
         while undo and undo[0].offset < high_watermark:
             undo.popleft()
         self._undo_from = max(self._undo_from, high_watermark)
-        before = self._entries.get(batch.producer_id)
-        undo.append(_Undo(batch.base_offset, batch.producer_id, before, self._newest_ms))
-        self._newest_ms = max(self._newest_ms, batch.timestamp_ms)
-        self._entries[batch.producer_id] = self._with(before, batch)
+        before = self._entries.get(producer_id)
+        undo.append(_Undo(batch.base_offset, producer_id, before, self._newest_ms))
+        timestamp_ms = batch.timestamp_ms
+        self._newest_ms = max(self._newest_ms, timestamp_ms)
+        self._entries[producer_id] = self._with(before, batch, timestamp_ms)
         if len(self._entries) >= self._sweep_at:
             self._sweep()
 
@@ -168,7 +173,10 @@ class ProducerState:
         parts = [_HEAD.pack(self._newest_ms, len(entries))]
         for number, entry in entries:
             parts.append(_ENTRY.pack(number, entry.epoch, entry.last_timestamp_ms, len(entry.batches)))
-            parts += [_BATCH.pack(*batch) for batch in entry.batches]
+            parts += [
+                _BATCH.pack(each.first_sequence, each.last_sequence, each.base_offset, each.next_offset)
+                for each in entry.batches
+            ]
         return b"".join(parts)
 
     def from_bytes(self, data: bytes, offset: Offset) -> None:
@@ -185,11 +193,13 @@ class ProducerState:
             self._entries[number] = ProducerEntry(epoch, known, last_timestamp_ms)
             position = end
 
-    def _with(self, before: ProducerEntry | None, batch: RecordBatch) -> ProducerEntry:
-        last = ProducedBatch(batch.base_sequence, last_sequence(batch), batch.base_offset, batch.next_offset)
-        if before is None or before.epoch != batch.producer_epoch or self._has_expired(before):
-            return ProducerEntry(batch.producer_epoch, (last,), batch.timestamp_ms)
-        return ProducerEntry(before.epoch, (*before.batches[1 - BATCHES_KEPT :], last), batch.timestamp_ms)
+    def _with(self, before: ProducerEntry | None, batch: RecordBatch, timestamp_ms: TimeMs) -> ProducerEntry:
+        first, count, offset = batch.base_sequence, batch.record_count, batch.base_offset
+        last = ProducedBatch(first, sequence_after(first, count - 1), offset, offset + count)
+        epoch = batch.producer_epoch
+        if before is None or before.epoch != epoch or self._has_expired(before):
+            return ProducerEntry(epoch, (last,), timestamp_ms)
+        return ProducerEntry(epoch, (*before.batches[1 - BATCHES_KEPT :], last), timestamp_ms)
 
     def _has_expired(self, entry: ProducerEntry, newest_ms: TimeMs | None = None) -> bool:
         newest_ms = self._newest_ms if newest_ms is None else newest_ms
@@ -207,11 +217,11 @@ class ProducerState:
 
 def _check_sequence(entry: ProducerEntry, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
     """What to do with a batch of the producer's present epoch."""
-    last = last_sequence(batch)
+    first, last = batch.base_sequence, last_sequence(batch)
     for known in entry.batches:
-        if (known.first_sequence, known.last_sequence) == (batch.base_sequence, last):
+        if known.first_sequence == first and known.last_sequence == last:
             return ErrorCode.NONE, known
-    if batch.base_sequence == sequence_after(entry.last_sequence):
+    if first == sequence_after(entry.last_sequence):
         return ErrorCode.NONE, None
     if (entry.last_sequence - last) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2:
         return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, None

@@ -32,6 +32,7 @@ from protocol.log.producer_state import ProducerState
 from protocol.log.retention import should_roll
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import EpochEndOffset
+from protocol.messages.trusted import changed
 
 _SCAN_BYTES = 8 * 1_048_576
 _EXPIRATION_MS = int(CONFIGS[PRODUCER_ID_EXPIRATION_MS].default)
@@ -75,7 +76,7 @@ class ReplicaLog:
 
     def append_as_leader(self, batch: RecordBatch, leader_epoch: Epoch) -> RecordBatch:
         """Stamps and appends a produced batch; the batch as stored."""
-        stamped = batch.model_copy(update={"base_offset": self.storage.end_offset, "leader_epoch": leader_epoch})
+        stamped = changed(batch, base_offset=self.storage.end_offset, leader_epoch=leader_epoch)
         self.append_as_follower((stamped,))
         return stamped
 
@@ -83,16 +84,16 @@ class ReplicaLog:
         """Appends batches as they are; the first must begin at the log end. StorageError where one could not be
         stored; those before it are.
         """
-        storage = self.storage
+        storage, high_watermark = self.storage, self.high_watermark
         for batch in batches:
-            if should_roll(storage.active_bytes, BATCH_OVERHEAD_BYTES + batch.size_bytes, self.segment_bytes):
+            if should_roll(storage.active_bytes, BATCH_OVERHEAD_BYTES + len(batch.payload), self.segment_bytes):
                 storage.flush()
                 storage.roll()
                 storage.write_snapshot(self.producers.to_bytes())
                 self.has_closed_segments = True
             storage.append(batch)
             self.epochs.assign(batch.leader_epoch, batch.base_offset)
-            self.producers.appended(batch, self.high_watermark)
+            self.producers.appended(batch, high_watermark)
 
     def divergence(self, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEndOffset | None:
         """Leader's side: None if the follower's log is a prefix of this one as far as it says, else what they may

@@ -18,6 +18,7 @@ from protocol.messages import (
     partitions,
     producers,
     records,
+    recovery,
     topics,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "partitions",
     "producers",
     "records",
+    "recovery",
     "topics",
 ]

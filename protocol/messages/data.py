@@ -13,7 +13,7 @@ Kafka counts with one epoch per session, since it has one request under way.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET
@@ -91,8 +91,9 @@ class EpochEndOffset(Message):
 
 
 class FetchPartitionResult(Message):
-    """The answer to a wish. `fetch_offset` and `leader_epoch` repeat it, so that an answer to an older wish is known
-    as such. `log_start_offset` is the leader's, -1 where it has none to tell; with OFFSET_OUT_OF_RANGE it is where the
+    """The answer to a wish. `fetch_offset`, `leader_epoch` and `last_fetched_epoch` repeat it, so that an answer to an
+    older wish is known as such: within a leader epoch a follower may reach an offset again with other records before
+    it. `log_start_offset` is the leader's, -1 where it has none to tell; with OFFSET_OUT_OF_RANGE it is where the
     follower's log is to begin.
     """
 
@@ -100,11 +101,34 @@ class FetchPartitionResult(Message):
     partition_id: Int32
     fetch_offset: Int64
     leader_epoch: Int32
+    last_fetched_epoch: Int32 = NO_EPOCH
     error: ErrorCode = ErrorCode.NONE
     high_watermark: Int64 = NO_OFFSET
     diverging_epoch: EpochEndOffset | None = None
     batches: tuple[RecordBatch, ...] = ()
     log_start_offset: Int64 = NO_OFFSET
+
+    @classmethod
+    def to(cls, wish: FetchPartition, **answer: Any) -> Self:
+        """The answer to that wish."""
+        return cls(
+            topic_id=wish.topic_id,
+            partition_id=wish.partition_id,
+            fetch_offset=wish.fetch_offset,
+            leader_epoch=wish.current_leader_epoch,
+            last_fetched_epoch=wish.last_fetched_epoch,
+            **answer,
+        )
+
+    def answers(self, wish: FetchPartition) -> bool:
+        """Whether it is the answer to what is wished for at present: from the same place of a log with the same records
+        before it, in the same leader epoch.
+        """
+        return (self.leader_epoch, self.fetch_offset, self.last_fetched_epoch) == (
+            wish.current_leader_epoch,
+            wish.fetch_offset,
+            wish.last_fetched_epoch,
+        )
 
 
 class FetchResponse(Message):

@@ -34,6 +34,8 @@ from protocol.messages.records import (
 )
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
+_NOTHING: Mapping[str, ConfigValue] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
@@ -123,10 +125,11 @@ class MetadataImage:
 
     def config(self, topic_id: str | None, name: str) -> ConfigValue:
         """The value in force: the topic's override, else the cluster-wide dynamic value, else the static one."""
-        for scope in (topic_id, None):
-            overrides = self.configs.get(scope)
-            if overrides is not None and name in overrides:
-                return overrides[name]
+        if self.configs:
+            for scope in (topic_id, None):
+                value = self.configs.get(scope, _NOTHING).get(name)
+                if value is not None:
+                    return value
         return self.defaults.values[name]
 
     def min_isr(self, topic_id: str, name: str, replica_count: int) -> int:

@@ -32,6 +32,7 @@ from protocol.broker.lifecycle import (
     take_clean_shutdown_epoch,
     write_clean_shutdown_epoch,
 )
+from protocol.broker.log_info import replica_log_info
 from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery, no_routine
 from protocol.broker.replicas import ReplicaManager
@@ -63,6 +64,7 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.recovery import GetReplicaLogInfoRequest
 from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import MetadataImage
@@ -75,7 +77,7 @@ SHUTDOWN_TIMER = "shutdown-timeout"
 _FROM_CONTROLLERS = frozenset(
     {BrokerRegistrationResponse, BrokerHeartbeatResponse, MetadataFetchResponse, AlterPartitionResponse}
 )
-_OF_THE_CLUSTER = frozenset({FetchRequest, FetchRenewal, ShutdownCommand})
+_OF_THE_CLUSTER = frozenset({FetchRequest, FetchRenewal, GetReplicaLogInfoRequest, ShutdownCommand})
 """What only the cluster's own nodes have reason to send, and the experiment (G8)."""
 
 
@@ -132,6 +134,7 @@ class BrokerNode:
             ConsumeRequest: self._consume,
             ListOffsetsRequest: self._list_offsets,
             MetadataRequest: self._describe,
+            GetReplicaLogInfoRequest: self._tell_log_ends,
             ShutdownCommand: self._shut_down,
             **dict.fromkeys(READ_ONLY_REQUESTS, self._answer),
         }
@@ -390,6 +393,9 @@ class BrokerNode:
 
     def _answer(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
         self._out.send(sender, answer(self._context.image, self._context.controller_id, request))
+
+    def _tell_log_ends(self, now_ms: TimeMs, sender: NodeId, request: GetReplicaLogInfoRequest) -> None:
+        self._out.send(sender, replica_log_info(self._context, request))
 
     # -- data ----------------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ Every change takes the same way: a handler plans records against the present sta
 metadata log and flushed, then replayed, then the request is answered and brokers with a standing metadata fetch are
 sent the news. Nothing is changed that is not in the log, so a restarted controller is where its log is. Sessions of
 brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up. Heartbeats
-of a life count in the order in which they were sent, as over Kafka's one connection: one that was overtaken changes
-nothing, so that a broker which was let go is not unfenced by what it said before.
+and ISR proposals of a broker's life count once, and in the order in which they were sent (`sending_order.py`): a
+heartbeat that was overtaken is answered and changes nothing, a proposal is refused.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-import msgpack
-
-from protocol.config import BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, ClusterConfig, record_version
+from protocol.config import BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.controller import alter_partition, brokers
 from protocol.controller.administration import plan
@@ -24,12 +22,24 @@ from protocol.controller.context import ControllerState
 from protocol.controller.features import bootstrap_records
 from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, next_control_state
 from protocol.controller.metrics import Alert, ControllerMetrics
+from protocol.controller.recoveries import TIMERS as RECOVERY_TIMERS
+from protocol.controller.recoveries import Recoveries
+from protocol.controller.sending_order import SendingOrder
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import (
+    NO_EPOCH,
+    BrokerId,
+    Epoch,
+    NodeId,
+    Offset,
+    TimeMs,
+    TopicIdPartition,
+    TopicPartition,
+    is_recovery_manager,
+)
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.codec import decode, encode
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
     AlterPartitionRequest,
@@ -41,7 +51,10 @@ from protocol.messages.control import (
     MetadataFetchRequest,
     MetadataFetchResponse,
 )
+from protocol.messages.metadata_batch import pack_batch, unpack_records
+from protocol.messages.partitions import ElectLeadersResponse
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
+from protocol.messages.recovery import RecoveryResults
 from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import BrokerRegistration
@@ -62,6 +75,7 @@ _OF_THE_CLUSTER = (
     MetadataFetchRequest,
     AlterPartitionRequest,
     BrokerRegistrationRequest,
+    RecoveryResults,
     ShutdownCommand,
 )
 """What only the cluster's own nodes have reason to send, and the experiment (G8)."""
@@ -77,14 +91,16 @@ class ControllerNode:
         self.config = config
         self.storage = storage
         self.state = ControllerState(config, rng)
-        self._metrics = ControllerMetrics(self.state, len(controllers))
         self._out = Outbox()
+        self._recoveries = Recoveries(self.state, self._out)
+        self._metrics = ControllerMetrics(self.state, len(controllers), self._recoveries)
         self._log = storage.open_log(METADATA_LOG)
         self._records: list[MetadataRecord] = []
         self._session_ms = config.int_value(BROKER_SESSION_TIMEOUT_MS)
         self._sessions: set[BrokerId] = set()
         self._applied: dict[BrokerId, Offset] = {}
-        self._heartbeats: dict[BrokerId, int] = {}
+        self._heartbeats = SendingOrder()
+        self._proposals = SendingOrder()
         self._shutdown_offsets: dict[BrokerId, Offset] = {}
         self._parked: dict[BrokerId, Offset] = {}
 
@@ -113,6 +129,7 @@ class ControllerNode:
                 self._touch(broker, now_ms)
         self._metrics.begin(now_ms)
         self._out.trace("controller_started", None, next_offset=self.state.image.next_offset)
+        self._recoveries.settle(now_ms)
         return self._out.drain()
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
@@ -128,30 +145,41 @@ class ControllerNode:
         elif isinstance(message, BrokerRegistrationRequest):
             self._register(now_ms, sender, message)
         elif isinstance(message, AdminRequest):
-            self._administer(sender, message)
+            self._administer(now_ms, sender, message)
+        elif isinstance(message, RecoveryResults) and is_recovery_manager(sender):
+            self._elect_recovered(message)
         elif isinstance(message, MetadataRequest):
             self._out.send(sender, describe_topic(self.state.image, message))
         elif isinstance(message, ShutdownCommand):
             self._out.exit()
         else:
             refuse(self._out, sender, message, ErrorCode.UNSUPPORTED_VERSION)
+        return self._finish(now_ms)
+
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        self._metrics.now_ms = now_ms
+        if name in RECOVERY_TIMERS:
+            self._recoveries.fire(now_ms, name)
+        elif name.startswith(SESSION_PREFIX):
+            self._session_over(name)
+        else:
+            raise ProtocolInvariantError(f"controller {self.node_id} has no timer {name!r}")
+        return self._finish(now_ms)
+
+    def _finish(self, now_ms: TimeMs) -> list[Effect]:
+        """What every event ends with."""
+        self._recoveries.settle(now_ms)
         self._metrics.settle(self._applied)
         self._answer_parked()
         return self._out.drain()
 
-    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
-        self._metrics.now_ms = now_ms
-        if not name.startswith(SESSION_PREFIX):
-            raise ProtocolInvariantError(f"controller {self.node_id} has no timer {name!r}")
+    def _session_over(self, name: str) -> None:
         broker = int(name.removeprefix(SESSION_PREFIX))
         self._sessions.discard(broker)
         registration = self.state.image.brokers.get(broker)
         if registration is not None and not registration.fenced:
             self._out.trace("session_expired", None, broker=broker)
             self._fence(broker, registration.broker_epoch)
-        self._metrics.settle(self._applied)
-        self._answer_parked()
-        return self._out.drain()
 
     # -- the one way to change anything --------------------------------------------------------------------------------
 
@@ -184,6 +212,7 @@ class ControllerNode:
         for record in records:
             delta = self.state.replay(record)
             self._metrics.replayed(record, delta)
+            self._recoveries.replayed(delta)
             self._records.append(record)
             changed.update(delta.partitions)
             for topic in delta.deleted_topics.values():
@@ -231,10 +260,14 @@ class ControllerNode:
             f"{SESSION_PREFIX}{broker}", now_ms + self._session_ms, idle_with=broker, renewed_by=HEARTBEAT_TIMER
         )
 
-    def _end_session(self, broker: BrokerId) -> None:
-        self._heartbeats.pop(broker, None)
+    def _forget_life(self, broker: BrokerId) -> None:
+        self._heartbeats.forget(broker)
+        self._proposals.forget(broker)
         self._shutdown_offsets.pop(broker, None)
         self._applied.pop(broker, None)
+
+    def _end_session(self, broker: BrokerId) -> None:
+        self._forget_life(broker)
         if broker in self._sessions:
             self._sessions.discard(broker)
             self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
@@ -246,9 +279,7 @@ class ControllerNode:
         if error is ErrorCode.NONE and known is not None and known.incarnation_id == request.incarnation_id:
             epoch = known.broker_epoch
         elif error is ErrorCode.NONE:
-            self._applied.pop(broker, None)
-            self._heartbeats.pop(broker, None)
-            self._shutdown_offsets.pop(broker, None)
+            self._forget_life(broker)
             self._parked.pop(broker, None)
             records = brokers.register(
                 self.state, broker, request.incarnation_id, request.previous_broker_epoch, request.rack
@@ -270,8 +301,7 @@ class ControllerNode:
             return
         registration = self.state.image.brokers[broker]
         target = None
-        if request.correlation_id >= self._heartbeats.get(broker, 0):
-            self._heartbeats[broker] = request.correlation_id
+        if self._heartbeats.takes(broker, request.correlation_id):
             target = self._follow_heartbeat(now_ms, request, registration)
         self._out.send(
             sender,
@@ -400,6 +430,9 @@ class ControllerNode:
             error = ErrorCode.STALE_BROKER_EPOCH
             self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, error=error))
             return
+        if not self._proposals.takes(request.broker_id, request.correlation_id):
+            refuse(self._out, sender, request, ErrorCode.INVALID_REQUEST)
+            return
         self._metrics.altered(len(request.partitions))
         errors, records = alter_partition.decide(self.state, request)
         self._write(records)
@@ -409,13 +442,21 @@ class ControllerNode:
         )
         self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, partitions=results))
 
-    def _administer(self, sender: NodeId, request: AdminRequest) -> None:
+    def _administer(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
         if request.READ_ONLY:
             self._out.send(sender, answer(self.state.image, self.node_id, request))
             return
         planned = plan(self.state, request)
         self._write(planned.records)
-        self._out.send(sender, planned.response)
+        if planned.awaited is not None and isinstance(planned.response, ElectLeadersResponse):
+            self._recoveries.await_elections(now_ms, sender, planned.response, planned.awaited)
+        else:
+            self._out.send(sender, planned.response)
+
+    def _elect_recovered(self, message: RecoveryResults) -> None:
+        records = self._recoveries.take(message)
+        self._write(records)
+        self._metrics.recovered(len(records))
 
 
 def partition_detail(state: PartitionState) -> dict[str, object]:
@@ -431,33 +472,3 @@ def partition_detail(state: PartitionState) -> dict[str, object]:
         "last_known_leader": state.last_known_leader,
         "recovering": bool(state.leader_recovery_state),
     }
-
-
-def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
-    """The payload of a metadata batch that begins under these feature levels: each record in the version of the levels
-    that are in force where it stands.
-    """
-    frames = []
-    for record in records:
-        frames.append(encode(record, record_version(levels)))
-        if isinstance(record, FeatureLevelRecord):
-            levels = {**levels, record.name: record.feature_level}
-    packed: bytes = msgpack.packb(frames)
-    return packed
-
-
-def pack_records(records: Sequence[MetadataRecord], version: int | None = None) -> bytes:
-    """The payload of a metadata batch, with records of `version` where their type has it."""
-    packed: bytes = msgpack.packb([encode(record, version) for record in records])
-    return packed
-
-
-def unpack_records(payload: bytes) -> list[MetadataRecord]:
-    """The records of a metadata batch; MalformedMessageError where one is none."""
-    records = []
-    for frame in msgpack.unpackb(payload):
-        record = decode(frame)
-        if not isinstance(record, MetadataRecord):
-            raise ProtocolInvariantError(f"{type(record).__name__} in the metadata log")
-        records.append(record)
-    return records

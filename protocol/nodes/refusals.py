@@ -33,6 +33,7 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.recovery import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 
 _RESPONSES: Mapping[type[Request], type[Response]] = {
     BrokerRegistrationRequest: BrokerRegistrationResponse,
@@ -42,6 +43,7 @@ _RESPONSES: Mapping[type[Request], type[Response]] = {
     ProduceRequest: ProduceResponse,
     ConsumeRequest: ConsumeResponse,
     ListOffsetsRequest: ListOffsetsResponse,
+    GetReplicaLogInfoRequest: GetReplicaLogInfoResponse,
 }
 
 
@@ -53,14 +55,5 @@ def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> N
         response = _RESPONSES.get(type(message), general)
         out.send(sender, response(correlation_id=message.correlation_id, error=error))
     elif isinstance(message, FetchRequest):
-        results = tuple(
-            FetchPartitionResult(
-                topic_id=wish.topic_id,
-                partition_id=wish.partition_id,
-                fetch_offset=wish.fetch_offset,
-                leader_epoch=wish.current_leader_epoch,
-                error=error,
-            )
-            for wish in message.partitions
-        )
+        results = tuple(FetchPartitionResult.to(wish, error=error) for wish in message.partitions)
         out.send(sender, FetchResponse(partitions=results))

@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/recovery.md", "docs/scenarios.md")
+SHIPPED = {path.stem for path in (ROOT / "experiments" / "scenarios").glob("*.yaml")}
 
 _PATH = re.compile(r"(?:protocol|actors|experiments|tests|docs)/[\w./-]*\w")
 
@@ -51,7 +52,17 @@ def test_trace_events_are_explained() -> None:
     assert traced_kinds() <= set(re.findall(r"`(\w+)`", section))
 
 
-def test_the_picture_needs_no_network() -> None:
-    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+def test_every_scenario_has_its_line_and_no_other_is_named() -> None:
+    lines = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    listed = [name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)]
+    assert sorted(listed) == sorted(SHIPPED)
+    recovery = (ROOT / "docs" / "recovery.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(recovery-[a-z-]+)`", recovery)) <= SHIPPED
+
+
+@pytest.mark.parametrize("name", ["architecture.svg", "recovery.svg"])
+def test_the_picture_needs_no_network(name: str) -> None:
+    picture = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert set(re.findall(r"https?://[^\s\"']+", picture)) == {"http://www.w3.org/2000/svg"}
     assert "href" not in picture

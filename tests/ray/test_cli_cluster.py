@@ -77,7 +77,7 @@ def test_a_cluster_is_started_administered_broken_and_ended(shell: Shell) -> Non
     up = shell.json("up", "--detach", *configs, "--racks", "a,b,c")
     address = up["bootstrap_server"]
     assert address.startswith("127.0.0.1:")
-    assert up["nodes"] == ["controller-1000", "broker-0", "broker-1", "broker-2", "client-3000"]
+    assert up["nodes"] == ["controller-1000", "urm", "broker-0", "broker-1", "broker-2", "client-3000"]
     code, _, err = shell.run("up", "--detach")
     assert (code, f"which process {up['pid']} runs" in err) == (2, True)
 

@@ -31,6 +31,8 @@ from tests.strays import leaves_within
 
 SOAK = TopicPartition("soak", 0)
 ORPHAN = 0
+PATIENT = {**FAST, "broker.session.timeout.ms": 9_000}
+"""A next life that is kept from its heartbeats for a whole session lets the orphan be the broker again, as in Kafka."""
 
 
 @ray.remote(num_cpus=0)
@@ -61,7 +63,7 @@ def cluster_of_machines() -> Iterator[tuple[Lab, RayNodes]]:
     with ray_nodes(4) as nodes:
         homes = dict(enumerate(nodes.workers[:3]))
         pinned = {**homes, FIRST_CONTROLLER: nodes.head, FIRST_CLIENT: nodes.head}
-        engine = RayEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, FAST)), homes=pinned)
+        engine = RayEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, PATIENT)), homes=pinned)
         try:
             lab = Lab(engine, nodes, homes)
             lab.start(engine.spec.node_ids)

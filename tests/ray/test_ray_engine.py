@@ -171,7 +171,7 @@ def test_a_killed_controller_comes_back_with_its_log(shared: Lab) -> None:
 
 def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: Lab) -> None:
     actors = {actor.name: actor for actor in live_actors(shared)}
-    assert set(actors) == {"broker-0", "broker-1", "broker-2", "controller-1000", "client-3000"}
+    assert set(actors) == {"broker-0", "broker-1", "broker-2", "controller-1000", "urm", "client-3000"}
     assert {actors[f"broker-{n}"].class_name for n in range(3)} == {"BrokerActor"}
     assert {actor.repr_name for actor in actors.values()} == set(actors)
     assert len({actors[f"broker-{n}"].node_id for n in range(3)}) == 3

@@ -13,6 +13,7 @@ from protocol.config import Generation
 from tests.sim.chaos import Chaos
 from tests.sim.run_scenario import SCENARIOS, run_file
 
+pytestmark = pytest.mark.proof
 ROOT = Path(__file__).parent.parent.parent
 _HASH = """
 from protocol.config import Generation

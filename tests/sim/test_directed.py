@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from experiments.requests import reassign
+from experiments.sim.network import Disturbance
 from protocol.contract import Trace
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER
 from protocol.messages.commands import AdminOutcome
-from protocol.messages.data import FetchPartition, FetchRequest
+from protocol.messages.control import AlterPartitionRequest, MetadataFetchResponse
+from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRequest, FetchResponse
 from tests.sim.one_partition import KEEP, Bench
 
 
@@ -131,6 +133,84 @@ def test_a_fetch_of_a_former_incarnation_counts_for_nothing() -> None:
     bench.broker(0).receive(bench.cluster.now_ms, 1, request)
     assert leader.log.high_watermark == before < leader.log.end_offset
     assert not bench.acked(last)
+
+
+@pytest.mark.covers("A26", "N1")
+def test_an_answer_that_has_truncated_a_log_does_not_do_so_again() -> None:
+    """A deposed leader drops what nobody else has, and fetches as many records as it had. Then the answer that made it
+    truncate arrives once more.
+    """
+    bench = Bench()
+    for _ in range(2):
+        bench.produce()
+    bench.run_until(4_000)
+    follower = bench.replica(0)
+    common = follower.log.end_offset
+    for other in (1, 2, FIRST_CONTROLLER):
+        bench.cut(0, other)
+    bench.produce(acks=1)
+    bench.run_until(4_100)
+    assert follower.log.end_offset == common + 1
+    old = FetchPartition(
+        topic_id=follower.key.topic_id,
+        partition_id=0,
+        current_leader_epoch=follower.leader_epoch + 1,
+        fetch_offset=follower.log.end_offset,
+        last_fetched_epoch=follower.log.latest_epoch,
+    )
+    bench.run_until(30_000)
+    leader = bench.replica(bench.state.leader)
+    assert leader.leader_epoch == old.current_leader_epoch
+    diverging = leader.log.divergence(old.fetch_offset, old.last_fetched_epoch)
+    assert diverging is not None
+    for other in (1, 2, FIRST_CONTROLLER):
+        bench.cut(0, other, up=True)
+    bench.run_until(60_000)
+    last = bench.produce()
+    bench.run_until(61_000)
+    assert (sorted(bench.state.isr), bench.acked(last)) == ([0, 1, 2], True)
+    wish = bench.replica(0).wish
+    assert wish is not None
+    assert (wish.current_leader_epoch, wish.fetch_offset) == (old.current_leader_epoch, old.fetch_offset)
+    late = FetchResponse(partitions=(FetchPartitionResult.to(old, diverging_epoch=diverging),))
+    bench.broker(0).receive(bench.cluster.now_ms, bench.state.leader, late)
+    assert bench.holds(0, last)
+
+
+@pytest.mark.covers("B19", "B22", "M53")
+def test_a_proposal_that_was_refused_and_withdrawn_is_not_taken_when_it_comes_again() -> None:
+    """A follower catches up while the controller has fenced it, which its leader has not heard of. The leader withdraws
+    what was refused, and goes on without the follower, which is unfenced. Then the same proposal arrives once more.
+    """
+    bench = Bench()
+    cluster, sent = bench.cluster, list[AlterPartitionRequest]()
+    bench.produce()
+    bench.run_until(4_000)
+    bench.cut(0, 2)
+    bench.run_until(40_000)
+    assert sorted(bench.state.isr) == [0, 1]
+    cluster.disturb_link(Disturbance(FIRST_CONTROLLER, 0, "lose", only=(MetadataFetchResponse,)))
+    cluster.set_link(2, FIRST_CONTROLLER, False)
+    bench.run_until(60_000)
+    assert bench.fenced(2)
+    cluster.on_message = lambda source, target, message: (
+        sent.append(message) if isinstance(message, AlterPartitionRequest) else None
+    )
+    bench.cut(0, 2, up=True)
+    bench.run_until(62_000)
+    bench.cut(0, 2)
+    bench.produce()
+    cluster.set_link(2, FIRST_CONTROLLER, True)
+    bench.run_until(63_000)
+    leadership = bench.replica(0).leadership
+    assert leadership is not None
+    assert (sorted(leadership.maximal_isr), bench.fenced(2)) == ([0, 1], False)
+    controller = cluster.nodes[FIRST_CONTROLLER]
+    for proposal in sent:
+        assert [member.broker_id for member in proposal.partitions[0].new_isr] == [0, 1, 2]
+        controller.receive(cluster.now_ms, 0, proposal)
+    assert sent
+    assert sorted(bench.state.isr) == [0, 1]
 
 
 @pytest.mark.covers("C5")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from experiments.scenarios.loader import load_scenario
+from experiments.scenarios.runner import Runner
+from experiments.sim.engine import SimEngine
 from experiments.sim.network import NetworkModel
 from protocol.config import Generation
 from tests.sim.chaos import Chaos
-from tests.sim.run_scenario import SCENARIOS, run_file
+from tests.sim.run_scenario import SCENARIOS, run_file, spec_of
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
@@ -22,9 +27,16 @@ def test_the_trace_is_the_same_with_all_timers_fired(seed: int, generation: Gene
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_scenarios_end_the_same_with_all_timers_fired(path: object) -> None:
-    name = path.stem  # type: ignore[attr-defined]
-    elided, full = run_file(name, 2), run_file(name, 2, elide_idle=False)
+def test_scenarios_end_the_same_with_all_timers_fired(path: Path) -> None:
+    elided, full = run_file(path.stem, 2), run_file(path.stem, 2, elide_idle=False)
     assert full.passed
     assert elided.partitions == full.partitions
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenarios_have_the_same_trace_with_all_timers_fired_where_the_network_has_no_jitter(path: Path) -> None:
+    scenario, model = load_scenario(path), NetworkModel(jitter_ms=0)
+    engines = (SimEngine(spec_of(scenario, 2), model, elide_idle=elide_idle) for elide_idle in (True, False))
+    elided, full = (Runner(scenario, engine).run() for engine in engines)
+    assert full.passed
     assert elided.trace_hash == full.trace_hash

@@ -47,6 +47,7 @@ def test_with_delays_there_are_fewer_orders() -> None:
     assert few[0].distinct_states < every.distinct_states
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_default_search_ends_and_finds_nothing() -> None:
     """One record, a lossy crash and a fence, on three brokers with min ISR 2."""

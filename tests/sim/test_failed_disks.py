@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from experiments.engine import Loss
@@ -10,6 +12,7 @@ from protocol.broker.context import log_name
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import BROKER_SESSION_TIMEOUT_MS
 from protocol.errors import StorageError, StorageFullError
+from protocol.log.tail import DAMAGED, TORN
 from protocol.messages.batch import RecordBatch
 from tests.sim.one_partition import Bench
 
@@ -81,3 +84,25 @@ def test_a_broker_that_exited_can_be_crashed_and_started_like_any_other() -> Non
     bench.cluster.start(leader)
     bench.run_until(90_000)
     assert leader in bench.state.isr
+
+
+@pytest.mark.parametrize(("kind", "why"), [("torn", TORN), ("corrupt", DAMAGED)])
+def test_a_broker_whose_logs_end_is_damaged_says_what_it_drops_and_fetches_it_again(
+    kind: Literal["torn", "corrupt"], why: str
+) -> None:
+    bench = Bench()
+    commands = [bench.produce() for _ in range(3)]
+    bench.run_until(4_000)
+    log = log_of(bench, 2)
+    end, flushed = log.end_offset, log.flushed_offset
+    assert flushed < end
+    lost = bench.cluster.crash(2, Loss(kind, 4))
+    assert 0 < lost <= end - flushed
+    bench.run_until(40_000)
+    assert not [event for event in bench.cluster.traces if event.trace.kind == "records_dropped"]
+    bench.cluster.start(2)
+    [told] = [event for event in bench.cluster.traces if event.trace.kind == "records_dropped"]
+    assert (told.node, told.trace.detail["end_offset"], told.trace.detail["reason"]) == (2, end - lost, why)
+    bench.run_until(80_000)
+    assert sorted(bench.state.isr) == [0, 1, 2]
+    assert all(bench.holds(2, command) for command in commands)

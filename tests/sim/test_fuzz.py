@@ -32,16 +32,18 @@ from experiments.faults.schema import (
     loss_of,
 )
 from experiments.fuzz import run as run_module
+from experiments.fuzz.bias import Bias
 from experiments.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
 from experiments.fuzz.hunt import Hunt, hunt, hunt_seed
 from experiments.fuzz.plan import Plan, load
 from experiments.fuzz.run import Result, run_plan
 from experiments.fuzz.swarm import draw
+from experiments.fuzz.themes import THEMES
 from experiments.sim.engine import SimEngine
 from protocol.broker.leadership import Leadership
 from protocol.config import Generation
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, TopicPartition
 from protocol.messages.data import ProduceResponse
 from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
 
@@ -75,12 +77,19 @@ def names(result: Result, group: str) -> dict[str, int]:
 
 
 @pytest.mark.covers("L18")
-@pytest.mark.parametrize("generation", list(Generation))
-@pytest.mark.parametrize("seed", range(4))
-def test_swarm_runs_within_tolerance_are_clean(seed: int, generation: Generation) -> None:
-    result = run_plan(draw(seed, generation))
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 60))])
+def test_swarm_runs_within_tolerance_are_clean(seed: int) -> None:
+    result = run_plan(draw(seed))
     assert result.violation is None
     assert result.story == ()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_theme_is_clean_alone(theme: str) -> None:
+    result = run_plan(draw(5, bias=Bias(themes=(theme,))))
+    assert result.violation is None
+    assert sum(names(result, "fault").values()) > 0
 
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
@@ -93,11 +102,13 @@ def test_every_fault_is_done_and_healed(kind: str) -> None:
     assert names(result, "records")["acks all, acknowledged"] > 0
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", [5, 27])
 def test_a_seed_gives_one_trace(seed: int) -> None:
     assert run_plan(draw(seed)).trace_hash == run_plan(draw(seed)).trace_hash
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", [1, 2, 6])
 def test_the_trace_does_not_depend_on_encoding_or_on_idle_timers(seed: int) -> None:
     plan = draw(seed)
@@ -109,6 +120,7 @@ def test_the_trace_does_not_depend_on_encoding_or_on_idle_timers(seed: int) -> N
 _HASH = "from experiments.fuzz.hunt import *; print(run_plan(draw(41)).trace_hash)"
 
 
+@pytest.mark.proof
 def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
     found = {
         subprocess.run(
@@ -191,6 +203,35 @@ def test_what_a_deposed_leader_commits_with_its_isr_may_be_deleted() -> None:
     )
     assert result.violation is None
     assert names(result, "transition")["retention deletes"] > 0
+
+
+def test_a_record_that_failed_may_be_stored_where_sends_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends are refused for want of replicas until their time is over. Then there are enough, and copies arrive."""
+    plan = plan_of(
+        Crash(at_ms=3_100, duration_ms=5_200, node=1),
+        Disturb(
+            at_ms=7_000,
+            duration_ms=1_000,
+            source=(FIRST_CLIENT,),
+            target=(0, 1),
+            effect="duplicate",
+            delay_ms=8_000,
+            only="produce",
+        ),
+        operations=[
+            {"kind": "send", "at_ms": 7_000 + 50 * number, "id": number, "topic": "t", "partition": 0}
+            for number in range(1, 11)
+        ],
+        topics=[{"name": "t", "assignments": [[0, 1]], "config": {"min.insync.replicas": 2}}],
+        config={"replica.lag.time.max.ms": 1_000, "delivery.timeout.ms": 1_000, "request.timeout.ms": 500},
+    )
+    result = run_plan(plan)
+    assert result.violation is None
+    assert names(result, "records")["acks all, failed"] == 10
+    monkeypatch.setattr(Plan, "doubles_sends", False)
+    violation = run_plan(plan).violation
+    assert violation is not None
+    assert violation.invariant == "History.FailedRecordStored"
 
 
 def test_a_leader_may_end_recovering_and_a_reassignment_at_once() -> None:
@@ -390,12 +431,15 @@ def test_a_violation_leaves_with_one(
     [
         ["fuzz", "--seeds", "5..1"],
         ["fuzz", "--seeds", "x"],
+        ["fuzz", "--seeds", "\u0663..\u0664"],
         ["fuzz", "--seeds", "1..2", "--jobs", "0"],
+        ["fuzz", "--seeds", "1..2", "--jobs", "\u0662"],
         ["fuzz", "--seeds", "1..2", "--jobs", "spark"],
         ["fuzz", "--seeds", "1..2", "--generation", "v9"],
         ["fuzz", "--seeds", "1..2", "--mutant", "none-such"],
         ["fuzz", "--seeds", "1..2", "--minutes", "nan"],
         ["fuzz", "--seeds", "1..2", "--out", str(ROOT / "README.md")],
+        ["fuzz", "--seeds", "1..2", "--out", str(ROOT / "README.md" / "found")],
         ["mutants", "--only", "none-such"],
         ["replay", "no-such-file.yaml"],
         ["replay", str(ROOT / "experiments" / "scenarios" / "elr-clean-restart.yaml")],

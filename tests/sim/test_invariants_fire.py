@@ -11,23 +11,28 @@ from typing import Any
 
 import pytest
 
+from experiments.check.final_logs import final_logs
 from experiments.check.invariants import INVARIANTS
 from experiments.engine import Loss
+from experiments.requests import alter_config, create_topic
 from experiments.scenarios.history import History
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from experiments.sim.disk import SimLog
 from experiments.sim.engine import SimEngine
+from experiments.sim.network import NetworkModel
+from experiments.soak.load import runs_of
 from protocol.broker import leadership as rules
 from protocol.broker.context import Replica
 from protocol.broker.leadership import Leadership
-from protocol.config import Generation
+from protocol.config import ClusterConfig, Generation
 from protocol.contract import Trace
 from protocol.controller import brokers
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import AdminCommand
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -197,6 +202,51 @@ def _follower_does_not_fetch(engine: SimEngine) -> None:
     _replica(engine, 2).wish = None
 
 
+def _recovers(engine: SimEngine, kind: str = "recovery", **changed: object) -> None:
+    """The partition has lost everyone but its brokers, who are all back; the controller is about to record the outcome
+    of a balanced recovery, which differs from a good one by this.
+    """
+    image = _controller_image(engine)
+    if kind == "recovery" and "state" not in changed:
+        _commits(engine, isr=(), elr=(), last_known_elr=(1, 2), leader=-1, leader_epoch=1, partition_epoch=1)
+    answers = tuple((broker, image.broker_epoch(broker), 0, 7) for broker in range(3))
+    detail: dict[str, object] = {"recovery_id": 1, "mode": "balanced", "leader_epoch": 1, "leader": 1}
+    detail |= {"required": (1, 2), "answers": answers, "silent": (), "reason": "", "absent": ()}
+    changed.pop("state", None)
+    for observer in engine.cluster.trace_observers:
+        observer(engine.now_ms(), FIRST_CONTROLLER, Trace(kind, PARTITION, detail | changed))
+
+
+def _answer_of_another_life(engine: SimEngine) -> None:
+    image = _controller_image(engine)
+    first = ((0, image.broker_epoch(0), 0, 7), (1, 0, 0, 7), (2, image.broker_epoch(2), 0, 7))
+    _recovers(engine, answers=first)
+
+
+def _answer_that_is_not_true(engine: SimEngine) -> None:
+    image = _controller_image(engine)
+    _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 6) for broker in range(3)))
+
+
+def _leader_with_less(engine: SimEngine) -> None:
+    image = _controller_image(engine)
+    _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), broker, 7 - broker) for broker in range(3)))
+
+
+def _one_is_not_heard(engine: SimEngine) -> None:
+    image = _controller_image(engine)
+    _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 7) for broker in (0, 1)))
+
+
+def _recovers_what_is_led(engine: SimEngine) -> None:
+    _recovers(engine, state="led")
+
+
+def _begins_twice(engine: SimEngine) -> None:
+    for _ in range(2):
+        _recovers(engine, "recovery_began")
+
+
 BROKEN: dict[str, Callable[[SimEngine], None]] = {
     "OneLeaderPerEpoch": _second_leader,
     "LeaderCompleteness": _leader_forgets,
@@ -213,6 +263,12 @@ BROKEN: dict[str, Callable[[SimEngine], None]] = {
     "EpochsRise": _change_without_an_epoch,
     "RecoveryStateKept": _unclean_leader_is_not_recovering,
     "ReassignmentKeepsMinIsr": _move_ends_below_min_isr,
+    "RecoveryElectsWhoAnswered": _answer_of_another_life,
+    "RecoveryAnswersHold": _answer_that_is_not_true,
+    "RecoveryElectsTheMost": _leader_with_less,
+    "RecoveryHearsAllItMust": _one_is_not_heard,
+    "RecoveryOnlyWhereNobodyCanLead": _recovers_what_is_led,
+    "RecoveryBeginsAfresh": _begins_twice,
     "ValidBrokerState": _runs_under_an_epoch_to_come,
     "ValidReplicaState": _high_watermark_beyond_the_end,
     "ValidFetcherState": _follower_does_not_fetch,
@@ -226,6 +282,13 @@ def test_every_invariant_is_broken_here() -> None:
 def test_a_healthy_cluster_breaks_none(engine: SimEngine) -> None:
     engine.suite.check_everything()
     assert engine.violations() == []
+
+
+@pytest.mark.covers("F11", "F12")
+def test_a_recovery_that_does_not_wait_is_noticed(engine: SimEngine) -> None:
+    _recovers(engine, "recovery_began")
+    _recovers(engine, silent=(0,))
+    assert "RecoveryHearsAllItMust" in {violation.invariant for violation in engine.violations()}
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))
@@ -259,6 +322,14 @@ def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: SimEngine) -
     assert engine.suite.truth.of(PARTITION).lossy == set(), "there was nothing to lose"
 
 
+def test_a_replica_of_which_retention_has_left_nothing_differs_from_no_other(engine: SimEngine) -> None:
+    log = _log(engine, 2)
+    log.roll()
+    log.delete_segments_before(log.end_offset)
+    [final] = final_logs(engine, runs_of)
+    assert (final.start, final.replicas) == (7, {0: [], 1: [], 2: []})
+
+
 def test_what_is_lost_while_no_controller_runs_counts(engine: SimEngine) -> None:
     engine.crash(FIRST_CONTROLLER, Loss())
     truth = engine.suite.truth.of(PARTITION)
@@ -266,6 +337,31 @@ def test_what_is_lost_while_no_controller_runs_counts(engine: SimEngine) -> None
     assert (truth.lossy, truth.tolerant) == ({1}, True)
     engine.crash(2, Loss("all"))
     assert (truth.lossy, truth.tolerant) == ({1, 2}, False)
+
+
+@pytest.mark.covers("E14", "M7")
+@pytest.mark.parametrize(("generation", "elr"), [(Generation.KIP_966_ELR, (0,)), (Generation.KIP_966, ())])
+def test_an_elr_that_outlives_the_min_isr_that_it_was_for_promises_nothing(
+    generation: Generation, elr: tuple[int, ...]
+) -> None:
+    """Nobody of two replicas is heard of, min ISR is lowered to 1, and the one that comes back first leads alone."""
+    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), 0), NetworkModel(1, 0))
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    engine.run_for(2_000)
+    engine.submit(AdminCommand(command_id=1, request=create_topic("t", ((0, 1),), {"min.insync.replicas": 2})))
+    engine.run_for(1_000)
+    for broker in (0, 1):
+        engine.set_link(broker, FIRST_CONTROLLER, False)
+        engine.run_for(20_000)
+    engine.submit(AdminCommand(command_id=2, request=alter_config("t", {"min.insync.replicas": 1})))
+    engine.run_for(1_000)
+    engine.set_link(1, FIRST_CONTROLLER, True)
+    engine.run_for(20_000)
+    state = engine.suite.truth.controller_state(PARTITION)
+    assert state is not None
+    assert (state.leader, state.elr) == (1, elr)
+    assert engine.suite.truth.of(PARTITION).tolerant is (not elr)
 
 
 def test_deleted_records_are_not_lost(engine: SimEngine) -> None:

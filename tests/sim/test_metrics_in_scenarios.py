@@ -105,8 +105,8 @@ def test_reassignments_and_controlled_shutdowns_are_measured() -> None:
 @pytest.mark.covers("I8")
 def test_a_story_tells_of_alerts() -> None:
     steps = [{"crash": {"broker": broker}} for broker in (2, 1, 0)]
-    config: dict[str, object] = {"unclean.leader.election.enable": True}
-    ends = [{"await": {"metrics": {OFFLINE: 1}, "within": "60s"}}, {"start": {"broker": 2}}]
+    config: dict[str, object] = {"unclean.recovery.strategy": "proactive"}
+    ends = [{"await": {"metrics": {OFFLINE: 1}, "within": "60s"}}, {"start": {"broker": 2}}, {"wait": "1s"}]
     scenario = scenario_from(raw(*steps, *ends, config=config), "inline")
     engine = SimEngine(spec_of(scenario, 0))
     assert Runner(scenario, engine).run().passed

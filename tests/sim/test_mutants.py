@@ -1,4 +1,6 @@
-"""Mutants: the hunt is quiet on the protocol as it is, notices guards that are gone, and puts every guard back."""
+"""Mutants: plans of the fuzz are quiet on the protocol as it is, notice guards that are gone, and every guard is put
+back.
+"""
 
 from __future__ import annotations
 
@@ -10,57 +12,59 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from experiments.check.history import Finding
 from experiments.check.invariants import INVARIANTS
 from experiments.cli.main import app
+from experiments.fuzz.bias import Bias
+from experiments.fuzz.plan import TimelineFile, load, save
+from experiments.fuzz.run import ANSWERED, HISTORY, WHOLE, run_plan
 from experiments.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
-from experiments.mutants.hunt import Hunt
 from experiments.mutants.mutant import Focus, Mutant, Patch, by_name, replaced_by, switched_off
 from experiments.mutants.registry import MUTANTS, mutated
 from protocol.broker import leadership
 
+FEW = 12
+"""How many seeds a mutant may need."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mutants.md"
-SCRIPTED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.script)
-HISTORY = {"LostRecord", "MovedRecord", "DuplicatedRecord", "ReorderedRecords", "VanishedRead", "ReadsDiffer"}
-OTHER = {"Liveness", "ProtocolInvariantError", "ReplicasDiffer", "ReadBeyondHighWatermark", "IndexError"}
+SCRIPTED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.script is not None)
+FOCUSED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.why)
+FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
+OTHER = {WHOLE, ANSWERED, "ProtocolInvariantError", "IndexError"}
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_hunt_finds_nothing_where_every_guard_stands(seed: int) -> None:
-    assert Hunt(seed).run() is None
+@pytest.mark.parametrize("name", FOCUSED)
+def test_where_a_mutant_is_looked_for_nothing_is_found_while_its_guard_stands(name: str) -> None:
+    assert run_plan(MUTANTS[name].focus.plan(0)).violation is None
 
 
 @pytest.mark.parametrize("name", SCRIPTED)
-def test_a_script_is_no_fault_of_the_protocol_and_catches_its_mutant_at_once(name: str) -> None:
-    mutant = MUTANTS[name]
-    assert Hunt(0, mutant.focus).run() is None
-    with mutated(name):
-        found = Hunt(0, mutant.focus).run()
-    assert found is not None
-    assert found.invariant in mutant.expected
+def test_a_script_is_a_timeline_as_users_write_it(name: str, tmp_path: Path) -> None:
+    plan = MUTANTS[name].focus.plan(5)
+    assert plan.seed == 5
+    file = TimelineFile(mutant=name, trace_hash="0" * 32, before=plan.sizes, after=plan.sizes, plan=plan)
+    save(file, tmp_path / "script.yaml")
+    assert load(tmp_path / "script.yaml") == file
 
 
+@pytest.mark.proof
+@pytest.mark.slow
 @pytest.mark.covers("M49")
-@pytest.mark.parametrize("name", ["maximal-isr-not-used", "acks-all-answered-at-append", "answers-not-counted"])
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_guard_that_is_gone_is_noticed(name: str) -> None:
     found = verdict(name, SEEDS)
     assert found.killed
+    assert found.seeds <= FEW
     assert found.invariant in MUTANTS[name].expected
-
-
-def test_the_same_seed_gives_the_same_run() -> None:
-    runs = [Hunt(3) for _ in range(2)]
-    assert [run.run() for run in runs] == [None, None]
-    assert runs[0].engine.trace_hash() == runs[1].engine.trace_hash()
 
 
 def test_there_are_mutants_enough_and_each_says_what_it_is() -> None:
     assert len(MUTANTS) >= 30
-    known = {invariant.__name__ for invariant in INVARIANTS} | HISTORY | OTHER
+    known = {invariant.__name__ for invariant in INVARIANTS} | FINDINGS | OTHER
     for mutant in MUTANTS.values():
         assert set(mutant.expected) <= known, mutant.name
         assert mutant.guard.endswith("."), mutant.name
         assert mutant.instead.endswith("."), mutant.name
-        assert bool(mutant.focus.faults or mutant.focus.script) == bool(mutant.focus.why), mutant.name
+        assert (mutant.focus == Focus()) == (not mutant.focus.why), mutant.name
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
@@ -105,7 +109,7 @@ def test_verdicts_come_in_order_and_survivors_are_named() -> None:
     assert [item.mutant for item in found] == names
     assert "| `leader-epoch-not-raised` |" in page(found)
     with pytest.MonkeyPatch.context() as patch:
-        harmless = Mutant("harmless", "g.", "i.", (), (), Focus(settings={"duration_ms": 4_000}))
+        harmless = Mutant("harmless", "g.", "i.", (), (), Focus(Bias(weights={"pause": 1}), why="w."))
         patch.setitem(MUTANTS, "harmless", harmless)
         [survivor] = verdicts(["harmless"], seeds=1, jobs=1)
         assert (survivor.killed, survivor.seeds, survivor.invariant) == (False, 1, None)
@@ -113,14 +117,15 @@ def test_verdicts_come_in_order_and_survivors_are_named() -> None:
 
 
 def test_the_swarm_is_tried_beside_the_hunt() -> None:
-    names = ["partition-epoch-not-raised", "repetition-numbered-anew"]
+    names = ["partition-epoch-not-raised", "reassignment-completes-below-min-isr"]
     found, swarmed = (list(verdicts(names, seeds=1, jobs=1, swarm=swarm)) for swarm in (False, True))
     assert swarmed == [swarm_verdict(name, 1) for name in names]
+    assert [item.killed for item in found] == [True, True]
     assert [item.killed for item in swarmed] == [True, False]
     lines = page(found, swarmed).splitlines()
     assert lines[0].endswith("| seeds | caught by | swarm | caught by |")
     assert lines[2].endswith("| 1 | EpochsRise | 1 | EpochsRise |")
-    assert lines[3].endswith("| not in 1 |  |")
+    assert lines[3].endswith("| 1 | ReassignmentKeepsMinIsr | not in 1 |  |")
 
 
 def test_the_command_tells_of_the_swarm_too() -> None:

@@ -183,7 +183,7 @@ def test_a_member_of_the_elr_that_is_moved_away_is_eligible_no_more() -> None:
 
 
 @pytest.mark.covers("E35")
-def test_a_cancellation_that_loses_records_is_an_unclean_election() -> None:
+def test_a_cancellation_that_loses_records_is_left_to_a_recovery() -> None:
     """Both original replicas are gone before 2 has been written to alone; the user wants 0 back all the same."""
     cluster = WrittenTo(replicas=(0, 1), min_isr=1)
     cluster.lose(1)
@@ -194,11 +194,12 @@ def test_a_cancellation_that_loses_records_is_an_unclean_election() -> None:
     cluster.run_until(lambda state: state.isr == (2,))
     cluster.run_for(5_000)
     assert cancel(cluster) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    allowed = alter_config("t", {"unclean.leader.election.enable": True})
+    allowed = alter_config("t", {"unclean.recovery.strategy": "proactive"})
     assert cluster.administer(allowed) is ErrorCode.NONE
     assert cancel(cluster) is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "nobody of the first assignment lives"
     cluster.start_and_wait(1)
     assert cancel(cluster) is ErrorCode.NONE
+    cluster.run_until(lambda state: state.leader != NO_LEADER)
     unclean = [detail for _, _, detail in cluster.traced("partition") if detail["recovering"]]
     assert [(detail["leader"], detail["isr"]) for detail in unclean] == [(1, (1,))]
     cluster.start(0)

@@ -26,6 +26,27 @@ SHOWS = {
     "leader-recovery": ("M57", "M58", "C5", "C8", "N13"),
     "power-loss": ("E20", "E27"),
     "reassignment": ("M44", "E32", "J18"),
+    "recovery-all-dead": ("M26", "M27", "F3", "F4", "C3"),
+    "recovery-answer-then-crash": ("M66", "F8"),
+    "recovery-answer-then-reboot": ("M65", "F8", "F10"),
+    "recovery-balanced-waits": ("M59", "F4", "F11", "I3"),
+    "recovery-clean-candidate": ("M72", "F16"),
+    "recovery-controller-failover": ("M68", "F15", "I5"),
+    "recovery-counts-no-replies": ("M60", "F28"),
+    "recovery-enabled-late": ("F29", "K8", "I4"),
+    "recovery-higher-epoch": ("M61", "F5", "F30"),
+    "recovery-longest-log": ("F22", "J4", "I4"),
+    "recovery-manual": ("M63", "F22", "F24", "I4"),
+    "recovery-network-error": ("M69", "F10", "F19", "F21"),
+    "recovery-only-leaderless": ("M74", "F23", "J2", "J4"),
+    "recovery-power-loss": ("M17", "F17", "F27", "I5"),
+    "recovery-proactive": ("M62", "F3", "F12", "I3"),
+    "recovery-proactive-in-time": ("M62", "F12", "H5"),
+    "recovery-restart-before-query": ("M64", "F13"),
+    "recovery-stale-metadata": ("M67", "F9"),
+    "recovery-toggle": ("M73", "H6", "H7", "H8", "H9", "K8"),
+    "recovery-urm-crash": ("M70", "F14", "F18", "N26"),
+    "recovery-urm-hangs": ("M70", "F14"),
     "silent-follower": ("M41", "A47"),
     "slow-follower": ("M40", "A44"),
     "unclean-election": ("M19", "C3", "C12"),
@@ -164,3 +185,15 @@ def test_virtual_time_is_the_only_time() -> None:
     assert result.passed
     assert engine.now_ms() >= 30 * 86_400_000
     assert engine.cluster.event_count < 200, "a quiet month costs no events"
+
+
+@pytest.mark.covers("F27", "I5")
+def test_each_recovery_is_told_with_what_it_cost() -> None:
+    [told] = run_file("recovery-proactive").recoveries
+    [(broker, _, _, end)] = told.answers
+    assert (told.topic, told.partition, told.mode, told.leader) == ("t", 0, "proactive", 0)
+    assert (broker, end, told.absent, told.silent) == (0, 4, (1, 2), ())
+    assert told.lost == 2
+    kept = run_file("recovery-power-loss").recoveries
+    assert [(recovery.leader, recovery.lost) for recovery in kept] == [(2, 0)]
+    assert run_file("leader-failover").recoveries == []

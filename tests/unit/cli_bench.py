@@ -145,12 +145,12 @@ class CliBench:
     def create(self, topic: str = "t", assignment: str = "0:1:2", *more: str) -> None:
         self.ok("topics", "--create", "--topic", topic, "--replica-assignment", assignment, *more)
 
-    def produce(self, records: int = 1, acks: int = -1) -> str:
-        """The error name of a batch to partition t-0."""
+    def produce(self, records: int = 1, acks: int = -1, topic: str = "t") -> str:
+        """The error name of a batch to the topic's partition 0."""
         self.port.commands += 1
         number = self.port.commands
         command = ProduceCommand(
-            command_id=number, topic="t", partition=0, acks=acks, record_count=records, payload=b"x"
+            command_id=number, topic=topic, partition=0, acks=acks, record_count=records, payload=b"x"
         )
         self.engine.submit(command)
         self.await_(lambda: self.engine.outcome(number) is not None)

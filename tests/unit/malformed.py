@@ -19,7 +19,8 @@ import msgpack
 from experiments import requests
 from experiments.sim.disk import SimStorage
 from protocol.config import CONFIGS, SUPPORTED_FEATURES, ClusterConfig
-from protocol.contract import Effect, Send
+from protocol.contract import Effect, Send, SetTimer
+from protocol.controller.awaited_elections import ELECTIONS_TIMER
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
@@ -205,6 +206,7 @@ class Controller:
         self.storage = SimStorage()
         self.node = self.started()
         self.now_ms = 0
+        self.number = 0
         self.effects: list[Effect] = []
         for broker in (0, 1, 2, 3):
             registration = BrokerRegistrationRequest(
@@ -238,14 +240,24 @@ class Controller:
         return len(self.node.records)
 
     def receive(self, sender: int, message: Message) -> Controller:
+        """An election that waits for replicas' answers gets none: its time passes at once."""
         self.effects = self.node.receive(self.now_ms, sender, message)
+        for effect in self.effects:
+            if isinstance(effect, SetTimer) and effect.name == ELECTIONS_TIMER:
+                self.now_ms = effect.at_ms
+                self.effects = [*self.effects, *self.node.fire(self.now_ms, effect.name)]
         return self
 
     def sends(self, kind: type[Any]) -> list[Any]:
         return [e.message for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
+    def next(self) -> int:
+        """The next correlation id."""
+        self.number += 1
+        return self.number
+
     def heartbeat(self, broker: int, **fields: object) -> BrokerHeartbeatRequest:
-        stands = {"correlation_id": 1, "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
+        stands = {"correlation_id": self.next(), "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
         stands["current_metadata_offset"] = self.image.next_offset
         return BrokerHeartbeatRequest.model_validate(stands | fields)
 
@@ -266,7 +278,9 @@ class Controller:
 
     def alteration(self, broker: int, *proposals: PartitionIsrProposal) -> AlterPartitionRequest:
         epoch = self.image.broker_epoch(broker) or 0
-        return AlterPartitionRequest(correlation_id=1, broker_id=broker, broker_epoch=epoch, partitions=proposals)
+        return AlterPartitionRequest(
+            correlation_id=self.next(), broker_id=broker, broker_epoch=epoch, partitions=proposals
+        )
 
     def alter(self, *proposals: PartitionIsrProposal, broker: int = 0) -> list[ErrorCode]:
         """What each proposal is answered with, or the request as a whole."""

@@ -219,13 +219,14 @@ def test_a_fetch_that_is_wrong(directory: Path, wrong: FetchPartition, error: Er
 
 def fetched(**fields: object) -> FetchPartitionResult:
     stands: dict[str, object] = {"topic_id": "T", "partition_id": 0, "fetch_offset": 3, "leader_epoch": 1}
-    return FetchPartitionResult.model_validate(stands | {"high_watermark": 3} | fields)
+    return FetchPartitionResult.model_validate(stands | {"last_fetched_epoch": 0, "high_watermark": 3} | fields)
 
 
 DAMAGED = wrong_crc().batch.model_copy(update={"base_offset": 3, "leader_epoch": 1})
 ANSWERS: dict[str, FetchPartitionResult] = {
     "of another offset": fetched(fetch_offset=FAR, batches=(sealed(base_offset=3),)),
     "of another leader epoch": fetched(leader_epoch=0, batches=(sealed(base_offset=3),)),
+    "of another record before it": fetched(last_fetched_epoch=1, batches=(sealed(base_offset=3),)),
     "of an unknown partition": fetched(partition_id=8, batches=(sealed(base_offset=3),)),
     "with a damaged batch": fetched(batches=(DAMAGED,)),
     "an error": fetched(error=E.UNKNOWN_SERVER_ERROR, batches=(sealed(base_offset=3),)),

@@ -34,6 +34,13 @@ def test_the_report_has_a_row_per_size() -> None:
     assert [size["operations"] for size in report.document["sizes"]] == [120, 240]  # type: ignore[attr-defined]
     assert report.document["growth_exponent"] is not None
     assert [len(line) for line in report.rows] == [len(report.columns)] * 2
+    assert "grows with size" in report.notes[0]
+
+
+def test_one_size_says_nothing_of_growth() -> None:
+    report = run([100])
+    assert report.document["growth_exponent"] is None
+    assert report.notes == ["400 records in the largest history"]
 
 
 @pytest.mark.parametrize("size", [1, 119])

@@ -8,6 +8,7 @@ from experiments.admin import Admin, AdminError
 from experiments.cli import cluster
 from experiments.engine import Loss
 from protocol.errors import ErrorCode
+from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
 from tests.unit.cli_bench import CliBench, SimPort
 
@@ -91,6 +92,18 @@ def test_status_of_a_cluster_with_a_dead_broker_is_exit_code_1(bench: CliBench) 
     code, out, _ = bench.run("status")
     assert code == 1
     assert [line for line in out.splitlines() if "broker-2" in line and "ended" in line and "fenced" in line]
+
+
+def test_status_misses_the_recovery_manager_where_recovery_is_on(bench: CliBench) -> None:
+    assert bench.json("status")["recovery_manager_running"] is True
+    assert [line.split() for line in bench.ok("status").splitlines() if "urm" in line] == [["urm", "runs"]]
+    bench.engine.crash(RECOVERY_MANAGER, Loss("none"))
+    assert bench.json("status", code=1)["healthy"] is False
+    code, out, _ = bench.run("status")
+    assert (code, [line.split() for line in out.splitlines() if "urm" in line]) == (1, [["urm", "ended"]])
+    bench.ok("features", "disable", "--feature", "unclean.recovery.enabled")
+    assert bench.json("status")["healthy"] is True
+    assert "urm" not in bench.ok("status")
 
 
 WRONG_UP = {

@@ -10,6 +10,7 @@ import pytest
 
 from experiments.engine import Loss
 from protocol.config import Generation
+from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from tests.unit.cli_bench import CliBench
 
@@ -23,6 +24,10 @@ def written(folder: Path, content: object) -> str:
     path = folder / "input.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return str(path)
+
+
+NESTED = "[" * 100_000
+"""More than a parser follows."""
 
 
 def partition(topic: str = "t", index: int = 0, **more: Any) -> dict[str, object]:
@@ -99,6 +104,149 @@ def test_designation_takes_the_leader_of_the_file_where_nobody_leads(bench: CliB
     assert request.topic_partitions[0].desired_leaders == (0, 2)
 
 
+@pytest.mark.covers("F24", "G33", "J5", "J10")
+def test_each_wrong_designation_has_its_error_and_the_others_are_done(bench: CliBench, tmp_path: Path) -> None:
+    bench.create("t", ",".join(["0:1:2"] * 9))
+    for broker in (0, 1):
+        bench.kill(broker)
+    bench.await_(lambda: bench.state().isr == (2,))
+    bench.engine.crash(2, Loss("none"))
+    bench.await_(lambda: bench.state().leader == -1)
+    bench.start(0)
+    leaders = {0: 0, 1: 3, 2: 1, 3: 99, 5: 0, 7: 0, 8: None, 42: 0}
+    wanted = [partition(index=index, desiredLeader=leader) for index, leader in leaders.items()]
+    wanted += [partition(index=4), partition(index=5, desiredLeader=0), partition("no", desiredLeader=0)]
+    wanted += [partition(index=6), partition(index=6, desiredLeader=0)]
+    file = written(tmp_path, {"partitions": wanted})
+    command = ("leader-election", "--election-type", "designation", "--path-to-json-file", file)
+    found = bench.json(*command, code=1)
+    assert found["succeeded"] == [partition(index=0), partition(index=7)]
+    assert {(item["topic"], item["partition"]): item["error"] for item in found["failed"]} == {
+        ("t", 1): "INVALID_REQUEST",
+        ("t", 2): "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+        ("t", 3): "INVALID_REQUEST",
+        ("t", 4): "INVALID_REQUEST",
+        ("t", 5): "INVALID_REQUEST",
+        ("t", 6): "INVALID_REQUEST",
+        ("t", 8): "INVALID_REQUEST",
+        ("t", 42): "UNKNOWN_TOPIC_OR_PARTITION",
+        ("no", 0): "UNKNOWN_TOPIC_OR_PARTITION",
+    }
+    assert all(item["message"] for item in found["failed"])
+    assert [bench.state("t", index).leader for index in (0, 1, 5, 7)] == [0, -1, -1, 0]
+    told = bench.fails(*command)
+    assert "Error completing leader election (DESIGNATION) for partition: t-5: INVALID_REQUEST" in told
+    assert "9 replica(s) could not be elected" in told
+
+
+@pytest.fixture
+def manual(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+    """Topics whose leaders a user elects."""
+    return CliBench(monkeypatch, capsys, unclean_recovery_strategy="manual")
+
+
+def lose_all(bench: CliBench, *topics: str) -> None:
+    """Two partitions per topic on brokers 0 and 1, five records in each first one, nobody in ISR and ELR; 0 has lost
+    its log, is back, and 1 is not.
+    """
+    for topic in topics:
+        bench.create(topic, "0:1,0:1", "--config", "min.insync.replicas=2")
+        for _ in range(5):
+            assert bench.produce(topic=topic) == "NONE"
+    bench.engine.crash(0, Loss("all"))
+    bench.await_(lambda: bench.state(topics[-1], 1).elr == (0,))
+    bench.engine.crash(1, Loss("none"))
+    bench.await_(lambda: bench.state(topics[-1], 1).leader == -1)
+    bench.start(1)
+    bench.kill(1)
+    bench.start(0)
+    bench.await_(lambda: all(set(bench.state(topic).last_known_elr) == {0, 1} for topic in topics))
+
+
+LONGEST = ("leader-election", "--election-type")
+
+
+@pytest.mark.covers("J1", "J4", "J6", "J10", "F22")
+def test_the_longest_log_is_looked_for_among_all_known_or_among_those_who_are_there(manual: CliBench) -> None:
+    lose_all(manual, "t")
+    one = ("--topic", "t", "--partition", "0")
+    told = manual.fails(*LONGEST, "longest_log_balanced", *one)
+    assert "(LONGEST_LOG_BALANCED) for partition: t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE" in told
+    manual.ok(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "1")
+    assert (manual.state("t", 0).leader, manual.state("t", 1).leader) == (-1, 0)
+    manual.start(1)
+    out = manual.ok(*LONGEST, "LONGEST_LOG_BALANCED", *one)
+    assert out == "Successfully completed leader election (LONGEST_LOG_BALANCED) for partitions t-0\n"
+    assert manual.state().leader == 1, "its log is the longer one"
+    again = manual.ok(*LONGEST, "longest_log_balanced", *one)
+    assert again == "Valid replica already elected for partitions t-0\n"
+
+
+@pytest.mark.covers("J5", "J7", "J10", "G31", "J11")
+def test_the_longest_log_for_many_and_for_all(manual: CliBench, tmp_path: Path) -> None:
+    names = [f"t{number:02}" for number in range(23)]
+    lose_all(manual, *names)
+    manual.start(1)
+    wanted = [partition(name) for name in names] + [partition("no"), partition("t00", 7), partition("t01")]
+    file = written(tmp_path, {"partitions": wanted})
+    found = manual.json(*LONGEST, "longest_log_proactive", "--path-to-json-file", file, code=1)
+    assert found["succeeded"] == [partition(name) for name in names if name != "t01"]
+    errors = {(item["topic"], item["partition"]): item["error"] for item in found["failed"]}
+    unknown = "UNKNOWN_TOPIC_OR_PARTITION"
+    assert errors == {("no", 0): unknown, ("t00", 7): unknown, ("t01", 0): "INVALID_REQUEST"}
+    asked = [request for request in manual.port.requests if isinstance(request, ElectLeadersRequest)]
+    assert [len(request.topic_partitions or ()) for request in asked] == [20, 3]
+    found = manual.json(*LONGEST, "longest_log_balanced", "--all-topic-partitions")
+    rest = [partition(name, index) for name in names for index in (0, 1) if index == 1 or name == "t01"]
+    assert (found["succeeded"], found["not_needed"], found["failed"]) == (rest, [], [])
+    assert {manual.state(name).leader for name in names} == {1}
+
+
+@pytest.mark.covers("J4", "J10", "F19")
+def test_a_longest_log_that_nobody_looks_for_fails_in_time(manual: CliBench) -> None:
+    lose_all(manual, "t")
+    manual.engine.crash(RECOVERY_MANAGER, Loss("none"))
+    told = manual.fails(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "0")
+    assert "REQUEST_TIMED_OUT" in told
+    assert manual.state().leader == -1
+    manual.engine.start(RECOVERY_MANAGER)
+    manual.ok(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "0")
+    assert manual.state().leader == 0
+
+
+@pytest.mark.covers("J4", "J10")
+def test_a_longest_log_that_is_not_found_in_time_fails_and_no_other_with_it(manual: CliBench, tmp_path: Path) -> None:
+    manual.create("u", "2")
+    manual.engine.crash(2, Loss("none"))
+    lose_all(manual, "t")
+    manual.start(2)
+    manual.engine.set_link(2, RECOVERY_MANAGER, False)
+    file = written(tmp_path, {"partitions": [partition("u"), partition("t")]})
+    found = manual.json(*LONGEST, "longest_log_proactive", "--path-to-json-file", file, code=1)
+    assert found["succeeded"] == [partition("t")]
+    assert [(item["topic"], item["error"]) for item in found["failed"]] == [("u", "REQUEST_TIMED_OUT")]
+
+
+@pytest.mark.covers("F25", "J4", "K1")
+def test_without_unclean_recovery_there_is_no_longest_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = CliBench(monkeypatch, capsys, Generation.KIP_966_ELR)
+    bench.create("t", "0:1")
+    bench.kill(0, 1)
+    bench.await_(lambda: bench.state().leader == -1)
+    told = bench.fails(*LONGEST, "longest_log_balanced", "--topic", "t", "--partition", "0")
+    assert "UNSUPPORTED_VERSION" in told
+
+
+@pytest.mark.covers("J5", "J10")
+def test_a_file_of_which_nothing_can_be_asked_asks_for_nothing(bench: CliBench, tmp_path: Path) -> None:
+    file = written(tmp_path, {"partitions": [partition(), partition()]})
+    found = bench.json("leader-election", "--election-type", "unclean", "--path-to-json-file", file, code=1)
+    assert [item["error"] for item in found["failed"]] == ["INVALID_REQUEST"]
+    assert not any(isinstance(request, ElectLeadersRequest) for request in bench.port.requests)
+
+
 @pytest.mark.slow
 @pytest.mark.covers("G31", "J11")
 def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: Path) -> None:
@@ -144,6 +292,7 @@ def test_an_election_needs_its_type(bench: CliBench) -> None:
     "content",
     [
         "{",
+        NESTED,
         [],
         {},
         {"partitions": []},
@@ -152,11 +301,11 @@ def test_an_election_needs_its_type(bench: CliBench) -> None:
         {"partitions": [{"partition": 0}]},
         {"partitions": [partition(index=-1)]},
         {"partitions": [partition(index=True)]},
-        {"partitions": [partition(desiredLeader=1), partition(desiredLeader=2)]},
-        {"partitions": [partition()]},
+        {"partitions": [partition(desiredLeader=1), partition(index=-1, desiredLeader=1)]},
+        {"partitions": [partition(desiredLeader=-1)]},
         {"partitions": [partition(desiredLeader="1")]},
     ],
-    ids=str,
+    ids=lambda content: str(content)[:80],
 )
 def test_an_election_file_of_another_shape_is_exit_code_2(bench: CliBench, tmp_path: Path, content: object) -> None:
     file = written(tmp_path, content)
@@ -257,6 +406,7 @@ def test_wrong_options_of_a_move_are_exit_code_2(bench: CliBench, arguments: lis
     "content",
     [
         "",
+        NESTED,
         [],
         {"version": 2, "partitions": [partition(replicas=[0])]},
         {"partitions": []},
@@ -268,7 +418,7 @@ def test_wrong_options_of_a_move_are_exit_code_2(bench: CliBench, arguments: lis
         {"partitions": [partition(replicas=[0]), partition(replicas=[1])]},
         {"partitions": [{"topic": 1, "partition": 0, "replicas": [0]}]},
     ],
-    ids=str,
+    ids=lambda content: str(content)[:80],
 )
 def test_a_reassignment_file_of_another_shape_is_exit_code_2(bench: CliBench, tmp_path: Path, content: object) -> None:
     file = written(tmp_path, content)

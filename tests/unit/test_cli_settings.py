@@ -246,4 +246,6 @@ def test_wrong_options_of_acls_are_exit_code_2(bench: CliBench, arguments: list[
 def test_a_wrong_properties_file_is_exit_code_2(bench: CliBench, tmp_path: Path, content: str) -> None:
     path = tmp_path / "wrong.properties"
     path.write_text(content)
-    bench.refused("topics", "--list", "--command-config", str(path))
+    line = bench.refused("topics", "--list", "--command-config", str(path))
+    assert str(path) in line
+    assert "--principal" not in line

@@ -32,6 +32,7 @@ from protocol.messages.commands import (
     ShutdownCommand,
 )
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest, ProduceResponse
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.nodes.client import ClientNode
@@ -381,6 +382,15 @@ def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
     [found] = bench.outcomes
     assert isinstance(found, AdminOutcome)
     assert found.error is ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.covers("G27")
+@pytest.mark.parametrize("timeout_ms", [1_000, 60_000])
+def test_elections_are_to_be_answered_before_the_client_gives_up(timeout_ms: int) -> None:
+    wanted = requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE)
+    bench = Bench(AdminCommand(command_id=1, request=wanted.model_copy(update={"timeout_ms": timeout_ms})))
+    [(_, request)] = bench.sends(ElectLeadersRequest)
+    assert request.timeout_ms == min(timeout_ms, DELIVERY_MS * 9 // 10)
 
 
 def test_a_question_is_put_to_one_node_after_the_other_until_one_answers() -> None:

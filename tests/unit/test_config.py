@@ -95,6 +95,22 @@ def test_only_topic_scoped_configs_may_be_overridden_by_a_topic(name: str) -> No
             parse_config(name, default, topic=True)
 
 
+@pytest.mark.covers("H6", "H8")
+@pytest.mark.parametrize(
+    ("generation", "values", "strategy"),
+    [
+        (Generation.KIP_966, {"unclean.leader.election.enable": True}, "proactive"),
+        (Generation.KIP_966, {"unclean.leader.election.enable": "false"}, "balanced"),
+        (Generation.KIP_966, {"unclean.leader.election.enable": True, "unclean.recovery.strategy": "manual"}, "manual"),
+        (Generation.KIP_966_ELR, {"unclean.leader.election.enable": True}, "balanced"),
+    ],
+)
+def test_a_cluster_that_is_born_with_recovery_takes_the_older_switch_at_its_word(
+    generation: Generation, values: dict[str, object], strategy: str
+) -> None:
+    assert ClusterConfig.of(generation, values).values["unclean.recovery.strategy"] == strategy
+
+
 def test_what_leader_and_controller_must_agree_on_is_a_topic_config() -> None:
     assert {"min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy"} <= TOPIC_SCOPED
 
@@ -132,7 +148,16 @@ def test_cluster_config_puts_overrides_on_top_of_defaults() -> None:
             Generation.KIP_966_ELR,
             {"elr", "effective_min_isr", "high_watermark_needs_min_isr", "last_known_leader_in_elr"},
         ),
-        (Generation.KIP_966, {"elr", "effective_min_isr", "high_watermark_needs_min_isr", "track_last_known_leader"}),
+        (
+            Generation.KIP_966,
+            {
+                "elr",
+                "effective_min_isr",
+                "high_watermark_needs_min_isr",
+                "track_last_known_leader",
+                "unclean_recovery",
+            },
+        ),
     ],
 )
 def test_a_generation_is_a_set_of_switches(generation: Generation, switches: set[str]) -> None:

@@ -36,6 +36,7 @@ from protocol.metadata.partition import LeaderRecoveryState
 from tests.unit.nodes_under_test import ControllerBench, config_of, fencing, registrations, topic_records
 
 MIN_ISR, UNCLEAN, FLUSH = MIN_INSYNC_REPLICAS, "unclean.leader.election.enable", "flush.messages"
+STRATEGY = "unclean.recovery.strategy"
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 TOPIC, BROKER = ConfigResourceType
 KINDS = (IncrementalAlterConfigsRequest, AlterConfigsRequest)
@@ -183,10 +184,11 @@ def test_validation_alone_answers_the_same_and_records_nothing(kind: type[Reques
 
 def test_an_increment_leaves_the_other_overrides_alone() -> None:
     controller = bench(config("T", FLUSH, "3"), config(None, FLUSH, "9"))
-    found = plan(controller.state, request_of(KINDS[0], resource(change(UNCLEAN, "true"), change(FLUSH, None, DELETE))))
-    assert list(found.records) == [config("T", UNCLEAN, "true"), config("T", FLUSH, None)]
+    changes = resource(change("flush.ms", "4"), change(FLUSH, None, DELETE))
+    found = plan(controller.state, request_of(KINDS[0], changes))
+    assert list(found.records) == [config("T", "flush.ms", "4"), config("T", FLUSH, None)]
     controller.apply(found.records)
-    assert controller.state.image.configs == {"T": {MIN_ISR: 2, UNCLEAN: True}, None: {FLUSH: 9}}
+    assert controller.state.image.configs == {"T": {MIN_ISR: 2, "flush.ms": 4}, None: {FLUSH: 9}}
 
 
 def test_a_replacement_removes_the_other_overrides_of_the_resource() -> None:
@@ -416,7 +418,7 @@ def test_at_no_offset_is_there_an_elr_where_the_isr_reaches_min_isr(
         for item in named.configs:
             kept.pop(item.name, None)
             kept |= {} if item.value is None else {item.name: CONFIGS[item.name].parse(item.value)}
-        assert image.configs.get(scope, {}) == kept
+        assert {name: value for name, value in image.configs.get(scope, {}).items() if name != STRATEGY} == kept
     for key in KEYS:
         state = controller.partition(key)
         if len(state.isr) >= image.min_isr(key.topic_id, MIN_ISR, len(state.replicas)):
@@ -440,7 +442,7 @@ def test_a_move_that_waits_for_min_isr_completes_when_min_isr_falls_to_it(topic:
     assert (found.adding_replicas, found.removing_replicas) == ((), ())
 
 
-@pytest.mark.covers("H2", "C3")
+@pytest.mark.covers("H2", "C3", "K9")
 @pytest.mark.parametrize("topic", ["t", None])
 def test_enabling_unclean_election_elects_for_leaderless_partitions(topic: str | None) -> None:
     leaderless = {"isr": (0,), "leader": -1, "leader_epoch": 3}
@@ -450,7 +452,8 @@ def test_enabling_unclean_election_elects_for_leaderless_partitions(topic: str |
     found = controller.partition()
     assert (found.leader, found.isr, found.leader_epoch) == (1, (1,), 4)
     assert found.leader_recovery_state is LeaderRecoveryState.RECOVERING
-    assert plan(bench().state, request).records[1:] == [], "whoever has a leader keeps it"
+    led = bench(generation=Generation.KIP_497)
+    assert plan(led.state, request).records[1:] == [], "whoever has a leader keeps it"
 
 
 @pytest.mark.covers("H2")
@@ -463,9 +466,23 @@ def test_removing_a_topics_veto_counts_as_enabling() -> None:
 
 
 def test_an_election_counts_with_the_min_isr_of_the_same_batch() -> None:
-    lost = {"isr": (), "leader": -1, "last_known_elr": (1, 2), "last_known_leader": 1}
-    controller = bench(fencing(1, 1, True), **lost)
+    lost = {"isr": (), "leader": -1, "eligible_leader_replicas": (1, 2)}
+    controller = bench(fencing(1, 1, True), fencing(2, 2, True), generation=Generation.KIP_966_ELR, **lost)
     both = request_of(KINDS[0], resource(change(MIN_ISR, "1"), change(UNCLEAN, "true")))
     controller.apply(plan(controller.state, both).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.elr, found.last_known_elr) == (0, (0,), (), ())
+
+
+@pytest.mark.covers("H2", "F1")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_resources_of_a_request_are_all_set_before_anybody_is_elected(kind: type[Request]) -> None:
+    """The cluster's switch comes first and would elect for the topic whose veto comes after it."""
+    lost = {"isr": (), "leader": -1, "last_known_elr": (0,)}
+    for resources in (
+        (resource(change(UNCLEAN, "true"), topic=None), resource(change(UNCLEAN, "false"))),
+        (resource(change(UNCLEAN, "false")), resource(change(UNCLEAN, "true"), topic=None)),
+    ):
+        controller = bench(fencing(0, 0, True), generation=Generation.KIP_966_ELR, **lost)
+        controller.apply(plan(controller.state, request_of(kind, *resources)).records)
+        assert controller.partition().leader == -1

@@ -6,15 +6,18 @@ from random import Random
 
 import pytest
 
-from experiments.requests import alter_config, create_topic, reassign
+from experiments.requests import alter_config, create_topic, elect_leader, reassign, update_feature
 from experiments.sim.disk import SimStorage
-from protocol.config import ClusterConfig
+from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send, Trace
 from protocol.controller import metrics
 from protocol.controller.metrics import alert_text
+from protocol.controller.recoveries import RECOVERY_TIMER
 from protocol.errors import ErrorCode
+from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
+from protocol.messages.cluster import UpgradeType
 from protocol.messages.control import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
@@ -23,6 +26,14 @@ from protocol.messages.control import (
     BrokerState,
     MetadataFetchRequest,
     PartitionIsrProposal,
+)
+from protocol.messages.partitions import ElectionType
+from protocol.messages.recovery import (
+    PartitionRecovery,
+    PartitionRecoveryResult,
+    RecoverPartitions,
+    RecoveryResults,
+    ReplicaAnswer,
 )
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
@@ -38,6 +49,7 @@ class Bench:
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.traces: list[Trace] = []
+        self.number = 0
         self.start()
         if serve:
             for broker in range(4):
@@ -70,7 +82,8 @@ class Bench:
 
     def beat(self, broker: int, **fields: object) -> BrokerHeartbeatResponse:
         image = self.node.state.image
-        stands = {"correlation_id": 2, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
+        self.number += 1
+        stands = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
         stands["current_metadata_offset"] = image.next_offset
         self.receive(broker, BrokerHeartbeatRequest.model_validate(stands | fields))
         [answer] = [e.message for e in self.effects if isinstance(e, Send) and e.to == broker][:1]
@@ -108,8 +121,9 @@ class Bench:
             new_isr=tuple(BrokerState(broker_id=b, broker_epoch=image.broker_epoch(b) or 0) for b in isr),
         )
         epoch = image.broker_epoch(state.leader) or 0
+        self.number += 1
         request = AlterPartitionRequest(
-            correlation_id=3, broker_id=state.leader, broker_epoch=epoch, partitions=(proposal,)
+            correlation_id=self.number, broker_id=state.leader, broker_epoch=epoch, partitions=(proposal,)
         )
         self.receive(state.leader, request)
 
@@ -252,7 +266,7 @@ def test_a_cancelled_reassignment_does_not_count_and_a_replaced_one_begins_anew(
 
 @pytest.mark.covers("I8")
 def test_alerts_name_what_is_offline_and_what_was_elected_uncleanly() -> None:
-    bench = Bench(min_isr=1)
+    bench = Bench(min_isr=1, config=config_of(Generation.KIP_966_ELR))
     for broker in (1, 2):
         bench.lose(broker)
     bench.administer(alter_config("t", {"unclean.leader.election.enable": True}))
@@ -282,7 +296,7 @@ def test_an_election_from_the_elr_alerts_to_nothing() -> None:
 
 
 def test_a_restarted_controller_has_its_gauges_and_counts_from_0() -> None:
-    bench = Bench(min_isr=1, config=config_of(unclean_leader_election_enable=True))
+    bench = Bench(min_isr=1, config=config_of(Generation.KIP_966_ELR, unclean_leader_election_enable=True))
     for broker in (1, 2, 0):
         bench.lose(broker)
     bench.come(2, life="two")
@@ -302,6 +316,101 @@ def test_a_restarted_controller_has_its_gauges_and_counts_from_0() -> None:
     assert bench.partition.replicas == (2, 3)
     assert bench.summary(metrics.REASSIGNMENT_DELAY) == (1, 20, 20, 20)
     assert bench.alerts() == []
+
+
+def lossy(strategy: str) -> Bench:
+    """A bench whose topic has the strategy, no leader, and the last known ELR 1 and 2, who are back."""
+    bench = Bench(config=config_of(unclean_recovery_strategy=strategy))
+    for broker in (0, 1, 2):
+        bench.lose(broker)
+    bench.come(1, life="two")
+    bench.come(2, life="two")
+    assert (bench.partition.leader, set(bench.partition.last_known_elr)) == (-1, {1, 2})
+    return bench
+
+
+def stated(bench: Bench) -> PartitionRecovery:
+    """The recovery that the controller states."""
+    bench.took(bench.node.fire(bench.now_ms, RECOVERY_TIMER))
+    [recovery] = [
+        recovery
+        for effect in bench.effects
+        if isinstance(effect, Send) and isinstance(effect.message, RecoverPartitions)
+        for recovery in effect.message.recoveries
+    ]
+    return recovery
+
+
+def found_by(recovery: PartitionRecovery, leader: int) -> RecoveryResults:
+    """All whom the recovery asks have answered."""
+    answers = tuple(
+        ReplicaAnswer(
+            broker_id=replica.broker_id,
+            broker_epoch=replica.broker_epoch,
+            last_written_leader_epoch=0,
+            log_end_offset=1,
+        )
+        for replica in recovery.replicas
+    )
+    result = PartitionRecoveryResult(
+        recovery_id=recovery.recovery_id,
+        topic_id=recovery.topic_id,
+        partition_id=recovery.partition_id,
+        leader_epoch=recovery.leader_epoch,
+        leader=leader,
+        reason="it won",
+        answers=answers,
+    )
+    return RecoveryResults(results=(result,))
+
+
+I345 = (metrics.UNCLEAN_RECOVERY, metrics.MANUAL_ELECTION_REQUIRED, metrics.UNCLEAN_RECOVERY_FINISHED)
+
+
+@pytest.mark.covers("I3", "I4", "I5", "F27")
+def test_a_recovery_is_counted_while_it_runs_and_once_when_it_has_elected() -> None:
+    bench = lossy("balanced")
+    assert [bench[name] for name in I345] == [1, 0, 0]
+    results = found_by(stated(bench), leader=2)
+    bench.alerts()
+    bench.receive(RECOVERY_MANAGER, results)
+    assert bench.partition.leader == 2
+    assert [bench[name] for name in (*I345, metrics.UNCLEAN_ELECTIONS)] == [0, 0, 1, 1]
+    assert bench.alerts() == ["t-0 may have lost acknowledged records: broker 2 was elected uncleanly in epoch 4"]
+    bench.receive(RECOVERY_MANAGER, results)
+    assert [bench[name] for name in I345] == [0, 0, 1], "what comes late elects nobody"
+    bench.start()
+    assert [bench[name] for name in I345] == [0, 0, 0], "a new controller counts from 0"
+
+
+@pytest.mark.covers("I3", "I4", "I5", "I7", "J4")
+def test_a_recovery_that_a_user_asks_for_is_no_partition_that_waits_for_a_user() -> None:
+    bench = lossy("manual")
+    assert [bench[name] for name in I345] == [0, 1, 0]
+    bench.receive(CLIENT, elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED))
+    assert [bench[name] for name in I345] == [1, 0, 0]
+    bench.receive(RECOVERY_MANAGER, found_by(stated(bench), leader=1))
+    assert [bench[name] for name in I345] == [0, 0, 1]
+
+
+@pytest.mark.covers("I4", "I5", "F22")
+def test_a_designation_is_no_recovery() -> None:
+    bench = lossy("manual")
+    bench.administer(elect_leader("t", 0, ElectionType.DESIGNATION, 1))
+    assert [bench[name] for name in (*I345, metrics.UNCLEAN_ELECTIONS)] == [0, 0, 0, 1]
+
+
+@pytest.mark.covers("I3", "I5", "F16", "M72", "M73")
+@pytest.mark.parametrize("how", ["pre-empted", "disabled"])
+def test_a_recovery_that_is_not_needed_any_more_is_not_counted(how: str) -> None:
+    bench = lossy("balanced")
+    results = found_by(stated(bench), leader=2)
+    if how == "disabled":
+        bench.administer(update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE))
+    else:
+        bench.administer(elect_leader("t", 0, ElectionType.DESIGNATION, 1))
+    bench.receive(RECOVERY_MANAGER, results)
+    assert [bench[name] for name in I345] == [0, 0, 0]
 
 
 @pytest.mark.covers("I9", "D34")

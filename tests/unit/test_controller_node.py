@@ -33,9 +33,10 @@ from protocol.messages.control import (
     MetadataFetchResponse,
     PartitionIsrProposal,
 )
+from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller import METADATA_LOG, SESSION_PREFIX, ControllerNode, pack_records, unpack_records
+from protocol.nodes.controller import METADATA_LOG, SESSION_PREFIX, ControllerNode
 from tests.unit.nodes_under_test import CLIENT, CONTROLLER, config_of, topic_records
 
 SESSION_MS = 9_000
@@ -49,6 +50,7 @@ class Bench:
         self.storage = storage or SimStorage()
         self.node = ControllerNode(CONTROLLER, [CONTROLLER], config or config_of(), self.storage, Random(1))
         self.now_ms = 0
+        self.number = 0
         self.effects: list[Effect] = self.node.start(0)
 
     def receive(self, sender: int, message: Message) -> Bench:
@@ -78,7 +80,8 @@ class Bench:
 
     def beat(self, broker: int, offset: int | None = None, **fields: object) -> BrokerHeartbeatResponse:
         image = self.node.state.image
-        stands = {"correlation_id": 5, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
+        self.number += 1
+        stands = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
         stands["current_metadata_offset"] = image.next_offset if offset is None else offset
         request = BrokerHeartbeatRequest.model_validate(stands | fields)
         return self.receive(broker, request).sent(BrokerHeartbeatResponse)
@@ -101,7 +104,7 @@ class Bench:
         assert topic is not None
         return topic.partitions[0]
 
-    def propose(self, leader: int, *isr: int, broker_epoch: int | None = None) -> AlterPartitionResponse:
+    def proposal(self, leader: int, *isr: int, broker_epoch: int | None = None) -> AlterPartitionRequest:
         image, state = self.node.state.image, self.partition
         members = tuple(BrokerState(broker_id=b, broker_epoch=image.broker_epoch(b) or 0) for b in isr)
         proposal = PartitionIsrProposal(
@@ -112,9 +115,13 @@ class Bench:
             new_isr=members,
         )
         epoch = image.broker_epoch(leader) if broker_epoch is None else broker_epoch
-        request = AlterPartitionRequest(
-            correlation_id=7, broker_id=leader, broker_epoch=epoch or 0, partitions=(proposal,)
+        self.number += 1
+        return AlterPartitionRequest(
+            correlation_id=self.number, broker_id=leader, broker_epoch=epoch or 0, partitions=(proposal,)
         )
+
+    def propose(self, leader: int, *isr: int, broker_epoch: int | None = None) -> AlterPartitionResponse:
+        request = self.proposal(leader, *isr, broker_epoch=broker_epoch)
         return self.receive(leader, request).sent(AlterPartitionResponse)
 
 
@@ -142,6 +149,49 @@ def test_a_heartbeat_that_was_overtaken_does_not_bring_back_a_broker_that_was_le
     assert bench.node.state.image.brokers[2].fenced
     bench.register(2, life="two")
     assert not bench.beat(2, correlation_id=1).is_fenced, "the next life counts anew"
+
+
+def test_a_heartbeat_that_comes_again_does_not_bring_back_a_broker_that_has_fallen_silent() -> None:
+    bench = Bench().serve()
+    image = bench.node.state.image
+    epoch, end = image.broker_epoch(2), image.next_offset
+    beat = BrokerHeartbeatRequest(correlation_id=99, broker_id=2, broker_epoch=epoch or 0, current_metadata_offset=end)
+    assert not bench.receive(2, beat).sent(BrokerHeartbeatResponse).is_fenced
+    bench.fire(f"{SESSION_PREFIX}2", SESSION_MS)
+    assert bench.receive(2, beat).sent(BrokerHeartbeatResponse).is_fenced
+    assert not bench.beat(2, correlation_id=100).is_fenced, "a new one does"
+
+
+@pytest.mark.covers("B19", "B22", "M53")
+def test_a_proposal_that_was_refused_is_not_taken_when_it_comes_again() -> None:
+    """Its leader has withdrawn it, and does not count with the broker that it adds."""
+    bench = Bench().serve()
+    bench.fire(f"{SESSION_PREFIX}2", SESSION_MS)
+    assert bench.partition.isr == (0, 1)
+    late, refused = bench.proposal(0, 0, 1, 2), bench.proposal(0, 0, 1, 2)
+    [result] = bench.receive(0, refused).sent(AlterPartitionResponse).partitions
+    assert result.error is ErrorCode.INELIGIBLE_REPLICA
+    assert not bench.beat(2).is_fenced
+    before = len(bench.node.records)
+    for again in (late, refused):
+        answer = bench.receive(0, again).sent(AlterPartitionResponse)
+        assert (answer.correlation_id, answer.error) == (again.correlation_id, ErrorCode.INVALID_REQUEST)
+        assert answer.partitions == ()
+    assert (bench.partition.isr, len(bench.node.records)) == ((0, 1), before)
+    [result] = bench.propose(0, 0, 1, 2).partitions
+    assert (result.error, bench.partition.isr) == (ErrorCode.NONE, (0, 1, 2)), "a repetition has a number of its own"
+
+
+def test_proposals_of_the_next_life_count_anew() -> None:
+    bench = Bench().serve()
+    bench.propose(0, 0, 1)
+    bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
+    bench.register(0, life="two")
+    assert not bench.beat(0).is_fenced
+    [first] = bench.receive(0, bench.proposal(0, 0).model_copy(update={"correlation_id": 1})).sent(
+        AlterPartitionResponse
+    ).partitions
+    assert first.error is ErrorCode.INVALID_REQUEST, "it is looked at: it is not the leader's"
 
 
 def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_the_session() -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from experiments import requests
 from protocol.config import ClusterConfig, Generation
 from protocol.controller.administration import plan
+from protocol.controller.awaited_elections import Awaited
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.controller.planning import Plan
 from protocol.errors import ErrorCode
-from protocol.ids import NO_LEADER
+from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
 from protocol.messages.partitions import (
     ElectionType,
@@ -29,6 +30,7 @@ from protocol.messages.records import (
     PartitionRecord,
     TopicRecord,
 )
+from protocol.messages.recovery import RecoveryMode
 from protocol.messages.topics import MAX_TOPICS_PER_REQUEST
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 from tests.unit.nodes_under_test import ControllerBench, config_of, fencing, registrations, topic_records
@@ -214,10 +216,38 @@ def test_desired_leaders_go_index_by_index_with_the_partitions() -> None:
 
 
 @pytest.mark.parametrize("kind", LONGEST_LOG)
-def test_the_longest_log_cannot_be_asked_for_without_a_recovery_manager(kind: ElectionType) -> None:
-    found = plan(bench(**NOBODY, last_known_elr=(0, 1)).state, elect(kind))
+def test_the_longest_log_cannot_be_asked_for_without_unclean_recovery(kind: ElectionType) -> None:
+    found = plan(bench(generation=Generation.KIP_966_ELR, **NOBODY, last_known_elr=(0, 1)).state, elect(kind))
     assert (error_of(found), list(found.records)) == (ErrorCode.UNSUPPORTED_VERSION, [])
     assert kind.name in found.response.failure()[1]
+
+
+@pytest.mark.covers("F22", "J4")
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        (ElectionType.LONGEST_LOG_BALANCED, RecoveryMode.BALANCED),
+        (ElectionType.LONGEST_LOG_PROACTIVE, RecoveryMode.PROACTIVE),
+    ],
+)
+def test_the_longest_log_is_awaited(kind: ElectionType, mode: RecoveryMode) -> None:
+    found = plan(bench(**NOBODY, last_known_elr=(0, 1)).state, elect(kind))
+    assert (list(found.records), found.awaited) == ([], Awaited(mode, 60_000, {TopicIdPartition("T", 0): 0}))
+
+
+@pytest.mark.covers("F22", "F24", "F29")
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [
+        (ElectionType.LONGEST_LOG_BALANCED, {"last_known_elr": ()}),
+        (ElectionType.LONGEST_LOG_BALANCED, {"last_known_elr": (0, 1)}),
+        (ElectionType.LONGEST_LOG_BALANCED, {"eligible_leader_replicas": (1,), "last_known_elr": (2,)}),
+        (ElectionType.LONGEST_LOG_PROACTIVE, {"last_known_elr": (0,), "replicas": (1, 4)}),
+    ],
+)
+def test_the_longest_log_needs_somebody_to_ask(kind: ElectionType, kept: dict[str, Any]) -> None:
+    found = plan(bench(fencing(1, 1, True), **NOBODY | kept).state, elect(kind))
+    assert (error_of(found), found.awaited) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, None)
 
 
 # -- requests as a whole -----------------------------------------------------------------------------------------------
@@ -277,7 +307,7 @@ def test_all_partitions_tells_of_failures() -> None:
     controller = bench(fencing(2, 2, True), *leaderless_topics(1))
     kind = ElectionType.LONGEST_LOG_BALANCED
     request = ElectLeadersRequest(correlation_id=1, election_type=kind, topic_partitions=None)
-    assert results_of(plan(controller.state, request)) == [("u0", 0, ErrorCode.UNSUPPORTED_VERSION)]
+    assert results_of(plan(controller.state, request)) == [("u0", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
 
 
 @pytest.mark.covers("J7")

@@ -46,6 +46,7 @@ def test_a_counterexample_is_told(capsys: pytest.CaptureFixture[str], monkeypatc
         (("--mutant", "nobody"), "nobody"),
         (("--generation", "kip-1"), "kip-497"),
         (("--bounds", "lossy=-1"), "lossy=-1"),
+        (("--bounds", "lossy=\u0661"), "lossy=\u0661"),
         (("--bounds", "lucky=1"), "records"),
         (("--bounds", "lossy=all"), "lossy=all"),
         (("--brokers", "2", "--min-isr", "3"), "--min-isr"),

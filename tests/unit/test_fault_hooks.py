@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from experiments.engine import Loss
 from experiments.sim.disk import SimLog, SimStorage
 from experiments.sim.network import Disturbance, Network, NetworkModel
 from protocol.errors import StorageFullError
+from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import BrokerHeartbeatRequest, MetadataFetchRequest
 
@@ -74,16 +77,21 @@ def network(*disturbances: Disturbance) -> Network:
     return found
 
 
+def sent(found: Network, now_ms: int, message: Message) -> Sequence[int]:
+    """When it arrives, from node 0 at node 1."""
+    return found.arrivals(now_ms, found.route(0, 1, type(message)))
+
+
 def test_a_sound_direction_carries_once() -> None:
-    assert list(network(Disturbance(1, 0, "lose")).arrivals(10, 0, 1, FETCH)) == [11]
+    assert list(sent(network(Disturbance(1, 0, "lose")), 10, FETCH)) == [11]
 
 
 def test_messages_are_lost() -> None:
-    assert list(network(Disturbance(0, 1, "lose")).arrivals(10, 0, 1, FETCH)) == []
+    assert list(sent(network(Disturbance(0, 1, "lose")), 10, FETCH)) == []
 
 
 def test_messages_arrive_twice_the_second_time_later() -> None:
-    first, second = network(Disturbance(0, 1, "duplicate", delay_ms=50)).arrivals(10, 0, 1, FETCH)
+    first, second = sent(network(Disturbance(0, 1, "duplicate", delay_ms=50)), 10, FETCH)
     assert first == 11
     assert 11 <= second <= 61
 
@@ -91,29 +99,29 @@ def test_messages_arrive_twice_the_second_time_later() -> None:
 def test_a_delay_holds_up_what_comes_behind() -> None:
     slow = Disturbance(0, 1, "delay", delay_ms=100)
     found = network(slow)
-    assert list(found.arrivals(10, 0, 1, FETCH)) == [111]
+    assert list(sent(found, 10, FETCH)) == [111]
     found.calm(slow)
-    assert list(found.arrivals(20, 0, 1, FETCH)) == [111]
-    assert list(found.arrivals(200, 0, 1, FETCH)) == [201]
+    assert list(sent(found, 20, FETCH)) == [111]
+    assert list(sent(found, 200, FETCH)) == [201]
 
 
 def test_late_messages_are_overtaken() -> None:
     found = network(Disturbance(0, 1, "reorder", delay_ms=100))
-    times = [found.arrivals(now, 0, 1, FETCH)[0] for now in range(20)]
+    times = [sent(found, now, FETCH)[0] for now in range(20)]
     assert times != sorted(times)
     assert all(now < time <= now + 101 for now, time in enumerate(times))
 
 
 def test_a_share_is_a_share() -> None:
     found = network(Disturbance(0, 1, "lose", per_mille=200))
-    lost = sum(not found.arrivals(now, 0, 1, FETCH) for now in range(2_000))
+    lost = sum(not sent(found, now, FETCH) for now in range(2_000))
     assert 300 < lost < 500
 
 
 def test_only_some_types_are_struck() -> None:
     found = network(Disturbance(0, 1, "lose", only=(BrokerHeartbeatRequest,)))
-    assert list(found.arrivals(10, 0, 1, BEAT)) == []
-    assert list(found.arrivals(10, 0, 1, FETCH)) == [11]
+    assert list(sent(found, 10, BEAT)) == []
+    assert list(sent(found, 10, FETCH)) == [11]
 
 
 def test_a_disturbed_pair_is_not_sound_until_all_is_calm() -> None:
@@ -131,7 +139,7 @@ def test_a_disturbed_pair_is_not_sound_until_all_is_calm() -> None:
 def test_a_pair_is_not_sound_while_something_late_is_on_its_way() -> None:
     slow = Disturbance(0, 1, "delay", delay_ms=500)
     found = network(slow)
-    (arrival,) = found.arrivals(10, 0, 1, FETCH)
+    (arrival,) = sent(found, 10, FETCH)
     found.calm(slow)
     assert not found.is_sound(0, 1, arrival)
     assert not found.is_sound(1, 0, arrival)

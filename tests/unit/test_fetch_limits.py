@@ -39,7 +39,9 @@ SHARES = {
 @pytest.mark.parametrize(("sizes", "share", "room", "is_first", "taken"), SHARES.values(), ids=SHARES)
 def test_a_share(sizes: tuple[int, ...], share: int, room: int, is_first: bool, taken: int) -> None:
     batches = [sized(size * 10) for size in sizes]
-    assert share_of(batches, share * 10, room * 10, is_first) == tuple(batches[:taken])
+    found, size_bytes = share_of(batches, share * 10, room * 10, is_first)
+    assert found == tuple(batches[:taken])
+    assert size_bytes == sum(map(bytes_of, found))
 
 
 # -- the window --------------------------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ def follower(records: int = 0) -> BrokerBench:
 
 
 def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, number: int = 0, **fields: object) -> BrokerBench:
+    """The answer of leader epoch 3 to a fetch from there, with records of that epoch before it."""
     stands = {"topic_id": "T", "partition_id": 0, "fetch_offset": fetch_offset, "leader_epoch": 3}
+    stands |= {"last_fetched_epoch": 3 if fetch_offset else -1}
     result = FetchPartitionResult.model_validate(stands | fields)
     return bench.receive(sender, FetchResponse(partitions=(result,), number=number))
 
@@ -80,6 +82,7 @@ STALE = {
     "a later offset": {"fetch_offset": 4},
     "an earlier leader epoch": {"fetch_offset": 3, "leader_epoch": 2},
     "a later leader epoch": {"fetch_offset": 3, "leader_epoch": 4},
+    "another record before it": {"fetch_offset": 3, "last_fetched_epoch": 2},
     "another broker": {"fetch_offset": 3, "sender": 2},
     "another partition": {"fetch_offset": 3, "partition_id": 1},
 }
@@ -111,6 +114,26 @@ def test_a_diverging_answer_truncates_and_asks_again() -> None:
     assert (found.fetch_offset, found.last_fetched_epoch) == (1, 3)
     answer(bench, 1, diverging_epoch=EpochEndOffset(leader_epoch=-1, end_offset=0))
     assert (log_end(bench), wish(bench).last_fetched_epoch) == (0, -1)
+
+
+STALE_CUTS = {
+    "a point to truncate to": {"diverging_epoch": EpochEndOffset(leader_epoch=1, end_offset=1)},
+    "a log start to begin at": {"error": ErrorCode.OFFSET_OUT_OF_RANGE, "log_start_offset": 1},
+}
+
+
+@pytest.mark.covers("A26", "N1", "M43")
+@pytest.mark.parametrize("told", STALE_CUTS.values(), ids=STALE_CUTS)
+def test_what_cut_a_log_does_not_cut_it_again_at_the_same_offset(told: dict[str, object]) -> None:
+    """The answer comes twice. In between the follower has reached the same offset with the leader's records."""
+    bench = follower()
+    answer(bench, 0, batches=(batch(1, 0, 1), batch(2, 1, 2)))
+    answer(bench, 3, last_fetched_epoch=2, **told)
+    assert log_end(bench) == 1
+    answer(bench, 1, last_fetched_epoch=wish(bench).last_fetched_epoch, batches=(batch(2, 1, 3),), high_watermark=3)
+    answer(bench, 3, last_fetched_epoch=2, **told)
+    assert (log_end(bench), bench.high_watermark) == (3, 3)
+    assert bench.sends(FetchRequest) == []
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
@@ -256,7 +279,7 @@ def test_where_the_leader_has_deleted_what_it_lacks_a_log_begins_anew(records: i
     assert (found.fetch_offset, found.last_fetched_epoch) == (10, -1)
     [reset] = bench.traces("reset")
     assert reset.detail == {"to_offset": 10, "log_end": records}
-    answer(bench, 10, batches=(batch(1, 10, 3),), high_watermark=11)
+    answer(bench, 10, last_fetched_epoch=-1, batches=(batch(1, 10, 3),), high_watermark=11)
     assert (log.end_offset, log.high_watermark, log.latest_epoch) == (11, 11, 3)
 
 

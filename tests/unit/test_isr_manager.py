@@ -136,7 +136,10 @@ def test_silence_sends_the_same_proposal_again_and_keeps_the_maximal_isr() -> No
 
 
 @pytest.mark.covers("B20", "B22")
-@pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT])
+@pytest.mark.parametrize(
+    "error",
+    [ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST],
+)
 def test_an_error_of_the_whole_request_is_retried_after_the_back_off(error: ErrorCode) -> None:
     bench = Bench()
     [first] = bench.propose(0)

@@ -53,6 +53,7 @@ def recomputed(image: MetadataImage) -> dict[str, int]:
             len(p.isr) < image.min_isr(k.topic_id, "min.insync.replicas", len(p.replicas)) for k, p in partitions
         ),
         metrics.OFFLINE: sum(p.leader == NO_LEADER for _, p in partitions),
+        metrics.UNCLEAN_RECOVERY: sum(is_under_recovery(image, key.topic_id, p) for key, p in partitions),
         metrics.MANUAL_ELECTION_REQUIRED: sum(waits_for_a_user(image, key.topic_id, p) for key, p in partitions),
         metrics.REASSIGNING: sum(bool(p.adding_replicas or p.removing_replicas) for _, p in partitions),
     }
@@ -62,12 +63,22 @@ def waits_for_a_user(image: MetadataImage, topic_id: str, state: PartitionState)
     """The rules of note (b), written down once more."""
     if state.leader != NO_LEADER or {*state.isr, *state.elr} & {*state.replicas}:
         return False
+    if image.features.unclean_recovery:
+        strategy = image.config(topic_id, "unclean.recovery.strategy")
+        return strategy == "manual" or (strategy == "balanced" and not state.last_known_elr)
     if image.config(topic_id, "unclean.leader.election.enable"):
         return False
-    if image.features.track_last_known_leader:
-        return state.last_known_leader not in state.replicas
     known = state.last_known_elr if image.features.last_known_leader_in_elr else ()
     return len(known) != 1 or known[0] not in state.replicas
+
+
+def is_under_recovery(image: MetadataImage, topic_id: str, state: PartitionState) -> bool:
+    """The rules of note (a), written down once more."""
+    if state.leader != NO_LEADER or not image.features.unclean_recovery:
+        return False
+    strategy = image.config(topic_id, "unclean.recovery.strategy")
+    nobody_is_eligible = not {*state.isr, *state.elr} & {*state.replicas}
+    return strategy == "proactive" or (strategy == "balanced" and nobody_is_eligible and bool(state.last_known_elr))
 
 
 brokers = st.integers(0, 3)
@@ -107,6 +118,7 @@ def events() -> st.SearchStrategy[tuple[str, str, int, object]]:
             st.sampled_from(
                 [("min.insync.replicas", "1"), ("min.insync.replicas", "2"), ("min.insync.replicas", None)]
                 + [("unclean.leader.election.enable", value) for value in ("true", "false", None)]
+                + [("unclean.recovery.strategy", value) for value in ("proactive", "balanced", "manual", None)]
                 + [("flush.ms", "7")]
             ),
         ),
@@ -144,7 +156,7 @@ def records_of(image: MetadataImage, what: str, topic_id: str, index: int, more:
     return [kind.model_validate({"topic_id": topic_id, "partition_id": index, **more})]
 
 
-@pytest.mark.covers("I2", "I4")
+@pytest.mark.covers("I2", "I3", "I4", "I7")
 @settings(max_examples=300, deadline=None)
 @given(generation=st.sampled_from(Generation), script=st.lists(events(), max_size=40))
 def test_gauges_that_follow_the_records_equal_those_counted_from_the_image(
@@ -156,6 +168,7 @@ def test_gauges_that_follow_the_records_equal_those_counted_from_the_image(
         found = gauges.metrics.values()
         wanted = recomputed(gauges.state.image)
         assert {name: found[name] for name in wanted} == wanted
+        assert found[metrics.UNCLEAN_RECOVERY] + found[metrics.MANUAL_ELECTION_REQUIRED] <= found[metrics.OFFLINE]
 
 
 NOBODY: dict[str, object] = {"isr": (), "leader": NO_LEADER}
@@ -165,14 +178,6 @@ NOBODY: dict[str, object] = {"isr": (), "leader": NO_LEADER}
 @pytest.mark.parametrize(
     ("generation", "unclean", "state", "waits"),
     [
-        ("kip-966", False, NOBODY, True),
-        ("kip-966", True, NOBODY, False),
-        ("kip-966", False, NOBODY | {"last_known_leader": 2}, False),
-        ("kip-966", False, NOBODY | {"last_known_leader": 7}, True),
-        ("kip-966", False, NOBODY | {"last_known_elr": (1,)}, True),
-        ("kip-966", False, NOBODY | {"eligible_leader_replicas": (1,)}, False),
-        ("kip-966", False, {"isr": (0,), "leader": NO_LEADER}, False),
-        ("kip-966", False, {"isr": (0,), "leader": 0}, False),
         ("kip-966-elr", False, NOBODY | {"last_known_elr": (1,)}, False),
         ("kip-966-elr", False, NOBODY | {"last_known_elr": (1, 2)}, True),
         ("kip-966-elr", False, NOBODY | {"last_known_leader": 2}, True),
@@ -189,6 +194,31 @@ def test_which_leaderless_partitions_wait_for_a_user(
     gauges = Gauges(config_of(Generation(generation)), *topic_records(1, **state), setting)
     assert gauges[metrics.MANUAL_ELECTION_REQUIRED] == waits
     assert gauges[metrics.UNCLEAN_RECOVERY] == 0
+
+
+@pytest.mark.covers("I3", "I4", "I7", "F3", "F4", "F29")
+@pytest.mark.parametrize(
+    ("state", "proactive", "balanced", "manual"),
+    [
+        (NOBODY, "recovery", "user", "user"),
+        (NOBODY | {"last_known_leader": 2}, "recovery", "user", "user"),
+        (NOBODY | {"last_known_elr": (1,)}, "recovery", "recovery", "user"),
+        (NOBODY | {"last_known_elr": (1, 9)}, "recovery", "recovery", "user"),
+        (NOBODY | {"eligible_leader_replicas": (1,)}, "recovery", "wait", "wait"),
+        (NOBODY | {"eligible_leader_replicas": (1,), "last_known_elr": (2,)}, "recovery", "wait", "wait"),
+        ({"isr": (0,), "leader": NO_LEADER}, "recovery", "wait", "wait"),
+        ({"isr": (0,), "leader": 0}, "wait", "wait", "wait"),
+    ],
+)
+def test_what_a_leaderless_partition_is_counted_as(
+    state: dict[str, object], proactive: str, balanced: str, manual: str
+) -> None:
+    """Whether those who are asked for are active or not: broker 9 is none that there is."""
+    for strategy, counted in (("proactive", proactive), ("balanced", balanced), ("manual", manual)):
+        setting = ConfigRecord(topic_id="T", name="unclean.recovery.strategy", value=strategy)
+        gauges = Gauges(config_of(Generation.KIP_966), *topic_records(1, **state), setting)
+        found = (gauges[metrics.UNCLEAN_RECOVERY], gauges[metrics.MANUAL_ELECTION_REQUIRED])
+        assert found == (counted == "recovery", counted == "user"), strategy
 
 
 @pytest.mark.covers("I2")

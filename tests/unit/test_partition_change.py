@@ -155,17 +155,20 @@ def test_an_election_clears_the_last_known_leader_and_a_filled_isr_records_none(
     assert (led_by_another.leader, led_by_another.last_known_leader) == (1, -1)
 
 
-@pytest.mark.covers("E24", "M18", "N33")
-@pytest.mark.parametrize(
-    ("generation", "kept"), [(KIP_966, {"last_known_leader": 2}), (KIP_966_ELR, {"last_known_elr": (2,)})]
-)
+@pytest.mark.covers("F25", "K5", "N12")
 @pytest.mark.parametrize("election", [Election.ONLINE, Election.PREFERRED])
-def test_with_isr_and_elr_empty_only_the_last_known_leader_is_elected(
-    generation: dict[str, bool], kept: dict[str, Any], election: Election
-) -> None:
-    state = partition((), **kept)
-    assert change(state, generation, alive=(1, 3), election=election) is None, "neither a dead one nor another"
-    found = after(state, generation, alive=(1, 2, 3), election=election)
+def test_where_recovery_is_the_last_known_leader_is_not_elected_for_it(election: Election) -> None:
+    state = partition((), last_known_leader=2)
+    assert change(state, KIP_966, alive=(1, 2, 3), election=election) is None
+    assert after(state, KIP_966, alive=(1, 2, 3), election=Election.UNCLEAN).leader == 2
+
+
+@pytest.mark.covers("E24", "M18", "N33")
+@pytest.mark.parametrize("election", [Election.ONLINE, Election.PREFERRED])
+def test_with_isr_and_elr_empty_only_the_last_known_leader_is_elected(election: Election) -> None:
+    state = partition((), last_known_elr=(2,))
+    assert change(state, KIP_966_ELR, alive=(1, 3), election=election) is None, "neither a dead one nor another"
+    found = after(state, KIP_966_ELR, alive=(1, 2, 3), election=election)
     assert (found.leader, found.isr, found.leader_recovery_state) == (2, (2,), RECOVERING)
     assert (found.last_known_leader, found.last_known_elr, found.leader_epoch) == (-1, (), 6)
 

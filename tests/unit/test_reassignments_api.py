@@ -30,6 +30,7 @@ KIP_497, KIP_966_ELR, KIP_966 = Generation.KIP_497, Generation.KIP_966_ELR, Gene
 BAD_ASSIGNMENT = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 CANCEL = requests.reassign("t", 0, None)
 UNCLEAN_ALLOWED = ConfigRecord(topic_id="T", name="unclean.leader.election.enable", value="true")
+PROACTIVE = ConfigRecord(topic_id="T", name="unclean.recovery.strategy", value="proactive")
 
 
 def bench(*records: MetadataRecord, generation: Generation = KIP_966, **partition: object) -> ControllerBench:
@@ -348,13 +349,14 @@ def test_the_min_isr_of_a_cancellation_is_that_of_the_original_assignment() -> N
 
 @pytest.mark.covers("E35")
 def test_a_cancellation_below_min_isr_is_allowed_with_unclean_elections() -> None:
-    found = done(under_way((3, 0), UNCLEAN_ALLOWED, leader=3), CANCEL)
+    assert error_of(plan(under_way((3, 0), UNCLEAN_ALLOWED, leader=3).state, CANCEL)) is BAD_ASSIGNMENT
+    found = done(under_way((3, 0), PROACTIVE, leader=3), CANCEL)
     assert (set(found.replicas), found.isr, found.leader) == ({0, 1, 2}, (0,), 0)
     assert found.leader_recovery_state is LeaderRecoveryState.RECOVERED, "0 was in sync"
 
 
 @pytest.mark.covers("E35", "C12")
-@pytest.mark.parametrize("generation", [KIP_497, KIP_966_ELR, KIP_966])
+@pytest.mark.parametrize("generation", [KIP_497, KIP_966_ELR])
 def test_a_cancellation_without_anyone_in_sync_is_an_unclean_election(generation: Generation) -> None:
     without = under_way((3,), leader=3, generation=generation)
     assert error_of(plan(without.state, CANCEL)) is BAD_ASSIGNMENT
@@ -365,9 +367,15 @@ def test_a_cancellation_without_anyone_in_sync_is_an_unclean_election(generation
     assert 3 not in (*found.elr, *found.last_known_elr)
 
 
+@pytest.mark.covers("E35", "F1")
+def test_a_cancellation_without_anyone_in_sync_is_left_to_a_proactive_recovery() -> None:
+    found = done(under_way((3,), fencing(0, 0, True), PROACTIVE, leader=3), CANCEL)
+    assert (set(found.replicas), found.leader, found.isr) == ({0, 1, 2}, NO_LEADER, ())
+
+
 @pytest.mark.covers("E29", "E35")
 def test_an_unclean_cancellation_prefers_who_is_eligible() -> None:
-    controller = under_way((3,), UNCLEAN_ALLOWED, leader=3, eligible_leader_replicas=(1,))
+    controller = under_way((3,), PROACTIVE, leader=3, eligible_leader_replicas=(1,))
     found = done(controller, CANCEL)
     assert (found.leader, found.isr, found.leader_recovery_state) == (1, (1,), LeaderRecoveryState.RECOVERED)
 
@@ -375,7 +383,7 @@ def test_an_unclean_cancellation_prefers_who_is_eligible() -> None:
 @pytest.mark.parametrize("generation", [KIP_497, KIP_966_ELR, KIP_966])
 def test_an_unclean_cancellation_needs_an_original_replica_that_lives(generation: Generation) -> None:
     dead = [fencing(broker, broker, True) for broker in (0, 1, 2)]
-    found = plan(under_way((3,), *dead, UNCLEAN_ALLOWED, leader=3, generation=generation).state, CANCEL)
+    found = plan(under_way((3,), *dead, UNCLEAN_ALLOWED, PROACTIVE, leader=3, generation=generation).state, CANCEL)
     assert (error_of(found), list(found.records)) == (BAD_ASSIGNMENT, [])
 
 

@@ -56,6 +56,9 @@ GOOD_STEPS: list[dict[str, Any]] = [
     {"produce": {"topic": "t", "partition": 0, "records": 1, "acks": 0, "expect_error": "NOT_ENOUGH_REPLICAS"}},
     *({"crash": {"broker": 0, "lose": lose}} for lose in ("none", "unflushed", "all", 0, 3)),
     {"crash": {"controller": 1000}},
+    *({kind: {"urm": True}} for kind in ("crash", "shutdown", "start", "pause", "resume")),
+    {"cut": {"between": ["urm", "rest"]}},
+    {"cut": {"from": "urm", "to": 1}},
     {"shutdown": {"broker": 2}},
     {"start": {"controller": 1000}},
     {"pause": {"broker": 0}},
@@ -163,8 +166,11 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"produce": {"topic": "t", "records": 1, "partition": 1}}, ".produce.partition", "1", "from 0 to 0"),
     ({"produce": 5}, ".produce", "5", ""),
     ({"produce": None}, ".produce", "None", ""),
-    ({"crash": {}}, ".crash", "{}", "either broker or controller"),
-    ({"crash": {"broker": 0, "controller": 1000}}, ".crash", "{'broker': 0, ", "either broker or controller"),
+    ({"crash": {}}, ".crash", "{}", "either broker or controller or urm"),
+    ({"crash": {"broker": 0, "controller": 1000}}, ".crash", "{'broker': 0, ", "either broker or controller or urm"),
+    ({"pause": {"broker": 0, "urm": True}}, ".pause", "{'broker': 0, ", "either broker or controller or urm"),
+    ({"pause": {"urm": False}}, ".pause.urm", "False", "True"),
+    ({"cut": {"between": [2000, 1]}}, ".cut.between", "2000", "controllers 1000 to 1000"),
     ({"crash": {"broker": 3}}, ".crash.broker", "3", "brokers 0 to 2"),
     ({"crash": {"controller": 1001}}, ".crash.controller", "1001", "controllers 1000 to 1000"),
     ({"crash": {"broker": 0, "lose": "some"}}, ".crash.lose", "'some'", "none, unflushed, all, or a number of records"),
@@ -255,6 +261,8 @@ BAD_TEXTS = {
     "a list": (b"- 1\n", "list", "a mapping: a scenario file"),
     "nothing": (b"", "NoneType", "a mapping: a scenario file"),
     "no YAML": (b"name: [\n", "", "YAML"),
+    "nested without end": (b"name: " + b"[" * 20_000, "", "a mapping"),
+    "a text without end": (b'name: "a', "unexpected end of stream", "YAML"),
     "a key twice": (b"name: a\nname: b\n", "'name'", "each key once"),
     "no text": (b"\xff\xfe\xff", "not UTF-8", "a scenario file"),
 }
@@ -270,6 +278,7 @@ def test_a_file_that_is_no_scenario(tmp_path: Path, text: bytes, found: str, all
     assert found in str(caught.value.found)
     assert allowed in caught.value.allowed
     assert "\n" not in str(caught.value)
+    assert "found found" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def fetched(bench: BrokerBench, *batches: RecordBatch) -> BrokerBench:
         partition_id=0,
         leader_epoch=0,
         fetch_offset=bench.replica.log.end_offset,
+        last_fetched_epoch=bench.replica.log.latest_epoch,
         high_watermark=0,
         batches=batches,
     )

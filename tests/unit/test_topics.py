@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from experiments import requests
+from protocol.config import Generation
 from protocol.controller.administration import plan
 from protocol.controller.topic_names import why_invalid
 from protocol.errors import ErrorCode
@@ -93,6 +94,10 @@ REFUSED_TOPICS: dict[str, tuple[CreatableTopic, ErrorCode]] = {
     "negative index": (new(assignments=(ReplicaAssignment(partition_index=-1, broker_ids=(0,)),)), BAD_ASSIGNMENT),
     "unknown config": (new("new", (0,), configs={"no_such": "1"}), ErrorCode.INVALID_CONFIG),
     "min ISR of 0": (new("new", (0,), configs={"min_insync_replicas": "0"}), ErrorCode.INVALID_CONFIG),
+    "misspelt strategy": (
+        new("new", (0,), configs={"unclean_recovery_strategy": "pro-active"}),
+        ErrorCode.INVALID_CONFIG,
+    ),
     "config without a value": (new("new", (0,), configs={"flush_ms": None}), ErrorCode.INVALID_CONFIG),
     "cluster-wide config": (new("new", (0,), configs={"broker_session_timeout_ms": "1"}), ErrorCode.INVALID_CONFIG),
     "topic exists, and all else is wrong": (
@@ -447,3 +452,24 @@ def test_the_builders_of_the_experiments_ask_for_the_same() -> None:
     controller.apply(plan(controller.state, requests.delete_topic("t")).records)
     controller.apply(plan(controller.state, requests.create_topic("t", ((0,),), {"flush.ms": 5})).records)
     assert controller.state.image.config(topic(controller).topic_id, "flush.ms") == 5
+
+
+@pytest.mark.covers("H6", "H8")
+@pytest.mark.parametrize(
+    ("generation", "enable", "configs", "strategy"),
+    [
+        (Generation.KIP_966, "TRUE", {}, "proactive"),
+        (Generation.KIP_966, "false", {}, None),
+        (Generation.KIP_966, "true", {"unclean_recovery_strategy": "manual"}, "manual"),
+        (Generation.KIP_966_ELR, "true", {}, None),
+    ],
+    ids=["allowed", "as it is", "both", "recovery is off"],
+)
+def test_a_new_topic_with_the_older_switch_has_the_strategy_that_it_means(
+    generation: Generation, enable: str, configs: dict[str, str], strategy: str | None
+) -> None:
+    controller = bench(config=config_of(generation))
+    wanted = new("new", (0,), configs={"unclean_leader_election_enable": enable} | configs)
+    controller.apply(plan(controller.state, create(wanted)).records)
+    found = controller.state.image.configs[topic(controller, "new").topic_id]
+    assert found.get("unclean.recovery.strategy") == strategy

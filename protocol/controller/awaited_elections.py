@@ -1,0 +1,117 @@
+"""Elections that a user asked for and that take a recovery: LONGEST_LOG_PROACTIVE and LONGEST_LOG_BALANCED (J4, F22).
+
+Their request is answered when all its partitions are done: NONE where a leader was found, by whatever election came
+first; ELIGIBLE_LEADERS_NOT_AVAILABLE where there is nobody to ask any more, or a balanced recovery has lost one whom it
+must hear, or recovery was disabled meanwhile; UNKNOWN_TOPIC_OR_PARTITION where the partition is gone;
+REQUEST_TIMED_OUT for what is not done by the request's own timeout, whose recovery then ends, unless the topic's
+strategy wants one. Two requests for the same partition share a recovery, in the mode of the first.
+
+Nothing of this is in the metadata log: a controller that starts knows of no such request, and its sender asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from protocol.contract import Outbox
+from protocol.controller.context import ControllerState
+from protocol.controller.recovery import asking
+from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicIdPartition
+from protocol.messages.partitions import ElectLeadersResponse
+from protocol.messages.recovery import RecoveryMode
+
+ELECTIONS_TIMER = "elections"
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Partitions whose elections take a recovery, by their place in the response; how, and for how long at most."""
+
+    mode: RecoveryMode
+    timeout_ms: int
+    places: Mapping[TopicIdPartition, int]
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that waits: what is to be sent to whom, what is missing of it, and until when."""
+
+    client: NodeId
+    response: ElectLeadersResponse
+    mode: RecoveryMode
+    open: dict[TopicIdPartition, int]
+    deadline_ms: TimeMs
+
+
+class AwaitedElections:
+    """See the module docstring."""
+
+    def __init__(self, state: ControllerState, out: Outbox) -> None:
+        self._state = state
+        self._out = out
+        self._requests: list[_Request] = []
+
+    def mode_of(self, key: TopicIdPartition) -> RecoveryMode | None:
+        """How users want the partition to be recovered; None: they do not."""
+        return next((request.mode for request in self._requests if key in request.open), None)
+
+    def add(self, now_ms: TimeMs, client: NodeId, response: ElectLeadersResponse, awaited: Awaited) -> None:
+        """Keeps a response until its elections are over."""
+        deadline_ms = now_ms + awaited.timeout_ms
+        self._requests.append(_Request(client, response, awaited.mode, dict(awaited.places), deadline_ms))
+        self._set_timer()
+
+    def settle(self, now_ms: TimeMs, changed: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+        """Answers what is over, given the partitions whose fate may have changed. Partitions that are awaited no
+        more.
+        """
+        over: list[TopicIdPartition] = []
+        for request in self._requests:
+            late = request.deadline_ms <= now_ms
+            for key in [key for key in request.open if late or key in changed]:
+                error, message = self._outcome(key, request.mode, late)
+                if error is not None:
+                    self._close(request, key, error, message)
+                    over.append(key)
+        done = [request for request in self._requests if not request.open]
+        if done:
+            self._requests = [request for request in self._requests if request.open]
+            self._set_timer()
+        for request in done:
+            self._out.send(request.client, request.response)
+        return over
+
+    def _outcome(self, key: TopicIdPartition, mode: RecoveryMode, late: bool) -> tuple[ErrorCode | None, str]:
+        """How an election has ended, with a few words; None while it goes on."""
+        image = self._state.image
+        partition = image.partition(key)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition is gone"
+        if partition.leader != NO_LEADER:
+            return ErrorCode.NONE, ""
+        if not image.features.unclean_recovery:
+            return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "unclean recovery has been disabled"
+        if asking(image, partition, mode) is None:
+            return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NOBODY_TO_ASK[mode]
+        return (ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time") if late else (None, "")
+
+    def _close(self, request: _Request, key: TopicIdPartition, error: ErrorCode, message: str) -> None:
+        place = request.open.pop(key)
+        results = list(request.response.partitions)
+        results[place] = results[place].model_copy(update={"error": error, "message": message})
+        request.response = request.response.model_copy(update={"partitions": tuple(results)})
+
+    def _set_timer(self) -> None:
+        if self._requests:
+            self._out.set_timer(ELECTIONS_TIMER, min(request.deadline_ms for request in self._requests))
+        else:
+            self._out.cancel_timer(ELECTIONS_TIMER)
+
+
+NOBODY_TO_ASK = {
+    RecoveryMode.PROACTIVE: "no replica is active",
+    RecoveryMode.BALANCED: "not all members of ISR, ELR and last known ELR are active, or there are none",
+}
+"""Why a recovery in that mode cannot be."""

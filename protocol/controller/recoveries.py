@@ -1,0 +1,234 @@
+"""The controller's recoveries: which it has stated to the recovery manager, and what it does with their results.
+
+Volatile: nothing of it is in the metadata log, and a new controller states recoveries of its own (F15). After every
+event the partitions that it may concern are looked at again (N27): a recovery is stated where the metadata wants one
+(`recovery.py`), stated anew under the same id where other replicas may be asked now (F13), or where a broker has come
+back in another life, and cancelled where it is wanted no more: somebody leads, recovery is disabled, a member of the
+last known ELR is fenced. A recovery in another leader epoch, or in another mode, is another recovery.
+
+Whatever the manager says comes in as a message like any other, and is judged by the metadata of that moment; if it
+still holds it becomes a partition change record, elected as a designation is. A clean election never comes late:
+whoever has become electable was elected in the record that made it so, the partition is led, and the result is void
+(F16).
+
+As long as a recovery runs it is stated again every `broker.heartbeat.interval.ms`: a manager that has died, hung or
+missed a message goes on from there (F14). The KIP has it done when heartbeats are handled; they come at that pace, but
+a host may leave them out where they only repeat what is known, so the pace has a timer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, UNCLEAN_RECOVERY_TIMEOUT_MS
+from protocol.contract import Outbox
+from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited, AwaitedElections
+from protocol.controller.context import ControllerState
+from protocol.controller.partition_change import Election
+from protocol.controller.recovery import Asking, asking, is_in_force, wanted
+from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicIdPartition, TopicPartition
+from protocol.messages.partitions import ElectLeadersResponse
+from protocol.messages.records import MetadataRecord
+from protocol.messages.recovery import (
+    CancelledRecovery,
+    CancelRecoveries,
+    PartitionRecovery,
+    PartitionRecoveryResult,
+    RecoverPartitions,
+    RecoveryResults,
+)
+from protocol.metadata.image import MetadataDelta
+
+RECOVERY_TIMER = "recoveries"
+TIMERS = (RECOVERY_TIMER, ELECTIONS_TIMER)
+_ID_BITS = 31
+
+
+class Recoveries:
+    """See the module docstring. The node calls `settle` at the end of every event."""
+
+    def __init__(self, state: ControllerState, out: Outbox) -> None:
+        self._state = state
+        self._out = out
+        self._awaited = AwaitedElections(state, out)
+        self._running: dict[TopicIdPartition, PartitionRecovery] = {}
+        self._changed: dict[TopicIdPartition, None] = {}
+        self._all_changed = False
+        self._life: int | None = None
+        self._begun = 0
+
+    def is_running(self, key: TopicIdPartition) -> bool:
+        return key in self._running
+
+    @property
+    def running(self) -> Sequence[TopicIdPartition]:
+        """The partitions of which a recovery is under way."""
+        return tuple(self._running)
+
+    def replayed(self, delta: MetadataDelta) -> None:
+        """Takes note of what a record that the state has just replayed has changed."""
+        self._changed.update(delta.partitions)
+        self._changed.update(delta.removed_partitions)
+        for topic_id, topic in delta.deleted_topics.items():
+            self._changed.update(dict.fromkeys(TopicIdPartition(topic_id, index) for index in topic.partitions))
+        self._all_changed = self._all_changed or bool(delta.brokers or delta.configs or delta.features)
+
+    def settle(self, now_ms: TimeMs) -> None:
+        """States and cancels recoveries as the metadata wants it, and answers elections that are over."""
+        if not self._changed and not self._all_changed:
+            return
+        if self._all_changed:
+            self._changed.update(dict.fromkeys(self._state.leaderless()))
+            self._changed.update(dict.fromkeys(self._running))
+        changed, self._changed, self._all_changed = self._changed, {}, False
+        self._awaited.settle(now_ms, changed)
+        self._reconcile(now_ms, sorted(changed))
+
+    def fire(self, now_ms: TimeMs, name: str) -> None:
+        """One of `TIMERS` is due."""
+        if name == ELECTIONS_TIMER:
+            self._reconcile(now_ms, sorted(self._awaited.settle(now_ms, ())))
+        elif self._running:
+            self._out.send(RECOVERY_MANAGER, RecoverPartitions(recoveries=tuple(self._running.values())))
+            self._set_timer(now_ms)
+
+    def await_elections(
+        self, now_ms: TimeMs, client: NodeId, response: ElectLeadersResponse, awaited: Awaited
+    ) -> None:
+        """A user has asked for elections that take a recovery; `response` is sent when they are over."""
+        self._awaited.add(now_ms, client, response, awaited)
+        self._changed.update(dict.fromkeys(awaited.places))
+
+    # -- what is stated ------------------------------------------------------------------------------------------------
+
+    def _reconcile(self, now_ms: TimeMs, keys: Sequence[TopicIdPartition]) -> None:
+        stated: list[PartitionRecovery] = []
+        cancelled: list[CancelledRecovery] = []
+        idle = not self._running
+        for key in keys:
+            asked, running = self._wanted(key), self._running.get(key)
+            if asked is None:
+                if running is not None:
+                    del self._running[key]
+                    cancelled.append(_cancelled(running))
+                    self._trace_cancelled(key)
+                continue
+            recovery = self._stated(key, asked, running)
+            if recovery != running:
+                self._running[key] = recovery
+                stated.append(recovery)
+                if running is None or running.recovery_id != recovery.recovery_id:
+                    self._trace_begun(key, recovery)
+        if cancelled:
+            self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(cancelled)))
+        if stated:
+            self._out.send(RECOVERY_MANAGER, RecoverPartitions(recoveries=tuple(stated)))
+        if self._running and idle:
+            self._set_timer(now_ms)
+        elif not self._running and not idle:
+            self._out.cancel_timer(RECOVERY_TIMER)
+
+    def _wanted(self, key: TopicIdPartition) -> Asking | None:
+        image = self._state.image
+        partition, mode = image.partition(key), self._awaited.mode_of(key)
+        if partition is None or partition.leader != NO_LEADER:
+            return None
+        if mode is not None and image.features.unclean_recovery:
+            return asking(image, partition, mode)
+        return wanted(image, key, partition)
+
+    def _stated(self, key: TopicIdPartition, asked: Asking, running: PartitionRecovery | None) -> PartitionRecovery:
+        image = self._state.image
+        leader_epoch = image.topics[key.topic_id].partitions[key.partition].leader_epoch
+        goes_on = running is not None and (running.leader_epoch, running.mode) == (leader_epoch, asked.mode)
+        return PartitionRecovery(
+            recovery_id=running.recovery_id if running is not None and goes_on else self._next_id(),
+            topic_id=key.topic_id,
+            partition_id=key.partition,
+            leader_epoch=leader_epoch,
+            mode=asked.mode,
+            replicas=asked.replicas,
+            required=asked.required,
+            timeout_ms=int(image.config(key.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS)),
+        )
+
+    def _next_id(self) -> int:
+        """An id that no other recovery has, nor one of another life of this controller."""
+        if self._life is None:
+            self._life = self._state.rng.getrandbits(_ID_BITS)
+        self._begun += 1
+        return (self._life << _ID_BITS) | self._begun
+
+    def _set_timer(self, now_ms: TimeMs) -> None:
+        self._out.set_timer(RECOVERY_TIMER, now_ms + self._state.config.int_value(BROKER_HEARTBEAT_INTERVAL_MS))
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def take(self, message: RecoveryResults) -> list[MetadataRecord]:
+        """The records that follow from what the manager has found out; what is void is cancelled, what has been
+        overtaken by other lives waits for the manager's next word.
+        """
+        records: list[MetadataRecord] = []
+        void: list[CancelledRecovery] = []
+        for result in message.results:
+            key = TopicIdPartition(result.topic_id, result.partition_id)
+            running, partition = self._running.get(key), self._state.image.partition(key)
+            if running is None or partition is None or running.recovery_id != result.recovery_id:
+                void.append(_cancelled(result))
+            elif is_in_force(self._state.image, partition, running, result):
+                record = self._state.change(key, Election.ONLINE, designated_leader=result.leader)
+                if record is not None and record.leader == result.leader:
+                    self._trace_elected(key, running, result)
+                    records.append(record)
+        if void:
+            self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(void)))
+        return records
+
+    # -- what observers are told ---------------------------------------------------------------------------------------
+
+    def _name(self, key: TopicIdPartition) -> TopicPartition:
+        return TopicPartition(self._state.image.topics[key.topic_id].name, key.partition)
+
+    def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
+        self._out.trace(
+            "recovery_began",
+            self._name(key),
+            recovery_id=recovery.recovery_id,
+            mode=recovery.mode.name.lower(),
+            leader_epoch=recovery.leader_epoch,
+            asked=tuple(replica.broker_id for replica in recovery.replicas),
+            required=recovery.required,
+        )
+
+    def _trace_cancelled(self, key: TopicIdPartition) -> None:
+        partition = self._state.image.partition(key)
+        if partition is not None and partition.leader == NO_LEADER:
+            self._out.trace("recovery_cancelled", self._name(key))
+
+    def _trace_elected(
+        self, key: TopicIdPartition, recovery: PartitionRecovery, result: PartitionRecoveryResult
+    ) -> None:
+        asked = {*result.silent, *(answer.broker_id for answer in result.answers)}
+        replicas = self._state.image.topics[key.topic_id].partitions[key.partition].replicas
+        self._out.trace(
+            "recovery",
+            self._name(key),
+            recovery_id=result.recovery_id,
+            mode=recovery.mode.name.lower(),
+            leader_epoch=result.leader_epoch,
+            leader=result.leader,
+            reason=result.reason,
+            required=recovery.required,
+            answers=tuple(
+                (answer.broker_id, answer.broker_epoch, answer.last_written_leader_epoch, answer.log_end_offset)
+                for answer in result.answers
+            ),
+            silent=result.silent,
+            absent=tuple(broker for broker in replicas if broker not in asked),
+        )
+
+
+def _cancelled(recovery: PartitionRecovery | PartitionRecoveryResult) -> CancelledRecovery:
+    return CancelledRecovery(
+        recovery_id=recovery.recovery_id, topic_id=recovery.topic_id, partition_id=recovery.partition_id
+    )

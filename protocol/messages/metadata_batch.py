@@ -1,0 +1,42 @@
+"""Batches of the metadata log as bytes: records, one frame each, in the versions of the feature levels in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgpack
+
+from protocol.config import record_version
+from protocol.errors import ProtocolInvariantError
+from protocol.messages.codec import decode, encode
+from protocol.messages.records import FeatureLevelRecord, MetadataRecord
+
+
+def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
+    """The payload of a metadata batch that begins under these feature levels: each record in the version of the levels
+    that are in force where it stands.
+    """
+    frames = []
+    for record in records:
+        frames.append(encode(record, record_version(levels)))
+        if isinstance(record, FeatureLevelRecord):
+            levels = {**levels, record.name: record.feature_level}
+    packed: bytes = msgpack.packb(frames)
+    return packed
+
+
+def pack_records(records: Sequence[MetadataRecord], version: int | None = None) -> bytes:
+    """The payload of a metadata batch, with records of `version` where their type has it."""
+    packed: bytes = msgpack.packb([encode(record, version) for record in records])
+    return packed
+
+
+def unpack_records(payload: bytes) -> list[MetadataRecord]:
+    """The records of a metadata batch; MalformedMessageError where one is none."""
+    records = []
+    for frame in msgpack.unpackb(payload):
+        record = decode(frame)
+        if not isinstance(record, MetadataRecord):
+            raise ProtocolInvariantError(f"{type(record).__name__} in the metadata log")
+        records.append(record)
+    return records

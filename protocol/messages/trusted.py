@@ -1,0 +1,71 @@
+"""Building a message without asking pydantic: for what a node makes by the thousand, out of values that it has checked.
+
+The constructor of a message is for everybody who may be wrong about it: the wire, files, users, tests. It looks at
+every value, which costs more than most inputs of a node cost otherwise. `trusted(Model)` is a constructor of the same
+values that looks at nothing; the type checker sees the model itself, so that names and types of the arguments are
+checked before the program runs. That what nodes build is valid is shown by the simulator's paranoid mode, in which
+every message is encoded and decoded by the codec, which does look.
+
+A pydantic model is four slots: its fields, the names of those that were given, and two that these models do not use.
+Here all fields count as given.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TypeVar, cast
+
+from pydantic import BaseModel
+
+from protocol.messages.base import Frozen
+
+Model = TypeVar("Model", bound=Frozen)
+
+_SLOTS = {
+    "put_fields": BaseModel.__dict__["__dict__"].__set__,
+    "put_names": BaseModel.__dict__["__pydantic_fields_set__"].__set__,
+    "put_extra": BaseModel.__dict__["__pydantic_extra__"].__set__,
+    "put_private": BaseModel.__dict__["__pydantic_private__"].__set__,
+}
+
+
+def trusted(model: type[Model]) -> type[Model]:
+    """A function that takes the fields by name, as the model does, and returns the model with just these values. Only
+    to be called; defaults are shared, and immutable as all values in messages are. TypeError for a model that makes or
+    changes values itself (default factories, validators): that would be left out.
+    """
+    fields, own = model.model_fields, model.__pydantic_decorators__
+    if own.field_validators or own.model_validators or any(field.default_factory for field in fields.values()):
+        raise TypeError(f"{model.__name__} makes or changes values of its own")
+    defaults = {f"default_{name}": field.default for name, field in fields.items() if not field.is_required()}
+    parameters = [f"{name}=default_{name}" if f"default_{name}" in defaults else name for name in fields]
+    values = [f"{name!r}: {name}" for name in fields]
+    source = f"""
+def build(*, {", ".join(parameters)}):
+    message = new(model)
+    put_fields(message, {{{", ".join(values)}}})
+    put_names(message, names)
+    put_extra(message, None)
+    put_private(message, None)
+    return message
+"""
+    scope: dict[str, object] = {**_SLOTS, **defaults, "new": object.__new__, "model": model, "names": _names(model)}
+    exec(source, scope)
+    return cast("type[Model]", scope["build"])
+
+
+def changed(message: Model, **changes: object) -> Model:
+    """A copy of the message with other values in some of its fields, which are believed too."""
+    model = type(message)
+    copy = model.__new__(model)
+    _SLOTS["put_fields"](copy, message.__dict__ | changes)
+    _SLOTS["put_names"](copy, _names(model))
+    _SLOTS["put_extra"](copy, None)
+    _SLOTS["put_private"](copy, None)
+    return copy
+
+
+@cache
+def _names(model: type[Frozen]) -> set[str]:
+    """All instances share it; pydantic changes nothing but copies of it."""
+    return set(model.model_fields)

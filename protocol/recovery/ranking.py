@@ -1,0 +1,56 @@
+"""Whom an unclean recovery elects, given what the replicas answered: a pure comparison (F5, F6, F30, M61).
+
+The replica whose last record is of the highest leader epoch wins: it has seen the latest leader, and a longer log of an
+older epoch holds records that this leader never had. Among those the longest log wins. Among equals a replica that had
+to be heard (in a balanced recovery the last known ELR) goes before the others, so that one of those wins only by having
+more (F30); and at last the one that stands first in the assignment, so that the same answers always elect the same
+leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from protocol.ids import BrokerId
+from protocol.messages.recovery import ReplicaAnswer
+
+ONLY_ANSWER = "it alone answered"
+HIGHEST_EPOCH = "its last record has the highest leader epoch"
+LONGEST_LOG = "of those with the highest leader epoch its log is the longest"
+LAST_KNOWN = "of those with the longest log it is the first in the last known ELR"
+FIRST_REPLICA = "of those with the longest log it is the first in the assignment"
+
+
+class Ranked(NamedTuple):
+    """The winner, and by what it won."""
+
+    leader: BrokerId
+    reason: str
+
+
+def best(
+    answers: Iterable[ReplicaAnswer], assignment: Sequence[BrokerId], required: Collection[BrokerId] = ()
+) -> Ranked:
+    """The winner among one or more answers of replicas in `assignment`, of whom `required` had to be heard."""
+    in_order = sorted(answers, key=lambda answer: assignment.index(answer.broker_id))
+    in_order.sort(key=lambda answer: answer.broker_id not in required)
+    ranked = sorted(in_order, key=_rank, reverse=True)
+    first, others = ranked[0], ranked[1:]
+    if not others:
+        reason = ONLY_ANSWER
+    elif others[0].last_written_leader_epoch < first.last_written_leader_epoch:
+        reason = HIGHEST_EPOCH
+    elif _rank(others[0]) < _rank(first):
+        reason = LONGEST_LOG
+    elif first.broker_id in required and any(
+        _rank(other) == _rank(first) and other.broker_id not in required for other in others
+    ):
+        reason = LAST_KNOWN
+    else:
+        reason = FIRST_REPLICA
+    return Ranked(first.broker_id, reason)
+
+
+def _rank(answer: ReplicaAnswer) -> tuple[int, int]:
+    return answer.last_written_leader_epoch, answer.log_end_offset

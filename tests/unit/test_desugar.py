@@ -1,0 +1,84 @@
+"""What is compiled means the same as the sources: dataclasses with their `__init__` spelled out, names bound once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.desugar import desugared
+
+pytestmark = pytest.mark.unit
+
+HEAD = """
+from __future__ import annotations
+from collections import deque
+from dataclasses import dataclass, field
+from protocol.errors import ErrorCode
+from protocol.ids import TopicPartition
+"""
+
+
+def run(body: str, *, compiled: tuple[str, ...] = (), enums: tuple[str, ...] = ("ErrorCode",)) -> tuple[str, dict]:
+    """The text that comes of a module, and the names that it defines."""
+    text = desugared(HEAD + body, compiled, enums)
+    names: dict = {"__name__": "builtins"}
+    exec(text, names)
+    return text, names
+
+
+def test_a_dataclass_takes_what_it_took() -> None:
+    text, names = run("""
+@dataclass(frozen=True)
+class Thing:
+    key: int
+    name: str = "none"
+    parts: list[int] = field(default_factory=list)
+    turns: deque[int] = field(default_factory=lambda: deque([7]))
+""")
+    thing = names["Thing"]
+    assert "def __init__(self, key: int, name: str='none', parts: list[int] | None=None" in text
+    assert "frozen" not in text
+    one, other = thing(1), thing(1)
+    assert (one.key, one.name, one.parts, one.turns) == (1, "none", [], names["deque"]([7]))
+    assert one == other
+    assert one.parts is not other.parts
+    assert replace(one, name="x") == thing(1, "x")
+
+
+def test_a_frozen_one_keeps_its_hash() -> None:
+    _, names = run("@dataclass(frozen=True)\nclass Place:\n    x: int\n    y: int = 0\n")
+    assert len({names["Place"](1), names["Place"](1), names["Place"](2)}) == 2
+
+
+def test_what_follows_the_making_follows() -> None:
+    _, names = run(
+        "@dataclass(slots=True)\nclass Twice:\n    x: int\n    def __post_init__(self) -> None:\n        self.x *= 2\n"
+    )
+    assert names["Twice"](4).x == 8
+
+
+def test_names_are_bound_where_nothing_hides_them() -> None:
+    text, names = run("""
+LIMIT = 3
+def place(topic: str) -> object:
+    return TopicPartition(topic, LIMIT)
+def hidden(TopicPartition: int) -> int:
+    return TopicPartition + 1
+def kind(thing: object) -> bool:
+    return isinstance(thing, TopicPartition)
+def error(thing: object) -> bool:
+    return thing is ErrorCode.NONE
+""")
+    assert "LIMIT: Final = 3" in text
+    assert "_bound_TopicPartition: Final = TopicPartition" in text
+    assert "isinstance(thing, TopicPartition)" in text
+    assert "thing is _bound_ErrorCode_NONE" in text
+    assert names["place"]("t") == ("t", 3)
+    assert names["hidden"](1) == 2
+    assert names["error"](names["ErrorCode"].NONE)
+
+
+def test_what_is_compiled_too_is_left_to_the_compiler() -> None:
+    text, _ = run("def place() -> object:\n    return TopicPartition('t', 0)\n", compiled=("protocol.ids",))
+    assert "_bound_" not in text

@@ -1,0 +1,178 @@
+"""One recovery: who wins, which answers count, and when enough of them are there."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ErrorCode
+from protocol.messages.control import BrokerState
+from protocol.messages.recovery import PartitionRecovery, RecoveryMode, ReplicaAnswer, ReplicaLogInfo
+from protocol.recovery import ranking
+from protocol.recovery.ranking import best
+from protocol.recovery.task import RecoveryTask
+
+BALANCED, PROACTIVE = RecoveryMode.BALANCED, RecoveryMode.PROACTIVE
+EPOCH = 7
+"""The partition's leader epoch; broker N is registered under epoch 10 + N."""
+TIMEOUT_MS = 5_000
+
+
+def answer(broker: int, epoch: int, end: int) -> ReplicaAnswer:
+    return ReplicaAnswer(
+        broker_id=broker, broker_epoch=10 + broker, last_written_leader_epoch=epoch, log_end_offset=end
+    )
+
+
+# -- ranking -----------------------------------------------------------------------------------------------------------
+
+RANKED = {
+    "alone": ([(2, 1, 5)], (), 2, ranking.ONLY_ANSWER),
+    "a higher epoch beats a longer log": ([(0, 3, 900), (1, 4, 1)], (), 1, ranking.HIGHEST_EPOCH),
+    "a record beats an empty log": ([(0, -1, 0), (1, 0, 1)], (), 1, ranking.HIGHEST_EPOCH),
+    "the longest of the highest epoch": ([(0, 4, 1), (1, 4, 9), (2, 3, 99)], (), 1, ranking.LONGEST_LOG),
+    "equals": ([(2, 4, 9), (0, 4, 9)], (), 0, ranking.FIRST_REPLICA),
+    "equals, one of them known": ([(0, 4, 9), (2, 4, 9)], (2,), 2, ranking.LAST_KNOWN),
+    "equals, two of them known": ([(0, 4, 9), (2, 4, 9), (1, 4, 9)], (1, 2), 1, ranking.LAST_KNOWN),
+    "equals, both known": ([(2, 4, 9), (1, 4, 9), (0, 4, 8)], (1, 2), 1, ranking.FIRST_REPLICA),
+    "another has more than the known one": ([(0, 4, 10), (2, 4, 9)], (2,), 0, ranking.LONGEST_LOG),
+}
+
+
+@pytest.mark.covers("F5", "F6", "F30", "M61")
+@pytest.mark.parametrize(("answers", "required", "leader", "reason"), RANKED.values(), ids=RANKED)
+def test_who_wins_and_by_what(
+    answers: list[tuple[int, int, int]], required: tuple[int, ...], leader: int, reason: str
+) -> None:
+    for order in permutations(answers):
+        assert best([answer(*each) for each in order], (0, 1, 2), required) == (leader, reason)
+
+
+@given(st.dictionaries(st.integers(0, 4), st.tuples(st.integers(-1, 2), st.integers(0, 3)), min_size=1), st.data())
+def test_nobody_has_more_than_the_winner(held: dict[int, tuple[int, int]], data: st.DataObject) -> None:
+    required = data.draw(st.sets(st.sampled_from(sorted(held))))
+    winner = best([answer(broker, *more) for broker, more in held.items()], (3, 1, 4, 0, 2), required)
+    assert held[winner.leader] == max(held.values())
+
+
+# -- which answers count -----------------------------------------------------------------------------------------------
+
+
+def recovery(mode: RecoveryMode = BALANCED, required: tuple[int, ...] = (1, 2), *replicas: int) -> PartitionRecovery:
+    return PartitionRecovery(
+        recovery_id=1,
+        topic_id="T",
+        partition_id=0,
+        leader_epoch=EPOCH,
+        mode=mode,
+        replicas=tuple(BrokerState(broker_id=broker, broker_epoch=10 + broker) for broker in replicas or (0, 1, 2)),
+        required=required,
+        timeout_ms=TIMEOUT_MS,
+    )
+
+
+def info(epoch: int = 3, end: int = 5, current: int = EPOCH, error: ErrorCode = ErrorCode.NONE) -> ReplicaLogInfo:
+    return ReplicaLogInfo(
+        topic_id="T",
+        partition_id=0,
+        error=error,
+        last_written_leader_epoch=epoch,
+        current_leader_epoch=current,
+        log_end_offset=end,
+    )
+
+
+@pytest.mark.covers("F8", "F9", "M65", "M67", "N22")
+@pytest.mark.parametrize(
+    ("broker", "broker_epoch", "said", "counts"),
+    [
+        (1, 11, info(), True),
+        (1, 10, info(), False),
+        (1, 12, info(), False),
+        (1, 11, info(current=EPOCH - 1), False),
+        (1, 11, info(current=EPOCH + 1), False),
+        (1, 11, info(error=ErrorCode.KAFKA_STORAGE_ERROR), False),
+        (3, 13, info(), False),
+    ],
+    ids=["as asked", "an older life", "a newer life", "metadata behind", "metadata ahead", "an error", "not asked"],
+)
+def test_an_answer_counts_from_the_registered_life_and_in_the_epoch_of_the_recovery(
+    broker: int, broker_epoch: int, said: ReplicaLogInfo, counts: bool
+) -> None:
+    task = RecoveryTask.begin(recovery(), 0)
+    assert task.take(broker, broker_epoch, said) is counts
+    assert (broker in task.unheard()) is (not counts and broker in (0, 1, 2))
+
+
+@pytest.mark.covers("F13", "M65")
+def test_a_restated_recovery_forgets_answers_of_other_lives_and_asks_newcomers() -> None:
+    task = RecoveryTask.begin(recovery(BALANCED, (1,), 0, 1), 0)
+    assert task.take(0, 10, info())
+    assert task.take(1, 11, info())
+    reborn = recovery(BALANCED, (1,), 0, 2)
+    again = reborn.model_copy(update={"replicas": (*reborn.replicas, BrokerState(broker_id=1, broker_epoch=31))})
+    task.restate(again, 0)
+    assert (sorted(task.answers), sorted(task.unheard())) == ([0], [1, 2])
+    assert task.result(TIMEOUT_MS) is None, "the required one has to be heard again"
+    assert task.take(1, 31, info())
+    assert task.result(TIMEOUT_MS) is not None
+
+
+# -- when it is decided ------------------------------------------------------------------------------------------------
+
+DECIDED = {
+    # mode, required, who answered, decided before the deadline, from the deadline on
+    "balanced, nobody": (BALANCED, (1, 2), (), False, False),
+    "balanced, one of two required": (BALANCED, (1, 2), (1,), False, False),
+    "balanced, everyone but one required": (BALANCED, (1, 2), (0, 1), False, False),
+    "balanced, all required": (BALANCED, (1, 2), (1, 2), False, True),
+    "balanced, all": (BALANCED, (1, 2), (0, 1, 2), True, True),
+    "balanced, nobody is required": (BALANCED, (), (0, 1, 2), False, False),
+    "proactive, nobody": (PROACTIVE, (), (), False, False),
+    "proactive, one": (PROACTIVE, (), (0,), False, True),
+    "proactive, all": (PROACTIVE, (), (0, 1, 2), True, True),
+}
+
+
+@pytest.mark.covers("F11", "F12", "F28", "F29", "M59", "M60", "M62")
+@pytest.mark.parametrize(("mode", "required", "heard", "early", "late"), DECIDED.values(), ids=DECIDED)
+def test_when_it_is_decided(
+    mode: RecoveryMode, required: tuple[int, ...], heard: tuple[int, ...], early: bool, late: bool
+) -> None:
+    task = RecoveryTask.begin(recovery(mode, required), 100)
+    for broker in heard:
+        assert task.take(broker, 10 + broker, info())
+    assert (task.result(100 + TIMEOUT_MS - 1) is not None) is early
+    assert (task.result(100 + TIMEOUT_MS) is not None) is late
+
+
+@pytest.mark.covers("H5", "F12")
+@pytest.mark.parametrize(("timeout_ms", "is_over"), [(1_000, True), (1_001, False)])
+def test_a_timeout_that_is_changed_counts_from_when_the_recovery_began(timeout_ms: int, is_over: bool) -> None:
+    task = RecoveryTask.begin(recovery(PROACTIVE, ()), 100)
+    assert task.take(0, 10, info())
+    task.restate(task.recovery.model_copy(update={"timeout_ms": timeout_ms}), 900)
+    assert (task.result(1_100) is not None) is is_over
+
+
+@pytest.mark.covers("F12", "M62")
+def test_the_first_late_answer_decides_a_proactive_recovery() -> None:
+    task = RecoveryTask.begin(recovery(PROACTIVE, ()), 0)
+    assert task.result(TIMEOUT_MS * 3) is None
+    assert task.take(2, 12, info())
+    found = task.result(TIMEOUT_MS * 3)
+    assert found is not None
+    assert (found.leader, found.reason, found.leader_epoch) == (2, ranking.ONLY_ANSWER, EPOCH)
+
+
+def test_a_result_tells_all_answers_in_the_order_of_the_assignment() -> None:
+    task = RecoveryTask.begin(recovery(), 0)
+    for broker in (2, 0, 1):
+        task.take(broker, 10 + broker, info(end=broker))
+    found = task.result(0)
+    assert found is not None
+    assert found.answers == (answer(0, 3, 0), answer(1, 3, 1), answer(2, 3, 2))
+    assert found.leader == 2

@@ -1,0 +1,76 @@
+"""Messages that are built unchecked are the messages that pydantic builds, in everything that anybody asks of them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pydantic import Field, ValidationError, field_validator
+
+from protocol.errors import ErrorCode
+from protocol.messages.base import Frozen
+from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import decode, encode
+from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchResponse, ProduceResponse
+from protocol.messages.trusted import changed, trusted
+
+pytestmark = pytest.mark.unit
+
+BATCH = RecordBatch(record_count=1, payload=b"x")
+RESULT = {"topic_id": "t", "partition_id": 1, "fetch_offset": 7, "leader_epoch": 2}
+CASES = [
+    (ProduceResponse, {"correlation_id": 4, "error": ErrorCode.REQUEST_TIMED_OUT}),
+    (FetchPartition, {"topic_id": "t", "partition_id": 0, "current_leader_epoch": 1, "fetch_offset": 9}),
+    (FetchPartitionResult, RESULT | {"batches": (BATCH,)}),
+    (FetchResponse, {"partitions": (FetchPartitionResult(**RESULT),), "number": 3}),
+]
+
+
+@pytest.mark.parametrize(("model", "fields"), CASES)
+def test_it_is_the_message_that_pydantic_builds(model: type[Frozen], fields: dict) -> None:
+    built, checked = trusted(model)(**fields), model(**fields)
+    assert type(built) is model
+    assert built == checked
+    assert hash(built) == hash(checked)
+    assert repr(built) == repr(checked)
+    assert built.model_dump() == checked.model_dump()
+    assert decode(encode(built)) == checked
+    assert pickle.loads(pickle.dumps(built)) == checked
+    assert built.model_copy(update={}) == checked
+
+
+@pytest.mark.parametrize(("model", "fields"), CASES)
+def test_it_is_frozen_and_lacks_nothing(model: type[Frozen], fields: dict) -> None:
+    with pytest.raises(ValidationError):
+        trusted(model)(**fields).error = ErrorCode.NONE
+    with pytest.raises(TypeError):
+        trusted(model)(**fields, unknown=1)
+    with pytest.raises(TypeError):
+        trusted(model)()
+
+
+class Filled(Frozen):
+    parts: tuple[int, ...] = Field(default_factory=tuple)
+
+
+class Judged(Frozen):
+    size: int
+
+    @field_validator("size")
+    @classmethod
+    def is_even(cls, size: int) -> int:
+        return size - size % 2
+
+
+@pytest.mark.parametrize("model", [Filled, Judged])
+def test_a_model_that_does_more_than_hold_values_is_not_built_unchecked(model: type[Frozen]) -> None:
+    with pytest.raises(TypeError, match=model.__name__):
+        trusted(model)
+
+
+def test_a_changed_one_differs_in_what_was_changed() -> None:
+    before = FetchPartition(topic_id="t", partition_id=0, current_leader_epoch=1, fetch_offset=9)
+    after = changed(before, high_watermark=5, fetch_offset=10)
+    assert after == before.model_copy(update={"high_watermark": 5, "fetch_offset": 10})
+    assert (before.high_watermark, before.fetch_offset) == (0, 9)
+    assert list(after.__dict__) == list(before.__dict__)
