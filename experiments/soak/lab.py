@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
+from experiments.engine import ClusterSpec
 from experiments.ray_engine import RayEngine
 from experiments.requests import create_topic
 from experiments.soak.load import Load
@@ -31,8 +32,13 @@ class NotHealedError(RuntimeError):
     """Something that is waited for did not come true in time."""
 
 
+def homes_of(spec: ClusterSpec, nodes: RayNodes) -> dict[NodeId, str]:
+    """On which Ray node each node lives: brokers on one each, and all others on the head, which no fault takes away."""
+    return dict.fromkeys(spec.member_ids, nodes.head) | dict(zip(spec.broker_ids, nodes.workers, strict=False))
+
+
 class Lab:
-    """See the module docstring. `homes` says on which Ray node each broker lives; it changes with the machines."""
+    """See the module docstring. `homes` says on which Ray node each node lives; it changes with the machines."""
 
     def __init__(self, engine: RayEngine, nodes: RayNodes, homes: dict[NodeId, str]) -> None:
         self.engine = engine
@@ -99,11 +105,17 @@ class Lab:
         return None if view is None else view.partitions.get(partition)
 
     def leader(self, partition: TopicPartition) -> BrokerId:
-        """The leader of a partition of a cluster that is whole."""
-        state = self.state(partition)
-        if state is None or state.leader == NO_LEADER:
-            raise NotHealedError(f"{partition} has no leader")
-        return state.leader
+        """The leader of a partition; it is waited for, since a machine that stalls expires sessions by itself."""
+        leaders: list[BrokerId] = []
+
+        def is_led() -> bool:
+            state = self.state(partition)
+            if state is not None and state.leader != NO_LEADER:
+                leaders.append(state.leader)
+            return bool(leaders)
+
+        self.wait(is_led, f"{partition} has a leader")
+        return leaders[0]
 
     def is_whole(self) -> bool:
         """Whether all nodes run, all brokers are unfenced, and every partition has all replicas in its ISR."""

@@ -1,9 +1,9 @@
 """Several Ray nodes on this machine, private to one command: a head, and one further node per broker.
 
-A Ray node is a raylet with its workers. What lives on the head (controller, client, this process) survives the death of
-any other node; so a raylet can be killed as a machine's agent would be lost, and another node be started in its place.
-Ray notices such a death by its health checks, which are set to find it within two seconds: a process that is gone
-refuses connections at once, while one that is only slow, on a busy machine, has ten seconds for its answer.
+A Ray node is a raylet with its workers. What lives on the head (all nodes but brokers, and this process) survives the
+death of any other Ray node; so a raylet can be killed as a machine's agent would be lost, and another be started in its
+place. Ray notices such a death by its health checks, which are set to find it within two seconds: a process that is
+gone refuses connections at once, while one that is only slow, on a busy machine, has ten seconds for its answer.
 
 SIGKILL of a raylet leaves its workers alive, as long as this process has not reaped it: a worker whose raylet is gone
 for good leaves by itself after a while. That is what makes an *orphan*: an actor that Ray has declared dead, and that

@@ -31,13 +31,13 @@ from experiments.check.recording import Recording, RecordingWriter
 from experiments.engine import ClusterSpec
 from experiments.ray_engine import RayEngine
 from experiments.soak.faults import FAULTS
-from experiments.soak.lab import Lab, NotHealedError
+from experiments.soak.lab import Lab, NotHealedError, homes_of
 from experiments.soak.load import Counts, Load, runs_of
 from experiments.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.soak.schedule import Planned, schedule
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Trace
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, BrokerId, Offset, TopicPartition
+from protocol.ids import BrokerId, Offset, TopicPartition
 
 CONFIG: Mapping[str, object] = {
     "broker.session.timeout.ms": 3_000,
@@ -130,10 +130,9 @@ def soak(plan: SoakPlan) -> SoakResult:
 
 
 def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakResult) -> None:
-    homes: dict[int, str] = dict(enumerate(nodes.workers))
     spec = ClusterSpec(plan.brokers, 1, ClusterConfig.of(Generation.KIP_966, CONFIG), plan.seed)
-    pinned = {**homes, FIRST_CONTROLLER: nodes.head, FIRST_CLIENT: nodes.head}
-    engine = RayEngine(spec, homes=pinned, keeps=_is_kept)
+    homes = homes_of(spec, nodes)
+    engine = RayEngine(spec, homes=homes, keeps=_is_kept)
     try:
         engine.record_to(writer.event)
         lab = Lab(engine, nodes, homes)
@@ -174,6 +173,7 @@ def _strike(plan: SoakPlan, lab: Lab, load: Load, writer: RecordingWriter, resul
             if planned.index >= len(plan.faults) and time.monotonic() - began_s >= plan.minutes * 60:
                 break
             lab.pass_time(BETWEEN_FAULTS_MS)
+            lab.heal()
             done = _fault(planned, lab)
             result.done.append(done)
             load.look_back()
@@ -197,7 +197,7 @@ def _fault(planned: Planned, lab: Lab) -> Done:
 
 
 def _settle(lab: Lab, load: Load) -> list[FinalPartition]:
-    """Lets everything come to its end; the final logs."""
+    """Lets everything come to its end; the final logs of a cluster that is whole."""
     load.stop_sending()
     lab.wait(lambda: not load.outstanding, "every send comes to its end")
     lab.wait(lambda: _ends(lab) is not None, "all replicas have all records")
@@ -206,6 +206,7 @@ def _settle(lab: Lab, load: Load) -> list[FinalPartition]:
     lab.wait(lambda: load.has_read_to(ends), "the readers come to the end")
     load.stop_reading()
     lab.wait(lambda: load.is_over, "every read comes to its end")
+    lab.heal()
     return _final_logs(lab)
 
 

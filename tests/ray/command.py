@@ -11,12 +11,12 @@ ROOT = Path(__file__).parent.parent.parent
 WITHIN_S = 280
 
 
-def isray(*arguments: str, folder: Path) -> tuple[int, str, str]:
+def isray(*arguments: str, folder: Path, within_s: float = WITHIN_S) -> tuple[int, str, str]:
     """Runs `isray` with the arguments in a folder: exit code, standard output, standard error."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
     environment = inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=WITHIN_S, cwd=folder
+        command, env=environment, capture_output=True, text=True, check=False, timeout=within_s, cwd=folder
     )
     return done.returncode, done.stdout, done.stderr

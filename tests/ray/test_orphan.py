@@ -16,11 +16,11 @@ from actors.nodes import pieces_of
 from actors.transport import NOTHING, pack_frame, unpack_frame
 from experiments.engine import ClusterSpec
 from experiments.ray_engine import RayEngine
-from experiments.soak.lab import Lab
+from experiments.soak.lab import Lab, homes_of
 from experiments.soak.ray_nodes import RayNodes, ray_nodes
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, FIRST_LOAD, TopicPartition, node_name
+from protocol.ids import FIRST_CONTROLLER, FIRST_LOAD, TopicPartition, node_name
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import encode
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
@@ -61,9 +61,9 @@ class BoundProducer:
 def cluster_of_machines() -> Iterator[tuple[Lab, RayNodes]]:
     """Three brokers on Ray nodes of their own, one Ray node to spare; topic `soak`, led by broker 0."""
     with ray_nodes(4) as nodes:
-        homes = dict(enumerate(nodes.workers[:3]))
-        pinned = {**homes, FIRST_CONTROLLER: nodes.head, FIRST_CLIENT: nodes.head}
-        engine = RayEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, PATIENT)), homes=pinned)
+        spec = ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, PATIENT))
+        homes = homes_of(spec, nodes)
+        engine = RayEngine(spec, homes=homes)
         try:
             lab = Lab(engine, nodes, homes)
             lab.start(engine.spec.node_ids)
