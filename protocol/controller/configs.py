@@ -231,11 +231,7 @@ def complete_reassignments(draft: Draft, topic_id: str | None) -> None:
 
 
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
-    """Looks at leaderless partitions for which unclean election is allowed, of a topic or of all (None); at none where
-    recovery takes its place.
-    """
-    if draft.features.unclean_recovery:
-        return
+    """Looks at leaderless partitions for which unclean election is allowed, of a topic or of all (None)."""
     if topic_id is None:
         leaderless = draft.state.leaderless()
     else:
