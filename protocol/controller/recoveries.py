@@ -57,9 +57,6 @@ class Recoveries:
         self._life: int | None = None
         self._begun = 0
 
-    def is_running(self, key: TopicIdPartition) -> bool:
-        return key in self._running
-
     @property
     def running(self) -> Sequence[TopicIdPartition]:
         """The partitions of which a recovery is under way."""
