@@ -94,9 +94,7 @@ class _Violated(Exception):
         self.invariant, self.detail = invariant, detail
 
 
-def run_plan(
-    plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False
-) -> Result:
+def run_plan(plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False) -> Result:
     """Runs a plan to its end, or to the first violation. With a folder for it, new or empty, a recording is written
     there; of a run that something ended early it has neither history nor logs. With `paranoid` every message is encoded
     and decoded on its way; without `elide_idle` timers fire that change nothing. Neither changes the trace.

@@ -231,9 +231,7 @@ class FetchStreams:
 
     def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
         state = self._stream(stream)
-        message = _RESPONSE(
-            partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers
-        )
+        message = _RESPONSE(partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers)
         state.answers += 1
         self._context.out.send(stream[0], message)
 
