@@ -152,6 +152,8 @@ class RecoveryManagerNode:
     def _go_on(self, now_ms: TimeMs) -> None:
         """Sends what may be sent, and has the node woken when there is more to do."""
         for broker, request in self._sender.requests(now_ms):
+            asked = sum(len(topic.partitions) for topic in request.topic_partitions or ())
+            self._out.trace("log_info_asked", None, broker=broker, partitions=asked)
             self._out.send(broker, request)
         times = [task.deadline_ms for task in self._tasks.values() if not task.told and task.deadline_ms > now_ms]
         times += [task.stated_ms + self._lapse_ms for task in self._tasks.values()]

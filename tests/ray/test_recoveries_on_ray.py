@@ -16,6 +16,7 @@ REAL = (
     "balanced-waits",
     "controller-failover",
     "enabled-late",
+    "longest-log",
     "manual",
     "power-loss",
     "proactive",
@@ -30,7 +31,7 @@ def session() -> Iterator[None]:
         yield
 
 
-@pytest.mark.covers("M17", "M59", "M62", "M63", "M65", "M68", "M70")
+@pytest.mark.covers("F22", "J4", "M17", "M59", "M62", "M63", "M65", "M68", "M70")
 @pytest.mark.parametrize("name", REAL)
 def test_recovery_holds_on_ray_as_on_sim(name: str, session: None, tmp_path: Path) -> None:
     hold_on_ray_as_on_sim(FOLDER / f"recovery-{name}.yaml", tmp_path / "recording")

@@ -134,6 +134,8 @@ def test_partitions_of_one_statement_share_requests() -> None:
     [(_, request)] = bench.sends(GetReplicaLogInfoRequest)
     assert request.topic_partitions is not None
     assert request.topic_partitions[0].partitions == (0, 1, 2)
+    [told] = [effect for effect in bench.effects if isinstance(effect, Trace)]
+    assert (told.kind, told.partition, told.detail) == ("log_info_asked", None, {"broker": 0, "partitions": 3})
     assert len(bench.answer(0).results()) == 3
 
 
