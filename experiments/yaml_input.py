@@ -76,7 +76,9 @@ _SHAPES = {
     "dict_type": "a mapping",
     "string_type": "text",
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
     "bool_type": "true | false",
     "missing": "a value (required)",
 }

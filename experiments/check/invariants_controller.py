@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, Scene
-from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE
+from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.contract import Trace
 from protocol.ids import NO_LEADER, NodeId, TopicPartition, is_broker
 from protocol.metadata.image import MetadataImage
@@ -221,10 +221,16 @@ class ReassignmentKeepsMinIsr(_StepCheck):
         over = not state.adding_replicas and not state.removing_replicas
         if image is None or not self.truth.features.track_last_known_leader or not moved or not over:
             return ""
-        if image.config(image.topic_ids[partition.topic], UNCLEAN_LEADER_ELECTION_ENABLE):
+        if self._may_lose_records(image, image.topic_ids[partition.topic]):
             return ""
         if len(state.isr) < self.truth.min_isr(partition, state):
             return f"a reassignment has ended with ISR {state.isr} of {state.replicas}"
         cancelled = set(before.adding_replicas).isdisjoint(state.replicas)
         missing = sorted(set(before.adding_replicas) & set(state.replicas) - set(state.isr))
         return f"a reassignment is complete, {missing} are not in ISR {state.isr}" if missing and not cancelled else ""
+
+    def _may_lose_records(self, image: MetadataImage, topic_id: str) -> bool:
+        """Whether the topic's configs put availability first: what they say so with depends on how it is recovered."""
+        if self.truth.features.unclean_recovery:
+            return image.config(topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
+        return bool(image.config(topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))

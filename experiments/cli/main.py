@@ -1,8 +1,8 @@
 """The `isray` command: one typer app, its commands registered by module, and the one place that knows exit codes.
 
 0: all good. 1: the run found a failure; the command itself says so with `typer.Exit(1)`. 2: the input is wrong; a
-command raises :class:`experiments.errors.InputError` and `run` prints it as one line, without a traceback. Wrong
-options and arguments are typer's own usage errors, which are exit code 2 as well.
+command raises :class:`experiments.errors.InputError` and `run` prints it as one line, without a traceback; wrong
+options and arguments, which typer finds, are told in the same way (`usage.py`). 130: an interrupt ended the command.
 
 Command modules import what is heavy (ray, pyspark, scipy, matplotlib) inside their functions, so that `isray --help`
 answers at once.
@@ -37,6 +37,7 @@ from experiments.cli import (
     study,
     topics,
 )
+from experiments.cli.usage import as_input_error
 from experiments.errors import InputError
 
 EXIT_WRONG_INPUT = 2
@@ -79,7 +80,18 @@ def version(as_json: Annotated[bool, typer.Option("--json", help="One JSON docum
 def run() -> None:
     """Entry point of the `isray` command; leaves with the exit codes of this module's docstring."""
     try:
-        app()
+        code = app(prog_name="isray", standalone_mode=False)
     except InputError as error:
+        code = _refused(error)
+    except typer.TyperException as error:
+        code = _refused(as_input_error(error))
+    except typer.Abort:
+        print("isray: aborted", file=sys.stderr)
+        code = 1
+    sys.exit(code or 0)
+
+
+def _refused(error: InputError | None) -> int:
+    if error is not None:
         print(f"isray: {error}", file=sys.stderr)
-        sys.exit(EXIT_WRONG_INPUT)
+    return EXIT_WRONG_INPUT

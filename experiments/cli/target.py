@@ -82,9 +82,11 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def read_text(path: Path) -> str:
-    """A user's text file; InputError where it cannot be read."""
+    """A user's text file, without the byte-order mark that some editors begin it with; InputError where it cannot be
+    read.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), "", getattr(error, "strerror", None) or error, "a readable text file") from error
 

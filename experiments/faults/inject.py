@@ -45,6 +45,8 @@ from protocol.messages.control import (
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
     MetadataFetchRequest,
     MetadataFetchResponse,
 )
@@ -60,6 +62,7 @@ from protocol.messages.recovery import (
 SUPERVISE_MS = 500
 _KINDS: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
     None: (),
+    "registrations": (BrokerRegistrationRequest, BrokerRegistrationResponse),
     "heartbeats": (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
     "proposals": (AlterPartitionRequest, AlterPartitionResponse),
     "metadata": (MetadataFetchRequest, MetadataFetchResponse),

@@ -36,7 +36,7 @@ Nodes = Annotated[tuple[Index, ...], BeforeValidator(_listed), Field(min_length=
 PerMille = Annotated[int, Field(ge=1, le=1_000)]
 Milliseconds = Annotated[int, Field(ge=1)]
 
-MessageKind = Literal["heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries"]
+MessageKind = Literal["registrations", "heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries"]
 """Requests of brokers to the controller (a proposal: AlterPartition), to each other, and of clients; with answers; and
 what the recovery manager is told, asks and tells.
 """

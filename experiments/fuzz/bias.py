@@ -35,6 +35,7 @@ class Bias:
         """This bias, and the other's sizes and configs where this one says nothing."""
         return replace(
             self,
+            generation=self.generation or other.generation,
             brokers=self.brokers or other.brokers,
             replicas=self.replicas or other.replicas,
             min_isr=self.min_isr or other.min_isr,

@@ -8,14 +8,12 @@ it. An interrupt ends the workers; what they had handed back is the result.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from experiments.fuzz.run import Result, run_plan
 from experiments.fuzz.shrink import shrink
 from experiments.fuzz.swarm import draw
 from experiments.mutants.registry import mutated
+from experiments.processes import process_pool
 from protocol.config import Generation
 
 ON_RAY = "ray"
@@ -179,31 +178,20 @@ def _spread(asked: Hunt, is_over: Callable[[], bool]) -> Generator[SeedResult]:
 def _over_processes(
     asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool], jobs: int
 ) -> Iterator[SeedResult]:
-    others = set(active_children())
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_end_by_interrupt) as pool:
+    with process_pool(jobs) as pool:
         waiting = iter(parts)
         under_way: set[Future[list[SeedResult]]] = set()
-        try:
-            while True:
-                while len(under_way) < TASKS_PER_WORKER * jobs and not is_over():
-                    part = next(waiting, None)
-                    if part is None:
-                        break
-                    under_way.add(pool.submit(_task, part, asked.generation, asked.mutant))
-                if not under_way:
-                    return
-                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield from future.result()
-        except (KeyboardInterrupt, GeneratorExit):
-            for worker in set(active_children()) - others:
-                worker.terminate()
-            raise
-
-
-def _end_by_interrupt() -> None:
-    """Has an interrupt, which a terminal sends to all, end this process without a word."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+        while True:
+            while len(under_way) < TASKS_PER_WORKER * jobs and not is_over():
+                part = next(waiting, None)
+                if part is None:
+                    break
+                under_way.add(pool.submit(_task, part, asked.generation, asked.mutant))
+            if not under_way:
+                return
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result()
 
 
 def _over_ray(asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool]) -> Iterator[SeedResult]:

@@ -144,7 +144,7 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
         managers=(RECOVERY_MANAGER,) if born.features.unclean_recovery else (),
     )
     singles = () if themes and rng.random() < 0.6 else _faults(rng, tempo, targets, length_ms, wanted)
-    staged = _episodes(rng, themes, range(brokers), topic, config, length_ms) if themes else []
+    staged = _episodes(rng, themes, targets, topic, config, length_ms) if themes else []
     return Plan(
         seed=seed,
         brokers=brokers,
@@ -240,7 +240,7 @@ def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int, wanted
 def _episodes(
     rng: Random,
     themes: Sequence[str],
-    brokers: Sequence[int],
+    targets: Targets,
     topic: TopicModel,
     config: Mapping[str, ConfigSetting],
     length_ms: int,
@@ -249,7 +249,7 @@ def _episodes(
     staged: list[tuple[int, Part]] = []
     at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
     while at_ms < BEGIN_MS + length_ms:
-        scene = _scene(rng, at_ms, brokers, topic, config)
+        scene = _scene(rng, at_ms, targets, topic, config)
         parts = [Election(at_ms - 200), *THEMES[themes[turn % len(themes)]][0](scene)]
         staged += [(scene.partition, part) for part in parts]
         at_ms = max(part.at_ms if isinstance(part, Election) else part.end_ms for part in parts)
@@ -257,9 +257,7 @@ def _episodes(
     return staged
 
 
-def _scene(
-    rng: Random, at_ms: int, brokers: Sequence[int], topic: TopicModel, config: Mapping[str, ConfigSetting]
-) -> Scene:
+def _scene(rng: Random, at_ms: int, targets: Targets, topic: TopicModel, config: Mapping[str, ConfigSetting]) -> Scene:
     partition = rng.randrange(len(topic.assignments))
     leader, *followers = topic.assignments[partition]
     member, *others = rng.sample(followers, len(followers))
@@ -270,12 +268,13 @@ def _scene(
         topic=TOPIC,
         partition=partition,
         min_isr=int(topic.config[MIN_INSYNC_REPLICAS]),
-        brokers=brokers,
+        brokers=targets.brokers,
         leader=leader,
         member=member,
         others=others,
         away_ms=lag_ms + lag_ms // 2 + rng.randint(100, 900),
         gone_ms=session_ms + rng.randint(300, 1_000),
+        recovers=bool(targets.managers),
     )
 
 

@@ -17,7 +17,7 @@ from random import Random
 
 from experiments.faults import aims
 from experiments.faults.aims import CLIENT, CONTROLLER
-from experiments.faults.schema import Configure, Cut, Disturb, Fault, FullDisk, Pause, Reassign, Restart
+from experiments.faults.schema import Configure, Crash, Cut, Disturb, Fault, FullDisk, Pause, Reassign, Restart
 from experiments.fuzz.bias import NO_BIAS, Bias
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
@@ -28,8 +28,16 @@ from protocol.config import (
     RETENTION_BYTES,
     SEGMENT_BYTES,
     UNCLEAN_LEADER_HOOK,
+    UNCLEAN_RECOVERY_STRATEGY,
+    UNCLEAN_RECOVERY_TIMEOUT_MS,
+    Generation,
 )
-from protocol.ids import NodeId
+from protocol.ids import RECOVERY_MANAGER, NodeId
+
+RECOVERIES = Bias(
+    generation=Generation.KIP_966, replicas=3, min_isr=2, partitions=1, config={UNCLEAN_RECOVERY_TIMEOUT_MS: 2_000}
+)
+"""Partitions that are recovered, by a manager with little patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,8 @@ class Quiet:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What an episode is about. `at_ms` is when it begins; `away_ms` how long a follower must hear nothing to be out of
-    the ISR, `gone_ms` how long a broker must be silent to be fenced, both with some time to spare.
+    the ISR, `gone_ms` how long a broker must be silent to be fenced, both with some time to spare. `recovers`: there is
+    a recovery manager.
     """
 
     rng: Random
@@ -64,6 +73,7 @@ class Scene:
     others: Sequence[NodeId]
     away_ms: int
     gone_ms: int
+    recovers: bool
 
     def after(self, begin_ms: int, least_ms: int, most_ms: int) -> int:
         """A time that much later."""
@@ -369,9 +379,80 @@ def _controller_gone(scene: Scene) -> Iterator[Part]:
     yield aims.unpowered(CONTROLLER[0], down_ms, scene.after(down_ms, 20, 2_000))
 
 
+def _recovered_by(scene: Scene, strategy: str, begin_ms: int, end_ms: int) -> Fault:
+    """The topic's strategy, for so long."""
+    config: dict[str, int | bool | str] = {UNCLEAN_RECOVERY_STRATEGY: strategy}
+    return Configure(at_ms=begin_ms, duration_ms=end_ms - begin_ms, topic=scene.topic, config=config)
+
+
+def _unheard_candidate(scene: Scene) -> Iterator[Part]:
+    """All replicas restart, one of them before the others; who must be heard is not, while another one, who has
+    answered, restarts; and manager and controller may fail meanwhile.
+    """
+    rest_ms = scene.after(scene.at_ms + scene.gone_ms, 0, 500)
+    back_ms = scene.after(rest_ms, 100, scene.gone_ms)
+    yield aims.killed(scene.member, scene.at_ms, back_ms)
+    for broker in (scene.leader, *scene.others):
+        yield aims.killed(broker, rest_ms, scene.after(back_ms, 100, 500))
+    asked_ms = max(back_ms, rest_ms + scene.gone_ms)
+    heard_ms = scene.after(asked_ms, 3_500, 6_000)
+    if scene.perhaps(0.2):
+        yield _recovered_by(scene, scene.rng.choice(("manual", "proactive")), scene.at_ms, heard_ms)
+    if scene.recovers and scene.perhaps(0.6):
+        silent = scene.rng.choice((scene.leader, *scene.others))
+        cut = {"source": (silent,), "target": (RECOVERY_MANAGER,), "one_way": True}
+        yield Cut(at_ms=rest_ms, duration_ms=heard_ms - rest_ms, **cut)
+        if scene.perhaps(0.7):
+            again_ms = scene.after(asked_ms, 600, 1_500)
+            yield aims.killed(scene.member, again_ms, scene.after(again_ms, 50, 400))
+        if scene.perhaps(0.4):
+            down_ms = scene.after(asked_ms, 700, 2_500)
+            yield aims.killed(CONTROLLER[0], down_ms, scene.after(down_ms, 50, 500))
+    elif scene.recovers:
+        yield aims.killed(RECOVERY_MANAGER, rest_ms, heard_ms)
+
+
+def _late_news(scene: Scene) -> Iterator[Part]:
+    """Nobody in sync is left, and the only candidate learns late that nobody leads, or answers late; meanwhile who is
+    eligible may come back.
+    """
+    fails_ms = scene.at_ms + scene.away_ms
+    back_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
+    end_ms = scene.after(back_ms, 3_000, 4_500)
+    yield _recovered_by(scene, "proactive", scene.at_ms, end_ms)
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, end_ms)
+    for other in scene.others:
+        yield aims.killed(other, fails_ms, end_ms)
+    late_ms = scene.rng.choice((400, 1_000))
+    yield aims.disturbed(CONTROLLER, (scene.member,), "delay", fails_ms, back_ms, delay_ms=late_ms, only="metadata")
+    yield Restart(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.leader)
+    if scene.recovers and scene.perhaps():
+        source, target = (scene.member,), (RECOVERY_MANAGER,)
+        late_ms = scene.rng.choice((3_000, 4_000))
+        yield aims.disturbed(source, target, "delay", fails_ms, end_ms, delay_ms=late_ms, only="recoveries")
+
+
+def _longer_log(scene: Scene) -> Iterator[Part]:
+    """A leader that is cut off goes on writing for itself; the next one writes little and loses some of it, and then
+    nobody leads.
+    """
+    back_ms = scene.after(scene.at_ms + 2 * scene.gone_ms, 1_000, 2_000)
+    leads_ms = scene.at_ms + scene.gone_ms
+    fails_ms = scene.after(leads_ms, 100, 700)
+    yield aims.isolated(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
+    cut_ms = leads_ms - scene.rng.randint(400, 1_100)
+    for other in scene.others:
+        yield aims.isolated(scene.member, (other,), cut_ms, fails_ms + 100)
+        yield aims.killed(other, fails_ms, scene.after(back_ms, 100, 800))
+    yield Crash(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.member, loses="records", count=20)
+
+
 THEMES: dict[str, tuple[Episode, Bias]] = {
     "empty member": (_empty_member, Bias(replicas=3, min_isr=2)),
     "unheard answer": (_unheard_answer, NO_BIAS),
+    "unheard candidate": (_unheard_candidate, RECOVERIES),
+    "late news": (_late_news, RECOVERIES),
+    "longer log": (_longer_log, RECOVERIES),
     "raised min ISR": (_raised_min_isr, Bias(min_isr=1)),
     "there and back": (_there_and_back, NO_BIAS),
     "unheard fencing": (_unheard_fencing, NO_BIAS),

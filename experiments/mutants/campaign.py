@@ -10,14 +10,13 @@ column says how much of the protocol the fuzz would notice the loss of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 from experiments.fuzz.plan import Plan
 from experiments.fuzz.run import run_plan
 from experiments.fuzz.swarm import draw
 from experiments.mutants.registry import MUTANTS, mutated
+from experiments.processes import process_pool
 
 SEEDS = 60
 """How many seeds a mutant may survive before it counts as not caught."""
@@ -61,8 +60,9 @@ def verdicts(names: Sequence[str], seeds: int, jobs: int, swarm: bool = False) -
     if jobs == 1:
         yield from (decide(name, seeds) for name in names)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(decide, names, [seeds] * len(names))
+    with process_pool(jobs) as pool:
+        under_way = [pool.submit(decide, name, seeds) for name in names]
+        yield from (future.result() for future in under_way)
 
 
 def page(found: Sequence[Verdict], swarm: Sequence[Verdict] = ()) -> str:

@@ -252,6 +252,21 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="registration-of-a-former-process-taken",
+        guard="A broker takes the answer to the registration of its present incarnation (B20).",
+        instead="It takes any, and lives on in the epoch of a former process.",
+        expected=STORED,
+        patches=(Patch(BrokerNode, "_is_to_this_incarnation", answering(True)),),
+        focus=Focus(
+            script=script(
+                aims.killed(1, 3_000, 3_050),
+                aims.disturbed((1,), aims.CONTROLLER, "duplicate", 3_000, 6_000, only="registrations", delay_ms=4_000),
+                aims.unpowered(1, 6_600, 6_650),
+            ),
+            why="A broker loses its log and is back at once, and a registration of the process before comes once more.",
+        ),
+    ),
+    Mutant(
         name="stale-broker-epoch-accepted",
         guard="A proposed member whose broker epoch is not that of its registration is refused (KIP-903, B6).",
         instead="A log end of a former life brings the broker into the ISR.",
@@ -326,9 +341,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(Patch(Flusher, "flush_all", _no_flush),),
         focus=Focus(
-            script=script(
-                Restart(at_ms=3_000, duration_ms=1_600, node=1), aims.unpowered(1, 4_500, 4_600), min_isr=3
-            ),
+            script=script(Restart(at_ms=3_000, duration_ms=1_600, node=1), aims.unpowered(1, 4_500, 4_600), min_isr=3),
             why="The power fails after a clean shutdown.",
         ),
     ),
@@ -428,9 +441,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It does so once the records are in the page cache.",
         expected=("MetadataLogMatching",),
         patches=(Patch(ControllerNode, "_append", _unflushed_metadata),),
-        focus=Focus(
-            Bias(themes=("controller gone",)), why="The controller's machine fails."
-        ),
+        focus=Focus(Bias(themes=("controller gone",)), why="The controller's machine fails."),
     ),
     Mutant(
         name="metadata-applied-twice",

@@ -300,9 +300,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("ValidReplicaState", *STORED),
         patches=(Patch(LeaderSide, "_fetch_error", _any_leader_epoch),),
         focus=Focus(
-            script=script(
-                aims.deaf(2, 3_000, END_MS), aims.unseen(0, 3_200, 6_000), elect_at_ms=(8_000, 10_000)
-            ),
+            script=script(aims.deaf(2, 3_000, END_MS), aims.unseen(0, 3_200, 6_000), elect_at_ms=(8_000, 10_000)),
             why="Leadership goes away and comes back while a follower does not hear of it.",
         ),
     ),

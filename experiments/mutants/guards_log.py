@@ -319,9 +319,7 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(ReplicaLog, "delete_segments_before", _delete_uncommitted),
             Patch(flushing, "retained_from", _retain_regardless),
         ),
-        focus=Focus(
-            Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers late."
-        ),
+        focus=Focus(Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers late."),
     ),
     Mutant(
         name="high-watermark-moves-back",

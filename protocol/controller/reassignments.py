@@ -7,9 +7,10 @@ back to. A cancellation wants as many of the original replicas in sync as their 
 allows unclean elections, or is recovered proactively (E33, E35); then it wants one that can lead.
 
 The generations differ. `kip-966` keeps to the meaning of the two fields when a move replaces another one: a broker
-that was being added stays in `adding_replicas`, and stands in both if the newer move does without it. Those before
-follow Kafka's code: a field that the newer move gives nothing for stays as it is, and one in-sync original replica is
-enough to go back.
+that was being added stays in `adding_replicas`, and stands in both if the newer move does without it. So a move back
+to the original replicas waits for their min ISR, like any move; where nobody was being added there is nothing in either
+field to wait with, and it is a cancellation by another name. Those before follow Kafka's code: a field that the newer
+move gives nothing for stays as it is, and one in-sync original replica is enough to go back.
 
 Departures from Kafka's code, in all generations: a partition that is named twice in a request is refused; an unclean
 cancellation is an unclean election, with its recovery state, or leaves the partition to an unclean recovery, where
@@ -64,6 +65,8 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
     if not wanted.replicas or unknown or len(set(wanted.replicas)) != len(wanted.replicas):
         reason = f"replicas {list(wanted.replicas)}: none, duplicates, or unknown brokers {unknown}"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    if _ends_the_move(state, partition, wanted.replicas):
+        return _go_back(state, key, partition, wanted.replicas)
     record = state.change(key, Election.ONLINE, **_move(state, partition, wanted.replicas))
     if record is not None and record.leader >= 0 and record.leader not in partition.replicas:
         # Only where a stale ELR names brokers that left the assignment (`kip-966-elr`); Kafka fails here as well.
@@ -92,6 +95,12 @@ def _original_replicas(partition: PartitionState) -> tuple[BrokerId, ...]:
     return tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
 
 
+def _ends_the_move(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> bool:
+    """Whether a move that only removes is to end where it began."""
+    removes = bool(partition.removing_replicas) and not partition.adding_replicas
+    return state.image.features.track_last_known_leader and removes and set(wanted) == set(partition.replicas)
+
+
 def _may_lose_records(state: ControllerState, key: TopicIdPartition) -> bool:
     """Whether the topic's configs put availability first."""
     image = state.image
@@ -103,7 +112,13 @@ def _may_lose_records(state: ControllerState, key: TopicIdPartition) -> bool:
 def _cancel(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> PartitionChangeRecord | None:
     if not partition.adding_replicas and not partition.removing_replicas:
         raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
-    replicas = _original_replicas(partition)
+    return _go_back(state, key, partition, _original_replicas(partition))
+
+
+def _go_back(
+    state: ControllerState, key: TopicIdPartition, partition: PartitionState, replicas: tuple[BrokerId, ...]
+) -> PartitionChangeRecord | None:
+    """Ends a move with the original replicas, in this order."""
     isr = tuple(broker for broker in partition.isr if broker in replicas)
     needed = 1
     if state.image.features.track_last_known_leader:

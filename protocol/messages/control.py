@@ -29,8 +29,13 @@ class BrokerRegistrationRequest(Request):
 
 
 class BrokerRegistrationResponse(Response):
+    """`incarnation_id` is what the request said: an answer finds its way by broker id, and may be to a request of a
+    former process, or of one that registers anew since it has lost its epoch.
+    """
+
     CONTROL: ClassVar[bool] = True
 
+    incarnation_id: str
     broker_epoch: Int64 = NO_EPOCH
 
 

@@ -268,7 +268,8 @@ class BrokerNode:
         self._out.set_timer(HEARTBEAT_TIMER, now_ms + max(1, self._heartbeat_ms // 4))
 
     def _registered(self, now_ms: TimeMs, sender: NodeId, response: BrokerRegistrationResponse) -> None:
-        if self.state is not LifecycleState.REGISTERING or response.error is not ErrorCode.NONE:
+        is_accepted = response.error is ErrorCode.NONE and self._is_to_this_incarnation(response)
+        if self.state is not LifecycleState.REGISTERING or not is_accepted:
             return
         self._context.broker_epoch = response.broker_epoch
         self._context.controller_id = sender
@@ -276,6 +277,10 @@ class BrokerNode:
         self._fetcher.broker_epoch_changed()
         self._fetch_metadata(now_ms)
         self._beat(now_ms)
+
+    def _is_to_this_incarnation(self, response: BrokerRegistrationResponse) -> bool:
+        """Or to a former one, whose epoch would vouch for a log that may be gone."""
+        return response.incarnation_id == self._incarnation_id
 
     def _beat(self, now_ms: TimeMs) -> None:
         """The heartbeat timer is due, or something changed that the controller should know at once."""

@@ -287,7 +287,12 @@ class ControllerNode:
             epoch = self.state.image.brokers[broker].broker_epoch
         self._out.send(
             sender,
-            BrokerRegistrationResponse(correlation_id=request.correlation_id, error=error, broker_epoch=epoch),
+            BrokerRegistrationResponse(
+                correlation_id=request.correlation_id,
+                error=error,
+                incarnation_id=request.incarnation_id,
+                broker_epoch=epoch,
+            ),
         )
 
     def _heartbeat(self, now_ms: TimeMs, sender: NodeId, request: BrokerHeartbeatRequest) -> None:

@@ -36,7 +36,6 @@ from protocol.messages.data import (
 from protocol.messages.recovery import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 
 _RESPONSES: Mapping[type[Request], type[Response]] = {
-    BrokerRegistrationRequest: BrokerRegistrationResponse,
     BrokerHeartbeatRequest: BrokerHeartbeatResponse,
     AlterPartitionRequest: AlterPartitionResponse,
     MetadataRequest: MetadataResponse,
@@ -50,7 +49,10 @@ _RESPONSES: Mapping[type[Request], type[Response]] = {
 def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> None:
     """Answers a request, or a replica's fetch, with `error`; drops anything else."""
     out.trace("refused", None, message=type(message).__name__, sender=sender, error=error.name)
-    if isinstance(message, Request):
+    if isinstance(message, BrokerRegistrationRequest):
+        number, incarnation = message.correlation_id, message.incarnation_id
+        out.send(sender, BrokerRegistrationResponse(correlation_id=number, error=error, incarnation_id=incarnation))
+    elif isinstance(message, Request):
         general = AdminResponse if isinstance(message, AdminRequest) else Response
         response = _RESPONSES.get(type(message), general)
         out.send(sender, response(correlation_id=message.correlation_id, error=error))

@@ -154,6 +154,27 @@ def test_a_move_that_would_fall_below_min_isr_is_held_open() -> None:
     cluster.settle()
 
 
+@pytest.mark.covers("E33", "E35")
+@pytest.mark.parametrize("strategy", ["balanced", "proactive"])
+@pytest.mark.parametrize("original", [None, (0, 1, 2), (2, 1, 0)], ids=["cancel", "same order", "other order"])
+def test_a_move_that_only_removes_is_not_given_up_below_min_isr(
+    original: tuple[int, ...] | None, strategy: str
+) -> None:
+    cluster = WrittenTo(unclean_recovery_strategy=strategy)
+    cluster.lose(0, 1)
+    move(cluster, 0, 1)
+    back = reassign("t", 0, original)
+    if strategy == "balanced":
+        assert cluster.administer(back) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert is_moving(cluster.state)
+        cluster.start(0)
+        cluster.run_until(lambda state: sorted(state.isr) == [0, 2])
+    assert cluster.administer(back) is ErrorCode.NONE
+    assert (set(cluster.state.replicas), is_moving(cluster.state)) == ({0, 1, 2}, False)
+    cluster.start(*(broker for broker in (0, 1) if broker not in cluster.state.isr))
+    cluster.settle()
+
+
 @pytest.mark.covers("L16", "E32")
 @pytest.mark.parametrize(("generation", "completes"), [(Generation.KIP_966, True), (Generation.KIP_966_ELR, False)])
 def test_a_replica_that_is_down_does_not_hold_up_a_move(generation: Generation, completes: bool) -> None:

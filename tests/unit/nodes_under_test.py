@@ -22,6 +22,7 @@ from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import (
     BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     MetadataFetchResponse,
 )
@@ -108,20 +109,24 @@ class BrokerBench:
         self.now_ms = 0
         self.records: list[MetadataRecord] = []
         self.effects: list[Effect] = []
+        self.incarnation_id = ""
         self._sessions: dict[tuple[NodeId, int], tuple[int, int]] = {}
 
-    def start(self) -> BrokerBench:
-        self.effects = self.node.start(self.now_ms)
+    def _did(self, effects: list[Effect]) -> BrokerBench:
+        self.effects = effects
+        for _, request in self.sends(BrokerRegistrationRequest):
+            self.incarnation_id = request.incarnation_id
         return self
 
+    def start(self) -> BrokerBench:
+        return self._did(self.node.start(self.now_ms))
+
     def receive(self, sender: NodeId, message: Message) -> BrokerBench:
-        self.effects = self.node.receive(self.now_ms, sender, message)
-        return self
+        return self._did(self.node.receive(self.now_ms, sender, message))
 
     def fire(self, name: str, at_ms: int | None = None) -> BrokerBench:
         self.now_ms = self.now_ms if at_ms is None else at_ms
-        self.effects = self.node.fire(self.now_ms, name)
-        return self
+        return self._did(self.node.fire(self.now_ms, name))
 
     def publish(self, *records: MetadataRecord) -> BrokerBench:
         """More of the metadata log reaches the broker."""
@@ -132,8 +137,10 @@ class BrokerBench:
         )
         return self.receive(CONTROLLER, fetched)
 
-    def registered(self) -> BrokerBench:
-        return self.receive(CONTROLLER, BrokerRegistrationResponse(correlation_id=1, broker_epoch=self.me))
+    def registered(self, **fields: object) -> BrokerBench:
+        """The controller answers the registration that the broker has sent last."""
+        answer = {"correlation_id": 1, "broker_epoch": self.me, "incarnation_id": self.incarnation_id} | fields
+        return self.receive(CONTROLLER, BrokerRegistrationResponse.model_validate(answer))
 
     def heartbeat_answered(self, **fields: object) -> BrokerBench:
         answer = BrokerHeartbeatResponse.model_validate({"correlation_id": 1, "is_fenced": False} | fields)

@@ -368,7 +368,7 @@ def test_a_client_fetches_as_a_replica_only_with_cluster_action() -> None:
 
 
 FORGED: list[Message] = [
-    BrokerRegistrationResponse(correlation_id=1, broker_epoch=77),
+    BrokerRegistrationResponse(correlation_id=1, incarnation_id="forged", broker_epoch=77),
     BrokerHeartbeatResponse(correlation_id=1, is_fenced=True),
     AlterPartitionResponse(correlation_id=1, error=ErrorCode.NOT_CONTROLLER),
     MetadataFetchResponse(base_offset=0, records=(), high_watermark=0, controller_id=CLIENT, is_snapshot=True),

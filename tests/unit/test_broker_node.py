@@ -14,7 +14,6 @@ from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
     MetadataFetchRequest,
     MetadataFetchResponse,
 )
@@ -67,8 +66,7 @@ def test_a_crash_leaves_no_claim_to_a_clean_shutdown() -> None:
 def test_registration_is_tried_until_it_is_accepted() -> None:
     bench = BrokerBench().start()
     first = bench.sent(BrokerRegistrationRequest)
-    refused = BrokerRegistrationResponse(correlation_id=1, error=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
-    assert bench.receive(CONTROLLER, refused).node.state is S.REGISTERING
+    assert bench.registered(error=ErrorCode.DUPLICATE_BROKER_REGISTRATION).node.state is S.REGISTERING
     again = bench.fire(HEARTBEAT_TIMER, at_ms=500).sent(BrokerRegistrationRequest)
     assert again.incarnation_id == first.incarnation_id
     assert bench.timer(HEARTBEAT_TIMER) is not None
@@ -111,6 +109,19 @@ def test_a_broker_that_lost_its_epoch_registers_as_a_new_incarnation_without_a_p
     assert request.previous_broker_epoch == -1
     assert request.incarnation_id != first.incarnation_id
     assert bench.heartbeat_answered().node.state is S.REGISTERING, "an answer to the former incarnation"
+
+
+@pytest.mark.covers("B20")
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.DUPLICATE_BROKER_REGISTRATION])
+def test_the_answer_to_a_former_incarnation_registers_nobody(error: ErrorCode) -> None:
+    bench = BrokerBench().run()
+    former = bench.incarnation_id
+    bench.heartbeat_answered(error=ErrorCode.STALE_BROKER_EPOCH)
+    late = bench.registered(incarnation_id=former, broker_epoch=5, error=error)
+    assert (late.effects, late.node.state) == ([], S.REGISTERING)
+    assert late.node.context.broker_epoch == 0
+    assert bench.registered(broker_epoch=9).node.state is S.CATCHING_UP
+    assert bench.node.context.broker_epoch == 9
 
 
 def test_a_shutdown_says_so_with_every_heartbeat() -> None:

@@ -83,6 +83,14 @@ def test_partitions_of_a_file_and_all_partitions(bench: CliBench, tmp_path: Path
 
 
 @pytest.mark.covers("J4", "J5")
+def test_a_file_may_begin_with_a_byte_order_mark(bench: CliBench, tmp_path: Path) -> None:
+    bench.create("t", "0:1:2")
+    file = tmp_path / "marked.json"
+    file.write_text(json.dumps({"partitions": [{"topic": "t", "partition": 0}]}), encoding="utf-8-sig")
+    found = bench.json("leader-election", "--election-type", "preferred", "--path-to-json-file", str(file))
+    assert found["not_needed"] == [{"topic": "t", "partition": 0}]
+
+
 def test_designation_takes_the_leader_of_the_file_where_nobody_leads(bench: CliBench, tmp_path: Path) -> None:
     bench.create("t", "0:1:2,1:2:3", "--config", "min.insync.replicas=2")
     for broker in (0, 1):

@@ -339,6 +339,39 @@ def test_cancelling_is_refused_where_fewer_than_min_isr_original_replicas_are_in
     assert (error_of(found) is BAD_ASSIGNMENT, not found.records) == (refused, refused)
 
 
+RETURNS = {"cancel": CANCEL, "in the same order": reassign(0, 1, 2), "in another order": reassign(2, 0, 1)}
+
+
+@pytest.mark.covers("E33", "E35")
+@pytest.mark.parametrize("request_", RETURNS.values(), ids=RETURNS)
+@pytest.mark.parametrize(
+    ("isr", "records", "refused"),
+    [((2,), (), True), ((2,), (UNCLEAN_ALLOWED,), True), ((2,), (PROACTIVE,), False), ((0, 2), (), False)],
+    ids=["below min ISR", "and unclean elections", "and proactive recovery", "min ISR"],
+)
+def test_a_move_that_only_removes_is_given_up_by_any_name_under_the_same_rule(
+    request_: AlterPartitionReassignmentsRequest,
+    isr: tuple[int, ...],
+    records: tuple[MetadataRecord, ...],
+    refused: bool,
+) -> None:
+    controller = bench(*records, isr=isr, leader=2, removing_replicas=(2,))
+    if refused:
+        found = plan(controller.state, request_)
+        assert (error_of(found), list(found.records)) == (BAD_ASSIGNMENT, [])
+        return
+    state = done(controller, request_)
+    assert (set(state.replicas), state.isr, state.leader, is_moving(state)) == ({0, 1, 2}, isr, 2, False)
+    assert state.replicas == (request_.topics[0].partitions[0].replicas or (0, 1, 2))
+
+
+@pytest.mark.covers("E33")
+@pytest.mark.parametrize("isr", [(2,), (2, 0)])
+def test_a_move_that_adds_waits_on_its_way_back_for_min_isr(isr: tuple[int, ...]) -> None:
+    found = done(under_way((3, *isr), leader=3), reassign(0, 1, 2))
+    assert (is_moving(found), 3 in found.replicas) == (len(isr) < 2, len(isr) < 2)
+
+
 @pytest.mark.covers("E35", "N31")
 def test_the_min_isr_of_a_cancellation_is_that_of_the_original_assignment() -> None:
     wide = ConfigRecord(topic_id="T", name="min.insync.replicas", value="3")

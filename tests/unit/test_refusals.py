@@ -63,7 +63,7 @@ def test_a_registration(fields: dict[str, object], error: ErrorCode) -> None:
     before = controller.image.to_records()
     message = BrokerRegistrationRequest.model_validate(stands | fields)
     [answer] = controller.receive(5, message).sends(BrokerRegistrationResponse)
-    assert (answer.correlation_id, answer.error) == (7, error)
+    assert (answer.correlation_id, answer.error, answer.incarnation_id) == (7, error, message.incarnation_id)
     assert (answer.broker_epoch >= 0) == (error is NONE)
     if error is not NONE:
         assert controller.image.to_records() == before
@@ -262,6 +262,12 @@ def test_a_broker_answers_requests_that_it_does_not_serve(kind: type[Message]) -
     bench = BrokerBench().run(*topic_records())
     [(to, answer)] = bench.receive(CLIENT, request(kind, Random(0), {}, correlation_id=7)).sends(Response)
     assert (to, answer.correlation_id, answer.error) == (CLIENT, 7, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def test_a_broker_that_asks_where_nobody_registers_it_knows_which_incarnation_was_refused() -> None:
+    message = BrokerRegistrationRequest(correlation_id=7, broker_id=1, incarnation_id="new")
+    answer = BrokerBench().run(*topic_records()).receive(1, message).sent(BrokerRegistrationResponse)
+    assert (answer.error, answer.incarnation_id) == (ErrorCode.UNSUPPORTED_VERSION, "new")
 
 
 @pytest.mark.parametrize("kind", [*(kind for kind in PUBLISHED if not kind.READ_ONLY), AdminRequest])
