@@ -68,10 +68,10 @@ def test_what_a_bias_does_not_say_another_may() -> None:
 
 
 @settings(max_examples=10)
-@given(SEEDS)
+@given(SEEDS, st.booleans())
 @pytest.mark.parametrize("theme", THEMES)
-def test_an_episode_lies_behind_its_beginning_and_strikes_who_is_there(theme: str, seed: int) -> None:
-    scene = Scene(Random(seed), 5_000, "t", 0, 2, range(4), 2, 0, (3,), 2_000, 2_500)
+def test_an_episode_lies_behind_its_beginning_and_strikes_who_is_there(theme: str, seed: int, recovers: bool) -> None:
+    scene = Scene(Random(seed), 5_000, "t", 0, 2, range(4), 2, 0, (3,), 2_000, 2_500, recovers)
     parts = list(THEMES[theme][0](scene))
     assert any(not isinstance(part, Election | Quiet) for part in parts)
     for part in parts:
@@ -79,6 +79,8 @@ def test_an_episode_lies_behind_its_beginning_and_strikes_who_is_there(theme: st
         if isinstance(part, Election):
             continue
         assert part.end_ms > part.at_ms
+        if not isinstance(part, Quiet):
+            assert recovers or RECOVERY_MANAGER not in part.nodes
         if isinstance(part, Cut | Disturb):
             assert not set(part.source) & set(part.target)
         elif isinstance(part, Reassign):
