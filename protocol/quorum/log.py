@@ -139,7 +139,7 @@ class QuorumLog:
             return None
         if snapshot is not None and self.start_offset > 0:
             entries = self._epochs.entries()
-            oldest = entries[0][0] if entries else snapshot.epoch
+            oldest = min([snapshot.epoch, *(epoch for epoch, _ in entries[:1])])
             if fetch_offset < self.start_offset or last_epoch < oldest:
                 return snapshot
         end = self.end_of_epoch(last_epoch)

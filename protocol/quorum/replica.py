@@ -14,8 +14,9 @@ Rules that hold wherever the code goes:
   the present one and changes nothing. Answers count only if they are to the newest request of their kind.
 - Nothing below the high watermark is ever truncated.
 - Voters are those of the newest records of the own log, committed or not (`voters.py`). Whoever is none of them, or
-  has no uuid, is an observer: it fetches, and never begins an election. One with a uuid votes if it is asked, since it
-  may be a voter that has not heard of it (D25).
+  has no uuid, is an observer: it fetches, and begins no election. One with a uuid votes if it is asked, since it may be
+  a voter that has not heard of it (D25). Whose removal may be uncommitted stands for election still, with votes other
+  than its own: it may be the only one that has the record, and then nobody else can win.
 
 Without a leader a replica asks the others in turn: its voters, and the servers that its configuration names (D2).
 """
@@ -293,10 +294,18 @@ class QuorumReplica:
 
     # -- epochs and roles ----------------------------------------------------------------------------------------------
 
-    def _membership(self) -> ReplicaKey | None:
-        """This replica in the newest set of voters, by its key, or by its id where that is all that is known of it."""
-        voter = self.voters.key_of(self._node_id)
+    def _membership(self, voters: VoterSet | None = None) -> ReplicaKey | None:
+        """This replica in a set of voters, the newest if none is given, by its key, or by its id where that is all that
+        the set knows of it.
+        """
+        voter = (voters or self.voters).key_of(self._node_id)
         return voter if voter is not None and self._can_vote and voter.uuid in (NO_UUID, self._state.uuid) else None
+
+    def _may_stand(self) -> bool:
+        """Whether it is a voter, or was one before a change that is not known to be committed."""
+        history = self.log.voters
+        before = history.before(history.last_change) if history.last_change >= self.high_watermark else None
+        return self.is_voter or (before is not None and self._membership(before) is not None)
 
     def _is_alone(self) -> bool:
         return self.is_voter and len(self.voters) == 1
@@ -370,7 +379,7 @@ class QuorumReplica:
         """The leader was not heard of, or an election came to nothing."""
         if self.role is Role.FOLLOWER:
             self._out.trace("quorum_leader_lost", None, leader=self.leader, epoch=self.epoch)
-        if not self.is_voter:
+        if not self._may_stand():
             self._detach(now_ms, self.epoch)
         elif self._is_alone():
             self._stand(now_ms)
@@ -541,7 +550,7 @@ class QuorumReplica:
             return
         self._learn(now_ms, request.leader_epoch, request.leader_id)
         self._answer(sender, request)
-        if self.role is Role.FOLLOWER and self.is_voter:
+        if self.role is Role.FOLLOWER and self._may_stand():
             ids = [node for node, _ in request.preferred_successors]
             place = ids.index(self._node_id) if self._node_id in ids else len(ids)
             if place == 0:
