@@ -193,6 +193,11 @@ class QuorumReplica:
         return self.log.voters.latest
 
     @property
+    def is_changing(self) -> bool:
+        """Whether somebody waits for a change of the voters."""
+        return bool(self._changes)
+
+    @property
     def snapshot(self) -> Snapshot | None:
         return self.log.snapshot
 
