@@ -15,7 +15,7 @@ from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import Endpoint
 from protocol.messages.records import MetadataRecord
 from protocol.quorum import state_file
-from protocol.quorum.replica import LOG
+from protocol.quorum.context import LOG
 from protocol.quorum.state_file import QuorumState
 from protocol.quorum.voters import ReplicaKey, VoterSet
 

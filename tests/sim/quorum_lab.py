@@ -25,9 +25,10 @@ from protocol.messages.base import Message
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import ControlRecord, QuorumRequest, QuorumResponse
 from protocol.messages.records import ProducerIdsRecord
+from protocol.quorum.context import QuorumConfig
 from protocol.quorum.election import Role
 from protocol.quorum.format import format_first_voter
-from protocol.quorum.replica import QuorumConfig, QuorumReplica
+from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey
 
 CLUSTER = "lab"

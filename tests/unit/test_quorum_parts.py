@@ -15,11 +15,11 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import AddVoterRecord, ControlRecord, LeaderChangeRecord, RemoveVoterRecord
 from protocol.messages.records import MetadataRecord, ProducerIdsRecord
+from protocol.quorum.context import LOG
 from protocol.quorum.election import Ballot, Role, Standing, grants
 from protocol.quorum.format import format_first_voter
 from protocol.quorum.leadership import Leadership
 from protocol.quorum.log import SNAPSHOT_FILE, Diverging, QuorumLog, Snapshot, decode_snapshot
-from protocol.quorum.replica import LOG
 from protocol.quorum.state_file import QuorumState, decode
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterHistory, VoterSet
 
