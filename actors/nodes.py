@@ -169,9 +169,7 @@ def observe(node: Node) -> Snapshot:
         return Snapshot(replicas, {}, {}, {})
     if isinstance(node, ControllerNode):
         image = node.state.image
-        partitions = {
-            TopicPartition(image.topics[key.topic_id].name, key.partition): state for key, state in image.partitions()
-        }
+        partitions = {image.name_of(key): state for key, state in image.partitions()}
         return Snapshot({}, partitions, dict(image.brokers), node.metrics())
     return Snapshot({}, {}, {}, {})
 

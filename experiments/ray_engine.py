@@ -35,10 +35,10 @@ from experiments.engine import (
     Loss,
     ReplicaView,
     TraceEvent,
-    enables_recovery,
     life_began,
     life_ended,
 )
+from experiments.ray.late_manager import needs_manager
 from experiments.ray_session import ray_session
 from protocol.contract import Trace
 from protocol.errors import ProtocolInvariantError
@@ -324,10 +324,6 @@ class RayEngine(Engine):
         for node in set(self._snapshots) - set(self._cluster.running()):
             del self._snapshots[node]
 
-    def _start_manager(self) -> None:
-        if not self._cluster.is_running(RECOVERY_MANAGER):
-            self.start(RECOVERY_MANAGER)
-
     def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
         events: list[TraceEvent] = []
         for node, report in reports:
@@ -340,8 +336,8 @@ class RayEngine(Engine):
                 if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
                 self._outcomes[outcome.command_id] = outcome
-        if any(enables_recovery(trace) for _, report in reports for _, trace in report.traces):
-            self._start_manager()
+        if needs_manager(self._cluster, reports):
+            self.start(RECOVERY_MANAGER)
         for event in sorted(events, key=lambda event: event.time_ms):
             trace = event.trace
             self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.partition, trace.detail)).encode())

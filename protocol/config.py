@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from protocol.errors import ProtocolInvariantError
 
 ConfigValue = int | bool | str
+Value = TypeVar("Value")
 
 
 class ConfigError(ValueError):
@@ -210,11 +212,6 @@ ENABLE_OF_STRATEGY = {"proactive": True, "balanced": False, "manual": False}
 """H7: the way back."""
 
 
-def strategy_meant(enable: bool, strategy: str) -> str:
-    """The strategy that `unclean.leader.election.enable` means where `strategy` is in force: that one if it fits."""
-    return strategy if ENABLE_OF_STRATEGY[strategy] == enable else STRATEGY_OF_ENABLE[enable]
-
-
 @dataclass(frozen=True, slots=True)
 class Features:
     """Switches of the protocol; each is named after the rule that it turns on."""
@@ -231,6 +228,21 @@ class Features:
     """The last known leader has a field of its own (E24, N15)."""
     unclean_recovery: bool = False
     """A leaderless partition is recovered by its strategy; nobody is elected uncleanly otherwise (F1-F4, F25)."""
+
+
+def with_strategy_meant(changes: Mapping[str, Value], features: Features, strategy: str) -> Mapping[str, Value | str]:
+    """Changes of configs (None removes a value), with the strategy that `unclean.leader.election.enable` among them
+    means. `strategy` is in force: it goes on where it fits. As they are where unclean recovery is off, or where they
+    set a strategy themselves.
+    """
+    enable = changes.get(UNCLEAN_LEADER_ELECTION_ENABLE)
+    if not features.unclean_recovery or enable is None or changes.get(UNCLEAN_RECOVERY_STRATEGY) is not None:
+        return changes
+    is_enabled = bool(CONFIGS[UNCLEAN_LEADER_ELECTION_ENABLE].parse(enable))
+    fits = ENABLE_OF_STRATEGY[strategy] == is_enabled
+    if fits and UNCLEAN_RECOVERY_STRATEGY not in changes:
+        return changes
+    return {**changes, UNCLEAN_RECOVERY_STRATEGY: strategy if fits else STRATEGY_OF_ENABLE[is_enabled]}
 
 
 METADATA_VERSION = "metadata.version"
@@ -303,12 +315,9 @@ class ClusterConfig:
     def of(cls, generation: Generation, overrides: Mapping[str, object] | None = None) -> ClusterConfig:
         """Defaults with `overrides` on top; ConfigError for what does not exist or does not fit."""
         values: dict[str, ConfigValue] = {definition.name: definition.default for definition in CONFIGS.values()}
-        for name, value in (overrides or {}).items():
-            values[name] = parse_config(name, value)
-        if generation.feature_levels[UNCLEAN_RECOVERY_ENABLED] and UNCLEAN_RECOVERY_STRATEGY not in (overrides or {}):
-            enable, strategy = bool(values[UNCLEAN_LEADER_ELECTION_ENABLE]), str(values[UNCLEAN_RECOVERY_STRATEGY])
-            values[UNCLEAN_RECOVERY_STRATEGY] = strategy_meant(enable, strategy)
-        return cls(generation, values)
+        parsed = {name: parse_config(name, value) for name, value in (overrides or {}).items()}
+        strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
+        return cls(generation, {**values, **with_strategy_meant(parsed, generation.features, strategy)})
 
     def int_value(self, name: str) -> int:
         """The value of an integer config, in the unit of its name."""

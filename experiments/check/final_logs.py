@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from experiments.check.history import FinalPartition, Run
 from experiments.engine import ClusterView, Engine
-from protocol.ids import NO_LEADER, Offset, TopicPartition
+from protocol.ids import NO_LEADER, BrokerId, Offset, TopicPartition
 from protocol.messages.batch import RecordBatch
 
 SEATED_WITHIN_MS = 5_000
@@ -22,6 +22,25 @@ def final_logs(engine: Engine, runs_of: Callable[[RecordBatch], Iterator[Run]]) 
         return []
     found = (_final(engine, view, partition, runs_of) for partition in sorted(view.partitions))
     return [final for final in found if final is not None]
+
+
+def final_partition(
+    engine: Engine,
+    partition: TopicPartition,
+    leader: BrokerId,
+    members: Sequence[BrokerId],
+    runs_of: Callable[[RecordBatch], Iterator[Run]],
+    settled: Offset | None = None,
+) -> FinalPartition:
+    """What replicas that run hold, from where on all of them hold it; `settled` as in `FinalPartition`."""
+    logs = {broker: engine.log(broker, partition) for broker in members}
+    ends = {broker: found.log_end_offset for broker in members if (found := engine.replica(broker, partition))}
+    start = max((log_start(logs[broker], end) for broker, end in ends.items()), default=0)
+    runs = {
+        broker: [run for batch in batches if batch.base_offset >= start for run in runs_of(batch)]
+        for broker, batches in logs.items()
+    }
+    return FinalPartition(partition, leader, runs, start, settled)
 
 
 def log_start(batches: Sequence[RecordBatch], log_end: Offset) -> Offset:
@@ -53,11 +72,4 @@ def _final(
     leader = engine.replica(state.leader, partition)
     assert leader is not None
     members = [broker for broker in state.isr if engine.is_running(broker) and engine.replica(broker, partition)]
-    logs = {broker: engine.log(broker, partition) for broker in members}
-    ends = {broker: found.log_end_offset for broker in members if (found := engine.replica(broker, partition))}
-    start = max((log_start(logs[broker], end) for broker, end in ends.items()), default=0)
-    runs = {
-        broker: [run for batch in batches if batch.base_offset >= start for run in runs_of(batch)]
-        for broker, batches in logs.items()
-    }
-    return FinalPartition(partition, state.leader, runs, start, leader.high_watermark)
+    return final_partition(engine, partition, state.leader, members, runs_of, leader.high_watermark)

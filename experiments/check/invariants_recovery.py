@@ -7,6 +7,7 @@ leads, since nobody appends then and nobody truncates; so the logs themselves te
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -46,8 +47,9 @@ class _OutcomeCheck(Invariant):
             return ""
         return self._judge(self.truth.scene(node, partition), trace.detail)
 
+    @abstractmethod
     def _judge(self, scene: Scene, outcome: Mapping[str, Any]) -> str:
-        raise NotImplementedError
+        """What is wrong with the outcome that the controller is about to record."""
 
 
 def _answers(outcome: Mapping[str, Any]) -> list[_Answer]:

@@ -254,7 +254,7 @@ class Replay:
         for topic in delta.deleted_topics.values():
             self._tell(Trace("topic_deleted", None, {"topic": topic.name}))
         for key in delta.removed_partitions:
-            self._tell(Trace("partition_removed", TopicPartition(image.topics[key.topic_id].name, key.partition), {}))
+            self._tell(Trace("partition_removed", image.name_of(key), {}))
         if isinstance(record, FeatureLevelRecord):
             self._tell(Trace("feature_level", None, {"feature": record.name, "level": record.feature_level}))
             found.needs_min_isr.append((offset, image.features.high_watermark_needs_min_isr))
@@ -265,7 +265,7 @@ class Replay:
             state = image.partition(key)
             if state is None:
                 continue
-            name = TopicPartition(image.topics[key.topic_id].name, key.partition)
+            name = image.name_of(key)
             states = found.states.setdefault(name, [])
             if states and states[-1].topic_id != key.topic_id:
                 found.recreated.add(name)
@@ -278,7 +278,7 @@ class Replay:
         """Notes effective min ISRs that have changed; without a delta that may be any."""
         image, keys = self._image, self._keys(delta)
         for key, state in keys:
-            name = TopicPartition(image.topics[key.topic_id].name, key.partition)
+            name = image.name_of(key)
             values = self._found.min_isrs.setdefault(name, [])
             min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
             if not values or values[-1][1] != min_isr:
@@ -317,7 +317,7 @@ class Replay:
             return
         better = sorted(broker for broker in eligible if self._image.is_active(broker) and broker in state.replicas)
         if state.leader_recovery_state > former.leader_recovery_state and better:
-            name = TopicPartition(self._image.topics[key.topic_id].name, key.partition)
+            name = self._image.name_of(key)
             detail = f"{name}: {state.leader} was elected uncleanly, while {better} of ISR and ELR were active"
             self._found.violations.append(Violation(UNCLEAN, self._stage.now_ms, detail))
 

@@ -26,7 +26,7 @@ from itertools import pairwise
 from experiments.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.config import MIN_INSYNC_REPLICAS, Features
-from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.metadata.image import MetadataImage, TopicImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -35,16 +35,12 @@ from protocol.nodes.controller import ControllerNode
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTruth:
-    """A recovery that elected `leader` in the epoch behind `leader_epoch`, and how many committed records that cost.
-    `detail` is what the controller said of it (trace event `recovery`).
-    """
+    """A recovery that elected `leader` in the epoch behind `leader_epoch`, and how many committed records that cost."""
 
-    time_ms: TimeMs
-    partition: TopicPartition
+    mode: str
     leader: NodeId
     leader_epoch: int
     lost: int
-    detail: Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -269,8 +265,7 @@ class GroundTruth:
         ends = dict(pairwise([*sorted(truth.shown), truth.committed_end]))
         lost = sum(ends[base] - base for base, _ in missing)
         truth.lost |= missing
-        epoch = int(str(detail["leader_epoch"]))
-        truth.recovery = RecoveryTruth(self.cluster.now_ms, partition, leader, epoch, lost, detail)
+        truth.recovery = RecoveryTruth(str(detail["mode"]), leader, int(str(detail["leader_epoch"])), lost)
         self.recoveries.append(truth.recovery)
 
     def _held_by(self, broker: NodeId, partition: TopicPartition) -> dict[Offset, bytes]:
@@ -293,8 +288,8 @@ class GroundTruth:
             return True
         if self.features.unclean_recovery:
             found = truth.recovery
-            recovered = found is not None and (found.leader, found.leader_epoch) == (leader, before.leader_epoch)
-            return found is not None and recovered and found.detail["mode"] == "balanced"
+            outcome = (leader, before.leader_epoch, "balanced")
+            return found is not None and (found.leader, found.leader_epoch, found.mode) == outcome
         known = before.last_known_leader
         if self.features.last_known_leader_in_elr and len(before.last_known_elr) == 1:
             known = before.last_known_elr[0]

@@ -99,9 +99,7 @@ def disturbed(
     )
 
 
-def _lost(
-    source: Iterable[NodeId], target: Iterable[NodeId], only: MessageKind, begin_ms: int, end_ms: int
-) -> Fault:
+def _lost(source: Iterable[NodeId], target: Iterable[NodeId], only: MessageKind, begin_ms: int, end_ms: int) -> Fault:
     return disturbed(source, target, "lose", begin_ms, end_ms, only=only)
 
 

@@ -43,7 +43,7 @@ def _at_stake(loss: Loss, node: NodeId, truth: GroundTruth) -> list[TopicPartiti
             log = disk.open_log(log_name(key))
             at_stake = log.end_offset - (log.start_offset if loss.kind == "all" else log.flushed_offset)
             if at_stake > 0:
-                found.append(TopicPartition(image.topics[key.topic_id].name, key.partition))
+                found.append(image.name_of(key))
     return found
 
 

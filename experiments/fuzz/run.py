@@ -14,13 +14,13 @@ equal and commands must end, come what may.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from experiments.check.final_logs import log_start
+from experiments.check.final_logs import final_partition
 from experiments.check.history import (
     DuplicatedRecord,
     Ended,
@@ -30,7 +30,6 @@ from experiments.check.history import (
     Invoked,
     ReorderedRecords,
     ReplicasDiffer,
-    Run,
     Seen,
     Unanswered,
     judge,
@@ -94,9 +93,7 @@ class _Violated(Exception):
         self.invariant, self.detail = invariant, detail
 
 
-def run_plan(
-    plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False
-) -> Result:
+def run_plan(plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False) -> Result:
     """Runs a plan to its end, or to the first violation. With a folder for it, new or empty, a recording is written
     there; of a run that something ended early it has neither history nor logs. With `paranoid` every message is encoded
     and decoded on its way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
@@ -341,14 +338,7 @@ class _PlanRun:
         view = self._engine.view()
         assert view is not None
         state = view.partitions[partition]
-        logs = {broker: self._engine.log(broker, partition) for broker in state.isr}
-        replicas = {broker: self._engine.replica(broker, partition) for broker in logs}
-        start = max(log_start(logs[broker], found.log_end_offset) for broker, found in replicas.items() if found)
-        runs: Mapping[BrokerId, list[Run]] = {
-            broker: [run for batch in batches if batch.base_offset >= start for run in runs_of(batch)]
-            for broker, batches in logs.items()
-        }
-        return FinalPartition(partition, state.leader, runs, start)
+        return final_partition(self._engine, partition, state.leader, state.isr, runs_of)
 
     def _history(self) -> Iterator[Told]:
         """What clients did and were told. Plain sends are each a producer of their own, since they promise no order

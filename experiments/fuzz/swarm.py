@@ -128,6 +128,7 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
     themes = themes_of(seed, bias)
     tempo = _STAGED if themes else rng.choice((_BRISK, _STEADY))
     wanted = reduce(Bias.or_else, (THEMES[name][1] for name in themes), bias)
+    born = generation or wanted.generation or drawn
     brokers = wanted.brokers or rng.choice((3, 3, 4, 5))
     factor = wanted.replicas or (rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5)))
     topic = _topic(rng, brokers, factor, FLUSHING_STAGED if themes else FLUSHING, wanted)
@@ -140,14 +141,14 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
         clients=(FIRST_CLIENT,),
         topics={TOPIC: len(topic.assignments)},
         replication_factor=factor,
-        managers=(RECOVERY_MANAGER,) if (generation or drawn).features.unclean_recovery else (),
+        managers=(RECOVERY_MANAGER,) if born.features.unclean_recovery else (),
     )
     singles = () if themes and rng.random() < 0.6 else _faults(rng, tempo, targets, length_ms, wanted)
     staged = _episodes(rng, themes, range(brokers), topic, config, length_ms) if themes else []
     return Plan(
         seed=seed,
         brokers=brokers,
-        generation=(generation or wanted.generation or drawn).value,
+        generation=born.value,
         config=config,
         jitter_ms=rng.choice((0, 2, 20)),
         within_tolerance=wanted.within_tolerance,

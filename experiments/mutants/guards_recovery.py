@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.faults import aims
 from experiments.faults.schema import Crash, Cut, Fault, Restart
-from experiments.mutants.mutant import Focus, Mutant, Patch
+from experiments.mutants.mutant import Focus, Mutant, Patch, answering
 from experiments.mutants.scripts import END_MS, script
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller import partition_change
@@ -17,11 +17,6 @@ from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicIdP
 from protocol.messages.recovery import PartitionRecovery, ReplicaAnswer
 from protocol.recovery import ranking
 from protocol.recovery.task import RecoveryTask
-
-
-def answering(value: object) -> Callable[[Any], Any]:
-    """In the place of a function or method: one that always gives this value."""
-    return lambda original: lambda *args: value
 
 
 def _keep_all_answers(original: Callable[..., None]) -> Callable[..., None]:
@@ -201,9 +196,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("RecoveryBeginsAfresh",),
         patches=(Patch(Recoveries, "_next_id", _count_from_one),),
         focus=Focus(
-            script=script(
-                *LOST, _unheard(1, 7_000, 14_000), aims.killed(FIRST_CONTROLLER, 10_500, 11_000)
-            ),
+            script=script(*LOST, _unheard(1, 7_000, 14_000), aims.killed(FIRST_CONTROLLER, 10_500, 11_000)),
             why="The controller restarts in the middle of a recovery.",
         ),
     ),

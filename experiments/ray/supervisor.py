@@ -19,8 +19,9 @@ from types import FrameType
 
 from actors.cluster import ActorCluster, NodeFailedError, PlacementError
 from actors.nodes import Report
-from experiments.engine import ClusterSpec, ClusterView, enables_recovery
+from experiments.engine import ClusterSpec, ClusterView
 from experiments.live.state import ClusterState, Plan, Status, claim, remove_state, write_state
+from experiments.ray.late_manager import needs_manager
 from experiments.ray_session import ray_session
 from protocol.config import ClusterConfig
 from protocol.ids import RECOVERY_MANAGER, NodeId, node_name
@@ -79,11 +80,10 @@ class Supervisor:
         before = self._cluster.running()
         reasons: dict[NodeId, str] = {}
         try:
-            for node, report in self._cluster.poll(_ANSWER_WITHIN_S):
-                if any(enables_recovery(trace) for _, trace in report.traces):
-                    self._start_manager()
-                if why := failure_in(report):
-                    reasons[node] = why
+            reports = self._cluster.poll(_ANSWER_WITHIN_S)
+            reasons = {node: why for node, report in reports if (why := failure_in(report))}
+            if needs_manager(self._cluster, reports):
+                self._cluster.start(RECOVERY_MANAGER)
         except NodeFailedError as error:
             reasons[error.node] = str(error)
             if self._cluster.is_running(error.node):
@@ -95,10 +95,6 @@ class Supervisor:
             self._say(text)
             dead = (*self.state.dead, node_name(node))
             self._write(self.state.with_event(text).model_copy(update={"dead": dead}))
-
-    def _start_manager(self) -> None:
-        if not self._cluster.is_running(RECOVERY_MANAGER):
-            self._cluster.start(RECOVERY_MANAGER)
 
     def _look_who_is_unfenced(self) -> None:
         for _, snapshot in self._cluster.look(_ANSWER_WITHIN_S):

@@ -115,10 +115,7 @@ class SimEngine(Engine):
         """Made anew only when the controller has replayed more: conditions ask for it after every event."""
         image = node.state.image
         if self._view is None or self._view[:2] != (node, image.next_offset):
-            partitions = {
-                TopicPartition(image.topics[key.topic_id].name, key.partition): state
-                for key, state in image.partitions()
-            }
+            partitions = {image.name_of(key): state for key, state in image.partitions()}
             self._view = (node, image.next_offset, ClusterView(partitions, dict(image.brokers)))
         return self._view[2]
 

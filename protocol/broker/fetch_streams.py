@@ -53,7 +53,6 @@ from protocol.messages.trusted import trusted
 FETCH_WAIT_PREFIX = "fetch-wait/"
 
 _RESPONSE: Final = trusted(FetchResponse)
-_RESULT: Final = trusted(FetchPartitionResult)
 StreamKey = tuple[BrokerId, int]
 """A follower and the number of one of its fetchers."""
 
@@ -232,9 +231,7 @@ class FetchStreams:
 
     def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
         state = self._stream(stream)
-        message = _RESPONSE(
-            partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers
-        )
+        message = _RESPONSE(partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers)
         state.answers += 1
         self._context.out.send(stream[0], message)
 
@@ -340,15 +337,8 @@ def share_of(
 
 def result_of(wish: FetchPartition, log: ReplicaLog, batches: tuple[RecordBatch, ...] = ()) -> FetchPartitionResult:
     """A good answer: what the leader knows now, and records."""
-    return _RESULT(
-        topic_id=wish.topic_id,
-        partition_id=wish.partition_id,
-        fetch_offset=wish.fetch_offset,
-        leader_epoch=wish.current_leader_epoch,
-        last_fetched_epoch=wish.last_fetched_epoch,
-        high_watermark=log.high_watermark,
-        batches=batches,
-        log_start_offset=log.start_offset,
+    return FetchPartitionResult.to(
+        wish, high_watermark=log.high_watermark, batches=batches, log_start_offset=log.start_offset
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from protocol.broker.context import BrokerContext
 from protocol.errors import ErrorCode, StorageError
-from protocol.ids import TopicIdPartition
+from protocol.ids import NO_EPOCH, NO_OFFSET, TopicIdPartition
 from protocol.messages.recovery import (
     MAX_PARTITIONS_PER_REQUEST,
     GetReplicaLogInfoRequest,
@@ -46,14 +46,12 @@ def _error(context: BrokerContext, request: GetReplicaLogInfoRequest) -> ErrorCo
 def _asked(context: BrokerContext, request: GetReplicaLogInfoRequest) -> Iterable[TopicIdPartition]:
     if request.topic_partitions is None:
         return context.replicas
-    return [
-        TopicIdPartition(topic.topic_id, index) for topic in request.topic_partitions for index in topic.partitions
-    ]
+    return [TopicIdPartition(topic.topic_id, index) for topic in request.topic_partitions for index in topic.partitions]
 
 
 def _of(context: BrokerContext, key: TopicIdPartition) -> ReplicaLogInfo:
     state, replica = context.image.partition(key), context.replicas.get(key)
-    error, last_epoch, end_offset, epoch = ErrorCode.NONE, -1, -1, -1
+    error, last_epoch, end_offset, epoch = ErrorCode.NONE, NO_EPOCH, NO_OFFSET, NO_EPOCH
     if state is None or context.me not in state.replicas:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif replica is None:

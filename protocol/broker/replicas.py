@@ -14,7 +14,7 @@ from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
 from protocol.broker.leader import LeaderSide
 from protocol.config import PRODUCER_ID_EXPIRATION_MS, SEGMENT_BYTES
-from protocol.ids import NO_LEADER, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import NO_LEADER, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.metadata.image import MetadataDelta
 from protocol.metadata.partition import PartitionState
@@ -106,7 +106,7 @@ class ReplicaManager:
             log = self._open_log(key)
         if not log.end_offset:
             self._flusher.forget(key)
-        replica = Replica(key, TopicPartition(self._context.image.topics[key.topic_id].name, key.partition), log)
+        replica = Replica(key, self._context.image.name_of(key), log)
         self._context.replicas[key] = replica
         self._configure(replica)
         self._flusher.watch_retention(replica, now_ms)

@@ -262,9 +262,7 @@ class Producer:
             self._lane(key).put(now_ms, self._batch_of(key[0], gathered, now_ms))
 
     def _batch_of(self, partition: TopicPartition, gathered: _OpenBatch, timestamp_ms: TimeMs) -> ProducerBatch:
-        content = _BATCH(
-            record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms
-        )
+        content = _BATCH(record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms)
         batch = ProducerBatch(content, self._ender(partition.partition, partition.topic, gathered))
         if content.record_count > 1:
             batch.halves = lambda: [self._batch_of(partition, half, timestamp_ms) for half in gathered.halves()]
@@ -313,9 +311,7 @@ class Producer:
             return
         ranges = [part.told() for part in merged(sorted(job.ranges, key=lambda part: part.first))]
         error = next((part.error for part in ranges if part.error is not ErrorCode.NONE), ErrorCode.NONE)
-        self._context.out.send(
-            job.driver, _OUTCOME(command_id=command.command_id, error=error, ranges=tuple(ranges))
-        )
+        self._context.out.send(job.driver, _OUTCOME(command_id=command.command_id, error=error, ranges=tuple(ranges)))
 
     def _produced(self, job: _Job, command: ProduceCommand, end: BatchResult) -> None:
         """A command's own batch has come to its end."""

@@ -32,7 +32,7 @@ from protocol.config import (
     ConfigError,
     config_text,
     parse_config,
-    strategy_meant,
+    with_strategy_meant,
 )
 from protocol.controller.context import ControllerState
 from protocol.controller.draft import Draft
@@ -100,7 +100,8 @@ def _alter(
         except Refused as refused:
             error, message = refused.error, refused.message
         else:
-            changes = _with_strategy(draft, topic_id, changes_of(resource, topic_id))
+            strategy = str(draft.config(topic_id, UNCLEAN_RECOVERY_STRATEGY))
+            changes = with_strategy_meant(changes_of(resource, topic_id), draft.features, strategy)
             for name, value in changes.items():
                 set_config(draft, topic_id, name, value)
             if UNCLEAN_LEADER_ELECTION_ENABLE in changes:
@@ -187,20 +188,6 @@ def _named_changes(resource: AlterConfigsResource) -> Changes:
     }
 
 
-def _with_strategy(draft: Draft, topic_id: str | None, changes: Changes) -> Changes:
-    """The changes of a resource, with that of the strategy which the older config stands for where it is not named."""
-    enable = changes.get(UNCLEAN_LEADER_ELECTION_ENABLE)
-    if not draft.features.unclean_recovery or enable is None:
-        return changes
-    if changes.get(UNCLEAN_RECOVERY_STRATEGY) is not None:
-        return changes
-    strategy = str(draft.config(topic_id, UNCLEAN_RECOVERY_STRATEGY))
-    meant = strategy_meant(enable == "true", strategy)
-    if meant == strategy and UNCLEAN_RECOVERY_STRATEGY not in changes:
-        return changes
-    return {**changes, UNCLEAN_RECOVERY_STRATEGY: meant}
-
-
 def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:
     """Sets or removes one override, of a topic or the cluster-wide one (`topic_id` None), with what follows for ELR and
     reassignments.
@@ -244,11 +231,7 @@ def complete_reassignments(draft: Draft, topic_id: str | None) -> None:
 
 
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
-    """Looks at leaderless partitions for which unclean election is allowed, of a topic or of all (None); at none where
-    recovery takes its place.
-    """
-    if draft.features.unclean_recovery:
-        return
+    """Looks at leaderless partitions for which unclean election is allowed, of a topic or of all (None)."""
     if topic_id is None:
         leaderless = draft.state.leaderless()
     else:

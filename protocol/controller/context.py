@@ -12,6 +12,8 @@ from protocol.config import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
     ClusterConfig,
+    ConfigValue,
+    Features,
 )
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
@@ -74,15 +76,14 @@ class ControllerState:
     def request(
         self, key: TopicIdPartition, state: PartitionState, election: Election | None = None, **wishes: object
     ) -> ChangeRequest:
-        """A change request under the feature levels in force; `election` defaults to what the topic's configs allow,
-        which is never an unclean one where unclean recovery takes its place.
+        """A change request under the feature levels in force; `election` defaults to what the topic's configs allow
+        (`allowed_election`).
 
         `wishes` are fields of `ChangeRequest`; `is_acceptable_leader` defaults to "is active".
         """
         features = self.image.features
         if election is None:
-            unclean = bool(self.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
-            election = Election.UNCLEAN if unclean and not features.unclean_recovery else Election.ONLINE
+            election = allowed_election(features, self.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
         wishes.setdefault("is_acceptable_leader", self.image.is_active)
         return ChangeRequest(
             min_isr=self.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
@@ -99,6 +100,13 @@ class ControllerState:
         """Decides a change of a partition that exists."""
         state = self._indexed[key]
         return decide(key.topic_id, key.partition, state, self.request(key, state, election, **wishes))
+
+
+def allowed_election(features: Features, unclean_enabled: ConfigValue) -> Election:
+    """The election that needs no user: an unclean one where `unclean.leader.election.enable` has it for the topic, and
+    unclean recovery does not take its place.
+    """
+    return Election.UNCLEAN if unclean_enabled and not features.unclean_recovery else Election.ONLINE
 
 
 def _members(state: PartitionState | None) -> tuple[BrokerId, ...]:

@@ -17,7 +17,7 @@ from protocol.config import (
     ConfigValue,
     features_at,
 )
-from protocol.controller.context import ControllerState
+from protocol.controller.context import ControllerState, allowed_election
 from protocol.controller.partition_change import Election, decide
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import TopicIdPartition
@@ -87,8 +87,8 @@ class Draft:
                 yield key, self.partition(key)
 
     def allowed_election(self, key: TopicIdPartition) -> Election:
-        """What the configs of the partition's topic allow where there is no unclean recovery."""
-        return Election.UNCLEAN if self.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE) else Election.ONLINE
+        """What configs and feature levels of the draft allow for the partition."""
+        return allowed_election(self.features, self.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
 
     def decide(self, key: TopicIdPartition, election: Election) -> None:
         """Adds what an election, or a reassignment that can be completed, changes of a partition."""

@@ -185,12 +185,12 @@ class PartitionGauges:
         self.under_min_isr: set[TopicIdPartition] = set()
         self.offline: set[TopicIdPartition] = set()
         self.manual: set[TopicIdPartition] = set()
-        self.recovered: set[TopicIdPartition] = set()
+        self.under_recovery: set[TopicIdPartition] = set()
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         """Takes note of a record that `state` has just replayed."""
         for key in removed_by(delta):
-            for members in (self.under_min_isr, self.offline, self.manual, self.recovered):
+            for members in (self.under_min_isr, self.offline, self.manual, self.under_recovery):
                 members.discard(key)
         topics = self._state.image.topics
         for key in delta.partitions:
@@ -213,12 +213,12 @@ class PartitionGauges:
 
     def _weigh(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
-        under_recovery = need(self._state.image, key, partition) in (Need.RECOVERY, Need.LAST_KNOWN)
+        calls_for_recovery = need(self._state.image, key, partition) in (Need.RECOVERY, Need.LAST_KNOWN)
         for members, counts in (
             (self.under_min_isr, len(partition.isr) < min_isr),
             (self.offline, partition.leader == NO_LEADER),
             (self.manual, needs_user(self._state, key, partition)),
-            (self.recovered, under_recovery),
+            (self.under_recovery, calls_for_recovery),
         ):
             if counts:
                 members.add(key)
@@ -245,7 +245,7 @@ class ControllerMetrics:
         self.now_ms: TimeMs = 0
         self._state = state
         self._voters = voters
-        self._under_way = recoveries
+        self._recoveries = recoveries
         self._gauges = PartitionGauges(state)
         self._known: dict[TopicIdPartition, PartitionState] = {}
         self._reassigning: dict[TopicIdPartition, TimeMs] = {}
@@ -253,7 +253,7 @@ class ControllerMetrics:
         self._shutdowns: dict[BrokerId, TimeMs] = {}
         self._failovers: deque[_Failover] = deque()
         self._unclean_elections = 0
-        self._recoveries = 0
+        self._recoveries_finished = 0
         self._summaries = {name: Summary() for name in SUMMARIES}
         self._alerts: list[Alert] = []
 
@@ -267,14 +267,14 @@ class ControllerMetrics:
 
     def values(self) -> dict[str, int]:
         """All metrics but those of single partitions, by name."""
-        running = set(self._under_way.running) if self._under_way is not None else set()
+        running = set(self._recoveries.running) if self._recoveries is not None else set()
         values = {
             UNDER_MIN_ISR: len(self._gauges.under_min_isr),
             OFFLINE: len(self._gauges.offline),
-            UNCLEAN_RECOVERY: len(self._gauges.recovered | running),
+            UNCLEAN_RECOVERY: len(self._gauges.under_recovery | running),
             MANUAL_ELECTION_REQUIRED: len(self._gauges.manual - running),
             REASSIGNING: len(self._reassigning),
-            UNCLEAN_RECOVERY_FINISHED: self._recoveries,
+            UNCLEAN_RECOVERY_FINISHED: self._recoveries_finished,
             UNCLEAN_ELECTIONS: self._unclean_elections,
             VOTERS: self._voters,
             OBSERVERS: len(self._observers),
@@ -377,7 +377,7 @@ class ControllerMetrics:
 
     def recovered(self, partition_count: int) -> None:
         """Recoveries have found leaders for so many partitions."""
-        self._recoveries += partition_count
+        self._recoveries_finished += partition_count
 
     def altered(self, partition_count: int) -> None:
         """A leader's AlterPartition request is taken up."""

@@ -26,7 +26,7 @@ from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited, Awai
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
 from protocol.controller.recovery import Asking, asking, is_in_force, wanted
-from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicIdPartition
 from protocol.messages.partitions import ElectLeadersResponse
 from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import (
@@ -56,9 +56,6 @@ class Recoveries:
         self._all_changed = False
         self._life: int | None = None
         self._begun = 0
-
-    def is_running(self, key: TopicIdPartition) -> bool:
-        return key in self._running
 
     @property
     def running(self) -> Sequence[TopicIdPartition]:
@@ -92,9 +89,7 @@ class Recoveries:
             self._out.send(RECOVERY_MANAGER, RecoverPartitions(recoveries=tuple(self._running.values())))
             self._set_timer(now_ms)
 
-    def await_elections(
-        self, now_ms: TimeMs, client: NodeId, response: ElectLeadersResponse, awaited: Awaited
-    ) -> None:
+    def await_elections(self, now_ms: TimeMs, client: NodeId, response: ElectLeadersResponse, awaited: Awaited) -> None:
         """A user has asked for elections that take a recovery; `response` is sent when they are over."""
         self._awaited.add(now_ms, client, response, awaited)
         self._changed.update(dict.fromkeys(awaited.places))
@@ -186,13 +181,10 @@ class Recoveries:
 
     # -- what observers are told ---------------------------------------------------------------------------------------
 
-    def _name(self, key: TopicIdPartition) -> TopicPartition:
-        return TopicPartition(self._state.image.topics[key.topic_id].name, key.partition)
-
     def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
         self._out.trace(
             "recovery_began",
-            self._name(key),
+            self._state.image.name_of(key),
             recovery_id=recovery.recovery_id,
             mode=recovery.mode.name.lower(),
             leader_epoch=recovery.leader_epoch,
@@ -203,7 +195,7 @@ class Recoveries:
     def _trace_cancelled(self, key: TopicIdPartition) -> None:
         partition = self._state.image.partition(key)
         if partition is not None and partition.leader == NO_LEADER:
-            self._out.trace("recovery_cancelled", self._name(key))
+            self._out.trace("recovery_cancelled", self._state.image.name_of(key))
 
     def _trace_elected(
         self, key: TopicIdPartition, recovery: PartitionRecovery, result: PartitionRecoveryResult
@@ -212,7 +204,7 @@ class Recoveries:
         replicas = self._state.image.topics[key.topic_id].partitions[key.partition].replicas
         self._out.trace(
             "recovery",
-            self._name(key),
+            self._state.image.name_of(key),
             recovery_id=result.recovery_id,
             mode=recovery.mode.name.lower(),
             leader_epoch=result.leader_epoch,

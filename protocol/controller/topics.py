@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from protocol.config import (
     DEFAULT_REPLICATION_FACTOR,
     NUM_PARTITIONS,
-    UNCLEAN_LEADER_ELECTION_ENABLE,
     UNCLEAN_RECOVERY_STRATEGY,
     ConfigError,
     parse_config,
-    strategy_meant,
+    with_strategy_meant,
 )
 from protocol.controller.context import ControllerState
 from protocol.controller.partitions import partition_records, require_batch
@@ -145,14 +144,9 @@ def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     values = {config.name: config.value for config in topic.configs}
-    enable = values.get(UNCLEAN_LEADER_ELECTION_ENABLE)
-    recovers = state.image.features.unclean_recovery
-    if recovers and enable is not None and UNCLEAN_RECOVERY_STRATEGY not in values:
-        strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
-        meant = strategy_meant(bool(parse_config(UNCLEAN_LEADER_ELECTION_ENABLE, enable)), strategy)
-        if meant != strategy:
-            values[UNCLEAN_RECOVERY_STRATEGY] = meant
-    return [ConfigRecord(topic_id=topic_id, name=name, value=value) for name, value in values.items()]
+    strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
+    stated = with_strategy_meant(values, state.image.features, strategy)
+    return [ConfigRecord(topic_id=topic_id, name=name, value=value) for name, value in stated.items()]
 
 
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:

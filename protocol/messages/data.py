@@ -13,12 +13,13 @@ Kafka counts with one epoch per session, since it has one request under way.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Final
 
 from protocol.errors import ErrorCode
-from protocol.ids import NO_EPOCH, NO_OFFSET
+from protocol.ids import NO_EPOCH, NO_OFFSET, Offset
 from protocol.messages.base import ClientRequest, Int8, Int16, Int32, Int64, Message, Response
 from protocol.messages.batch import RecordBatch
+from protocol.messages.trusted import trusted
 
 CONSUMER = -1
 """`replica_id` of a fetch that comes from a consumer."""
@@ -108,16 +109,27 @@ class FetchPartitionResult(Message):
     batches: tuple[RecordBatch, ...] = ()
     log_start_offset: Int64 = NO_OFFSET
 
-    @classmethod
-    def to(cls, wish: FetchPartition, **answer: Any) -> Self:
-        """The answer to that wish."""
-        return cls(
+    @staticmethod
+    def to(
+        wish: FetchPartition,
+        error: ErrorCode = ErrorCode.NONE,
+        high_watermark: Offset = NO_OFFSET,
+        diverging_epoch: EpochEndOffset | None = None,
+        batches: tuple[RecordBatch, ...] = (),
+        log_start_offset: Offset = NO_OFFSET,
+    ) -> FetchPartitionResult:
+        """The answer to that wish, of values that are believed (`trusted.py`)."""
+        return _RESULT(
             topic_id=wish.topic_id,
             partition_id=wish.partition_id,
             fetch_offset=wish.fetch_offset,
             leader_epoch=wish.current_leader_epoch,
             last_fetched_epoch=wish.last_fetched_epoch,
-            **answer,
+            error=error,
+            high_watermark=high_watermark,
+            diverging_epoch=diverging_epoch,
+            batches=batches,
+            log_start_offset=log_start_offset,
         )
 
     def answers(self, wish: FetchPartition) -> bool:
@@ -129,6 +141,9 @@ class FetchPartitionResult(Message):
             wish.fetch_offset,
             wish.last_fetched_epoch,
         )
+
+
+_RESULT: Final = trusted(FetchPartitionResult)
 
 
 class FetchResponse(Message):

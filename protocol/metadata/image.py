@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition
+from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition
 from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
 from protocol.messages.records import (
     AccessControlEntryRecord,
@@ -118,6 +118,10 @@ class MetadataImage:
         for topic in self.topics.values():
             for index, state in topic.partitions.items():
                 yield TopicIdPartition(topic.topic_id, index), state
+
+    def name_of(self, key: TopicIdPartition) -> TopicPartition:
+        """The partition as users name it; KeyError where its topic is gone."""
+        return TopicPartition(self.topics[key.topic_id].name, key.partition)
 
     def topic_named(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)

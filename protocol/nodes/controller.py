@@ -34,7 +34,6 @@ from protocol.ids import (
     Offset,
     TimeMs,
     TopicIdPartition,
-    TopicPartition,
     is_recovery_manager,
 )
 from protocol.messages.admin import AdminRequest, MetadataRequest
@@ -218,7 +217,7 @@ class ControllerNode:
             for topic in delta.deleted_topics.values():
                 self._out.trace("topic_deleted", None, topic=topic.name)
             for key in delta.removed_partitions:
-                name = TopicPartition(self.state.image.topics[key.topic_id].name, key.partition)
+                name = self.state.image.name_of(key)
                 self._out.trace("partition_removed", name)
             if isinstance(record, FeatureLevelRecord):
                 self._out.trace("feature_level", None, feature=record.name, level=record.feature_level)
@@ -242,12 +241,12 @@ class ControllerNode:
         state = self.state.image.partition(key)
         if state is None:
             return
-        name = TopicPartition(self.state.image.topics[key.topic_id].name, key.partition)
+        name = self.state.image.name_of(key)
         min_isr = self.state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
         self._out.trace("partition", name, **partition_detail(state), min_isr=min_isr)
 
     def _trace_alert(self, alert: Alert) -> None:
-        name = TopicPartition(self.state.image.topics[alert.key.topic_id].name, alert.key.partition)
+        name = self.state.image.name_of(alert.key)
         state = alert.state
         self._out.trace("alert", name, alert=alert.kind, leader=state.leader, leader_epoch=state.leader_epoch)
 

@@ -151,4 +151,3 @@ def by_topic(keys: Iterable[TopicIdPartition]) -> tuple[ReplicaLogInfoTopic, ...
     for key in keys:
         topics.setdefault(key.topic_id, []).append(key.partition)
     return tuple(ReplicaLogInfoTopic(topic_id=topic, partitions=tuple(indexes)) for topic, indexes in topics.items())
-

@@ -202,19 +202,22 @@ def _follower_does_not_fetch(engine: SimEngine) -> None:
     _replica(engine, 2).wish = None
 
 
-def _recovers(engine: SimEngine, kind: str = "recovery", **changed: object) -> None:
-    """The partition has lost everyone but its brokers, who are all back; the controller is about to record the outcome
-    of a balanced recovery, which differs from a good one by this.
-    """
+def _tells(engine: SimEngine, kind: str, **changed: object) -> None:
+    """The controller tells of a balanced recovery, and differs from what is right by this."""
     image = _controller_image(engine)
-    if kind == "recovery" and "state" not in changed:
-        _commits(engine, isr=(), elr=(), last_known_elr=(1, 2), leader=-1, leader_epoch=1, partition_epoch=1)
     answers = tuple((broker, image.broker_epoch(broker), 0, 7) for broker in range(3))
     detail: dict[str, object] = {"recovery_id": 1, "mode": "balanced", "leader_epoch": 1, "leader": 1}
     detail |= {"required": (1, 2), "answers": answers, "silent": (), "reason": "", "absent": ()}
-    changed.pop("state", None)
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), FIRST_CONTROLLER, Trace(kind, PARTITION, detail | changed))
+
+
+def _recovers(engine: SimEngine, **changed: object) -> None:
+    """The partition has lost everyone but its brokers, who are all back; the controller is about to record the outcome
+    of a recovery.
+    """
+    _commits(engine, isr=(), elr=(), last_known_elr=(1, 2), leader=-1, leader_epoch=1, partition_epoch=1)
+    _tells(engine, "recovery", **changed)
 
 
 def _answer_of_another_life(engine: SimEngine) -> None:
@@ -239,12 +242,12 @@ def _one_is_not_heard(engine: SimEngine) -> None:
 
 
 def _recovers_what_is_led(engine: SimEngine) -> None:
-    _recovers(engine, state="led")
+    _tells(engine, "recovery")
 
 
 def _begins_twice(engine: SimEngine) -> None:
     for _ in range(2):
-        _recovers(engine, "recovery_began")
+        _tells(engine, "recovery_began")
 
 
 BROKEN: dict[str, Callable[[SimEngine], None]] = {
@@ -286,7 +289,7 @@ def test_a_healthy_cluster_breaks_none(engine: SimEngine) -> None:
 
 @pytest.mark.covers("F11", "F12")
 def test_a_recovery_that_does_not_wait_is_noticed(engine: SimEngine) -> None:
-    _recovers(engine, "recovery_began")
+    _tells(engine, "recovery_began")
     _recovers(engine, silent=(0,))
     assert "RecoveryHearsAllItMust" in {violation.invariant for violation in engine.violations()}
 

@@ -188,9 +188,11 @@ def test_proposals_of_the_next_life_count_anew() -> None:
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
     bench.register(0, life="two")
     assert not bench.beat(0).is_fenced
-    [first] = bench.receive(0, bench.proposal(0, 0).model_copy(update={"correlation_id": 1})).sent(
-        AlterPartitionResponse
-    ).partitions
+    [first] = (
+        bench.receive(0, bench.proposal(0, 0).model_copy(update={"correlation_id": 1}))
+        .sent(AlterPartitionResponse)
+        .partitions
+    )
     assert first.error is ErrorCode.INVALID_REQUEST, "it is looked at: it is not the leader's"
 
 

@@ -204,9 +204,7 @@ def test_another_recovery_of_the_partition_begins_anew() -> None:
 
 
 def cancelled(number: int) -> CancelRecoveries:
-    return CancelRecoveries(
-        recoveries=(CancelledRecovery(recovery_id=number, topic_id="T", partition_id=0),)
-    )
+    return CancelRecoveries(recoveries=(CancelledRecovery(recovery_id=number, topic_id="T", partition_id=0),))
 
 
 @pytest.mark.covers("F16", "M72")

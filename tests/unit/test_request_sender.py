@@ -34,9 +34,7 @@ def answer(request: GetReplicaLogInfoRequest, *missing: TopicIdPartition) -> Get
         for each in asked(request)
         if each not in missing
     ]
-    return GetReplicaLogInfoResponse(
-        correlation_id=request.correlation_id, broker_epoch=5, log_info_list=tuple(told)
-    )
+    return GetReplicaLogInfoResponse(correlation_id=request.correlation_id, broker_epoch=5, log_info_list=tuple(told))
 
 
 def one(sender: RequestSender, now_ms: int = 0) -> GetReplicaLogInfoRequest:

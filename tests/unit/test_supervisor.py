@@ -1,4 +1,4 @@
-"""What the supervisor of a running cluster says of a node that has ended."""
+"""What the supervisor of a running cluster says of a node that has ended, and the node that it starts itself."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from actors.nodes import Report
 from experiments.engine import ClusterSpec
 from experiments.live.state import ClusterState
 from experiments.ray import supervisor
-from experiments.ray.supervisor import Supervisor
-from protocol.config import ClusterConfig, Generation
+from experiments.ray.supervisor import Say, Supervisor
+from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig, Generation
 from protocol.contract import Trace
-from protocol.ids import NodeId
+from protocol.ids import RECOVERY_MANAGER, NodeId
 
 
 class EndingCluster:
@@ -45,6 +45,12 @@ def storage_error(reason: str, halted: bool) -> Trace:
     return Trace("storage_error", None, {"reason": reason, "halted": halted})
 
 
+def watching_over(cluster: EndingCluster, say: Say) -> Supervisor:
+    spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
+    state = cast(ClusterState, ClusterState.model_construct(**cast(Any, {"dead": (), "events": ()})))
+    return Supervisor(cast(ActorCluster, cluster), spec, state, say)
+
+
 @pytest.mark.parametrize(
     ("cluster", "reason"),
     [
@@ -60,10 +66,30 @@ def storage_error(reason: str, halted: bool) -> Trace:
 def test_the_reason_is_told_in_one_line(cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(supervisor, "write_state", lambda state: None)
-    spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
-    state = cast(ClusterState, ClusterState.model_construct(**cast(Any, {"dead": (), "events": ()})))
-    watching = Supervisor(cast(ActorCluster, cluster), spec, state, said.append)
-    watching.look()
+    watching_over(cluster, said.append).look()
     [line] = said
     assert line.endswith(reason)
     assert "\n" not in line
+
+
+class EnablingCluster(EndingCluster):
+    """All nodes go on, and unclean recovery is enabled, or disabled, again and again."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(Trace("feature_level", None, {"feature": UNCLEAN_RECOVERY_ENABLED, "level": level}))
+
+    def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
+        return [(0, Report([(5, trace) for trace in self.traces], [], False, None))]
+
+    def start(self, node: NodeId) -> None:
+        assert node not in self.nodes
+        self.nodes.append(node)
+
+
+@pytest.mark.parametrize(("level", "nodes"), [(0, [0, 1]), (1, [0, 1, RECOVERY_MANAGER])])
+def test_the_recovery_manager_starts_once_unclean_recovery_is_enabled(level: int, nodes: list[NodeId]) -> None:
+    cluster = EnablingCluster(level)
+    watching = watching_over(cluster, [].append)
+    for _ in range(2):
+        watching.look()
+    assert cluster.nodes == nodes

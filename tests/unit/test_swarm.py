@@ -16,6 +16,7 @@ from experiments.fuzz.run import BEGIN_MS
 from experiments.fuzz.swarm import draw, themes_of
 from experiments.fuzz.themes import THEMES, Election, Quiet, Scene
 from protocol.config import MIN_INSYNC_REPLICAS, Generation
+from protocol.ids import RECOVERY_MANAGER
 
 SEEDS = st.integers(0, 2**31)
 
@@ -51,6 +52,14 @@ def test_a_bias_is_kept() -> None:
         assert (topic.config[MIN_INSYNC_REPLICAS], topic.config["segment.bytes"]) == (3, 777)
         assert plan.config["linger.ms"] == 33
         assert {fault.kind for fault in plan.faults} == {"pause"}
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_faults_strike_nodes_that_there_are(generation: Generation) -> None:
+    plans = [draw(seed, bias=Bias(generation=generation, weights={"power_loss": 1})) for seed in range(10)]
+    struck = {node for plan in plans for fault in plan.faults for node in fault.nodes}
+    assert struck <= {node for plan in plans for node in plan.spec().node_ids}
+    assert (RECOVERY_MANAGER in struck) is generation.features.unclean_recovery
 
 
 def test_what_a_bias_does_not_say_another_may() -> None:
