@@ -87,8 +87,8 @@ class QuorumContext:
         self._correlation_id = rng.getrandbits(30)  # an answer to a former life is none to this one
 
     def load(self) -> None:
-        """Takes up what the disk holds, and gives it a uuid where it has none. ForeignDirectoryError where it is that of
-        another cluster.
+        """Takes up what the disk holds; gives it a uuid where it has none. ForeignDirectoryError for one of another
+        cluster.
         """
         raw = self._storage.read_file(state_file.FILE)
         if raw is not None:
