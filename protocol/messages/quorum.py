@@ -1,0 +1,192 @@
+"""What the replicas of the metadata log say to each other (KIP-595, KIP-853, KIP-996), and the records by which they
+change who they are.
+
+A replica is known by its id and the uuid of its disk together: a replaced disk is another replica under the same id
+(D4). `replica_uuid` is empty for observers that can never be voters (D23). `leader_epoch` is always the epoch of the
+metadata log, not that of a partition. Names and fields are those of requirements G10-G19, without their arrays of
+topics and partitions: there is one such log. Every answer tells the epoch of who answers and its leader (-1: unknown),
+so that all learn of a new one from whomever they ask.
+
+Control records stand in the same log as all other records and take an offset each; the metadata image passes over
+them. They count from the moment at which they are appended (D8).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET
+from protocol.messages.base import Int16, Int32, Int64, Message, Request, Response
+from protocol.messages.batch import RecordBatch
+from protocol.messages.records import MetadataRecord
+
+
+class Endpoint(Message):
+    """Where a voter listens. `security_protocol` is Kafka's number; 0 is plain text."""
+
+    name: str
+    host: str
+    port: Int32
+    security_protocol: Int16 = 0
+
+
+class ControlRecord(MetadataRecord):
+    """Base of the records that are about the log itself and its replicas."""
+
+
+class LeaderChangeRecord(ControlRecord):
+    """The first record of every leader's epoch; `voters` are (id, uuid) (D10)."""
+
+    leader_id: Int32
+    leader_uuid: str
+    voters: tuple[tuple[Int32, str], ...]
+
+
+class AddVoterRecord(ControlRecord):
+    """From here on this replica is a voter (G10)."""
+
+    voter_id: Int32
+    voter_uuid: str
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+class RemoveVoterRecord(ControlRecord):
+    """From here on this replica is no voter (G11)."""
+
+    voter_id: Int32
+    voter_uuid: str
+
+
+class QuorumRequest(Request):
+    """Base of the requests between replicas of the metadata log."""
+
+    CONTROL: ClassVar[bool] = True
+
+    cluster_id: str
+
+
+class QuorumResponse(Response):
+    """Base of their answers."""
+
+    CONTROL: ClassVar[bool] = True
+
+    leader_id: Int32 = NO_LEADER
+    leader_epoch: Int32 = NO_EPOCH
+
+
+class VoteRequest(QuorumRequest):
+    """A candidate asks for a vote in `candidate_epoch`; with `pre_vote` it asks whether it would get one, in the epoch
+    that it has (KIP-996). (`last_offset_epoch`, `last_offset`) is where its log ends.
+    """
+
+    candidate_id: Int32
+    candidate_uuid: str
+    candidate_epoch: Int32
+    voter_id: Int32
+    voter_uuid: str
+    last_offset_epoch: Int32
+    last_offset: Int64
+    pre_vote: bool = False
+
+
+class VoteResponse(QuorumResponse):
+    vote_granted: bool = False
+
+
+class BeginQuorumEpochRequest(QuorumRequest):
+    """The leader of an epoch makes itself known to a voter that has not fetched from it."""
+
+    voter_id: Int32
+    voter_uuid: str
+    leader_id: Int32
+    leader_epoch: Int32
+
+
+class BeginQuorumEpochResponse(QuorumResponse):
+    """Nothing but what every answer tells."""
+
+
+class EndQuorumEpochRequest(QuorumRequest):
+    """The leader of an epoch goes; its voters, the one that has most of the log first, may elect another at once."""
+
+    leader_id: Int32
+    leader_epoch: Int32
+    preferred_successors: tuple[tuple[Int32, str], ...]
+
+
+class EndQuorumEpochResponse(QuorumResponse):
+    """Nothing but what every answer tells."""
+
+
+class QuorumFetchRequest(QuorumRequest):
+    """A replica that has the log up to `fetch_offset`, its last record of `last_fetched_epoch`, asks for more and means
+    it as a standing wish; by it the leader knows what the replica has. `high_watermark` is the last that it heard of.
+    """
+
+    replica_id: Int32
+    replica_uuid: str
+    current_leader_epoch: Int32
+    fetch_offset: Int64
+    last_fetched_epoch: Int32
+    high_watermark: Int64
+
+
+class QuorumFetchResponse(QuorumResponse):
+    """Batches from the fetch offset on; or where the leader's log parts from the follower's (`diverging_epoch` ends
+    at `diverging_end_offset`); or the snapshot to fetch, where the log begins behind the fetch offset.
+    """
+
+    high_watermark: Int64 = 0
+    batches: tuple[RecordBatch, ...] = ()
+    diverging_epoch: Int32 = NO_EPOCH
+    diverging_end_offset: Int64 = NO_OFFSET
+    snapshot_epoch: Int32 = NO_EPOCH
+    snapshot_end_offset: Int64 = NO_OFFSET
+
+
+class FetchSnapshotRequest(QuorumRequest):
+    """Bytes of a snapshot from `position` on."""
+
+    replica_id: Int32
+    replica_uuid: str
+    current_leader_epoch: Int32
+    snapshot_epoch: Int32
+    snapshot_end_offset: Int64
+    position: Int64
+
+
+class FetchSnapshotResponse(QuorumResponse):
+    """`size` is that of the whole snapshot, in bytes."""
+
+    snapshot_epoch: Int32 = NO_EPOCH
+    snapshot_end_offset: Int64 = NO_OFFSET
+    size: Int64 = 0
+    position: Int64 = 0
+    data: bytes = b""
+
+
+class AddVoterRequest(QuorumRequest):
+    """An operator makes a replica a voter (G13)."""
+
+    voter_id: Int32
+    voter_uuid: str
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+class AddVoterResponse(QuorumResponse):
+    """Answered when the change is committed, with where the leader is if the answer is not (G14)."""
+
+    detail: str = ""
+
+
+class RemoveVoterRequest(QuorumRequest):
+    """An operator ends a replica's vote (G15, N18)."""
+
+    voter_id: Int32
+    voter_uuid: str
+
+
+class RemoveVoterResponse(QuorumResponse):
+    """As `AddVoterResponse`."""
+
+    detail: str = ""

@@ -1,0 +1,89 @@
+"""What a leader of the metadata log knows of the others, and the high watermark.
+
+A follower's fetch says what it has on its disk. The high watermark is what a majority of the voters of the newest set
+has (D22); a leader that is no voter any more does not count itself (D18). It rises only over a record of the leader's
+own epoch: a record of an earlier one may be on a majority and still be replaced by a leader that has none of it.
+
+A leader that no majority fetches from may have been replaced without knowing; it resigns (check-quorum).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.ids import Epoch, Offset, TimeMs
+from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a replica has shown by its fetches: the end of its log, when it fetched last, and when it last had all."""
+
+    end_offset: Offset
+    fetched_ms: TimeMs
+    caught_up_ms: TimeMs
+
+
+@dataclass(slots=True)
+class Leadership:
+    """One epoch of a leader, whose own first record is at `start_offset`."""
+
+    epoch: Epoch
+    start_offset: Offset
+    since_ms: TimeMs
+    me: ReplicaKey
+    progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
+
+    def fetched(self, replica: ReplicaKey, end_offset: Offset, log_end: Offset, now_ms: TimeMs) -> None:
+        """A replica has fetched, and so has all records below `end_offset`."""
+        known = self.progress.get(replica)
+        caught_up_ms = now_ms if end_offset >= log_end else (known.caught_up_ms if known else -1)
+        self.progress[replica] = Progress(end_offset, now_ms, caught_up_ms)
+
+    def of(self, voter: ReplicaKey) -> Progress | None:
+        """The progress of a voter; of one that is known by its id alone, that of the disk that fetched last."""
+        if voter.uuid != NO_UUID:
+            return self.progress.get(voter)
+        found = [progress for key, progress in self.progress.items() if key.id == voter.id]
+        return max(found, key=lambda progress: progress.fetched_ms, default=None)
+
+    def majority_end(self, voters: VoterSet, own_end: Offset) -> Offset | None:
+        """The offset below which a majority of the voters has everything, None as long as that holds no record of this
+        epoch.
+        """
+        ends = sorted((self._end_of(voter, own_end) for voter in voters.keys), reverse=True)
+        if not ends:
+            return None
+        end = ends[voters.majority - 1]
+        return end if end > self.start_offset else None
+
+    def _end_of(self, voter: ReplicaKey, own_end: Offset) -> Offset:
+        if voter.id == self.me.id and voter.uuid in (NO_UUID, self.me.uuid):
+            return own_end
+        progress = self.of(voter)
+        return -1 if progress is None else progress.end_offset
+
+    def majority_until_ms(self, voters: VoterSet, timeout_ms: int, now_ms: TimeMs) -> TimeMs:
+        """Until when a majority counts as being with the leader, if nobody fetches any more."""
+        times = []
+        for voter in voters.keys:
+            if voter.id == self.me.id and voter.uuid in (NO_UUID, self.me.uuid):
+                times.append(now_ms)
+            else:
+                progress = self.of(voter)
+                times.append(self.since_ms if progress is None else progress.fetched_ms)
+        return sorted(times, reverse=True)[voters.majority - 1] + timeout_ms if times else now_ms + timeout_ms
+
+    def silent(self, voters: VoterSet, since_ms: TimeMs) -> list[ReplicaKey]:
+        """Voters that have not fetched since then, itself excepted."""
+        found = []
+        for voter in voters.keys:
+            progress = self.of(voter)
+            if voter.id != self.me.id and (progress is None or progress.fetched_ms < since_ms):
+                found.append(voter)
+        return found
+
+    def successors(self, voters: VoterSet) -> list[ReplicaKey]:
+        """The other voters, the one with most of the log first."""
+        others = [voter for voter in voters.keys if voter.id != self.me.id]
+        return sorted(others, key=lambda voter: (-self._end_of(voter, 0), voter))

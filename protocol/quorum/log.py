@@ -1,0 +1,207 @@
+"""The metadata log of a replica: batches, the snapshot that stands for their beginning, and the voters by both.
+
+One snapshot is kept, the newest. It holds the state below its end offset, in bytes that are the state machine's, and
+the voters of that offset (D7), so that neither is lost with the records that it makes superfluous. It is written before
+the log is cut behind it or reset, so after a crash the two fit together: what the log lacks is in the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgpack
+
+from protocol.contract import LogStorage, Storage
+from protocol.errors import CorruptLogError, MalformedMessageError, ProtocolInvariantError
+from protocol.ids import NO_EPOCH, Epoch, Offset
+from protocol.log.epochs import LeaderEpochCache
+from protocol.messages.batch import RecordBatch
+from protocol.messages.metadata_batch import pack_records, unpack_records
+from protocol.messages.quorum import AddVoterRecord, ControlRecord
+from protocol.quorum.election import LogEnd
+from protocol.quorum.voters import VoterHistory, VoterSet
+
+SNAPSHOT_FILE = "checkpoint"
+READ_BYTES = 1_048_576
+_ALL_BYTES = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state below `end_offset`, whose last record is of `epoch`."""
+
+    epoch: Epoch
+    end_offset: Offset
+    voters: VoterSet
+    data: bytes
+
+    def encode(self) -> bytes:
+        """The bytes of the file, which are what travels too."""
+        voters = pack_records(self.voters.to_records())
+        packed: bytes = msgpack.packb([self.epoch, self.end_offset, voters, self.data])
+        return packed
+
+
+def decode_snapshot(raw: bytes) -> Snapshot:
+    """CorruptLogError where the bytes are no snapshot."""
+    try:
+        epoch, end_offset, packed, data = msgpack.unpackb(raw)
+        voters = VoterSet()
+        for record in unpack_records(packed):
+            if not isinstance(record, AddVoterRecord):
+                raise CorruptLogError(f"{SNAPSHOT_FILE}: found {type(record).__name__}; allowed: AddVoterRecord")
+            voters = voters.after(record)
+        if not (type(epoch) is int and type(end_offset) is int and type(data) is bytes):
+            raise CorruptLogError(f"{SNAPSHOT_FILE}: found fields of other types")
+    except (ValueError, TypeError, MalformedMessageError, ProtocolInvariantError, msgpack.UnpackException) as error:
+        raise CorruptLogError(f"{SNAPSHOT_FILE}: found {len(raw)} bytes that are no snapshot") from error
+    return Snapshot(epoch, end_offset, voters, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Diverging:
+    """A follower's log parts from the leader's behind the end of this epoch."""
+
+    epoch: Epoch
+    end_offset: Offset
+
+
+class QuorumLog:
+    """See the module docstring. `voters` are those of a log without control records."""
+
+    def __init__(self, storage: Storage, name: str, voters: VoterSet) -> None:
+        self._storage = storage
+        self._log: LogStorage = storage.open_log(name)
+        raw = storage.read_file(SNAPSHOT_FILE)
+        self.snapshot = None if raw is None else decode_snapshot(raw)
+        self._raw = raw or b""
+        self._epochs = LeaderEpochCache()
+        self._fit_to_snapshot(name)
+        self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
+        for epoch, start in self._log.epoch_starts():
+            self._epochs.assign(epoch, start)
+        self._learn_voters()
+
+    def _fit_to_snapshot(self, name: str) -> None:
+        covered = 0 if self.snapshot is None else self.snapshot.end_offset
+        if self._log.start_offset > covered:
+            raise CorruptLogError(f"{name} begins at {self._log.start_offset}, its snapshot ends at {covered}")
+        if self._log.end_offset < covered:
+            self._log.reset(covered)
+
+    def _learn_voters(self) -> None:
+        covered = 0 if self.snapshot is None else self.snapshot.end_offset
+        for batch in self.read(self.start_offset, _ALL_BYTES):
+            for offset, record in _control_records(batch):
+                if offset >= covered:
+                    self.voters.append(offset, record)
+
+    # -- what it holds -------------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._log.start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._log.end_offset
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """The epoch of the last record, that of the snapshot where the log is empty behind it, -1 where nothing is."""
+        if self._log.end_offset > self._log.start_offset:
+            return self._epochs.latest_epoch
+        return NO_EPOCH if self.snapshot is None else self.snapshot.epoch
+
+    @property
+    def end(self) -> LogEnd:
+        return self.last_epoch, self.end_offset
+
+    def read(self, from_offset: Offset, max_bytes: int = READ_BYTES) -> Sequence[RecordBatch]:
+        return self._log.read(from_offset, max_bytes) if from_offset < self.end_offset else ()
+
+    def end_of_epoch(self, epoch: Epoch) -> Diverging:
+        """The largest epoch here that is <= `epoch`, and where it ends; the snapshot's where the log knows none."""
+        found, end = self._epochs.end_offset_for(epoch, self.end_offset)
+        if found == NO_EPOCH and self.snapshot is not None and epoch >= self.snapshot.epoch:
+            return Diverging(self.snapshot.epoch, self.snapshot.end_offset)
+        return Diverging(found, end)
+
+    def lacks(self, fetch_offset: Offset, last_epoch: Epoch) -> Diverging | Snapshot | None:
+        """What a follower whose log ends so must do before it can be sent records: drop its end, or take the snapshot;
+        None where its log is the beginning of this one.
+        """
+        snapshot = self.snapshot
+        if snapshot is not None and (fetch_offset, last_epoch) == (snapshot.end_offset, snapshot.epoch):
+            return None
+        if fetch_offset == 0 and self.start_offset == 0:
+            return None
+        if snapshot is not None and self.start_offset > 0:
+            entries = self._epochs.entries()
+            oldest = min([snapshot.epoch, *(epoch for epoch, _ in entries[:1])])
+            if fetch_offset < self.start_offset or last_epoch < oldest:
+                return snapshot
+        end = self.end_of_epoch(last_epoch)
+        return None if end.epoch == last_epoch and end.end_offset >= fetch_offset else end
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def append(self, batch: RecordBatch) -> None:
+        """Appends a batch; it counts as soon as it is flushed, but its control records count from now on."""
+        self._log.append(batch)
+        self._epochs.assign(batch.leader_epoch, batch.base_offset)
+        for offset, record in _control_records(batch):
+            self.voters.append(offset, record)
+
+    def flush(self) -> None:
+        if self._log.flushed_offset < self._log.end_offset:
+            self._log.flush()
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Drops the records from `end_offset` on, durably. ProtocolInvariantError for what the snapshot covers."""
+        if self.snapshot is not None and end_offset < self.snapshot.end_offset:
+            raise ProtocolInvariantError(f"truncation to {end_offset}, below the snapshot's {self.snapshot.end_offset}")
+        self._log.truncate(end_offset)
+        self._epochs.truncate(end_offset)
+        self.voters.truncate(end_offset)
+        self._log.flush()
+
+    def epoch_at(self, offset: Offset) -> Epoch:
+        """The epoch of the record below `offset`."""
+        found = [epoch for epoch, start in self._epochs.entries() if start < offset]
+        if found:
+            return found[-1]
+        return NO_EPOCH if self.snapshot is None else self.snapshot.epoch
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    @property
+    def raw_snapshot(self) -> bytes:
+        """The bytes of the snapshot's file, none without one."""
+        return self._raw
+
+    def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
+        """The state below `end_offset`, all of it committed, is `data`; segments that hold only that are deleted."""
+        self._write(Snapshot(self.epoch_at(end_offset), end_offset, self.voters.before(end_offset), data))
+        self._log.roll()
+        self._log.delete_segments_before(end_offset)
+        self._epochs.forget_before(self._log.start_offset)
+        self.voters.forget_before(end_offset)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """The leader's snapshot takes the place of all that this log has."""
+        self._write(snapshot)
+        self._log.reset(snapshot.end_offset)
+        self._epochs.clear()
+        self.voters = VoterHistory(snapshot.voters)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        self._raw = snapshot.encode()
+        self._storage.write_file(SNAPSHOT_FILE, self._raw)
+        self.snapshot = snapshot
+
+
+def _control_records(batch: RecordBatch) -> list[tuple[Offset, ControlRecord]]:
+    records = enumerate(unpack_records(batch.payload), batch.base_offset)
+    return [(offset, record) for offset, record in records if isinstance(record, ControlRecord)]

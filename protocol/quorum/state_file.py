@@ -1,0 +1,66 @@
+"""The `quorum-state` file: what a replica must not forget, however it ends.
+
+Who led in which epoch, and whom this replica has voted for in it: a replica that votes twice in an epoch may make two
+leaders. Version 1 keeps the uuid of the replica's own disk and of the one that it voted for (N17); a file of version 0
+is read, and the uuid that it lacks is made once and written with it (D5).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from protocol.errors import CorruptLogError
+from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId
+from protocol.quorum.voters import NO_UUID, ReplicaKey
+
+FILE = "quorum-state"
+VERSION = 1
+_INTEGERS = ("leaderId", "leaderEpoch", "votedId")
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """`uuid` is that of this replica's disk; `voted` is none where it has not voted in `epoch`."""
+
+    cluster_id: str
+    uuid: str
+    epoch: Epoch = 0
+    leader: NodeId = NO_LEADER
+    voted: ReplicaKey | None = None
+
+    def encode(self) -> bytes:
+        """The bytes of the file, in version 1."""
+        voted = self.voted or ReplicaKey(-1, NO_UUID)
+        document = {
+            "clusterId": self.cluster_id,
+            "voterUuid": self.uuid,
+            "leaderId": self.leader,
+            "leaderEpoch": self.epoch,
+            "votedId": voted.id,
+            "votedUuid": voted.uuid,
+            "data_version": VERSION,
+        }
+        return json.dumps(document, indent=1).encode()
+
+
+def decode(data: bytes) -> QuorumState:
+    """What a file says; `uuid` is empty where it is of version 0. CorruptLogError where it is no such file."""
+    try:
+        document = json.loads(data)
+        version = document["data_version"]
+        if version not in (0, VERSION):
+            raise CorruptLogError(f"{FILE}: data_version: found {version}; allowed: 0 and {VERSION}")
+        numbers = {name: document.get(name, -1) for name in _INTEGERS}
+        words = {name: document.get(name) or NO_UUID for name in ("clusterId", "voterUuid", "votedUuid")}
+        if not all(type(value) is int for value in numbers.values()):
+            raise CorruptLogError(f"{FILE}: found {numbers}; allowed: whole numbers")
+        if not all(type(value) is str for value in words.values()):
+            raise CorruptLogError(f"{FILE}: found {words}; allowed: texts")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptLogError(f"{FILE}: found {data[:40]!r}; allowed: a JSON object with data_version") from error
+    voted = ReplicaKey(numbers["votedId"], words["votedUuid"]) if numbers["votedId"] >= 0 else None
+    epoch = max(numbers["leaderEpoch"], 0)
+    if numbers["leaderEpoch"] < NO_EPOCH:
+        raise CorruptLogError(f"{FILE}: leaderEpoch: found {numbers['leaderEpoch']}; allowed: from {NO_EPOCH}")
+    return QuorumState(words["clusterId"], words["voterUuid"], epoch, numbers["leaderId"], voted)

@@ -1,0 +1,489 @@
+"""The replicas of the metadata log among themselves (`quorum_lab.py`): elections, replication, snapshots, changes of
+the voters, and all of it under faults. Invariants are checked after every event of every test here.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from experiments.engine import Loss
+from protocol.errors import ErrorCode, ForeignDirectoryError, ProtocolInvariantError
+from protocol.ids import NodeId
+from protocol.messages.quorum import (
+    AddVoterRequest,
+    AddVoterResponse,
+    Endpoint,
+    QuorumResponse,
+    RemoveVoterRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from protocol.quorum import replica as module
+from protocol.quorum import state_file
+from protocol.quorum.election import Role
+from protocol.quorum.membership import WITHIN_MS
+from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.voters import ReplicaKey
+from tests.sim.quorum_lab import CLUSTER, BrokenInvariantError, QuorumLab
+
+SOON_MS = 60_000
+
+
+def replica(lab: QuorumLab, node: NodeId) -> QuorumReplica:
+    return lab.nodes[node].replica
+
+
+def leader(lab: QuorumLab) -> QuorumReplica:
+    assert lab.run_until(lambda: lab.leader is not None, SOON_MS)
+    found = lab.leader
+    assert found is not None
+    return found
+
+
+def settle(lab: QuorumLab) -> None:
+    lab.heal()
+    assert lab.run_until(lab.is_settled, SOON_MS), standing(lab)
+
+
+def standing(lab: QuorumLab) -> list[tuple[object, ...]]:
+    return [
+        (name, node.replica.role, node.replica.epoch, node.replica.leader, node.replica.high_watermark)
+        for name, node in lab.nodes.items()
+    ]
+
+
+def voter_ids(lab: QuorumLab) -> set[tuple[NodeId, ...]]:
+    """The voters by the view of each replica."""
+    return {tuple(key.id for key in node.replica.voters.keys) for node in lab.nodes.values()}
+
+
+def ask(lab: QuorumLab, adds: bool, key: ReplicaKey, to: NodeId | None = None, **fields: object) -> int:
+    """Asks for a change of the voters, the leader if nobody else is named; the number of the request."""
+    number = len(lab.answers) + 1_000 * (lab.events + 1)
+    kind = AddVoterRequest if adds else RemoveVoterRequest
+    request = kind(correlation_id=number, cluster_id=CLUSTER, voter_id=key.id, voter_uuid=key.uuid, **fields)
+    lab.ask(leader(lab).key.id if to is None else to, request)
+    return number
+
+
+def answer(lab: QuorumLab, number: int, within_ms: int = SOON_MS) -> QuorumResponse:
+    def found() -> list[QuorumResponse]:
+        return [response for response in lab.answers if response.correlation_id == number]
+
+    assert lab.run_until(lambda: bool(found()), within_ms), standing(lab)
+    return found()[0]
+
+
+def change(lab: QuorumLab, adds: bool, key: ReplicaKey, **fields: object) -> ErrorCode:
+    return answer(lab, ask(lab, adds, key, **fields)).error
+
+
+def grown(size: int, observers: int = 0) -> QuorumLab:
+    """A quorum that has grown from one voter to `size` under writes."""
+    lab = QuorumLab("grown", size, observers=observers)
+    lab.start(*lab.disks)
+    for node in lab.ids[1:]:
+        lab.append()
+        assert change(lab, True, replica(lab, node).key) is ErrorCode.NONE
+        lab.append()
+    settle(lab)
+    return lab
+
+
+# -- elections ---------------------------------------------------------------------------------------------------------
+
+
+def test_static_voters_elect_one_leader_and_follow_it() -> None:
+    lab = QuorumLab("static", 3, static=True)
+    lab.start(*lab.disks)
+    settle(lab)
+    assert sorted(node.replica.role for node in lab.nodes.values()) == [Role.FOLLOWER, Role.FOLLOWER, Role.LEADER]
+    lab.append()
+    settle(lab)
+    assert len(lab.committed) == 2
+
+
+def test_another_leads_soon_after_a_leader_died_and_has_all_that_was_committed() -> None:
+    lab = grown(3)
+    before, committed = leader(lab), len(lab.committed)
+    lab.crash(before.key.id)
+    died_ms = lab.now_ms
+    after = leader(lab)
+    assert lab.now_ms - died_ms <= 2 * after.config.fetch_ms + after.config.election_ms
+    assert after.epoch > before.epoch
+    lab.append()
+    lab.run_for(100)
+    assert after.high_watermark == committed + 2  # the leader's own first record, and one more
+    settle(lab)
+
+
+def test_a_leader_that_shuts_down_is_replaced_at_once() -> None:
+    lab = grown(3)
+    before = leader(lab)
+    before.shut_down()
+    for effect in lab.nodes[before.key.id].out.drain():
+        lab._send(before.key.id, effect.to, effect.message)  # type: ignore[union-attr]
+    lab.crash(before.key.id)
+    asked_ms = lab.now_ms
+    assert leader(lab).key != before.key
+    assert lab.now_ms - asked_ms < 100
+
+
+def test_a_voter_that_was_cut_off_does_not_depose_the_leader_that_all_others_follow() -> None:
+    lab = grown(3)
+    first = leader(lab)
+    [lonely, _] = [node for node in lab.ids if node != first.key.id]
+    lab.cut(lonely)
+    lab.run_for(60_000)
+    assert replica(lab, lonely).role is Role.PROSPECTIVE
+    assert replica(lab, lonely).epoch == first.epoch
+    settle(lab)
+    assert leader(lab) is first
+
+
+def test_a_leader_without_a_majority_resigns_and_commits_nothing_more() -> None:
+    lab = grown(3)
+    first, committed = leader(lab), len(lab.committed)
+    lab.cut(first.key.id)
+    lab.append()
+    lab.run_for(20_000)
+    assert not first.is_leader
+    second = leader(lab)
+    assert second.epoch > first.epoch
+    settle(lab)
+    assert len(lab.committed) == committed + 1  # the new leader's own record, and not what was appended alone
+
+
+def test_a_vote_outlives_the_process_that_gave_it() -> None:
+    lab = QuorumLab("votes", 3, static=True)
+    lab.start(1000)
+    me = replica(lab, 1000)
+    for candidate, granted in ((1001, True), (1002, False), (1001, True)):
+        request = VoteRequest(
+            correlation_id=candidate,
+            cluster_id=CLUSTER,
+            candidate_id=candidate,
+            candidate_uuid=f"uuid-{candidate}",
+            candidate_epoch=7,
+            voter_id=1000,
+            voter_uuid=me.key.uuid,
+            last_offset_epoch=-1,
+            last_offset=0,
+        )
+        lab.answers.clear()
+        lab.ask(1000, request)
+        found = answer(lab, candidate)
+        assert isinstance(found, VoteResponse)
+        assert (found.vote_granted, found.leader_epoch) == (granted, 7)
+        lab.crash(1000)
+        lab.start(1000)
+        assert replica(lab, 1000).key == me.key
+
+
+def test_a_vote_that_is_meant_for_another_disk_is_not_given() -> None:
+    lab = QuorumLab("keys", 3, static=True)
+    lab.start(1000)
+    request = VoteRequest(
+        correlation_id=1,
+        cluster_id=CLUSTER,
+        candidate_id=1001,
+        candidate_uuid="a",
+        candidate_epoch=7,
+        voter_id=1000,
+        voter_uuid="the disk before",
+        last_offset_epoch=-1,
+        last_offset=0,
+    )
+    lab.ask(1000, request)
+    found = answer(lab, 1)
+    assert found.error is ErrorCode.INVALID_VOTER_KEY
+    assert replica(lab, 1000).epoch == 0
+
+
+def test_a_node_of_another_cluster_is_refused_and_its_disk_too() -> None:
+    lab = grown(1)
+    request = AddVoterRequest(correlation_id=1, cluster_id="another", voter_id=1001, voter_uuid="u")
+    lab.ask(1000, request)
+    assert answer(lab, 1).error is ErrorCode.INCONSISTENT_CLUSTER_ID
+    lab.crash(1000)
+    raw = lab.disks[1000].read_file(state_file.FILE)
+    assert raw is not None
+    lab.disks[1000].write_file(state_file.FILE, raw.replace(CLUSTER.encode(), b"another"))
+    with pytest.raises(ForeignDirectoryError, match="found 'another'; allowed: 'lab'"):
+        lab.start(1000)
+
+
+# -- changes of the voters ---------------------------------------------------------------------------------------------
+
+
+def test_one_voter_becomes_three_while_writes_go_on() -> None:
+    lab = grown(3, observers=1)
+    assert voter_ids(lab) == {(1000, 1001, 1002)}
+    assert len(lab.committed) == 1 + 1 + 2 + 4  # the format, the leader, two voters, four writes
+
+
+def test_a_replica_that_lags_is_added_when_it_has_caught_up_or_not_at_all() -> None:
+    lab = QuorumLab("lagging", 3)
+    lab.start(*lab.disks)
+    key = replica(lab, 1001).key
+    leader(lab)
+    lab.cut(1001)
+    number = ask(lab, True, key)
+    with pytest.raises(AssertionError):
+        answer(lab, number, WITHIN_MS - 1_000)
+    assert answer(lab, number).error is ErrorCode.REQUEST_TIMED_OUT
+    number = ask(lab, True, key)
+    lab.run_for(5_000)
+    lab.heal()
+    assert answer(lab, number).error is ErrorCode.NONE
+    settle(lab)
+    assert voter_ids(lab) == {(1000, 1001)}
+
+
+def test_a_change_waits_for_the_one_before_it() -> None:
+    lab = QuorumLab("two", 3)
+    lab.start(*lab.disks)
+    leader(lab)
+    numbers = [ask(lab, True, replica(lab, node).key) for node in (1001, 1002)]
+    assert len(set(numbers)) == 1, "both are asked for before either is looked at"
+    lab.run_for(5_000)
+    assert [response.error for response in lab.answers] == [ErrorCode.NONE, ErrorCode.NONE]
+    settle(lab)
+    assert voter_ids(lab) == {(1000, 1001, 1002)}
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_an_addition_whose_leader_dies_is_done_everywhere_or_nowhere(arrives: bool) -> None:
+    lab = grown(4)
+    first = leader(lab)
+    added, second, third = (replica(lab, node) for node in lab.ids if node != first.key.id)
+    assert change(lab, False, added.key) is ErrorCode.NONE
+    settle(lab)
+    number = ask(lab, True, added.key)
+    if not arrives:
+        lab.cuts = {(first.key.id, node.key.id) for node in (second, third)}
+    lab.run_until(lambda: added.key in (second if arrives else first).voters, SOON_MS)
+    assert not [response for response in lab.answers if response.correlation_id == number]
+    lab.crash(first.key.id)
+    lab.cuts.clear()
+    assert leader(lab) in (second, third)
+    settle(lab)
+    assert voter_ids(lab) == {lab.ids if arrives else tuple(n for n in lab.ids if n != added.key.id)}
+
+
+def test_a_leader_that_is_removed_commits_that_with_the_others_and_goes() -> None:
+    lab = grown(3)
+    first = leader(lab)
+    assert change(lab, False, first.key) is ErrorCode.NONE
+    assert lab.run_until(lambda: not first.is_leader, 1_000)
+    second = leader(lab)
+    assert second.key.id != first.key.id
+    settle(lab)
+    assert first.key not in second.voters
+    assert first.role is Role.FOLLOWER
+
+
+def test_a_follower_that_is_removed_goes_on_as_an_observer() -> None:
+    lab = grown(3)
+    first = leader(lab)
+    gone = next(node for node in lab.ids if node != first.key.id)
+    assert change(lab, False, replica(lab, gone).key) is ErrorCode.NONE
+    lab.append()
+    settle(lab)
+    assert not replica(lab, gone).is_voter
+    lab.crash(first.key.id)
+    lab.run_for(30_000)
+    assert lab.leader is None, "one of two voters is no majority, and an observer does not stand"
+    settle(lab)
+
+
+def test_a_replaced_disk_is_another_replica_until_it_is_added() -> None:
+    lab = grown(3)
+    first = leader(lab)
+    gone = next(node for node in lab.ids if node != first.key.id)
+    old = replica(lab, gone).key
+    lab.crash(gone, Loss("all"))
+    lab.start(gone)
+    lab.run_for(10_000)
+    new = replica(lab, gone).key
+    assert new.uuid != old.uuid
+    assert not replica(lab, gone).is_voter
+    assert replica(lab, gone).high_watermark == len(lab.committed)
+    assert change(lab, True, new) is ErrorCode.DUPLICATE_VOTER
+    assert change(lab, False, old) is ErrorCode.NONE
+    assert change(lab, True, new) is ErrorCode.NONE
+    settle(lab)
+    assert new in leader(lab).voters
+
+
+def test_what_cannot_be_is_refused_at_once() -> None:
+    lab = grown(2)
+    first = leader(lab)
+    other = next(node for node in lab.ids if node != first.key.id)
+    stranger = ReplicaKey(1005, "u")
+    number = ask(lab, True, stranger, to=other)
+    hint = answer(lab, number)
+    assert isinstance(hint, AddVoterResponse)
+    assert (hint.error, hint.leader_id, hint.leader_epoch) == (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        first.key.id,
+        first.epoch,
+    )
+    assert change(lab, True, first.key) is ErrorCode.DUPLICATE_VOTER
+    assert change(lab, True, ReplicaKey(1005, "")) is ErrorCode.INVALID_REQUEST
+    assert change(lab, False, stranger) is ErrorCode.VOTER_NOT_FOUND
+    assert change(lab, False, first.key._replace(uuid="u")) is ErrorCode.VOTER_NOT_FOUND
+    assert change(lab, False, replica(lab, other).key) is ErrorCode.NONE
+    assert change(lab, False, first.key) is ErrorCode.INVALID_REQUEST
+    settle(lab)
+    assert voter_ids(lab) == {(first.key.id,)}
+
+
+def test_static_voters_take_another_disk_and_nothing_else() -> None:
+    lab = QuorumLab("static", 3, static=True)
+    lab.start(*lab.disks)
+    settle(lab)
+    key = replica(lab, 1002).key
+    where = (Endpoint(name="CONTROLLER", host="localhost", port=9093),)
+    assert change(lab, True, key, endpoints=where) is ErrorCode.INVALID_REQUEST
+    assert change(lab, True, ReplicaKey(1009, "u")) is ErrorCode.INVALID_REQUEST
+    assert change(lab, True, key) is ErrorCode.NONE
+    settle(lab)
+    assert key in leader(lab).voters
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_catches_up_from_a_snapshot_has_the_voters_too() -> None:
+    lab = grown(3, observers=1)
+    lab.crash(0)
+    for _ in range(20):
+        lab.append()
+    lab.run_for(1_000)
+    for node in lab.ids:
+        replica(lab, node).take_snapshot(replica(lab, node).high_watermark, b"x" * 3_000_000)
+    lab.append()
+    lab.start(0)
+    settle(lab)
+    found = replica(lab, 0).snapshot
+    assert found is not None
+    assert len(found.data) == 3_000_000
+    assert voter_ids(lab) == {(1000, 1001, 1002)}
+    lab.crash(0)
+    lab.start(0)
+    settle(lab)
+    assert voter_ids(lab) == {(1000, 1001, 1002)}
+
+
+def test_a_state_file_of_the_first_version_gets_a_uuid_that_stays() -> None:
+    lab = QuorumLab("v0", 1, static=True)
+    old = b'{"clusterId":"lab","leaderId":1000,"leaderEpoch":4,"votedId":1000,"appliedOffset":0,"data_version":0}'
+    lab.disks[1000].write_file(state_file.FILE, old)
+    lab.start(1000)
+    key = leader(lab).key
+    assert len(key.uuid) == 32
+    assert leader(lab).epoch == 5
+    lab.crash(1000)
+    lab.start(1000)
+    assert leader(lab).key == key
+
+
+# -- everything at once ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_nothing_committed_is_lost_and_all_ends_well(seed: int) -> None:
+    chaos(seed)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    assert chaos(3).committed == chaos(3).committed
+
+
+def chaos(seed: int, steps: int = 60) -> QuorumLab:
+    """Faults, writes and changes of the voters in a drawn order, then healing."""
+    rng = Random(f"chaos/{seed}")
+    size = rng.choice([1, 3, 3, 3, 5])
+    lab = QuorumLab(f"lab/{seed}", size, static=rng.random() < 0.3, observers=rng.choice([0, 1]))
+    lab.start(*lab.disks)
+    settle(lab)
+    if not lab.static:
+        for node in lab.ids[1:]:
+            ask(lab, True, replica(lab, node).key)
+            lab.run_for(1_500)
+    settle(lab)
+    for _ in range(steps):
+        _strike(lab, rng)
+        for _ in range(rng.randint(0, 3)):
+            lab.append()
+            lab.run_for(rng.choice([0, 3, 30]))
+        lab.run_for(rng.choice([1, 10, 100, 1_000, 4_000]))
+    settle(lab)
+    return lab
+
+
+def _strike(lab: QuorumLab, rng: Random) -> None:
+    up = [node for node in lab.ids if node in lab.nodes]
+    down = [node for node in lab.disks if node not in lab.nodes]
+    kind = rng.random()
+    if kind < 0.15 and up:
+        lab.crash(rng.choice(sorted(lab.nodes)), Loss(rng.choice(["none", "unflushed"])))
+    elif kind < 0.3 and down:
+        lab.start(rng.choice(down))
+    elif kind < 0.4:
+        lab.cut(*rng.sample(lab.ids, rng.randint(1, max(1, len(lab.ids) - 1))))
+    elif kind < 0.45:
+        lab.cuts = {pair for pair in sorted(lab.cuts) if rng.random() < 0.5}
+    elif kind < 0.5:
+        lab.cuts.clear()
+    elif kind < 0.55:
+        lab.loss = rng.choice([0, 0.05, 0.3])
+        lab.doubling = rng.choice([0, 0.1, 0.5])
+        lab.slowest_ms = rng.choice([2, 20, 300, 1_500])
+    elif kind < 0.65 and up and lab.leader is not None and not _is_missing_disks(lab):
+        ask(lab, rng.random() < 0.6, replica(lab, rng.choice(up)).key)
+    elif kind < 0.72 and up:
+        _take_snapshot(replica(lab, rng.choice(up)), rng)
+    elif kind < 0.76 and not lab.static and lab.is_settled() and len(leader(lab).voters) >= 3:
+        _replace_disk(lab, rng.choice(lab.ids))
+
+
+def _is_missing_disks(lab: QuorumLab) -> bool:
+    """Whether a voter's disk is gone: then no other may go before it is no voter any more."""
+    found = leader(lab)
+    files = {node: lab.disks[node].read_file(state_file.FILE) or b"" for node in lab.ids}
+    return any(key.uuid.encode() not in files[key.id] for key in found.voters.keys) or found.is_changing
+
+
+def _take_snapshot(found: QuorumReplica, rng: Random) -> None:
+    ends = [batch.next_offset for batch in found.read(found.log.start_offset, 2**62)]
+    if ends:
+        found.take_snapshot(rng.choice(ends), b"state")
+
+
+def _replace_disk(lab: QuorumLab, node: NodeId) -> None:
+    if _is_missing_disks(lab):
+        return
+    old = replica(lab, node).key
+    lab.crash(node, Loss("all"))
+    lab.start(node)
+    ask(lab, False, old)
+    if lab.run_until(lambda: lab.leader is not None and not _is_missing_disks(lab), 10_000):
+        ask(lab, True, replica(lab, node).key)
+
+
+# -- the lab can fail --------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_gives_its_vote_to_everybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "grants", lambda standing, candidate, log_end, *, pre_vote: True)
+    with pytest.raises((BrokenInvariantError, ProtocolInvariantError)):
+        _hunt()
+
+
+def _hunt() -> None:
+    for seed in range(40):
+        chaos(seed)
