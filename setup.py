@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 COMPILED = (
     "protocol/ids.py",
     "protocol/contract.py",
+    "protocol/messages/trusted.py",
     "protocol/log/*.py",
     "protocol/metadata/*.py",
     "protocol/broker/*.py",
@@ -65,6 +66,10 @@ def extensions() -> list[Extension]:
         found: list[Extension] = mypycify(
             ["--config-file=compiled.ini", *paths], opt_level="2", debug_level="0", target_dir=str(HERE / "build")
         )
+    for extension in found:
+        if extension.name.endswith("__mypyc"):
+            header = str(HERE / "experiments" / "model_fields.h")
+            extension.extra_compile_args = [*extension.extra_compile_args, "-include", header]
     return found
 
 

@@ -1,6 +1,6 @@
 """What the compiled build compiles (`setup.py`): the sources, with what mypyc cannot bind spelled out.
 
-mypyc makes C structs of classes, and C calls of calls between compiled functions. Three things that the sources are
+mypyc makes C structs of classes, and C calls of calls between compiled functions. Some things that the sources are
 full of it leaves to the interpreter, and each costs more than what stands around it:
 
 - the `__init__` that `@dataclass` makes. Here each dataclass is given one that does the same. `frozen` goes, since it
@@ -8,7 +8,10 @@ full of it leaves to the interpreter, and each costs more than what stands aroun
   changing such a value in a compiled build, and nothing does, since the sources stop it;
 - a constant of a module, or a name that is imported from a module that is not compiled (a message, a function of the
   standard library): looked up by name in a dict each time. Here each is a `Final` of the module that uses it;
-- a member of an enumeration, looked up in two dicts. Here it is a `Final` too.
+- a member of an enumeration, looked up in two dicts. Here it is a `Final` too;
+- a constructor of messages that `trusted` makes while the program runs. Here it is a function that does the same;
+- `!r` in a formatted text, which calls the general formatting. Here it is a call of `repr`;
+- arithmetic on 64 bits without a sign, done on long integers. Here `mix64` does it in machine words.
 
 The text is for mypyc alone; its lines are not those of the sources. That both do the same is what `make compiled`
 compares.
@@ -20,11 +23,25 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 _FACTORIES = {"dict": "{}", "list": "[]", "set": "set()"}
 _KEPT = ("__future__", "typing", "collections.abc", "dataclasses", "enum")
 """What is imported from these mypyc knows, or is of no use within functions."""
+_TRUSTED = "protocol.messages.trusted"
+_IN_WORDS = {
+    "mix64": """
+def mix64(value: int) -> int:
+    mixed: i64 = (i64((value >> 32) & 0xFFFFFFFF) << 32) | i64(value & 0xFFFFFFFF)
+    mixed += -0x61C8864680B583EB
+    mixed = (mixed ^ ((mixed >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    mixed = (mixed ^ ((mixed >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    mixed = mixed ^ ((mixed >> 31) & 0x1FFFFFFFF)
+    return int(mixed) if mixed >= 0 else int(mixed) + 0x10000000000000000
+"""
+}
+"""Functions in the words of the machine, by name. Python is compiled to let these wrap around."""
 
 
 def enumerations(tree: ast.Module) -> set[str]:
@@ -39,16 +56,23 @@ def desugared(source: str, compiled: Collection[str], enums: Collection[str]) ->
     """
     tree = ast.parse(source)
     _give_inits(tree)
+    _make_constructors(tree)
+    _use_words(tree)
     _fix_constants(tree)
     foreign = _foreign_names(tree, compiled)
     binder = _Binder(foreign, {name for name in enums if name in _imported(tree)})
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             binder.bind(node)
-    place = max(place for place, node in enumerate(tree.body) if isinstance(node, ast.Import | ast.ImportFrom)) + 1
     bound = [f"{alias}: Final = {text}" for text, alias in binder.bound.items()]
-    tree.body[place:place] = ast.parse("\n".join(["from typing import Final", *bound])).body
+    _import(tree, "from typing import Final", *bound)
     return ast.unparse(tree) + "\n"
+
+
+def _import(tree: ast.Module, *lines: str) -> None:
+    """Puts lines behind the imports."""
+    place = max(place for place, node in enumerate(tree.body) if isinstance(node, ast.Import | ast.ImportFrom)) + 1
+    tree.body[place:place] = ast.parse("\n".join(lines)).body
 
 
 # -- dataclasses -------------------------------------------------------------------------------------------------------
@@ -93,10 +117,59 @@ def _factory(value: ast.expr | None) -> str:
     return _FACTORIES.get(text, f"({text})()")
 
 
+# -- constructors of messages, and words -------------------------------------------------------------------------------
+
+
+def _make_constructors(tree: ast.Module) -> None:
+    """Writes a function in place of each `NAME: Final = trusted(Model)`."""
+    imported = _imported(tree)
+    for node in list(tree.body):
+        value = node.value if isinstance(node, ast.AnnAssign) else None
+        if not (
+            isinstance(node, ast.AnnAssign) and isinstance(value, ast.Call) and ast.unparse(value.func) == "trusted"
+        ):
+            continue
+        place = tree.body.index(node)
+        name, model = ast.unparse(node.target), ast.unparse(value.args[0])
+        tree.body[place : place + 1] = ast.parse(_constructor(name, model, imported[model])).body
+        _import(tree, "from typing import Any", f"from {_TRUSTED} import PUT_EXTRA, PUT_FIELDS, PUT_NAMES, PUT_PRIVATE")
+
+
+def _constructor(name: str, model: str, module: str) -> str:
+    lines, parameters, values = [f"{name}_NAMES: Final = set({model}.model_fields)"], [], []
+    for field_name, found in getattr(import_module(module), model).model_fields.items():
+        default = f"{name}_{field_name}"
+        if not found.is_required():
+            lines.append(f"{default}: Final[Any] = {model}.model_fields[{field_name!r}].default")
+        parameters.append(f"{field_name}: Any" + ("" if found.is_required() else f" = {default}"))
+        values.append(f"{field_name!r}: {field_name}")
+    return "\n".join(
+        [
+            *lines,
+            f"def {name}(*, {', '.join(parameters)}) -> {model}:",
+            f"    message = object.__new__({model})",
+            f"    PUT_FIELDS(message, {{{', '.join(values)}}})",
+            f"    PUT_NAMES(message, {name}_NAMES)",
+            "    PUT_EXTRA(message, None)",
+            "    PUT_PRIVATE(message, None)",
+            "    return message",
+        ]
+    )
+
+
+def _use_words(tree: ast.Module) -> None:
+    for place, node in enumerate(tree.body):
+        if isinstance(node, ast.FunctionDef) and node.name in _IN_WORDS:
+            tree.body[place] = ast.parse(_IN_WORDS[node.name]).body[0]
+            _import(tree, "from typing import TYPE_CHECKING", "if TYPE_CHECKING:\n    from mypy_extensions import i64")
+            return
+
+
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
 def _fix_constants(tree: ast.Module) -> None:
+    tree.body = [single for node in tree.body for single in _singly(node)]
     for place, node in enumerate(tree.body):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, annotation = node.targets[0], "Final"
@@ -109,6 +182,16 @@ def _fix_constants(tree: ast.Module) -> None:
             tree.body[place] = ast.parse(f"{target.id}: {annotation} = {ast.unparse(node.value)}").body[0]
 
 
+def _singly(node: ast.stmt) -> list[ast.stmt]:
+    """`A, B = 1, 2` as two statements, where none of the values can be of a name that it gives."""
+    if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Tuple):
+        value = node.value
+        if isinstance(value, ast.Tuple) and all(isinstance(each, ast.Constant) for each in value.elts):
+            pairs = zip(target.elts, value.elts, strict=True)
+            return [ast.Assign([name], each, lineno=node.lineno) for name, each in pairs]
+    return [node]
+
+
 def _imported(tree: ast.Module) -> dict[str, str]:
     """Module by name, of names that are imported from modules."""
     found = (node for node in tree.body if isinstance(node, ast.ImportFrom))
@@ -118,9 +201,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 def _foreign_names(tree: ast.Module, compiled: Collection[str]) -> set[str]:
     modules = {*compiled, *_KEPT}
     return {
-        name
-        for name, module in _imported(tree).items()
-        if module not in modules and f"{module}.{name}" not in modules
+        name for name, module in _imported(tree).items() if module not in modules and f"{module}.{name}" not in modules
     }
 
 
@@ -153,6 +234,12 @@ class _Binder(ast.NodeTransformer):
             kept = _TYPE_PLACE[node.func.id]
             node.args = [arg if place == kept else self.visit(arg) for place, arg in enumerate(node.args)]
             return node
+        return self.generic_visit(node)
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
+        if node.conversion == ord("r") and node.format_spec is None:
+            node.conversion = -1
+            node.value = ast.Call(ast.Name("repr", ast.Load()), [node.value], [])
         return self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:

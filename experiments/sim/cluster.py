@@ -20,7 +20,7 @@ from zlib import crc32
 
 from experiments.engine import ClusterSpec, Loss, TraceEvent, enables_recovery
 from experiments.sim.disk import SimStorage
-from experiments.sim.network import NODE_BITS, Disturbance, Network, NetworkModel
+from experiments.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
 from experiments.sim.timers import Key, Timers
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK
@@ -45,12 +45,19 @@ from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 
 _DELIVER, _TIMER, _CALL = 0, 1, 2
-_KIND_BITS, _ORDER_BITS, _SEQUENCE_BITS = 48, 50, 40
-_TIME_SHIFT = _ORDER_BITS + _SEQUENCE_BITS
+_KIND_SHIFT = 48 + SEQUENCE_BITS
+_TIME_SHIFT = 50 + SEQUENCE_BITS
+_MS = 1 << _TIME_SHIFT
 """An event's place in the heap is one number: time, then order, then the sequence number."""
 
-_Delivery = tuple[NodeId, NodeId, Message, int]
-"""(target, source, message, the target's life)."""
+_Delivery = tuple[int, NodeId, NodeId, Message, int]
+"""(_DELIVER, target, source, message, the target's life)."""
+_DueTimer = tuple[int, NodeId, str, TimeMs]
+"""(_TIMER, owner, name, the time for which the event was put into the heap)."""
+_Call = tuple[int, Callable[[], None]]
+_Event = _Delivery | _DueTimer | _Call
+_HASHED_AT_ONCE = 1_000
+"""Trace events."""
 
 Observer = Callable[[TimeMs, NodeId, Trace], None]
 
@@ -86,12 +93,13 @@ class SimCluster:
         self._keep_traces = keep_traces
         self._instant_detection = instant_detection
         self._hash = hashlib.blake2b(digest_size=16)
+        self._unhashed: list[str] = []
         self._heap: list[int] = []
-        self._events: dict[int, tuple[int, object, object]] = {}
+        self._events: dict[int, _Event] = {}
         self._heads: dict[tuple[str, TopicPartition | None], str] = {}
         self._sequence = 0
         self._lives: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
-        self._backlogs: dict[NodeId, list[tuple[int, object, object]]] = {}
+        self._backlogs: dict[NodeId, list[_Event]] = {}
         self._skews_ms: dict[NodeId, int] = {}
         self._timer_orders: dict[Key, int] = {}
         self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
@@ -107,8 +115,7 @@ class SimCluster:
             due_ms = heap[0] >> _TIME_SHIFT
             if due_ms > until_ms:
                 break
-            kind, first, second = self._events.pop(heappop(heap))
-            if self._dispatch(due_ms, kind, first, second):
+            if self._dispatch(due_ms, self._events.pop(heappop(heap))):
                 return True
         self.now_ms = max(self.now_ms, until_ms)
         return False
@@ -118,15 +125,16 @@ class SimCluster:
         while self.step(until_ms):
             pass
 
-    def _dispatch(self, due_ms: TimeMs, kind: int, first: object, second: object) -> bool:
+    def _dispatch(self, due_ms: TimeMs, event: _Event) -> bool:
         """Whether the event was still wanted."""
+        kind = event[0]
         if kind == _DELIVER:
-            target, source, message, life = cast("_Delivery", first)
+            _, target, source, message, life = cast("_Delivery", event)
             node = self.nodes.get(target)
             if node is None or self._lives[target] != life or self.network.is_cut(source, target):
                 return False
             if target in self._backlogs:
-                self._backlogs[target].append((kind, first, second))
+                self._backlogs[target].append(event)
                 return False
             self.now_ms = due_ms
             shown_ms = self._clock(target, due_ms) if self._skews_ms else due_ms
@@ -134,12 +142,12 @@ class SimCluster:
             if self.on_event is not None:
                 self.on_event(due_ms, target)
         elif kind == _TIMER:
-            key = cast("Key", first)
-            if not self._timers.is_armed(key, cast(int, second)):
+            _, owner, name, queued_ms = cast("_DueTimer", event)
+            key = (owner, name)
+            if not self._timers.is_due(key, queued_ms, due_ms):
                 return False
-            owner, name = key
             if owner in self._backlogs:
-                self._backlogs[owner].append((kind, first, second))
+                self._backlogs[owner].append(event)
                 return False
             self.now_ms = due_ms
             self._timers.fired(key)
@@ -149,7 +157,7 @@ class SimCluster:
                 self.on_event(due_ms, owner)
         else:
             self.now_ms = due_ms
-            cast("Callable[[], None]", first)()
+            cast("_Call", event)[1]()
         self.event_count += 1
         return True
 
@@ -159,20 +167,21 @@ class SimCluster:
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
         """Has `action` called at a time, between events (faults and workload)."""
-        self._push(at_ms, _CALL << _KIND_BITS, _CALL, action)
+        self._push(at_ms, _CALL << _KIND_SHIFT, (_CALL, action))
 
-    def _push(self, due_ms: TimeMs, order: int, kind: int, first: object, second: object = None) -> None:
+    def _push(self, due_ms: TimeMs, order: int, event: _Event) -> None:
         self._sequence += 1
-        place = (due_ms << _TIME_SHIFT) | (order << _SEQUENCE_BITS) | self._sequence
-        self._events[place] = (kind, first, second)
+        place = due_ms * _MS + order + self._sequence
+        self._events[place] = event
         heappush(self._heap, place)
 
-    def _push_timer(self, due_ms: TimeMs, key: Key, token: int) -> None:
+    def _push_timer(self, due_ms: TimeMs, key: Key) -> None:
         order = self._timer_orders.get(key)
         if order is None:
-            order = (_TIMER << _KIND_BITS) | (key[0] << NODE_BITS) | (crc32(key[1].encode()) >> 8)
+            among_timers = (key[0] << NODE_BITS) | (crc32(key[1].encode()) >> 8)
+            order = (_TIMER << _KIND_SHIFT) | (among_timers << SEQUENCE_BITS)
             self._timer_orders[key] = order
-        self._push(due_ms, order, _TIMER, key, token)
+        self._push(due_ms, order, (_TIMER, key[0], key[1], due_ms))
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -207,14 +216,16 @@ class SimCluster:
         arrivals = network.arrivals(now_ms, route) if network.is_disturbed else (network.arrival_ms(now_ms, route),)
         if target in self.nodes and not network.is_cut(source, target):
             for arrival in arrivals:
-                self._push(arrival, route.order, _DELIVER, (target, source, message, life))
+                self._push(arrival, route.order, (_DELIVER, target, source, message, life))
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         about = (trace.kind, trace.partition)
         head = self._heads.get(about)
         if head is None:
             head = self._heads[about] = f"{trace.kind!r}, {trace.partition!r}"
-        self._hash.update(f"({now_ms}, {node}, {head}, {trace.detail!r})".encode())
+        self._unhashed.append(f"({now_ms}, {node}, {head}, {trace.detail!r})")
+        if len(self._unhashed) >= _HASHED_AT_ONCE:
+            self._hash_traces()
         if self._keep_traces:
             self.traces.append(TraceEvent(now_ms, node, trace))
         for observer in self.trace_observers:
@@ -228,7 +239,12 @@ class SimCluster:
 
     def trace_hash(self) -> str:
         """Digest of all trace events so far, in order."""
+        self._hash_traces()
         return self._hash.hexdigest()
+
+    def _hash_traces(self) -> None:
+        self._hash.update("".join(self._unhashed).encode())
+        self._unhashed.clear()
 
     def command(self, client: NodeId, message: Message) -> None:
         """The experiment hands a node a message (a command to a client, a shutdown to a broker)."""
@@ -299,8 +315,8 @@ class SimCluster:
         self._backlogs[node] = []
 
     def resume(self, node: NodeId) -> None:
-        for kind, first, second in self._backlogs.pop(node):
-            self._push(self.now_ms, 0, kind, first, second)
+        for event in self._backlogs.pop(node):
+            self._push(self.now_ms, 0, event)
 
     def life_of(self, node: NodeId) -> int:
         """Counts starts and ends of a node; the same number means the same life."""

@@ -19,6 +19,8 @@ from protocol.messages.base import Message
 
 NODE_BITS = 24
 """Node ids have fewer, with one to spare."""
+SEQUENCE_BITS = 40
+"""The lowest bits of an order, left for a sequence number."""
 _MASK = (1 << 64) - 1
 
 
@@ -103,7 +105,7 @@ class Network:
             if link is None:
                 seed = self._seed ^ (source << 40) ^ (target << 20) ^ kind.CONTROL
                 link = self._links[link_name] = _Link(mix64(seed))
-            order = (target << NODE_BITS) | (source << 1) | kind.CONTROL
+            order = ((target << NODE_BITS) | (source << 1) | kind.CONTROL) << SEQUENCE_BITS
             route = self._routes[name] = Route(source, target, kind, order, kind.RENEWAL, link)
         return route
 

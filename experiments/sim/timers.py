@@ -15,6 +15,11 @@ does, whichever was set first. Sleep ends
   trace as with all timers fired (test_elision), less the renewals. One thing can differ by a round trip: a renewal
   that crosses an answer on its way tells the leader again what it has just dealt with, and may so be ahead of the
   follower's own next fetch.
+
+Most timers are watchdogs that are put off or cancelled long before they are due. So one event per timer lies in the
+heap, at the time for which it was first asked for: setting the timer later, or not at all any more, leaves it there,
+and when it comes up it goes back with the time that the timer has by then. Only a timer that is set earlier gets
+another event, and the one that it had counts for nothing.
 """
 
 from __future__ import annotations
@@ -39,23 +44,20 @@ class _Asleep:
 
 @dataclass(slots=True)
 class _Watch:
-    """A passive timer: its due time as last renewed, and how far each renewal pushes it. `token` is 0 while it
-    sleeps.
-    """
+    """A passive timer: its due time as last renewed, and how far each renewal pushes it."""
 
     due_ms: TimeMs
     period_ms: int
-    token: int
 
 
 class Timers:
-    """All timers of all nodes. `push(due, key, token)` puts one into the event heap; an event is valid while
-    `is_armed(key, token)`.
+    """All timers of all nodes. `push(due, key)` puts an event into the heap; whether the timer is due when it comes up
+    says `is_due`.
     """
 
     def __init__(
         self,
-        push: Callable[[TimeMs, Key, int], None],
+        push: Callable[[TimeMs, Key], None],
         is_sound: Callable[[NodeId, NodeId], bool],
         renewal_latency_ms: int,
         elide_idle: bool,
@@ -64,33 +66,37 @@ class Timers:
         self._is_sound = is_sound
         self._latency_ms = renewal_latency_ms
         self._elide = elide_idle
-        self._armed: dict[Key, int] = {}
+        self._armed: dict[Key, TimeMs] = {}
+        self._queued: dict[Key, TimeMs] = {}
         self._asleep: dict[Key, _Asleep] = {}
         self._watchers: dict[Key, dict[Key, _Watch]] = {}
         self._watched: dict[Key, Key] = {}
-        self._token = 0
 
     def set(self, node: NodeId, timer: SetTimer, now_ms: TimeMs) -> None:
         """The node set a timer."""
         key = (node, timer.name)
-        self._armed.pop(key, None)
+        peer, due_ms = timer.idle_with, timer.at_ms
+        if self._elide and peer is not None and timer.renewed_by is not None:
+            self._watch(key, (peer, timer.renewed_by), due_ms, now_ms)
+            return
         if key in self._asleep or key in self._watched:
             self.cancel(key, now_ms)
-        peer = timer.idle_with
-        if not self._elide or peer is None:
-            self._arm(key, timer.at_ms)
-        elif timer.renewed_by is not None:
-            active = (peer, timer.renewed_by)
-            token = 0 if active in self._asleep else self._arm(key, timer.at_ms)
-            self._watchers.setdefault(active, {})[key] = _Watch(timer.at_ms, timer.at_ms - now_ms, token)
-            self._watched[key] = active
-        elif self._is_sound(node, peer) and self._will_renew(key, timer.at_ms):
-            self._asleep[key] = _Asleep(timer.at_ms, timer.at_ms - now_ms, peer)
-            for watcher, watch in self._watchers.get(key, {}).items():
+        if self._elide and peer is not None and self._is_sound(node, peer) and self._will_renew(key, due_ms):
+            self._armed.pop(key, None)
+            self._asleep[key] = _Asleep(due_ms, due_ms - now_ms, peer)
+            for watcher in self._watchers.get(key, {}):
                 del self._armed[watcher]
-                watch.token = 0
         else:
-            self._arm(key, timer.at_ms)
+            self._arm(key, due_ms)
+
+    def _watch(self, key: Key, active: Key, due_ms: TimeMs, now_ms: TimeMs) -> None:
+        """The node set a passive timer."""
+        if self._watched.get(key) != active:
+            self.cancel(key, now_ms)
+            self._watched[key] = active
+        self._watchers.setdefault(active, {})[key] = _Watch(due_ms, due_ms - now_ms)
+        if active not in self._asleep:
+            self._arm(key, due_ms)
 
     def _will_renew(self, key: Key, due_ms: TimeMs) -> bool:
         """Whether the next tick of an active timer arrives before any of its watchers is due; if not, nobody sleeps."""
@@ -99,22 +105,34 @@ class Timers:
     def cancel(self, key: Key, now_ms: TimeMs) -> None:
         """The node forgets a timer (or is about to set it anew)."""
         self._armed.pop(key, None)
-        active = self._watched.pop(key, None)
-        if active is not None:
-            del self._watchers[active][key]
-        asleep = self._asleep.pop(key, None)
-        if asleep is not None:
+        self._unwatch(key)
+        if key in self._asleep:
+            asleep = self._asleep.pop(key)
             self._wake_watchers(key, asleep, self._ticks_before(asleep, now_ms))
 
-    def is_armed(self, key: Key, token: int) -> bool:
-        return self._armed.get(key) == token
+    def is_due(self, key: Key, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
+        """Whether the timer is to be fired now that its event for `queued_ms` has come up; if not, the event has been
+        dealt with.
+        """
+        if self._queued.get(key) != queued_ms:
+            return False
+        due_ms = self._armed.get(key)
+        if due_ms is not None and due_ms <= now_ms:
+            return True
+        del self._queued[key]
+        if due_ms is not None:
+            self._arm(key, due_ms)
+        return False
 
     def fired(self, key: Key) -> None:
         """The timer is being fired: it is gone unless the node sets it again."""
         del self._armed[key]
-        active = self._watched.pop(key, None)
-        if active is not None:
-            del self._watchers[active][key]
+        del self._queued[key]
+        self._unwatch(key)
+
+    def _unwatch(self, key: Key) -> None:
+        if key in self._watched:
+            del self._watchers[self._watched.pop(key)][key]
 
     def expire_now(self, key: Key, now_ms: TimeMs) -> None:
         """Makes a timer due at once, if it is set at all."""
@@ -124,8 +142,10 @@ class Timers:
 
     def forget_node(self, node: NodeId) -> None:
         """The node is gone: none of its timers fires any more. Its pairs must have been disturbed first."""
-        for key in [key for key in self._armed if key[0] == node]:
-            self.fired(key)
+        for key in [key for key in self._queued if key[0] == node]:
+            del self._queued[key]
+            if self._armed.pop(key, None) is not None:
+                self._unwatch(key)
 
     def disturb(self, concerns: Callable[[NodeId, NodeId], bool], now_ms: TimeMs) -> list[tuple[TimeMs, Key]]:
         """Ends the sleep of all timers whose pair `concerns` says will not be sound any more.
@@ -149,11 +169,12 @@ class Timers:
                 self._arm(key, asleep.due_ms + ticks * asleep.period_ms)
         return sorted(on_their_way)
 
-    def _arm(self, key: Key, due_ms: TimeMs) -> int:
-        self._token += 1
-        self._armed[key] = self._token
-        self._push(due_ms, key, self._token)
-        return self._token
+    def _arm(self, key: Key, due_ms: TimeMs) -> None:
+        self._armed[key] = due_ms
+        queued_ms = self._queued.get(key)
+        if queued_ms is None or due_ms < queued_ms:
+            self._queued[key] = due_ms
+            self._push(due_ms, key)
 
     @staticmethod
     def _ticks_before(asleep: _Asleep, now_ms: TimeMs) -> int:
@@ -168,4 +189,4 @@ class Timers:
             if ticks:
                 last_arrival = asleep.due_ms + (ticks - 1) * asleep.period_ms + self._latency_ms
                 watch.due_ms = max(watch.due_ms, last_arrival + watch.period_ms)
-            watch.token = self._arm(watcher, watch.due_ms)
+            self._arm(watcher, watch.due_ms)

@@ -13,7 +13,7 @@ Here all fields count as given.
 from __future__ import annotations
 
 from functools import cache
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -21,11 +21,15 @@ from protocol.messages.base import Frozen
 
 Model = TypeVar("Model", bound=Frozen)
 
-_SLOTS = {
-    "put_fields": BaseModel.__dict__["__dict__"].__set__,
-    "put_names": BaseModel.__dict__["__pydantic_fields_set__"].__set__,
-    "put_extra": BaseModel.__dict__["__pydantic_extra__"].__set__,
-    "put_private": BaseModel.__dict__["__pydantic_private__"].__set__,
+PUT_FIELDS: Final = BaseModel.__dict__["__dict__"].__set__
+PUT_NAMES: Final = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+PUT_EXTRA: Final = BaseModel.__dict__["__pydantic_extra__"].__set__
+PUT_PRIVATE: Final = BaseModel.__dict__["__pydantic_private__"].__set__
+_SLOTS: Final = {
+    "put_fields": PUT_FIELDS,
+    "put_names": PUT_NAMES,
+    "put_extra": PUT_EXTRA,
+    "put_private": PUT_PRIVATE,
 }
 
 
@@ -57,11 +61,11 @@ def build(*, {", ".join(parameters)}):
 def changed(message: Model, **changes: object) -> Model:
     """A copy of the message with other values in some of its fields, which are believed too."""
     model = type(message)
-    copy = model.__new__(model)
-    _SLOTS["put_fields"](copy, message.__dict__ | changes)
-    _SLOTS["put_names"](copy, _names(model))
-    _SLOTS["put_extra"](copy, None)
-    _SLOTS["put_private"](copy, None)
+    copy = object.__new__(model)
+    PUT_FIELDS(copy, message.__dict__ | changes)
+    PUT_NAMES(copy, _names(model))
+    PUT_EXTRA(copy, None)
+    PUT_PRIVATE(copy, None)
     return copy
 
 

@@ -34,8 +34,6 @@ from protocol.messages.records import (
 )
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
-_NOTHING: Mapping[str, ConfigValue] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
@@ -131,9 +129,9 @@ class MetadataImage:
         """The value in force: the topic's override, else the cluster-wide dynamic value, else the static one."""
         if self.configs:
             for scope in (topic_id, None):
-                value = self.configs.get(scope, _NOTHING).get(name)
-                if value is not None:
-                    return value
+                overrides = self.configs.get(scope)
+                if overrides is not None and name in overrides:
+                    return overrides[name]
         return self.defaults.values[name]
 
     def min_isr(self, topic_id: str, name: str, replica_count: int) -> int:

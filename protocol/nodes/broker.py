@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
@@ -65,12 +65,15 @@ from protocol.messages.data import (
     ProduceResponse,
 )
 from protocol.messages.recovery import GetReplicaLogInfoRequest
+from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
 from protocol.nodes.refusals import refuse
 
+_HEARTBEAT: Final = trusted(BrokerHeartbeatRequest)
+_FETCH: Final = trusted(MetadataFetchRequest)
 HEARTBEAT_TIMER = "heartbeat"
 METADATA_TIMER = "metadata-fetch"
 SHUTDOWN_TIMER = "shutdown-timeout"
@@ -291,7 +294,7 @@ class BrokerNode:
             return
         self._out.send(
             self._context.controller_id,
-            BrokerHeartbeatRequest(
+            _HEARTBEAT(
                 correlation_id=self._next_correlation_id(),
                 broker_id=self.node_id,
                 broker_epoch=self._context.broker_epoch,
@@ -365,9 +368,7 @@ class BrokerNode:
         if self.state in (LifecycleState.NOT_RUNNING, LifecycleState.STOPPED):
             return
         controller = self._context.controller_id
-        self._out.send(
-            controller, MetadataFetchRequest(broker_id=self.node_id, fetch_offset=self._context.image.next_offset)
-        )
+        self._out.send(controller, _FETCH(broker_id=self.node_id, fetch_offset=self._context.image.next_offset))
         wait_ms = self.config.int_value(REPLICA_FETCH_WAIT_MAX_MS)
         self._out.set_timer(METADATA_TIMER, now_ms + wait_ms, idle_with=controller)
 

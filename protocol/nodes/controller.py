@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Final
 
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
@@ -54,6 +55,7 @@ from protocol.messages.metadata_batch import pack_batch, unpack_records
 from protocol.messages.partitions import ElectLeadersResponse
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 from protocol.messages.recovery import RecoveryResults
+from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import BrokerRegistration
@@ -61,6 +63,9 @@ from protocol.metadata.partition import PartitionState
 from protocol.metadata.queries import answer
 from protocol.nodes.refusals import refuse
 
+_ANSWER: Final = trusted(BrokerHeartbeatResponse)
+_RECORDS: Final = trusted(MetadataFetchResponse)
+_BATCH: Final = trusted(RecordBatch)
 METADATA_LOG = "__cluster_metadata/0"
 SESSION_PREFIX = "session/"
 HEARTBEAT_TIMER = "heartbeat"
@@ -197,7 +202,7 @@ class ControllerNode:
     def _append(self, records: Sequence[MetadataRecord]) -> None:
         """Makes records durable, in the versions of the feature levels in force."""
         self._log.append(
-            RecordBatch(
+            _BATCH(
                 base_offset=self._log.end_offset,
                 leader_epoch=0,
                 record_count=len(records),
@@ -309,7 +314,7 @@ class ControllerNode:
             target = self._follow_heartbeat(now_ms, request, registration)
         self._out.send(
             sender,
-            BrokerHeartbeatResponse(
+            _ANSWER(
                 correlation_id=request.correlation_id,
                 broker_epoch=request.broker_epoch,
                 is_caught_up=request.current_metadata_offset > registration.broker_epoch,
@@ -415,7 +420,7 @@ class ControllerNode:
         end = len(self._records)
         as_image = self._takes_image(lag=end - offset)
         records = self.state.image.to_records() if as_image else self._records[offset : offset + MAX_FETCH_RECORDS]
-        return MetadataFetchResponse(
+        return _RECORDS(
             base_offset=offset,
             records=tuple(records),
             high_watermark=end,

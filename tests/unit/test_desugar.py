@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from experiments.desugar import desugared
+from experiments.sim import network
+from protocol.messages.codec import decode, encode
+from protocol.messages.data import ProduceResponse
 
 pytestmark = pytest.mark.unit
 
@@ -82,3 +86,64 @@ def error(thing: object) -> bool:
 def test_what_is_compiled_too_is_left_to_the_compiler() -> None:
     text, _ = run("def place() -> object:\n    return TopicPartition('t', 0)\n", compiled=("protocol.ids",))
     assert "_bound_" not in text
+
+
+def test_constants_in_a_row_are_constants_each() -> None:
+    text, names = run("ONE, _TWO = 1, 2\ndef both() -> int:\n    return ONE + _TWO\n")
+    assert "ONE: Final = 1" in text
+    assert "_TWO: Final = 2" in text
+    assert names["both"]() == 3
+
+
+def test_a_repr_in_a_text_is_a_call() -> None:
+    text, names = run("def told(thing: object) -> str:\n    return f'<{thing!r} {thing!s:>4}>'\n")
+    assert "{repr(thing)}" in text
+    assert names["told"]("x") == "<'x'    x>"
+
+
+def test_a_constructor_of_messages_builds_what_it_built() -> None:
+    text, names = run("""
+from typing import Final
+from protocol.messages.data import ProduceResponse
+from protocol.messages.trusted import trusted
+_RESPONSE: Final = trusted(ProduceResponse)
+def answer(number: int) -> ProduceResponse:
+    return _RESPONSE(correlation_id=number)
+""")
+    assert "trusted(" not in text
+    made, checked = names["answer"](3), ProduceResponse(correlation_id=3)
+    assert made == checked
+    assert repr(made) == repr(checked)
+    assert decode(encode(made)) == checked
+    with pytest.raises(TypeError):
+        names["_RESPONSE"](correlation_id=3, unknown=1)
+
+
+def test_words_of_the_machine_stand_for_the_mixing_function() -> None:
+    text = desugared(Path(network.__file__).read_text(), (), ())
+    names: dict = {"i64": _Word}
+    exec(text[text.index("def mix64") : text.index("@dataclass")], names)
+    for value in (0, 1, 2**31, 2**62, 2**63, 2**64 - 1, 0x0123456789ABCDEF, 2**70 + 5):
+        assert names["mix64"](value) == network.mix64(value)
+
+
+class _Word(int):
+    """64 bits with a sign, which wrap around; `>>` is arithmetic."""
+
+    def __new__(cls, value: int) -> _Word:
+        return super().__new__(cls, (value + 2**63) % 2**64 - 2**63)
+
+    def __add__(self, other: int) -> _Word:
+        return _Word(int(self) + other)
+
+    def __mul__(self, other: int) -> _Word:
+        return _Word(int(self) * other)
+
+    def __xor__(self, other: int) -> _Word:
+        return _Word(int(self) ^ other)
+
+    def __or__(self, other: int) -> _Word:
+        return _Word(int(self) | other)
+
+    def __lshift__(self, other: int) -> _Word:
+        return _Word(int(self) << other)
