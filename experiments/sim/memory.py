@@ -11,8 +11,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG_OBJECTS = 50_000
-"""So many more objects are there at the next look; a cluster with the history of a run has about as many."""
+YOUNG_OBJECTS = 200_000
+"""So many more objects are there at the next look: those of a few clusters with the histories of their runs."""
 
 
 @contextmanager
