@@ -30,16 +30,23 @@ class Endpoint(Message):
     security_protocol: Int16 = 0
 
 
+class Voter(Message):
+    """A voter by its id and the uuid of its disk."""
+
+    voter_id: Int32
+    voter_uuid: str
+
+
 class ControlRecord(MetadataRecord):
     """Base of the records that are about the log itself and its replicas."""
 
 
 class LeaderChangeRecord(ControlRecord):
-    """The first record of every leader's epoch; `voters` are (id, uuid) (D10)."""
+    """The first record of every leader's epoch (D10)."""
 
     leader_id: Int32
     leader_uuid: str
-    voters: tuple[tuple[Int32, str], ...]
+    voters: tuple[Voter, ...]
 
 
 class AddVoterRecord(ControlRecord):
@@ -111,7 +118,7 @@ class EndQuorumEpochRequest(QuorumRequest):
 
     leader_id: Int32
     leader_epoch: Int32
-    preferred_successors: tuple[tuple[Int32, str], ...]
+    preferred_successors: tuple[Voter, ...]
 
 
 class EndQuorumEpochResponse(QuorumResponse):

@@ -20,6 +20,7 @@ from protocol.messages.quorum import (
     LeaderChangeRecord,
     QuorumFetchRequest,
     QuorumFetchResponse,
+    Voter,
 )
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.context import QuorumContext
@@ -53,7 +54,7 @@ class LeaderSide:
         self.leadership = Leadership(context.epoch, context.log.end_offset, now_ms, context.key)
         self._parked: dict[ReplicaKey, _Parked] = {}
         self._changes: list[Change] = []
-        voters = tuple((key.id, key.uuid) for key in context.voters.keys)
+        voters = _told(context.voters.keys)
         first = LeaderChangeRecord(leader_id=context.node_id, leader_uuid=context.state.uuid, voters=voters)
         self.append([first])
         context.out.set_timer(CHECK_TIMER, now_ms + self._patience_ms)
@@ -140,7 +141,7 @@ class LeaderSide:
                     cluster_id=context.config.cluster_id,
                     leader_id=context.node_id,
                     leader_epoch=context.epoch,
-                    preferred_successors=tuple((key.id, key.uuid) for key in successors),
+                    preferred_successors=_told(successors),
                 ),
             )
 
@@ -244,3 +245,7 @@ class LeaderSide:
     def _wait_for_changes(self) -> None:
         if self._changes:
             self._context.out.set_timer(CHANGE_TIMER, min(change.until_ms for change in self._changes))
+
+
+def _told(keys: Sequence[ReplicaKey]) -> tuple[Voter, ...]:
+    return tuple(Voter(voter_id=key.id, voter_uuid=key.uuid) for key in keys)

@@ -397,7 +397,7 @@ class QuorumReplica:
         self._learn(now_ms, request.leader_epoch, request.leader_id)
         context.answer(sender, request)
         if self.role is Role.FOLLOWER and context.may_stand:
-            ids = [node for node, _ in request.preferred_successors]
+            ids = [voter.voter_id for voter in request.preferred_successors]
             place = ids.index(self.key.id) if self.key.id in ids else len(ids)
             if place == 0:
                 self._canvass(now_ms)

@@ -111,7 +111,8 @@ def test_a_seed_gives_one_trace(seed: int) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", [1, 2, 6])
 def test_the_trace_does_not_depend_on_encoding_or_on_idle_timers(seed: int) -> None:
-    plan = draw(seed)
+    """With steady delays: a message may hold up the one behind it otherwise, a heartbeat that tells nothing too."""
+    plan = draw(seed).model_copy(update={"jitter_ms": 0})
     plain, encoded, full = run_plan(plan), run_plan(plan, paranoid=True), run_plan(plan, elide_idle=False)
     assert plain.trace_hash == encoded.trace_hash == full.trace_hash
     assert plain.events < full.events

@@ -236,9 +236,8 @@ def test_a_cluster_that_is_paused_holds_its_producer_up_and_gets_everything_once
         run._write((number, 100, number % 2))
         run.engine.run_for(300)
         assert client.buffered_bytes <= 2_000
-    backlog = [item for backlog in run.engine.cluster._backlogs.values() for _, item, _ in backlog]
-    messages = [part for item in backlog if isinstance(item, tuple) for part in item]
-    produced = [message for message in messages if isinstance(message, ProduceRequest)]
+    waiting = [item for backlog in run.engine.cluster._backlogs.values() for event in backlog for item in event]
+    produced = [message for message in waiting if isinstance(message, ProduceRequest)]
     assert 0 < sum(message.batch.size_bytes for message in produced) <= 10 * 2_000, "each is repeated every 2 s of 18 s"
     run._heal()
     assert run.complaints() == []
