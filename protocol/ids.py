@@ -25,6 +25,8 @@ FIRST_CONTROLLER = 1000
 RECOVERY_MANAGER = 2000
 FIRST_CLIENT = 3000
 FIRST_LOAD = 4000
+METADATA_LOG = "__cluster_metadata/0"
+"""The log of the metadata, as its nodes' storage names it."""
 DRIVER = 9000
 """The experiment itself, seen as a peer: it sends commands to clients and hears their outcomes."""
 

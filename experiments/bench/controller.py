@@ -31,7 +31,7 @@ from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
 from protocol.contract import Effect
 from protocol.controller.brokers import fence
 from protocol.controller.context import ControllerState
-from protocol.ids import FIRST_CONTROLLER, BrokerId, TopicIdPartition
+from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, BrokerId, TopicIdPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import MetadataFetchRequest
 from protocol.messages.metadata_batch import pack_batch
@@ -43,7 +43,7 @@ from protocol.messages.records import (
     TopicRecord,
 )
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller import METADATA_LOG, SESSION_PREFIX, ControllerNode
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
 
 SIZES = (1_000, 10_000, 100_000)
 REPEATS = 5

@@ -33,7 +33,7 @@ from protocol.broker.isr_manager import ALTER_PARTITION_TIMER
 from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, SILENT_PREFIX
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, Offset, is_broker, node_name
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, METADATA_LOG, NodeId, Offset, is_broker, node_name
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
@@ -47,7 +47,7 @@ from protocol.messages.control import (
 from protocol.messages.data import FetchResponse, ProduceRequest
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import HEARTBEAT_TIMER, SHUTDOWN_TIMER, BrokerNode
-from protocol.nodes.controller import METADATA_LOG, SESSION_PREFIX, ControllerNode
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
 
 TOPIC = "t"
 CONTROLLER = FIRST_CONTROLLER

@@ -28,6 +28,7 @@ from protocol.controller.recoveries import Recoveries
 from protocol.controller.sending_order import SendingOrder
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import (
+    METADATA_LOG,
     NO_EPOCH,
     BrokerId,
     Epoch,
@@ -66,7 +67,6 @@ from protocol.nodes.refusals import refuse
 _ANSWER: Final = trusted(BrokerHeartbeatResponse)
 _RECORDS: Final = trusted(MetadataFetchResponse)
 _BATCH: Final = trusted(RecordBatch)
-METADATA_LOG = "__cluster_metadata/0"
 SESSION_PREFIX = "session/"
 HEARTBEAT_TIMER = "heartbeat"
 SNAPSHOT_LAG = 64

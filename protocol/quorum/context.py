@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ForeignDirectoryError
-from protocol.ids import NO_LEADER, Epoch, NodeId, Offset, TimeMs
+from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import (
     AddVoterRequest,
     AddVoterResponse,
@@ -31,9 +31,8 @@ from protocol.quorum import state_file
 from protocol.quorum.election import Role, Standing
 from protocol.quorum.log import QuorumLog
 from protocol.quorum.state_file import QuorumState
-from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
+from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, is_meant
 
-LOG = "__cluster_metadata/0"
 ELECTION_TIMER = "quorum-election"
 
 _RESPONSES: dict[type[QuorumRequest], type[QuorumResponse]] = {
@@ -82,7 +81,7 @@ class QuorumContext:
         self.has_fetched = False
         self.high_watermark: Offset = 0
         self.state = QuorumState(config.cluster_id, NO_UUID)
-        self.log = QuorumLog(storage, LOG, VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in config.voters))
+        self.log = QuorumLog(storage, METADATA_LOG, VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in config.voters))
         self._storage = storage
         self._correlation_id = rng.getrandbits(30)  # an answer to a former life is none to this one
 
@@ -135,7 +134,7 @@ class QuorumContext:
     def membership(self, voters: VoterSet) -> ReplicaKey | None:
         """This replica in a set of voters, by its key, or by its id where that is all that the set knows of it."""
         voter = voters.key_of(self.node_id)
-        return voter if voter is not None and self.can_vote and voter.uuid in (NO_UUID, self.state.uuid) else None
+        return voter if voter is not None and self.can_vote and is_meant(voter, self.key) else None
 
     @property
     def is_voter(self) -> bool:
@@ -153,10 +152,6 @@ class QuorumContext:
         if history.last_change >= self.high_watermark and self.membership(history.before(history.last_change)):
             return True
         return self.is_voter
-
-    def is_meant(self, voter_id: NodeId, voter_uuid: str) -> bool:
-        """Whether a request to this voter is to this replica; one that knows no uuid is to whatever disk there is."""
-        return voter_id == self.node_id and voter_uuid in (NO_UUID, self.state.uuid)
 
     # -- what it says --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from protocol.ids import NO_LEADER, Epoch, NodeId, Offset
-from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
+from protocol.quorum.voters import ReplicaKey, VoterSet, is_meant
 
 
 class Role(StrEnum):
@@ -56,13 +56,8 @@ def grants(standing: Standing, candidate: ReplicaKey, log_end: LogEnd, *, pre_vo
     if standing.role not in (Role.UNATTACHED, Role.PROSPECTIVE):
         return False
     if standing.voted is not None:
-        return is_same(standing.voted, candidate)
+        return is_meant(standing.voted, candidate)
     return standing.leader == NO_LEADER
-
-
-def is_same(voted: ReplicaKey, candidate: ReplicaKey) -> bool:
-    """Whether the vote was this candidate's; one that was written in version 0 has no uuid."""
-    return voted.id == candidate.id and voted.uuid in (NO_UUID, candidate.uuid)
 
 
 @dataclass(slots=True)

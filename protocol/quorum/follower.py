@@ -7,6 +7,7 @@ names (D2). An answer counts if it is the leader's own, to the newest question.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import Epoch, NodeId, Offset, TimeMs
@@ -15,6 +16,7 @@ from protocol.messages.quorum import (
     FetchSnapshotResponse,
     QuorumFetchRequest,
     QuorumFetchResponse,
+    QuorumRequest,
     QuorumResponse,
 )
 from protocol.quorum.context import ELECTION_TIMER, QuorumContext
@@ -55,35 +57,30 @@ class FollowerSide:
         if target is None:
             return
         self._asked = context.next_correlation_id()
-        me, log, download = context.key, context.log, self._download
-        if download is not None and context.role is Role.FOLLOWER:
-            context.out.send(
-                target,
-                FetchSnapshotRequest(
-                    correlation_id=self._asked,
-                    cluster_id=context.config.cluster_id,
-                    replica_id=me.id,
-                    replica_uuid=me.uuid,
-                    current_leader_epoch=context.epoch,
-                    snapshot_epoch=download.epoch,
-                    snapshot_end_offset=download.end_offset,
-                    position=len(download.data),
-                ),
+        common: dict[str, Any] = {
+            "correlation_id": self._asked,
+            "cluster_id": context.config.cluster_id,
+            "replica_id": context.key.id,
+            "replica_uuid": context.key.uuid,
+            "current_leader_epoch": context.epoch,
+        }
+        download = self._download if context.role is Role.FOLLOWER else None
+        request: QuorumRequest
+        if download is not None:
+            request = FetchSnapshotRequest(
+                **common,
+                snapshot_epoch=download.epoch,
+                snapshot_end_offset=download.end_offset,
+                position=len(download.data),
             )
-            return
-        context.out.send(
-            target,
-            QuorumFetchRequest(
-                correlation_id=self._asked,
-                cluster_id=context.config.cluster_id,
-                replica_id=me.id,
-                replica_uuid=me.uuid,
-                current_leader_epoch=context.epoch,
-                fetch_offset=log.end_offset,
-                last_fetched_epoch=log.last_epoch,
+        else:
+            request = QuorumFetchRequest(
+                **common,
+                fetch_offset=context.log.end_offset,
+                last_fetched_epoch=context.log.last_epoch,
                 high_watermark=context.high_watermark,
-            ),
-        )
+            )
+        context.out.send(target, request)
 
     def _next_server(self) -> NodeId | None:
         """Somebody who may know the leader, in turn."""

@@ -156,7 +156,7 @@ class LeaderSide:
         elif lacking is not None:
             context.answer(sender, request, diverging_epoch=lacking.epoch, diverging_end_offset=lacking.end_offset)
         else:
-            self.leadership.fetched(replica, request.fetch_offset, log.end_offset, now_ms)
+            self.leadership.fetched(replica, request.fetch_offset, now_ms)
             is_renewal = replica in self._parked
             parked = _Parked(sender, request.correlation_id, request.fetch_offset, request.high_watermark)
             self._parked[replica] = parked

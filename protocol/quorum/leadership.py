@@ -12,16 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protocol.ids import Epoch, Offset, TimeMs
-from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
+from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, is_meant
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a replica has shown by its fetches: the end of its log, when it fetched last, and when it last had all."""
+    """What a replica has shown by its fetches: the end of its log, and when it fetched last."""
 
     end_offset: Offset
     fetched_ms: TimeMs
-    caught_up_ms: TimeMs
 
 
 @dataclass(slots=True)
@@ -34,11 +33,9 @@ class Leadership:
     me: ReplicaKey
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
 
-    def fetched(self, replica: ReplicaKey, end_offset: Offset, log_end: Offset, now_ms: TimeMs) -> None:
+    def fetched(self, replica: ReplicaKey, end_offset: Offset, now_ms: TimeMs) -> None:
         """A replica has fetched, and so has all records below `end_offset`."""
-        known = self.progress.get(replica)
-        caught_up_ms = now_ms if end_offset >= log_end else (known.caught_up_ms if known else -1)
-        self.progress[replica] = Progress(end_offset, now_ms, caught_up_ms)
+        self.progress[replica] = Progress(end_offset, now_ms)
 
     def of(self, voter: ReplicaKey) -> Progress | None:
         """The progress of a voter; of one that is known by its id alone, that of the disk that fetched last."""
@@ -58,7 +55,7 @@ class Leadership:
         return end if end > self.start_offset else None
 
     def _end_of(self, voter: ReplicaKey, own_end: Offset) -> Offset:
-        if voter.id == self.me.id and voter.uuid in (NO_UUID, self.me.uuid):
+        if is_meant(voter, self.me):
             return own_end
         progress = self.of(voter)
         return -1 if progress is None else progress.end_offset
@@ -67,7 +64,7 @@ class Leadership:
         """Until when a majority counts as being with the leader, if nobody fetches any more."""
         times = []
         for voter in voters.keys:
-            if voter.id == self.me.id and voter.uuid in (NO_UUID, self.me.uuid):
+            if is_meant(voter, self.me):
                 times.append(now_ms)
             else:
                 progress = self.of(voter)

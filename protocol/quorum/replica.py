@@ -56,7 +56,7 @@ from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, CHECK_TIMER, Leade
 from protocol.quorum.leadership import Leadership
 from protocol.quorum.log import QuorumLog, Snapshot
 from protocol.quorum.membership import VoterRequest
-from protocol.quorum.voters import ReplicaKey, VoterSet
+from protocol.quorum.voters import ReplicaKey, VoterSet, is_meant
 
 TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, CHECK_TIMER, BEGIN_TIMER, CHANGE_TIMER})
 
@@ -340,7 +340,7 @@ class QuorumReplica:
 
     def _vote(self, now_ms: TimeMs, sender: NodeId, request: VoteRequest) -> None:
         context = self._context
-        if not context.is_meant(request.voter_id, request.voter_uuid):
+        if not is_meant(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
             context.answer(sender, request, ErrorCode.INVALID_VOTER_KEY)
             return
         if request.candidate_epoch < self.epoch:
@@ -378,7 +378,7 @@ class QuorumReplica:
     # -- beginnings and ends of epochs ---------------------------------------------------------------------------------
 
     def _begin_epoch(self, now_ms: TimeMs, sender: NodeId, request: BeginQuorumEpochRequest) -> None:
-        if not self._context.is_meant(request.voter_id, request.voter_uuid):
+        if not is_meant(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
             self._context.answer(sender, request, ErrorCode.INVALID_VOTER_KEY)
         elif request.leader_epoch < self.epoch:
             self._context.answer(sender, request, ErrorCode.FENCED_LEADER_EPOCH)

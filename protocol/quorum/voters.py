@@ -29,6 +29,11 @@ class ReplicaKey(NamedTuple):
         return f"{self.id}:{self.uuid}"
 
 
+def is_meant(voter: ReplicaKey, replica: ReplicaKey) -> bool:
+    """Whether what is said of a voter is of this replica: one that is known by its id alone is whatever disk it has."""
+    return voter.id == replica.id and voter.uuid in (NO_UUID, replica.uuid)
+
+
 @dataclass(frozen=True, slots=True)
 class VoterSet:
     """Voters and where they listen; no two have the same id."""

@@ -12,7 +12,7 @@ Invariants, named as in the published model of KRaft with reconfiguration:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
@@ -22,6 +22,7 @@ from experiments.sim.disk import SimStorage
 from protocol.contract import CancelTimer, Outbox, Send, SetTimer
 from protocol.ids import DRIVER, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import ControlRecord, QuorumRequest, QuorumResponse
 from protocol.messages.records import ProducerIdsRecord
@@ -114,14 +115,13 @@ class QuorumLab:
     def run_for(self, duration_ms: int) -> None:
         self.run_until(lambda: False, duration_ms)
 
-    def run_until(self, condition: object, within_ms: int) -> bool:
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
         """Whether the condition came true."""
-        assert callable(condition)
         until_ms = self.now_ms + within_ms
         while not condition():
             if not self._heap or self._heap[0][0] > until_ms:
                 self.now_ms = until_ms
-                return bool(condition())
+                return condition()
             self._step()
         return True
 
@@ -222,9 +222,7 @@ class QuorumLab:
         replica = node.replica
         first = max(node.high_watermark, replica.log.start_offset)
         for batch in replica.read(first, 2**62):
-            values = [
-                (batch.leader_epoch, record.model_dump_json().encode()) for record in unpack_records(batch.payload)
-            ]
+            values = _values(batch)
             known = self.committed[batch.base_offset : batch.next_offset]
             if known and known != values:
                 raise BrokenInvariantError(f"NoLogDivergence: {name} at {batch.base_offset}: {values}, not {known}")
@@ -241,9 +239,7 @@ class QuorumLab:
         if replica.log.end_offset < len(self.committed):
             raise BrokenInvariantError(f"LeaderHasAllAckedValues: {replica.key} lacks {len(self.committed)}")
         for batch in replica.log.read(replica.log.start_offset, 2**62):
-            values = [
-                (batch.leader_epoch, record.model_dump_json().encode()) for record in unpack_records(batch.payload)
-            ]
+            values = _values(batch)
             known = self.committed[batch.base_offset : batch.next_offset]
             if known and known != values[: len(known)]:
                 raise BrokenInvariantError(f"LeaderHasAllAckedValues: {replica.key} has {values}, not {known}")
@@ -255,3 +251,9 @@ class QuorumLab:
                 records = [record for record in unpack_records(batch.payload) if isinstance(record, ControlRecord)]
                 found += [record for record in records if type(record).__name__ != "LeaderChangeRecord"]
         return found
+
+
+def _values(batch: RecordBatch) -> list[Value]:
+    """The records of a batch, each as what two logs must have at its offset."""
+    records = unpack_records(batch.payload)
+    return [(batch.leader_epoch, record.model_dump_json().encode()) for record in records]

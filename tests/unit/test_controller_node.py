@@ -13,6 +13,7 @@ from experiments.sim.disk import SimStorage
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Exit, Send, SetTimer
 from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
+from protocol.ids import METADATA_LOG
 from protocol.messages.admin import (
     AdminRequest,
     AdminResponse,
@@ -36,7 +37,7 @@ from protocol.messages.control import (
 from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller import METADATA_LOG, SESSION_PREFIX, ControllerNode
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
 from tests.unit.nodes_under_test import CLIENT, CONTROLLER, config_of, topic_records
 
 SESSION_MS = 9_000

@@ -16,7 +16,7 @@ from protocol.controller import brokers
 from protocol.controller.administration import plan
 from protocol.controller.planning import Plan
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import NO_LEADER
+from protocol.ids import METADATA_LOG, NO_LEADER
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
@@ -30,7 +30,6 @@ from protocol.messages.records import (
 )
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState
-from protocol.nodes.controller import METADATA_LOG
 from tests.unit.nodes_under_test import (
     T0,
     ControllerBench,

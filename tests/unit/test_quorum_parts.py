@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from experiments.sim.disk import SimStorage
 from protocol.errors import CorruptLogError, ForeignDirectoryError, ProtocolInvariantError
-from protocol.ids import NO_LEADER
+from protocol.ids import METADATA_LOG, NO_LEADER
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import AddVoterRecord, ControlRecord, LeaderChangeRecord, RemoveVoterRecord
 from protocol.messages.records import MetadataRecord, ProducerIdsRecord
-from protocol.quorum.context import LOG
 from protocol.quorum.election import Ballot, Role, Standing, grants
 from protocol.quorum.format import format_first_voter
 from protocol.quorum.leadership import Leadership
@@ -125,15 +124,15 @@ def test_the_majority_of_the_newest_voters_has_what_counts_and_only_with_a_recor
     leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
     three = VoterSet.of([A, B, C])
     assert leadership.majority_end(three, 15) is None
-    leadership.fetched(B, 10, 15, now_ms=1)
+    leadership.fetched(B, 10, now_ms=1)
     assert leadership.majority_end(three, 15) is None, "all of that is of epochs before"
-    leadership.fetched(B, 12, 15, now_ms=2)
+    leadership.fetched(B, 12, now_ms=2)
     assert leadership.majority_end(three, 15) == 12
-    leadership.fetched(ReplicaKey(C.id, "another disk"), 15, 15, now_ms=3)
+    leadership.fetched(ReplicaKey(C.id, "another disk"), 15, now_ms=3)
     assert leadership.majority_end(three, 15) == 12
     without_me = VoterSet.of([B, C])
     assert leadership.majority_end(without_me, 15) is None
-    leadership.fetched(C, 11, 15, now_ms=4)
+    leadership.fetched(C, 11, now_ms=4)
     assert leadership.majority_end(without_me, 15) == 11
     by_id = VoterSet.of([ReplicaKey(key.id, NO_UUID) for key in (A, B, C)])
     assert leadership.majority_end(by_id, 15) == 12
@@ -143,7 +142,7 @@ def test_a_leader_counts_as_heard_until_its_majority_is_silent_for_too_long() ->
     leadership = Leadership(epoch=4, start_offset=10, since_ms=100, me=A)
     three = VoterSet.of([A, B, C])
     assert leadership.majority_until_ms(three, 3_000, now_ms=500) == 3_100
-    leadership.fetched(B, 10, 15, now_ms=400)
+    leadership.fetched(B, 10, now_ms=400)
     assert leadership.majority_until_ms(three, 3_000, now_ms=500) == 3_400
     assert leadership.majority_until_ms(VoterSet.of([A]), 3_000, now_ms=500) == 3_500
     assert leadership.silent(three, 300) == [C]
@@ -182,7 +181,7 @@ def test_a_damaged_state_file_is_refused(raw: bytes) -> None:
 def test_a_disk_is_formatted_once() -> None:
     storage = SimStorage()
     format_first_voter(storage, "cluster", A)
-    assert QuorumLog(storage, LOG, VoterSet()).voters.latest.keys == (A,)
+    assert QuorumLog(storage, METADATA_LOG, VoterSet()).voters.latest.keys == (A,)
     with pytest.raises(ForeignDirectoryError, match="is formatted already"):
         format_first_voter(storage, "cluster", A)
 
@@ -197,7 +196,7 @@ def write(log: QuorumLog, epoch: int, *records: MetadataRecord) -> None:
 
 def filled(storage: SimStorage, snapshot: bool = False) -> QuorumLog:
     """Epoch 1 from 0 on, 3 from 4 on, 4 from 6 on; ends at 8. With a snapshot it begins at 6."""
-    log = QuorumLog(storage, LOG, VoterSet.of([A]))
+    log = QuorumLog(storage, METADATA_LOG, VoterSet.of([A]))
     write(log, 1, add(B), ProducerIdsRecord(next_producer_id=1))
     write(log, 1, ProducerIdsRecord(next_producer_id=2), ProducerIdsRecord(next_producer_id=3))
     write(log, 3, add(C), ProducerIdsRecord(next_producer_id=4))
@@ -233,7 +232,7 @@ def test_a_log_that_is_opened_again_is_the_same() -> None:
     storage = SimStorage()
     log = filled(storage, snapshot=True)
     log.truncate(6)
-    again = QuorumLog(storage, LOG, VoterSet.of([D]))
+    again = QuorumLog(storage, METADATA_LOG, VoterSet.of([D]))
     assert (again.start_offset, again.end, again.voters.latest.keys) == (6, (3, 6), (A, B, C))
     assert again.snapshot == log.snapshot
     with pytest.raises(ProtocolInvariantError, match="truncation to 5"):
@@ -254,11 +253,11 @@ def test_a_crash_between_snapshot_and_log_leaves_what_fits() -> None:
     filled(storage)
     snapshot = Snapshot(5, 20, VoterSet.of([C, D]), b"state")
     storage.write_file(SNAPSHOT_FILE, snapshot.encode())
-    log = QuorumLog(storage, LOG, VoterSet.of([A]))
+    log = QuorumLog(storage, METADATA_LOG, VoterSet.of([A]))
     assert (log.start_offset, log.end, log.voters.latest.keys) == (20, (5, 20), (C, D))
     storage.delete_file(SNAPSHOT_FILE)
     with pytest.raises(CorruptLogError, match="begins at 20, its snapshot ends at 0"):
-        QuorumLog(storage, LOG, VoterSet.of([A]))
+        QuorumLog(storage, METADATA_LOG, VoterSet.of([A]))
 
 
 @pytest.mark.parametrize(
