@@ -47,6 +47,7 @@ from protocol.ids import (
 )
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
+from protocol.quorum.voters import VoterSet
 
 CPU_SHARE = 0.001
 """What a node's bundle reserves: enough to be placed, too little to keep anything else from running."""
@@ -139,8 +140,8 @@ class _Links:
 
 class ActorCluster:
     """See the module docstring. `nodes` are all node ids, `racks` those of brokers whose rack is not their Ray node's
-    label, `homes` the ids of the Ray nodes on which nodes are to live that are not to be placed; PlacementError if
-    there is no room for the nodes."""
+    label, `homes` the ids of the Ray nodes on which nodes are to live that are not to be placed, `voters` the first
+    voters of the quorum, whose disks are formatted as such; PlacementError if there is no room for the nodes."""
 
     def __init__(
         self,
@@ -149,6 +150,7 @@ class ActorCluster:
         seed: int,
         racks: Mapping[NodeId, str] | None = None,
         homes: Mapping[NodeId, str] | None = None,
+        voters: VoterSet | None = None,
     ) -> None:
         self.run = f"isray-{uuid.uuid4().hex[:12]}"
         self.started_at_s = time.time()
@@ -156,6 +158,7 @@ class ActorCluster:
         self._config = config
         self._seed = seed
         self._racks = dict(racks or {})
+        self._voters = () if voters is None else tuple(tuple(key) for key in voters.keys)
         self._root = Path(tempfile.gettempdir()) / self.run
         self._links = _Links()
         self._groups: list[PlacementGroup] = []
@@ -232,6 +235,7 @@ class ActorCluster:
             cut_to=cut_to,
             cut_from=cut_from,
             rack=self._racks.get(node),
+            voters=self._voters,
         )
 
     def crash(self, node: NodeId, kind: LossKind, count: int) -> list[Report]:
@@ -293,7 +297,8 @@ class ActorCluster:
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
         """Asks all running nodes what is new; waits, at most `wait_s`, for those that have answered before in this
-        life, and takes what the others have to say if it is there. A node that exited or died does not run any more.
+        life, and takes what the others have to say if it is there. A node that exited, died or failed does not run any
+        more.
 
         NodeFailedError for a node that could not be made, or broke.
         """
@@ -322,10 +327,10 @@ class ActorCluster:
             self.ended(node)
             return []
         member.answered = True
+        if report.exited or report.failure is not None:
+            self.ended(node)
         if report.failure is not None:
             raise NodeFailedError(node, report.failure)
-        if report.exited:
-            self.ended(node)
         return [report]
 
     def look(self, wait_s: float) -> list[tuple[NodeId, Snapshot]]:

@@ -63,7 +63,10 @@ from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
+from protocol.quorum.format import format_voters
+from protocol.quorum.voters import ReplicaKey, VoterSet
 
 Result = TypeVar("Result")
 
@@ -84,7 +87,8 @@ RACK_LABEL = "rack"
 class NodePlan:
     """All that an actor needs to be a node. `run` is the namespace; `started_at_s` (Unix time) is the cluster's time
     0; `loss_kind` and `loss_count` are what its last crash took from the directory (`storage.apply_loss`); `cut_to`
-    and `cut_from` are the links that are cut at birth; `rack` is None where the label of its Ray node says it."""
+    and `cut_from` are the links that are cut at birth; `rack` is None where the label of its Ray node says it; `voters`
+    are the first voters of the quorum, with the uuids of their disks."""
 
     node: NodeId
     life: int
@@ -100,6 +104,7 @@ class NodePlan:
     cut_to: tuple[NodeId, ...] = ()
     cut_from: tuple[NodeId, ...] = ()
     rack: str | None = None
+    voters: tuple[tuple[NodeId, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +120,15 @@ class ReplicaSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a node shows of itself: a broker its replicas, a controller its partitions, brokers and metrics, a client
-    nothing.
+    """What a node shows of itself: a broker its replicas, a controller its partitions, brokers, metrics and part in the
+    quorum, a client nothing.
     """
 
     replicas: Mapping[TopicPartition, ReplicaSnapshot]
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
     metrics: Mapping[str, int]
+    quorum: QuorumView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +155,12 @@ def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
     rng = Random(f"{plan.seed}/node/{plan.node}/{plan.life}")
     if is_broker(plan.node):
         hook = hook_named(str(plan.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
-        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack, hook, crc32c)
-    return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng)
+        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack, hook, crc32c, plan.run)
+    voters = VoterSet.of(ReplicaKey(*voter) for voter in plan.voters)
+    key = voters.key_of(plan.node)
+    if plan.life == 1 and key is not None:
+        format_voters(storage, plan.run, key, voters)
+    return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng, plan.run)
 
 
 def observe(node: Node) -> Snapshot:
@@ -170,7 +180,7 @@ def observe(node: Node) -> Snapshot:
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {image.name_of(key): state for key, state in image.partitions()}
-        return Snapshot({}, partitions, dict(image.brokers), node.metrics())
+        return Snapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum)
     return Snapshot({}, {}, {}, {})
 
 
@@ -385,11 +395,13 @@ class NodeShell:
         return [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
     async def read_metadata(self) -> bytes:
-        """A controller's metadata log, packed."""
+        """A controller's metadata log, packed; nothing where the controller has not all of it."""
         return await self._call(self._read_metadata)
 
     def _read_metadata(self) -> bytes:
-        return pack_records(self._node.records) if isinstance(self._node, ControllerNode) else pack_records(())
+        if not isinstance(self._node, ControllerNode) or self._node.first_record:
+            return pack_records(())
+        return pack_records(self._node.records)
 
     # -- the node's loop -----------------------------------------------------------------------------------------------
 

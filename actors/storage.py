@@ -187,7 +187,25 @@ def check_owner(directory: Path, owner: Owner | None) -> bool:
         return _is_founded(directory, owner)
 
 
+def read_meta(directory: Path) -> DirectoryMeta | None:
+    """Whose directory it is, None where it has not been founded; touches nothing. ForeignDirectoryError where it is of
+    another format, holds other things, or is no directory.
+    """
+    with typed_errors(directory):
+        return _meta(directory)
+
+
 def _is_founded(directory: Path, owner: Owner | None) -> bool:
+    meta = _meta(directory)
+    if meta is not None and owner is not None and (meta.cluster_id, meta.node_id) != (owner.cluster_id, owner.node_id):
+        raise ForeignDirectoryError(
+            f"{directory / META_FILE}: found cluster {meta.cluster_id!r}, node {meta.node_id}; "
+            f"allowed: cluster {owner.cluster_id!r}, node {owner.node_id}"
+        )
+    return meta is not None
+
+
+def _meta(directory: Path) -> DirectoryMeta | None:
     path = directory / META_FILE
     if not path.exists():
         if directory.exists() and not directory.is_dir():
@@ -196,21 +214,15 @@ def _is_founded(directory: Path, owner: Owner | None) -> bool:
         others = sorted(found_names - {LOCK_FILE, META_FILE + TEMPORARY_SUFFIX})
         if others:
             raise ForeignDirectoryError(f"{directory}: holds {', '.join(others[:5])} and no {META_FILE}")
-        return False
+        return None
     try:
         found = json.loads(path.read_bytes())
         version = found["format_version"]
         if version != FORMAT_VERSION:
             raise ForeignDirectoryError(f"{path}: format version: found {version!r}; allowed: {FORMAT_VERSION}")
-        meta = DirectoryMeta.model_validate(found)
+        return DirectoryMeta.model_validate(found)
     except (ValueError, ValidationError, TypeError, KeyError) as error:
         raise ForeignDirectoryError(f"{path}: does not say whose directory this is: {error}") from error
-    if owner is not None and (meta.cluster_id, meta.node_id) != (owner.cluster_id, owner.node_id):
-        raise ForeignDirectoryError(
-            f"{path}: found cluster {meta.cluster_id!r}, node {meta.node_id}; "
-            f"allowed: cluster {owner.cluster_id!r}, node {owner.node_id}"
-        )
-    return True
 
 
 def _lock(directory: Path, owner: Owner | None, wait_s: float) -> DirectoryLock:

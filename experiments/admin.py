@@ -65,6 +65,15 @@ from protocol.messages.partitions import (
     ReassignableTopic,
     TopicPartitions,
 )
+from protocol.messages.quorum import (
+    AddVoterRequest,
+    AddVoterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Endpoint,
+    RemoveVoterRequest,
+    RemoveVoterResponse,
+)
 from protocol.messages.topics import (
     MAX_PARTITIONS_PER_RESPONSE,
     MAX_TOPICS_PER_REQUEST,
@@ -267,6 +276,23 @@ class Admin:
             names = [update.feature for update in updates]
             return {name: FeatureResult(feature=name, error=error.error, message=error.message) for name in names}
         return {result.feature: result for result in results}
+
+    # -- the quorum ----------------------------------------------------------------------------------------------------
+
+    def describe_quorum(self) -> DescribeQuorumResponse:
+        return self._call(DescribeQuorumRequest(correlation_id=0), DescribeQuorumResponse)
+
+    def add_voter(self, voter_id: int, voter_uuid: str, endpoints: Sequence[Endpoint] = ()) -> None:
+        """Makes a replica of the metadata log a voter; returns when that is committed (D30)."""
+        request = AddVoterRequest(
+            correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid, endpoints=tuple(endpoints)
+        )
+        self._call(request, AddVoterResponse)
+
+    def remove_voter(self, voter_id: int, voter_uuid: str) -> None:
+        """Ends the vote of a replica of the metadata log; returns when that is committed (D30)."""
+        request = RemoveVoterRequest(correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid)
+        self._call(request, RemoveVoterResponse)
 
     # -- access control ------------------------------------------------------------------------------------------------
 

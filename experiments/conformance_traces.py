@@ -28,8 +28,8 @@ from experiments.conformance_shapes import (
     compare,
     state_fields,
 )
-from experiments.requests import create_topic, elect_leader, reassign
-from experiments.sim.disk import SimStorage
+from experiments.requests import create_topic, elect_leader, metadata_fetch, reassign
+from experiments.sim.disk import formatted_disk
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
 from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
@@ -45,7 +45,6 @@ from protocol.messages.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     BrokerState,
-    MetadataFetchRequest,
     PartitionIsrProposal,
 )
 from protocol.messages.partitions import ElectionType
@@ -154,7 +153,7 @@ class _Controller:
 
     def __init__(self, elr_enabled: bool) -> None:
         self._config = ClusterConfig.of(Generation.KIP_966_ELR if elr_enabled else Generation.KIP_497)
-        self._storage = SimStorage()
+        self._storage = formatted_disk()
         self._correlation_id = 0
         self._epochs: dict[int, dict[int, Epoch]] = {}
         self._start()
@@ -168,8 +167,7 @@ class _Controller:
         """Feeds one event; an error's name, or a heartbeat's reply."""
         result = self._event(event)
         for broker in self._image.brokers:
-            fetch = MetadataFetchRequest(broker_id=broker, fetch_offset=self._image.next_offset)
-            self._node.receive(0, broker, fetch)
+            self._node.receive(0, broker, metadata_fetch(self._node, broker))
         return result
 
     def partition(self) -> dict[str, Any] | None:
@@ -234,7 +232,7 @@ class _Controller:
         answer = self._ask(event.broker_id, request, BrokerHeartbeatResponse)
         if answer.error is not ErrorCode.NONE:
             return answer.error.name
-        in_shutdown = self._node.control_state(event.broker_id) is BrokerControlState.CONTROLLED_SHUTDOWN
+        in_shutdown = self._node.lives.control_state(event.broker_id) is BrokerControlState.CONTROLLED_SHUTDOWN
         if request.want_shut_down:
             self._start()
         return {

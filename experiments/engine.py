@@ -10,9 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Literal, cast
 
-from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig
+from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, ClusterConfig
 from protocol.contract import Trace
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
@@ -21,18 +22,24 @@ from protocol.messages.commands import Command
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.quorum_view import QuorumView
+from protocol.quorum.format import disk_uuid
+from protocol.quorum.voters import ReplicaKey, VoterSet
 
 LIFE_BEGAN, LIFE_ENDED = "life_began", "life_ended"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster to run: sizes, static config, and the seed of everything that is drawn at random."""
+    """A cluster to run: sizes, static config, and the seed of everything that is drawn at random. `voters` of the
+    controllers are the first voters of the quorum, None: all of them; those that the config names count instead.
+    """
 
     brokers: int
     controllers: int
     config: ClusterConfig
     seed: int = 0
+    voters: tuple[NodeId, ...] | None = None
 
     @property
     def broker_ids(self) -> tuple[NodeId, ...]:
@@ -41,6 +48,14 @@ class ClusterSpec:
     @property
     def controller_ids(self) -> tuple[NodeId, ...]:
         return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + self.controllers))
+
+    @property
+    def first_voters(self) -> VoterSet:
+        """Whose disks are formatted as voters of the quorum before they start."""
+        if self.config.values[CONTROLLER_QUORUM_VOTERS]:
+            return VoterSet()
+        voters = self.controller_ids if self.voters is None else self.voters
+        return VoterSet.of(ReplicaKey(node, disk_uuid(Random(f"{self.seed}/disk/{node}"))) for node in voters)
 
     @property
     def client_ids(self) -> tuple[NodeId, ...]:
@@ -78,10 +93,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The active controller's view."""
+    """The active controller's view; `voters` are those of the controllers that have a vote."""
 
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
+    voters: tuple[NodeId, ...] = ()
 
     @property
     def unfenced(self) -> frozenset[NodeId]:
@@ -243,17 +259,26 @@ class Engine(ABC):
     # -- observation ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
+    def quorum(self) -> Mapping[NodeId, QuorumView]:
+        """The part of each running controller in the quorum, as it sees it."""
+
+    def active_controller(self) -> NodeId | None:
+        """The active controller; of two that take themselves for it the one of the later epoch."""
+        active = {node: view.epoch for node, view in self.quorum().items() if view.is_active}
+        return max(active, key=active.__getitem__, default=None)
+
+    @abstractmethod
     def view(self) -> ClusterView | None:
-        """What the active controller knows, None while none is running."""
+        """What the active controller knows, None while none is."""
 
     def unfenced(self) -> frozenset[NodeId]:
-        """The brokers that the active controller knows as unfenced, none while no controller is running."""
+        """The brokers that the active controller knows as unfenced, none while no controller is active."""
         view = self.view()
         return frozenset() if view is None else view.unfenced
 
     @abstractmethod
     def metrics(self) -> Mapping[str, int]:
-        """The active controller's metrics (`protocol.controller.metrics`), empty while none is running."""
+        """The active controller's metrics (`protocol.controller.metrics`), empty while none is."""
 
     @abstractmethod
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
@@ -265,7 +290,7 @@ class Engine(ABC):
 
     @abstractmethod
     def metadata_log(self) -> Sequence[MetadataRecord]:
-        """The active controller's metadata log, empty while none is running."""
+        """The metadata log as far as it is committed, empty while no controller is running."""
 
     @abstractmethod
     def traces(self) -> Sequence[TraceEvent]:

@@ -57,6 +57,7 @@ from protocol.messages.commands import (
 from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.records import MetadataRecord
+from protocol.nodes.quorum_view import QuorumView
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
@@ -101,7 +102,7 @@ class RayEngine(Engine):
         with ExitStack() as stack:
             if not is_connected():
                 stack.enter_context(ray_session(address))
-            self._cluster = ActorCluster(nodes, spec.config, spec.seed, homes=homes)
+            self._cluster = ActorCluster(nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters)
             stack.callback(self._cluster.close)
             self._resources = stack.pop_all()
         self._time = ClusterTime(self._cluster.started_at_s)
@@ -239,20 +240,23 @@ class RayEngine(Engine):
     # -- observation ---------------------------------------------------------------------------------------------------
 
     def view(self) -> ClusterView | None:
+        snapshot = self._active()
+        if snapshot is None or snapshot.quorum is None:
+            return None
+        voters = tuple(key.id for key in snapshot.quorum.voters)
+        return ClusterView(snapshot.partitions, snapshot.brokers, voters)
+
+    def quorum(self) -> Mapping[NodeId, QuorumView]:
         self._look_at_state()
-        for controller in self.spec.controller_ids:
-            snapshot = self._snapshots.get(controller)
-            if snapshot is not None:
-                return ClusterView(snapshot.partitions, snapshot.brokers)
-        return None
+        return {node: found.quorum for node, found in self._snapshots.items() if found.quorum is not None}
+
+    def _active(self) -> Snapshot | None:
+        active = self.active_controller()
+        return None if active is None else self._snapshots[active]
 
     def metrics(self) -> Mapping[str, int]:
-        self._look_at_state()
-        for controller in self.spec.controller_ids:
-            snapshot = self._snapshots.get(controller)
-            if snapshot is not None:
-                return snapshot.metrics
-        return {}
+        snapshot = self._active()
+        return {} if snapshot is None else snapshot.metrics
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         self._look_at_state()
@@ -275,10 +279,9 @@ class RayEngine(Engine):
         return batches
 
     def metadata_log(self) -> Sequence[MetadataRecord]:
-        for controller in self.spec.controller_ids:
-            if self._cluster.is_running(controller):
-                return unpack_records(self._cluster.read_metadata(controller))
-        return ()
+        running = [node for node in self.spec.controller_ids if self._cluster.is_running(node)]
+        logs = [unpack_records(self._cluster.read_metadata(controller)) for controller in running]
+        return max(logs, key=len, default=())
 
     def traces(self) -> Sequence[TraceEvent]:
         self._look()

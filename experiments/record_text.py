@@ -1,12 +1,13 @@
-"""Metadata records in words, for stories: the type without its suffix, whom it concerns, the fields that it sets."""
+"""Metadata records in words, for stories and dumps: the type without its suffix, whom it concerns, what it sets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from protocol.messages.quorum import Endpoint, Voter
 from protocol.messages.records import MetadataRecord, TopicRecord
 
-_SUBJECT = ("topic_id", "partition_id", "broker_id", "name")
+_SUBJECT = ("topic_id", "partition_id", "broker_id", "name", "voter_id", "voter_uuid", "leader_id", "leader_uuid")
 _INTERNAL = frozenset({"incarnation_id"})
 
 
@@ -16,7 +17,7 @@ def topic_names(records: Iterable[MetadataRecord]) -> dict[str, str]:
 
 
 def record_text(record: MetadataRecord, topics: Mapping[str, str]) -> str:
-    """One line: `PartitionChange t-0: isr {0 1}, eligible_leader_replicas {2}`."""
+    """One line: `PartitionChange t-0: isr {0 1}, eligible_leader_replicas {2}`, `AddVoter 1001:UUID`."""
     values = {name: getattr(record, name) for name in type(record).model_fields}
     kind = type(record).__name__.removesuffix("Record")
     subject = _subject(values, topics)
@@ -35,6 +36,9 @@ def _subject(values: Mapping[str, object], topics: Mapping[str, str]) -> Sequenc
         words.append(topics.get(topic_id, topic_id) + ("" if partition is None else f"-{partition}"))
     if "broker_id" in values:
         words.append(f"broker {values['broker_id']}")
+    for role in ("voter", "leader"):
+        if f"{role}_uuid" in values:
+            words.append(replica_text(values[f"{role}_id"], values[f"{role}_uuid"]))
     if "name" in values and values["name"] not in words:
         words.append(str(values["name"]))
     return words
@@ -42,5 +46,19 @@ def _subject(values: Mapping[str, object], topics: Mapping[str, str]) -> Sequenc
 
 def _value(value: object) -> str:
     if isinstance(value, tuple):
-        return "{" + " ".join(str(item) for item in value) + "}"
+        return "{" + " ".join(_value(item) for item in value) + "}"
+    if isinstance(value, Voter):
+        return replica_text(value.voter_id, value.voter_uuid)
+    if isinstance(value, Endpoint):
+        return endpoint_text(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def replica_text(replica_id: object, uuid: object) -> str:
+    """A replica of the metadata log: `1001:UUID`, `1001` where its disk is not known."""
+    return f"{replica_id}:{uuid}" if uuid else str(replica_id)
+
+
+def endpoint_text(endpoint: Endpoint) -> str:
+    """Where a replica of the metadata log listens: `CONTROLLER://localhost:9093`."""
+    return f"{endpoint.name}://{endpoint.host}:{endpoint.port}"

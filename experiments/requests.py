@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from protocol.ids import NodeId, Offset
 from protocol.messages.cluster import FeatureUpdate, UnregisterBrokerRequest, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.configs import (
     AlterableConfig,
@@ -23,6 +24,7 @@ from protocol.messages.partitions import (
     ReassignableTopic,
     TopicPartitions,
 )
+from protocol.messages.quorum import AddVoterRequest, QuorumFetchRequest, RemoveVoterRequest
 from protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -35,6 +37,7 @@ from protocol.messages.topics import (
     RemovePartitionsTopic,
     ReplicaAssignment,
 )
+from protocol.nodes.controller import ControllerNode
 
 
 def config_text(value: object) -> str:
@@ -110,3 +113,29 @@ def unregister_broker(broker: int) -> UnregisterBrokerRequest:
 def update_feature(feature: str, level: int, upgrade_type: UpgradeType = UpgradeType.UPGRADE) -> UpdateFeaturesRequest:
     update = FeatureUpdate(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
     return UpdateFeaturesRequest(correlation_id=0, feature_updates=(update,))
+
+
+def add_voter(controller: NodeId, uuid: str) -> AddVoterRequest:
+    """Makes the controller a voter, with the disk of this uuid."""
+    return AddVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid)
+
+
+def remove_voter(controller: NodeId, uuid: str) -> RemoveVoterRequest:
+    """Ends the vote of the controller with the disk of this uuid."""
+    return RemoveVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid)
+
+
+def metadata_fetch(controller: ControllerNode, broker: NodeId, offset: Offset | None = None) -> QuorumFetchRequest:
+    """What a broker says that has the controller's metadata log up to an offset, by default all of it."""
+    replica = controller.replica
+    end = replica.log.end_offset if offset is None else offset
+    return QuorumFetchRequest(
+        correlation_id=0,
+        cluster_id=replica.config.cluster_id,
+        replica_id=broker,
+        replica_uuid="",
+        current_leader_epoch=replica.epoch,
+        fetch_offset=end,
+        last_fetched_epoch=replica.log.epoch_at(end),
+        high_watermark=min(end, replica.high_watermark),
+    )

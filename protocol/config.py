@@ -16,6 +16,7 @@ the strategy is set to what that means, unless it means that already.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -38,8 +39,8 @@ class ConfigError(ValueError):
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
     """One config. `minimum` and `maximum` bound integers, `choices` lists the words of an enumeration; a text without
-    choices takes any. Only `topic_scoped` configs may be set per topic; `read_only` ones not at all in a running
-    cluster.
+    choices takes any, a `node_list` what `node_ids` reads. Only `topic_scoped` configs may be set per topic;
+    `read_only` ones not at all in a running cluster.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ConfigDef:
     maximum: int = 2**63 - 1
     choices: tuple[str, ...] = ()
     read_only: bool = False
+    node_list: bool = False
 
     @property
     def type_name(self) -> str:
@@ -63,6 +65,8 @@ class ConfigDef:
     def allowed(self) -> str:
         if self.choices:
             return " | ".join(self.choices)
+        if self.node_list:
+            return "controllers, as 1000, 1000@host:port or controller-1000:port, separated by commas"
         if isinstance(self.default, str):
             return "a text"
         if isinstance(self.default, int) and self.maximum < INT_MAX and not isinstance(self.default, bool):
@@ -85,10 +89,23 @@ class ConfigDef:
             if isinstance(value, int) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
                 return value
         elif isinstance(value, str) and not self.choices:
-            return value
+            if not self.node_list or all(map(_NODE.fullmatch, _items(value))):
+                return value
         elif isinstance(value, str) and value.strip().lower() in self.choices:
             return value.strip().lower()
         raise ConfigError(self.name, value, self.allowed)
+
+
+_NODE = re.compile(r"(?:controller-)?(\d{1,9})(?:@[^,@]+|:\d+)?")
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",")] if text.strip() else []
+
+
+def node_ids(text: ConfigValue) -> tuple[int, ...]:
+    """The ids in the value of a `node_list` config, in its order."""
+    return tuple(int(found[1]) for found in map(_NODE.fullmatch, _items(str(text))) if found)
 
 
 def _is_number(text: str) -> bool:
@@ -144,6 +161,15 @@ AUTHORIZER_CLASS_NAME = "authorizer.class.name"
 SUPER_USERS = "super.users"
 ALLOW_EVERYONE_IF_NO_ACL_FOUND = "allow.everyone.if.no.acl.found"
 
+CONTROLLER_QUORUM_VOTERS = "controller.quorum.voters"
+"""The ids of static voters, in Kafka's form `1000@host:port` or alone; empty: the log says who votes (D1-D3)."""
+CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
+"""Controllers that are asked for the leader; empty: all of the cluster (D2)."""
+CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = "controller.quorum.election.timeout.ms"
+CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = "controller.quorum.fetch.timeout.ms"
+CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = "controller.quorum.election.backoff.max.ms"
+METADATA_SNAPSHOT_BYTES = "metadata.log.max.record.bytes.between.snapshots"
+
 CONFIGS: dict[str, ConfigDef] = {
     definition.name: definition
     for definition in (
@@ -186,6 +212,12 @@ CONFIGS: dict[str, ConfigDef] = {
         ConfigDef(UNCLEAN_LEADER_HOOK, "", read_only=True),
         ConfigDef(AUTHORIZER_CLASS_NAME, "", choices=("", "standard"), read_only=True),
         ConfigDef(SUPER_USERS, "", read_only=True),
+        ConfigDef(CONTROLLER_QUORUM_VOTERS, "", node_list=True, read_only=True),
+        ConfigDef(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, "", node_list=True, read_only=True),
+        ConfigDef(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS, 1_000, minimum=1, maximum=INT_MAX, read_only=True),
+        ConfigDef(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS, 2_000, minimum=1, maximum=INT_MAX, read_only=True),
+        ConfigDef(CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS, 1_000, minimum=1, maximum=INT_MAX, read_only=True),
+        ConfigDef(METADATA_SNAPSHOT_BYTES, 20_971_520, minimum=1, read_only=True),
         ConfigDef(ALLOW_EVERYONE_IF_NO_ACL_FOUND, False, read_only=True),
     )
 }
@@ -316,6 +348,11 @@ class ClusterConfig:
         """Defaults with `overrides` on top; ConfigError for what does not exist or does not fit."""
         values: dict[str, ConfigValue] = {definition.name: definition.default for definition in CONFIGS.values()}
         parsed = {name: parse_config(name, value) for name, value in (overrides or {}).items()}
+        if parsed.get(CONTROLLER_QUORUM_VOTERS) and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
+            found = parsed[CONTROLLER_QUORUM_VOTERS]
+            raise ConfigError(
+                CONTROLLER_QUORUM_VOTERS, found, f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
+            )
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
         return cls(generation, {**values, **with_strategy_meant(parsed, generation.features, strategy)})
 

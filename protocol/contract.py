@@ -23,9 +23,9 @@ Rules that both engines keep:
 Idle timers ----------- A quiet cluster must cost nothing in simulation. A node marks a periodic timer
 `idle_with=peer` when firing it would only tell `peer` what it knows already (a heartbeat of an unfenced broker, the
 renewal of a parked fetch), and a watchdog timer `renewed_by=name` when each arrival of the peer's timer `name` would
-only push it on. A host may leave such timers unfired as long as both nodes are up and the links between them are
-sound, and must resume them, phase kept, the moment one of these ends or the node sets the timer anew. A host that
-ignores both marks is correct too.
+only push it on, or `echoes=name` when the peer's answer to each message of the node's own timer `name` would. A host
+may leave such timers unfired as long as both nodes are up and the links between them are sound, and must resume them,
+phase kept, the moment one of these ends or the node sets the timer anew. A host that ignores the marks is correct too.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ class Send:
 
 @dataclass(slots=True)
 class SetTimer:
-    """Call `fire(name)` at `at_ms`; see "Idle timers" above for the two marks."""
+    """Call `fire(name)` at `at_ms`; see "Idle timers" above for the marks."""
 
     name: str
     at_ms: TimeMs
     idle_with: NodeId | None = None
     renewed_by: str | None = None
+    echoes: str | None = None
 
 
 @dataclass(slots=True)
@@ -97,9 +98,14 @@ class Outbox:
         self.effects.append(Send(to, message))
 
     def set_timer(
-        self, name: str, at_ms: TimeMs, idle_with: NodeId | None = None, renewed_by: str | None = None
+        self,
+        name: str,
+        at_ms: TimeMs,
+        idle_with: NodeId | None = None,
+        renewed_by: str | None = None,
+        echoes: str | None = None,
     ) -> None:
-        self.effects.append(SetTimer(name, at_ms, idle_with, renewed_by))
+        self.effects.append(SetTimer(name, at_ms, idle_with, renewed_by, echoes))
 
     def cancel_timer(self, name: str) -> None:
         self.effects.append(CancelTimer(name))

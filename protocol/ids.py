@@ -17,6 +17,7 @@ Offset = int
 Epoch = int
 TimeMs = int
 NO_LEADER = -1
+NO_NODE = -1
 UNCHANGED_LEADER = -2
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -25,6 +26,8 @@ FIRST_CONTROLLER = 1000
 RECOVERY_MANAGER = 2000
 FIRST_CLIENT = 3000
 FIRST_LOAD = 4000
+CLUSTER_ID = "isray"
+"""What a cluster is called that nobody has named."""
 METADATA_LOG = "__cluster_metadata/0"
 """The log of the metadata, as its nodes' storage names it."""
 DRIVER = 9000

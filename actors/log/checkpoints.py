@@ -60,14 +60,8 @@ class MarkFile:
 
     def _read(self) -> Mark:
         data = os.pread(self._files.get(self._path), 2 * SLOT_BYTES, 0)
-        halves = data[:SLOT_BYTES], data[SLOT_BYTES:]
-        slots = [slot for half in halves if (slot := _slot(half)) is not None]
-        if slots:
-            self._number, mark = max(slots, key=lambda slot: slot[0])
-            return mark
-        if all(any(half) for half in halves):
-            raise CorruptLogError(f"{self._path}: the mark of what was flushed is damaged")
-        return Mark()  # the first one was never finished, so that nobody relies on it
+        self._number, mark = _newest(self._path, data)
+        return mark
 
     def raise_to(self, mark: Mark) -> None:
         """A mark that promises more; the first one is durable."""
@@ -98,6 +92,23 @@ class MarkFile:
         )
         slot = data + crc32c_of(data).to_bytes(_CRC_BYTES, "big")
         self._files.write(self._path, (slot,), self._number % 2 * SLOT_BYTES)
+
+
+def read_mark(directory: Path) -> Mark:
+    """The mark of a log that nobody need have open. CorruptLogError where neither slot can be read."""
+    path = directory / MARK_FILE
+    return _newest(path, path.read_bytes())[1] if path.exists() else Mark()
+
+
+def _newest(path: Path, data: bytes) -> tuple[int, Mark]:
+    """(number, mark) of the slot that counts in the bytes of a mark's file; number 0 where none was ever finished."""
+    halves = data[:SLOT_BYTES], data[SLOT_BYTES:]
+    slots = [slot for half in halves if (slot := _slot(half)) is not None]
+    if slots:
+        return max(slots, key=lambda slot: slot[0])
+    if all(any(half) for half in halves):
+        raise CorruptLogError(f"{path}: the mark of what was flushed is damaged")
+    return 0, Mark()  # the first one was never finished, so that nobody relies on it
 
 
 def _slot(data: bytes) -> tuple[int, Mark] | None:

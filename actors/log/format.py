@@ -55,7 +55,7 @@ def header_of(batch: RecordBatch) -> bytes:
 class Header:
     """A header that was read: where the batch lies, and what its bytes must add up to."""
 
-    __slots__ = ("_crc", "_fields", "base_offset", "leader_epoch", "next_offset", "size", "timestamp_ms")
+    __slots__ = ("_fields", "base_offset", "crc", "leader_epoch", "next_offset", "size", "timestamp_ms")
 
     def __init__(self, data: bytes) -> None:
         """`data` is `HEADER_BYTES` long, or shorter where the file ends; ValueError says why it is no header."""
@@ -72,13 +72,17 @@ class Header:
         self.size: int = _LEADER_HALF_BYTES + fields[1]
         """Bytes of the batch, header included."""
         self.timestamp_ms: TimeMs = fields[11]
-        self._crc = fields[5]
+        self.crc: int = fields[5]
         self._fields = fields
 
     def batch(self, data: bytes, payload: bytes) -> RecordBatch:
         """The batch; `data` is what the header was read from. ValueError where the checksum fails."""
         if not self.is_intact(data, payload):
             raise ValueError("the batch fails its checksum")
+        return self.unchecked(payload)
+
+    def unchecked(self, payload: bytes) -> RecordBatch:
+        """What the header says of a batch with these bytes, be they right or not."""
         base_offset, _, leader_epoch, _, flags, crc, _, count, producer_id, epoch, sequence, timestamp_ms = self._fields
         return RecordBatch(
             base_offset=base_offset,
@@ -94,4 +98,4 @@ class Header:
 
     def is_intact(self, data: bytes, payload: bytes) -> bool:
         """Whether the batch's checksum is right."""
-        return bool(extend(extend(0, data[_LEADER_HALF_BYTES:]), payload) == self._crc)
+        return bool(extend(extend(0, data[_LEADER_HALF_BYTES:]), payload) == self.crc)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from experiments.bench import controller, failover, history, replication, sim
+from experiments.bench import controller, failover, history, quorum, replication, sim
 from experiments.bench.report import BenchReport
 
 BENCHES: Mapping[str, Callable[[], BenchReport]] = {
@@ -17,5 +17,6 @@ BENCHES: Mapping[str, Callable[[], BenchReport]] = {
     "history": history.run,
     "replication": replication.run,
     "failover": failover.run,
+    "quorum": quorum.run,
 }
 """Every benchmark with its default sizes, by name."""

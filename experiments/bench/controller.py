@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from random import Random
 
 from experiments.bench.report import BenchReport, growth, median_ms, timed
-from experiments.sim.disk import SimStorage
+from experiments.requests import metadata_fetch
+from experiments.sim.disk import SimStorage, formatted_disk
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
 from protocol.contract import Effect
 from protocol.controller.brokers import fence
 from protocol.controller.context import ControllerState
 from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, BrokerId, TopicIdPartition
 from protocol.messages.batch import RecordBatch
-from protocol.messages.control import MetadataFetchRequest
 from protocol.messages.metadata_batch import pack_batch
 from protocol.messages.records import (
     MetadataRecord,
@@ -158,14 +158,13 @@ def state_of(records: Sequence[MetadataRecord]) -> ControllerState:
 
 def node_of(records: Sequence[MetadataRecord]) -> ControllerNode:
     """A started controller whose log holds the records, and which the brokers that stay wait for with a fetch."""
-    storage = SimStorage()
+    storage = formatted_disk()
     _append(storage, records)
     node = ControllerNode(FIRST_CONTROLLER, [FIRST_CONTROLLER], config(), storage, Random(0))
     node.start(0)
     for broker in BROKERS:
         if broker != SILENT:
-            fetch = MetadataFetchRequest(broker_id=broker, fetch_offset=node.state.image.next_offset)
-            node.receive(0, broker, fetch)
+            node.receive(0, broker, metadata_fetch(node, broker))
     return node
 
 

@@ -1,4 +1,4 @@
-"""A cluster on Ray for a benchmark: private, three brokers, one controller, a client and a load generator."""
+"""A cluster on Ray for a benchmark: private, three brokers unless others are asked for, a client, a load generator."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ class BenchError(RuntimeError):
 
 
 @contextmanager
-def bench_cluster(config: Mapping[str, object]) -> Iterator[BenchCluster]:
+def bench_cluster(config: Mapping[str, object], controllers: int = 1, brokers: int = BROKERS) -> Iterator[BenchCluster]:
     """A cluster whose brokers are all unfenced, on the Ray that this process is connected to."""
-    spec = ClusterSpec(BROKERS, 1, ClusterConfig.of(Generation.KIP_966, config))
+    spec = ClusterSpec(brokers, controllers, ClusterConfig.of(Generation.KIP_966, config))
     engine = RayEngine(spec, with_load=True)
     try:
         for node in (*spec.node_ids, FIRST_LOAD):
             engine.start(node)
         cluster = BenchCluster(engine)
-        cluster.await_(lambda: len(engine.unfenced()) == BROKERS, "brokers unfenced")
+        cluster.await_(lambda: len(engine.unfenced()) == brokers, "brokers unfenced")
         yield cluster
     finally:
         engine.close()

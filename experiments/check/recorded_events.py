@@ -20,7 +20,7 @@ from experiments.engine import LIFE_BEGAN, TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller import partition_detail
+from protocol.nodes.controller_traces import partition_detail
 
 Detail = Mapping[str, Any]
 ACKS_ALL = -1

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
@@ -153,14 +153,20 @@ class MetadataHistory:
         return not all([*before[-1:], *[value for offset, value in self.needs_min_isr if begin <= offset < end]])
 
 
+class _Reader(ControllerNode):
+    """A controller that has the image of the log so far, all of which is committed."""
+
+    @property
+    def is_active(self) -> bool:
+        return True
+
+
 class _Stage(SimCluster):
     """A cluster that stands for what the log says, and never runs."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        super().__init__(spec, keep_traces=False)
-        self.controller = ControllerNode(
-            FIRST_CONTROLLER, spec.controller_ids, spec.config, SimStorage(), Random(spec.seed)
-        )
+        super().__init__(replace(spec, controllers=1, voters=None), keep_traces=False)
+        self.controller = _Reader(FIRST_CONTROLLER, (FIRST_CONTROLLER,), spec.config, SimStorage(), Random(spec.seed))
         self.nodes[FIRST_CONTROLLER] = self.controller
 
     def register(self, broker: BrokerId, epoch: Epoch) -> None:

@@ -49,7 +49,9 @@ class InvariantSuite:
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         partition = trace.partition
         if partition is None:
-            if trace.kind in _EVERYWHERE:
+            if trace.kind == "committed":
+                self.truth.note_committed(node, int(str(trace.detail["end_offset"])))
+            elif trace.kind in _EVERYWHERE:
                 self._touched.update(dict.fromkeys(self.truth.partitions))
             elif trace.kind == "topic_deleted":
                 self._forget(lambda gone: gone.topic == trace.detail["topic"])

@@ -19,7 +19,7 @@ about to lead, and were there to be lost, since no recovery before had lost them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,6 +27,7 @@ from experiments.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.config import MIN_INSYNC_REPLICAS, Features
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
+from protocol.messages.metadata_batch import unpack_records
 from protocol.metadata.image import MetadataImage, TopicImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -160,6 +161,7 @@ class GroundTruth:
         self.last_image: MetadataImage | None = None
         self.recoveries: list[RecoveryTruth] = []
         self._features = cluster.spec.config.generation.features
+        self._committed = MetadataImage(cluster.spec.config) if cluster.spec.controllers > 1 else None
 
     def of(self, partition: TopicPartition) -> PartitionTruth:
         truth = self.partitions.get(partition)
@@ -174,11 +176,37 @@ class GroundTruth:
         return Scene(self, node, partition)
 
     def controller_image(self) -> MetadataImage | None:
-        node = self.cluster.nodes.get(FIRST_CONTROLLER)
-        if not isinstance(node, ControllerNode):
+        """What the active controller has committed; None while there is none. Where it is the only one it has nothing
+        that is not; of several one may, and what is committed is followed here as they tell of it.
+        """
+        if self._committed is None:
+            node = self.cluster.nodes.get(FIRST_CONTROLLER)
+            if not isinstance(node, ControllerNode) or not node.is_active:
+                return None
+            self.last_image = node.state.image
+            return self.last_image
+        if not any(node.is_active for node in self._controllers()):
             return None
-        self.last_image = node.state.image
-        return self.last_image
+        self.last_image = self._committed
+        return self._committed
+
+    def _controllers(self) -> Iterator[ControllerNode]:
+        for controller in self.cluster.spec.controller_ids:
+            node = self.cluster.nodes.get(controller)
+            if isinstance(node, ControllerNode):
+                yield node
+
+    def note_committed(self, controller: NodeId, end_offset: Offset) -> None:
+        """A controller tells that the log is committed below `end_offset`."""
+        image, node = self._committed, self.cluster.nodes.get(controller)
+        if image is None or not isinstance(node, ControllerNode) or end_offset <= image.next_offset:
+            return
+        snapshot = node.replica.snapshot
+        if image.next_offset < node.first_record and snapshot is not None:
+            image.load(unpack_records(snapshot.data), snapshot.end_offset)
+        for record in node.records[image.next_offset - node.first_record : end_offset - node.first_record]:
+            image.replay(record)
+        image.take_delta()
 
     def latest_image(self) -> MetadataImage | None:
         """The controller's image; while none runs, that of the last one."""

@@ -120,6 +120,24 @@ def failover(
     _measure({"failover": lambda: run(sizes, repeats)}, as_json or context.obj)
 
 
+@app.command("quorum")
+def quorum(
+    context: typer.Context,
+    requests: Annotated[int, typer.Option("--requests", metavar="N", min=1, help="Requests per run of a load.")] = 20,
+    kills: Annotated[int, typer.Option("--kills", metavar="N", min=1, help="Active controllers to SIGKILL.")] = 10,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Elections in the simulator.")] = 200,
+    partitions: Annotated[
+        int, typer.Option("--partitions", metavar="N", min=1, help="Partitions in the snapshot.")
+    ] = 100_000,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of loads and snapshots.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """The controllers' log: commits per second, elections after kills, a snapshot written and loaded."""
+    from experiments.bench.quorum import run
+
+    _measure({"quorum": lambda: run(requests, kills, seeds, partitions, repeats)}, as_json or context.obj)
+
+
 def _sizes(text: str, option: str = "--partitions") -> list[int]:
     """The numbers of a comma-separated list; InputError where one is not a positive whole number."""
     words = [word.strip() for word in text.split(",")]

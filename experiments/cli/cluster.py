@@ -1,13 +1,18 @@
 """`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, for the tools to administer.
 
 `up` stays in the foreground until Ctrl-C or SIGTERM; with `--detach` a process in the background is the cluster's
-supervisor, and the command returns when all brokers are unfenced. `status` leaves with 1 if a node does not run that
-the feature levels ask for, or a broker is fenced.
+supervisor, and the command returns when the cluster is ready: all brokers are unfenced, and every controller has its
+part in the quorum, in which all of them vote.
+
+`status` leaves with 1 if the cluster is not healthy. It is if a controller is active, a majority of the voters runs,
+all brokers run and are unfenced, and the recovery manager runs where the feature levels ask for it. Where no controller
+is active that is known once the cluster's client has looked for one in vain (`delivery.timeout.ms`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,21 +21,26 @@ from rich.table import Table
 
 from experiments.admin import Admin, AdminError
 from experiments.cli import target
+from experiments.cli.metadata_quorum import role_of
 from experiments.cli.target import Bootstrap, CommandConfig, Json, Name, Principal, print_json
 from experiments.errors import InputError
 from experiments.live.launch import LaunchFailed, config_of, launch, stop
 from experiments.live.state import DEFAULT_NAME, ClusterState, Plan, read_state, states
 from experiments.ray_session import stay_on_loopback
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
-from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, node_name
+from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, is_controller, node_name
+from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
 MAX_BROKERS = 100
+MAX_CONTROLLERS = 9
+_CONTROLLER = "controller-"
 ClusterName = Annotated[str, typer.Option("--name", help="Tells clusters of one user apart.")]
 
 
 def up(
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=MAX_BROKERS, metavar="N")] = 3,
-    controllers: Annotated[int, typer.Option("--controllers", min=1, max=1, metavar="N")] = 1,
+    controllers: Annotated[int, typer.Option("--controllers", min=1, max=MAX_CONTROLLERS, metavar="N")] = 1,
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is ready; it runs on.")] = False,
     generation: Annotated[Generation, typer.Option("--generation", help="Its feature levels.")] = Generation.KIP_966,
     config: Annotated[
@@ -43,7 +53,7 @@ def up(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start a cluster: brokers and a controller, each a process."""
+    """Start a cluster: brokers and a quorum of controllers, each a process."""
     plan = Plan(
         name=name,
         brokers=brokers,
@@ -143,14 +153,14 @@ def status(
     principal: Principal = None,
     as_json: Json = False,
 ) -> None:
-    """The nodes of a cluster: which run, which lead what, which are fenced; and the feature levels."""
+    """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
     wanted = target.target(bootstrap, name, command_config, principal, as_json)
     state = _own_state(wanted)
     if state is not None and not state.is_running:
         _report_stale(state, as_json)
     try:
         with target.open_admin(wanted) as (admin, running):
-            found = cluster_document(admin, running)
+            found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
         typer.echo(f"isray: {error}", err=True)
         if as_json:
@@ -185,9 +195,10 @@ def _report_stale(state: ClusterState, as_json: bool) -> None:
     raise typer.Exit(1)
 
 
-def cluster_document(admin: Admin, running: set[str]) -> dict[str, Any]:
-    """What a cluster says of itself; `running` are the names of the nodes that have a process. A broker that is known
-    to the controller is listed whether it has one or not.
+def cluster_document(admin: Admin, running: set[str], started: Sequence[str] = ()) -> dict[str, Any]:
+    """What a cluster says of itself; `running` are the names of the nodes that have a process, `started` of those that
+    began with it, as far as that is known. A broker that is known to the controller, and a controller that votes or was
+    there in the beginning, is listed whether it has a process or not.
     """
     cluster = admin.describe_cluster()
     partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
@@ -204,19 +215,66 @@ def cluster_document(admin: Admin, running: set[str]) -> dict[str, Any]:
         }
         for broker in cluster.brokers
     ]
-    others = sorted(running - {str(broker["node"]) for broker in brokers})
+    quorum = _quorum(admin)
+    controllers = _controllers(quorum, running, started)
     manager = node_name(RECOVERY_MANAGER) in running
+    listed = {str(item["node"]) for item in (*brokers, *controllers)}
     return {
-        "controller": cluster.controller_id,
-        "controller_running": f"controller-{cluster.controller_id}" in running,
+        "controller": NO_LEADER if quorum is None else quorum.leader_id,
+        "controller_running": quorum is not None and node_name(quorum.leader_id) in running,
+        "controllers": controllers,
+        "voters": [] if quorum is None else [voter.replica_id for voter in quorum.voters],
         "recovery_manager_running": manager,
         "brokers": brokers,
-        "others": others,
+        "others": sorted(running - listed),
         "features": features,
-        "healthy": f"controller-{cluster.controller_id}" in running
+        "healthy": quorum is not None
+        and _has_majority(quorum, controllers)
+        and node_name(quorum.leader_id) in running
         and (manager or not features[UNCLEAN_RECOVERY_ENABLED])
         and all(broker["running"] and broker["state"] == "unfenced" for broker in brokers),
     }
+
+
+def _quorum(admin: Admin) -> DescribeQuorumResponse | None:
+    """The quorum as its leader knows it, None where no controller is active."""
+    try:
+        return admin.describe_quorum()
+    except AdminError as error:
+        if error.error in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+            return None
+        raise
+
+
+def _controllers(
+    quorum: DescribeQuorumResponse | None, running: set[str], started: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row per controller: its process and its part in the quorum, `role` None where the leader knows of none. Of
+    several disks of one controller the one that fetched last is that of its process.
+    """
+    disks: dict[NodeId, ReplicaState] = {}
+    for state in () if quorum is None else (*quorum.voters, *quorum.observers):
+        newest = disks.get(state.replica_id)
+        if is_controller(state.replica_id) and (newest is None or state.last_fetch_ms > newest.last_fetch_ms):
+            disks[state.replica_id] = state
+    known = {node_name(node): state for node, state in disks.items()}
+    others = {name for name in (*running, *started) if name.startswith(_CONTROLLER)}
+    return [
+        {
+            "node": name,
+            "running": name in running,
+            "role": None if quorum is None or name not in known else role_of(known[name], quorum).lower(),
+            "votes": quorum is not None and name in known and known[name] in quorum.voters,
+            "directory_id": known[name].replica_uuid if name in known else None,
+            "lag": known[name].lag if name in known else None,
+        }
+        for name in sorted({*known, *others})
+    ]
+
+
+def _has_majority(quorum: DescribeQuorumResponse, controllers: list[dict[str, Any]]) -> bool:
+    """Whether a majority of the voters runs."""
+    return [row["votes"] and row["running"] for row in controllers].count(True) > len(quorum.voters) // 2
 
 
 def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
@@ -230,9 +288,9 @@ def _print_status(found: dict[str, Any]) -> None:
     if "name" in found:
         console.print(f"{found['name']}: {found['generation']}, {found['bootstrap_server']}, process {found['pid']}")
     table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
-    if found["controller"] >= FIRST_CONTROLLER:
-        node = f"controller-{found['controller']}"
-        table.add_row(node, _process(found, node, found["controller_running"]), "active", "", "", "", "")
+    for controller in found["controllers"]:
+        process = _process(found, controller["node"], controller["running"])
+        table.add_row(controller["node"], process, controller["role"] or "", "", "", "", "")
     if found["recovery_manager_running"] or found["features"][UNCLEAN_RECOVERY_ENABLED]:
         node = node_name(RECOVERY_MANAGER)
         table.add_row(node, _process(found, node, found["recovery_manager_running"]), "", "", "", "", "")
@@ -241,6 +299,8 @@ def _print_status(found: dict[str, Any]) -> None:
         process = _process(found, broker["node"], broker["running"])
         table.add_row(broker["node"], process, broker["state"], *texts, broker["rack"] or "")
     console.print(table)
+    voters = ", ".join(map(str, found["voters"]))
+    console.print(f"voters: {voters}" if voters else "no controller is active")
     console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
     for event in found.get("events", []):
         console.print(event)

@@ -1,12 +1,11 @@
 """`isray features`: kafka-features.sh. Describe, upgrade, downgrade and disable feature levels (K2-K11).
 
-Options of the connection may stand before the subcommand, as in Kafka's tool, or behind it.
+Options of the connection may stand before the subcommand or behind it (`target.keep_options`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,8 +19,9 @@ from experiments.cli.target import (
     Target,
     administering,
     document,
+    keep_options,
     print_json,
-    target,
+    target_within,
 )
 from experiments.errors import InputError
 from protocol.errors import ErrorCode
@@ -37,31 +37,7 @@ Levels = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
 Unsafe = Annotated[bool, typer.Option("--unsafe", help="Even if metadata is lost by it.")]
 
-app = typer.Typer(help="Feature levels of a running cluster.", no_args_is_help=True)
-
-
-@app.callback()
-def features(
-    context: typer.Context,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-) -> None:
-    """Feature levels of a running cluster."""
-    context.obj = (bootstrap_server, name, command_config, principal)
-
-
-def _target(
-    context: typer.Context,
-    bootstrap: str | None,
-    name: str | None,
-    config: Path | None,
-    principal: str | None,
-    as_json: bool,
-) -> Target:
-    before = context.obj
-    return target(bootstrap or before[0], name or before[1], config or before[2], principal or before[3], as_json)
+app = typer.Typer(help="Feature levels of a running cluster.", callback=keep_options, no_args_is_help=True)
 
 
 @app.command()
@@ -74,7 +50,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """The levels that are in force, and those that the cluster can run."""
-    wanted = _target(context, bootstrap_server, name, command_config, principal, as_json)
+    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
     with administering(wanted, FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
     if as_json:
@@ -102,7 +78,7 @@ def upgrade(
     as_json: Json = False,
 ) -> None:
     """Raise feature levels."""
-    wanted = _target(context, bootstrap_server, name, command_config, principal, as_json)
+    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
     _update("upgrade", wanted, _levels(feature), UpgradeType.UPGRADE, dry_run)
 
 
@@ -119,7 +95,7 @@ def downgrade(
     as_json: Json = False,
 ) -> None:
     """Lower feature levels."""
-    wanted = _target(context, bootstrap_server, name, command_config, principal, as_json)
+    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
     _update("downgrade", wanted, _levels(feature), _lowering(unsafe), dry_run)
 
 
@@ -136,7 +112,7 @@ def disable(
     as_json: Json = False,
 ) -> None:
     """Lower features to level 0."""
-    wanted = _target(context, bootstrap_server, name, command_config, principal, as_json)
+    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
     _update("disable", wanted, [(item, 0) for item in feature or ()], _lowering(unsafe), dry_run)
 
 

@@ -25,15 +25,18 @@ from experiments.cli import (
     cluster,
     configs,
     conformance,
+    dump_log,
     explore,
     features,
     fuzz,
     leader_election,
+    metadata_quorum,
     mutants,
     reassign_partitions,
     replay,
     scenario,
     soak,
+    storage,
     study,
     topics,
 )
@@ -68,6 +71,9 @@ app.command("reassign-partitions")(reassign_partitions.reassign_partitions)
 app.command("configs")(configs.configs)
 app.command("acls")(acls.acls)
 app.add_typer(features.app, name="features")
+app.add_typer(metadata_quorum.app, name="metadata-quorum")
+app.add_typer(storage.app, name="storage")
+app.command("dump-log")(dump_log.dump_log)
 
 
 @app.command()

@@ -26,7 +26,7 @@ def mutants(
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, metavar="N", help="Seeds for each at most.")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes. Default: cores.")] = None,
     swarm: Annotated[
-        int | None, typer.Option("--swarm", min=1, metavar="N", help="Seeds of isray fuzz that each meets as well.")
+        int | None, typer.Option("--swarm", min=1, metavar="N", help="Seeds without a bias that each meets as well.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/mutants.md.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,

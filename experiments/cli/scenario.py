@@ -65,7 +65,8 @@ def run_scenario(
         raise InputError("--address", "", f"--engine {engine.value}", "--engine ray")
     cluster = scenario.cluster
     config = ClusterConfig.of(Generation(cluster.generation), cluster.config)
-    spec = ClusterSpec(cluster.brokers, cluster.controllers, config, seed)
+    voters = None if cluster.voters is None else tuple(cluster.voters)
+    spec = ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters)
     running: Engine
     if engine is EngineName.RAY:
         from experiments.ray_session import expect_kills, is_private, stay_on_loopback

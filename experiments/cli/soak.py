@@ -27,6 +27,7 @@ def soak(
     minutes: Annotated[float, typer.Option("--minutes", min=0.0, metavar="M", help="How long, at least.")] = 10.0,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the schedule of faults.")] = 0,
     brokers: Annotated[int, typer.Option("--brokers", min=3, max=9, metavar="N")] = 3,
+    controllers: Annotated[int, typer.Option("--controllers", min=1, max=9, metavar="N")] = 1,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=100, metavar="N")] = 4,
     rate: Annotated[int, typer.Option("--rate", min=10, metavar="R", help="Records per second to send.")] = 500,
     faults: Annotated[
@@ -42,7 +43,7 @@ def soak(
     from experiments.soak.run import soak as run
 
     kinds = _kinds(faults)
-    plan = SoakPlan(minutes, seed, brokers, partitions, rate, kinds, _folder(out))
+    plan = SoakPlan(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
     with Console(stderr=True).status("soaking"):
         result = run(plan)
     if as_json:

@@ -67,6 +67,30 @@ def target(
     return Target(bootstrap, name, principal, as_json)
 
 
+def keep_options(
+    context: typer.Context,
+    bootstrap_server: Bootstrap = None,
+    name: Name = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+) -> None:
+    """A tool's callback: options of the connection may stand before the subcommand, as in Kafka's tools."""
+    context.obj = (bootstrap_server, name, command_config, principal)
+
+
+def target_within(
+    context: typer.Context,
+    bootstrap: str | None,
+    name: str | None,
+    config: Path | None,
+    principal: str | None,
+    as_json: bool,
+) -> Target:
+    """The target by the options of a subcommand, and by those before it where it has none (`keep_options`)."""
+    before = context.obj
+    return target(bootstrap or before[0], name or before[1], config or before[2], principal or before[3], as_json)
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """A Java properties file as far as tools need it: `name=value` lines, comments with # or !."""
     properties = {}

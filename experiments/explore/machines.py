@@ -20,13 +20,14 @@ from typing import Any
 
 from experiments.engine import ClusterSpec, Loss
 from experiments.explore.values import UNSEEN, VALUES, Keys, dump
-from experiments.sim.disk import SimStorage
+from experiments.sim.disk import SimStorage, formatted_disk
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import Effect, Exit, Send, Trace
-from protocol.ids import FIRST_CONTROLLER, NodeId
+from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NodeId
 from protocol.messages.base import Message
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
+from protocol.quorum import state_file
 
 Local = int
 """The number of a node's state."""
@@ -108,7 +109,7 @@ class Machines:
 
     def new_controller(self) -> ControllerNode:
         spec, controller = self._spec, FIRST_CONTROLLER
-        return ControllerNode(controller, spec.controller_ids, spec.config, SimStorage(), Dice(0))
+        return ControllerNode(controller, spec.controller_ids, spec.config, formatted_disk(), Dice(0))
 
     def _copy(self, local: Local) -> Any:
         snapshot = self._snapshots.get(local)
@@ -143,7 +144,7 @@ class Machines:
         if outcome is None:
             node = self._copy(local)
             node.storage.apply_loss(loss)
-            outcome = self._remember(key, DeadBroker(node.node_id, node.storage), [])
+            outcome = self._remember(key, _dead(node), [])
         return outcome.local
 
     def _step(self, key: tuple[Any, ...], act: Callable[[Any], list[Effect]]) -> Outcome:
@@ -152,7 +153,7 @@ class Machines:
             node = self._copy(key[0])
             effects = act(node)
             if any(isinstance(effect, Exit) for effect in effects):
-                node = DeadBroker(node.node_id, node.storage)
+                node = _dead(node)
             outcome = self._remember(key, node, effects)
         return outcome
 
@@ -166,6 +167,15 @@ class Machines:
     def sizes(self) -> Mapping[str, int]:
         """How much was computed: states of nodes, and steps of nodes."""
         return {"node_states": len(self.exhibits), "node_steps": len(self._outcomes)}
+
+
+def _dead(node: BrokerNode) -> DeadBroker:
+    """What is left of a broker, without its copy of the metadata log: the next life fetches that anew, and how much of
+    it was there makes no difference.
+    """
+    node.storage.delete_log(METADATA_LOG)
+    node.storage.delete_file(state_file.FILE)
+    return DeadBroker(node.node_id, node.storage)
 
 
 def _number_of(thing: Any, numbers: dict[Any, int]) -> int:

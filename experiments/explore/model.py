@@ -42,9 +42,9 @@ from protocol.messages.control import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import FetchResponse, ProduceRequest
+from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import HEARTBEAT_TIMER, SHUTDOWN_TIMER, BrokerNode
 from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
@@ -295,12 +295,23 @@ class Model:
 
     def _publish(self, state: State, broker: NodeId, offset: Offset, end: Offset) -> tuple[Step, Action]:
         step = self._open(state)
-        records = tuple(self.controller(step).records[offset:end])
-        message = MetadataFetchResponse(
-            base_offset=offset, records=records, high_watermark=end, controller_id=CONTROLLER
+        self._feed(step, broker, offset, end)
+        return step, ("metadata", broker, offset, end)
+
+    def _feed(self, step: Step, broker: NodeId, offset: Offset, end: Offset) -> None:
+        """The answer to the broker's fetch of the metadata log: the batches between these offsets."""
+        node, controller = self.broker(step, broker), self.controller(step)
+        assert node is not None
+        log = controller.storage.open_log(METADATA_LOG)
+        batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
+        message = QuorumFetchResponse(
+            correlation_id=node.replica.awaited or 0,
+            leader_id=CONTROLLER,
+            leader_epoch=controller.replica.epoch,
+            high_watermark=end,
+            batches=tuple(batches),
         )
         self._receive(step, broker, CONTROLLER, VALUES.number(message))
-        return step, ("metadata", broker, offset, end)
 
     def _heartbeat(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The heartbeat by which a broker is unfenced."""
@@ -330,6 +341,7 @@ class Model:
         life = self.controller(step).state.image.next_offset + 1
         outcome = self.machines.start(step.nodes[1 + broker], life)
         self._take(step, broker, outcome, exchange=BrokerRegistrationRequest)
+        self._feed(step, broker, 0, 0)
         node = self.broker(step, broker)
         return None if node is None or node.context.broker_epoch < 0 else (step, ("start", broker))
 

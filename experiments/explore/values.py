@@ -34,11 +34,11 @@ from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
-    # A table of the node's own methods.
-    BrokerNode: frozenset({"_handlers"}),
+    # A table of the node's own methods; and the replica of the metadata log, which the image shows as far as it counts.
+    BrokerNode: frozenset({"_handlers", "replica"}),
     # The log is walked where the node has it; the metrics follow the records, and no decision reads them. Recoveries
     # follow the records too, and what they send goes to a manager that is in no search.
-    ControllerNode: frozenset({"storage", "_metrics", "_recoveries"}),
+    ControllerNode: frozenset({"storage", "replica", "_metrics", "_recoveries", "_quorum_out"}),
     # Whether a timer is set: in the search it may fire whenever its condition holds.
     Fetcher: frozenset({"_timed", "_unsettled"}),
     Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_armed"}),
@@ -54,8 +54,7 @@ UNSEEN: Mapping[type, frozenset[str]] = {
     | {"_correlation_id", "_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
     Replica: frozenset({"pending"}),
     FollowerProgress: LEFT_OUT[FollowerProgress] | {"wish", "fetcher"},
-    ControllerNode: LEFT_OUT[ControllerNode]
-    | {"_sessions", "_applied", "_heartbeats", "_proposals", "_shutdown_offsets", "_parked"},
+    ControllerNode: LEFT_OUT[ControllerNode] | {"_sessions", "lives"},
 }
 """What no invariant looks at: fetch sessions, requests in flight, what a leader has parked."""
 

@@ -3,8 +3,8 @@
 KIP-966 promises that nothing committed is lost as long as at most min ISR - 1 lossy unclean shutdowns are outstanding
 per partition (F27, L18); a shutdown is outstanding until the broker is back in the ISR. Before ELR nothing is promised
 once a member has lost anything, nor while the ISR has not reached min ISR. So a crash may take from a disk what leaves
-every partition within that, and where it would take more, it takes nothing. A controller has no other to copy from: it
-loses its process, never its disk; what it has not flushed it has not answered for.
+every partition within that, and where it would take more, it takes nothing. A controller may lose its disk where a
+majority of the voters keep theirs (`voters.py`); what it has not flushed it has not answered for.
 
 The decision is taken when the fault begins, on the ground truth: no fault that is left out of a timeline makes what
 remains of it intolerable, which is what lets timelines be shrunk.
@@ -14,18 +14,19 @@ from __future__ import annotations
 
 from experiments.check.truth import GroundTruth
 from experiments.engine import Loss
+from experiments.faults.voters import QuorumOperator
 from protocol.broker.context import log_name
 from protocol.ids import NodeId, TopicPartition, is_broker
 
 KEEPS = Loss("none")
 
 
-def granted(loss: Loss, node: NodeId, truth: GroundTruth) -> Loss:
+def granted(loss: Loss, node: NodeId, truth: GroundTruth, operator: QuorumOperator) -> Loss:
     """The loss that was asked for, or none where it would bring a partition beyond its tolerance."""
     if loss.kind == "none":
         return loss
     if not is_broker(node):
-        return KEEPS if loss.kind == "all" else loss
+        return KEEPS if loss.kind == "all" and not operator.can_replace(node) else loss
     stored = _at_stake(loss, node, truth)
     if stored is None or any(not _can_bear(partition, node, truth) for partition in stored):
         return KEEPS

@@ -3,8 +3,9 @@
 Steps of a scenario wait for what they ask for, so when they come is known only from a run. The scenario is run on the
 simulator, and what it does to nodes, links, assignments and configs is taken down with its times: a crash or a shutdown
 lasts until the node is started, a pause until it is resumed, a cut direction until it is healed, a reassignment until
-it is cancelled or another takes its place, a topic's config until it is set anew; and what is never healed until the
-scenario is over. All other administration, and what is expected to be refused, is no fault and is left out.
+it is cancelled or another takes its place, a topic's config until it is set anew, a vote is gone until it is given
+back; and what is never healed until the scenario is over. All other administration, and what is expected to be refused,
+is no fault and is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable
 
 from experiments.engine import ClusterSpec, Loss
 from experiments.errors import InputError
-from experiments.faults.schema import Configure, Crash, Cut, Fault, Pause, Reassign, Restart
-from experiments.scenarios.model import ConfigureStep, ReassignStep, Scenario
+from experiments.faults.schema import Configure, Crash, Cut, Fault, Pause, Reassign, Restart, VoterChange
+from experiments.scenarios.model import ConfigureStep, ReassignStep, Scenario, VoterStep
 from experiments.scenarios.runner import Runner
 from experiments.sim.engine import SimEngine
 from protocol.config import ClusterConfig, Generation
@@ -28,7 +29,8 @@ def timeline_of(scenario: Scenario, seed: int = 0) -> tuple[Fault, ...]:
     """The faults of a scenario in the order of their beginnings. InputError where a step fails."""
     cluster = scenario.cluster
     config = ClusterConfig.of(Generation(cluster.generation), cluster.config)
-    engine = _Recorder(ClusterSpec(cluster.brokers, cluster.controllers, config, seed))
+    voters = None if cluster.voters is None else tuple(cluster.voters)
+    engine = _Recorder(ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters))
     result = _Runner(scenario, engine).run()
     failed = [step for step in result.steps if not step.ok]
     if failed:
@@ -51,6 +53,17 @@ class _Runner(Runner):
         at_ms = self.engine.now_ms()
         super()._configure(fields)
         self.engine.note_configure(fields, at_ms)
+
+    def _remove_voter(self, fields: VoterStep) -> None:
+        at_ms = self.engine.now_ms()
+        super()._remove_voter(fields)
+        if fields.expect_error is None:
+            self.engine.note_vote_ended(fields.controller, at_ms)
+
+    def _add_voter(self, fields: VoterStep) -> None:
+        super()._add_voter(fields)
+        if fields.expect_error is None:
+            self.engine.note_vote_given(fields.controller)
 
 
 class _Recorder(SimEngine):
@@ -89,6 +102,14 @@ class _Recorder(SimEngine):
             self._end(("configured", step.topic, name), at_ms)
             raw = {"topic": step.topic, "config": {name: value}, "at_ms": at_ms}
             self._begin(("configured", step.topic, name), _configuring(raw, at_ms))
+
+    def note_vote_ended(self, node: NodeId, at_ms: TimeMs) -> None:
+        """A controller has no vote from that time on."""
+        self._begin(("voteless", node), lambda end: VoterChange(node=node, at_ms=at_ms, **_lasting(at_ms, end)))
+
+    def note_vote_given(self, node: NodeId) -> None:
+        """It has one again."""
+        self._end(("voteless", node))
 
     def crash(self, node: NodeId, loss: Loss) -> None:
         at_ms = self.now_ms()

@@ -27,6 +27,7 @@ from experiments.faults.schema import (
     Reassign,
     Restart,
     SlowDisk,
+    VoterChange,
 )
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import NodeId
@@ -110,7 +111,8 @@ def _sides(targets: Targets, rng: Random) -> tuple[tuple[NodeId, ...], tuple[Nod
 
 def _crash(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fault:
     node = _server(targets, rng)
-    loses = rng.choice(_LOSSES if node in targets.brokers else _LOSSES[:1])
+    may_lose = node in targets.brokers or (node in targets.controllers and len(targets.controllers) > 1)
+    loses = rng.choice(_LOSSES if may_lose else _LOSSES[:1])
     return Crash(at_ms=at_ms, duration_ms=duration_ms, node=node, loses=loses, seed=rng.randrange(1_000))
 
 
@@ -185,6 +187,10 @@ def _configure(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> F
     return Configure(at_ms=at_ms, duration_ms=duration_ms, topic=topic, config=config)
 
 
+def _voter_change(at_ms: int, duration_ms: int, targets: Targets, rng: Random) -> Fault:
+    return VoterChange(at_ms=at_ms, duration_ms=duration_ms, node=rng.choice(targets.controllers))
+
+
 def _of_broker(model: type[Restart | HeartbeatLoss | FullDisk]) -> _Draw:
     return lambda at_ms, duration_ms, targets, rng: model(
         at_ms=at_ms, duration_ms=duration_ms, node=_broker(targets, rng)
@@ -207,4 +213,5 @@ _DRAWS: dict[str, _Draw] = {
     "clock_skew": _clock_skew,
     "reassign": _reassign,
     "configure": _configure,
+    "voter_change": _voter_change,
 }

@@ -29,14 +29,16 @@ from experiments.faults.schema import (
     Reassign,
     Restart,
     SlowDisk,
+    VoterChange,
     loss_of,
 )
+from experiments.faults.voters import QuorumOperator
 from experiments.requests import alter_config, reassign
 from experiments.sim.engine import SimEngine
 from experiments.sim.network import Disturbance
 from experiments.story import Chapter
 from protocol.contract import Trace
-from protocol.ids import NodeId, TimeMs
+from protocol.ids import NodeId, TimeMs, is_controller
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import AdminCommand
@@ -47,10 +49,14 @@ from protocol.messages.control import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from protocol.messages.quorum import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    QuorumFetchRequest,
+    QuorumFetchResponse,
+)
 from protocol.messages.recovery import (
     CancelRecoveries,
     GetReplicaLogInfoRequest,
@@ -65,7 +71,7 @@ _KINDS: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
     "registrations": (BrokerRegistrationRequest, BrokerRegistrationResponse),
     "heartbeats": (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
     "proposals": (AlterPartitionRequest, AlterPartitionResponse),
-    "metadata": (MetadataFetchRequest, MetadataFetchResponse),
+    "metadata": (QuorumFetchRequest, QuorumFetchResponse, FetchSnapshotRequest, FetchSnapshotResponse),
     "fetches": (FetchRequest, FetchRenewal, FetchResponse),
     "produce": (ProduceRequest, ProduceResponse),
     "recoveries": (
@@ -101,7 +107,7 @@ class _Holds:
 class Injector:
     """Carries out the faults of one run. `topic_configs` are the configs with which the topics were created;
     `next_id` numbers the administration commands. `chapters` tells what was done, `done` counts beginnings by kind,
-    and `withheld` the losses that the atlas did not grant; it is not asked unless the run is to stay
+    and `withheld` the losses that the atlas did not grant; it is not asked of brokers unless the run is to stay
     `within_tolerance`.
     """
 
@@ -122,6 +128,7 @@ class Injector:
         self._withholds = within_tolerance
         self._down, self._still, self._full = _Holds(), _Holds(), _Holds()
         self._cuts: Counter[tuple[NodeId, NodeId]] = Counter()
+        self.operator = QuorumOperator(engine, self._administer)
         self._slow: dict[NodeId, dict[int, int]] = {}
         self._stalls = 0
         self._begins: dict[type, Callable[[int, Any], None]] = {
@@ -137,6 +144,7 @@ class Injector:
             ClockSkew: lambda number, fault: self._skew(fault.node, fault.skew_ms),
             Reassign: lambda number, fault: self._administer(reassign(fault.topic, fault.partition, fault.replicas)),
             Configure: lambda number, fault: self._administer(alter_config(fault.topic, fault.config)),
+            VoterChange: lambda number, fault: self._change_vote(fault.node, 1),
         }
         self._heals: dict[type, Callable[[int, Any], None]] = {
             Crash: self._let_up,
@@ -151,6 +159,7 @@ class Injector:
             ClockSkew: lambda number, fault: self._skew(fault.node, 0),
             Reassign: lambda number, fault: self._administer(reassign(fault.topic, fault.partition, None)),
             Configure: self._configure_back,
+            VoterChange: lambda number, fault: self._change_vote(fault.node, -1),
         }
         self._cluster.trace_observers.append(self._observe)
 
@@ -178,6 +187,8 @@ class Injector:
     def _supervise(self) -> None:
         for node in self._engine.spec.node_ids:
             self._start(node)
+        if len(self._engine.spec.controller_ids) > 1:
+            self.operator.look()
         self._cluster.call_at(self._cluster.now_ms + SUPERVISE_MS, self._supervise)
 
     def _start(self, node: NodeId) -> None:
@@ -186,7 +197,8 @@ class Injector:
 
     def _kill(self, node: NodeId, asked: Loss) -> None:
         """Ends a process, or what is left on the machine of one that has ended."""
-        loss = granted(asked, node, self._engine.suite.truth) if self._withholds else asked
+        is_judged = self._withholds or is_controller(node)
+        loss = granted(asked, node, self._engine.suite.truth, self.operator) if is_judged else asked
         if loss != asked:
             self.withheld += 1
             self._tell(f"node {node} keeps what it has: more would be beyond tolerance")
@@ -295,8 +307,14 @@ class Injector:
 
     # -- administration ------------------------------------------------------------------------------------------------
 
-    def _administer(self, request: AdminRequest) -> None:
-        self._engine.submit(AdminCommand(command_id=self._next_id(), request=request))
+    def _administer(self, request: AdminRequest) -> int:
+        number = self._next_id()
+        self._engine.submit(AdminCommand(command_id=number, request=request))
+        return number
+
+    def _change_vote(self, node: NodeId, count: int) -> None:
+        self.operator.voteless[node] = self.operator.voteless.get(node, 0) + count
+        self.operator.look()
 
     def _configure_back(self, number: int, fault: Configure) -> None:
         before = self._configs[fault.topic]

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from experiments.engine import Loss
 from experiments.scenarios.model import TopicConfig
-from protocol.ids import NodeId, is_broker
+from protocol.ids import NodeId
 
 
 class Value(BaseModel):
@@ -73,9 +73,7 @@ class Crash(_Fault):
     count: Index = 0
 
     @model_validator(mode="after")
-    def _keeps_controllers(self) -> Self:
-        if not is_broker(self.node) and self.loses == "all":
-            raise ValueError("allowed: the only controller keeps its disk")
+    def _counts_records(self) -> Self:
         if self.count and self.loses != "records":
             raise ValueError("allowed: count with loses: records, and only there")
         return self
@@ -214,6 +212,17 @@ class Configure(_Fault):
     config: TopicConfig
 
 
+class VoterChange(_Fault):
+    """A controller is to have no vote; from the end on it is to have one again."""
+
+    kind: Literal["voter_change"] = "voter_change"
+    node: Index
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return (self.node,)
+
+
 Fault = Annotated[
     Crash
     | PowerLoss
@@ -226,7 +235,8 @@ Fault = Annotated[
     | FullDisk
     | ClockSkew
     | Reassign
-    | Configure,
+    | Configure
+    | VoterChange,
     Field(discriminator="kind"),
 ]
 
@@ -245,6 +255,7 @@ FAULT_KINDS: dict[str, type[_Fault]] = {
         ClockSkew,
         Reassign,
         Configure,
+        VoterChange,
     )
 }
 

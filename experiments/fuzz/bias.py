@@ -21,6 +21,7 @@ class Bias:
     """
 
     generation: Generation | None = None
+    controllers: int | None = None
     brokers: int | None = None
     replicas: int | None = None
     min_isr: int | None = None
@@ -36,6 +37,7 @@ class Bias:
         return replace(
             self,
             generation=self.generation or other.generation,
+            controllers=self.controllers or other.controllers,
             brokers=self.brokers or other.brokers,
             replicas=self.replicas or other.replicas,
             min_isr=self.min_isr or other.min_isr,

@@ -71,12 +71,15 @@ Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
 
 
 class Plan(Value):
-    """See the module docstring. `jitter_ms` is that of the network. Unless the run is to stay `within_tolerance`,
-    crashes take what they ask for; then only what holds at any loss is held against it.
+    """See the module docstring. `voters` are the controllers with which the quorum begins, none: all. `jitter_ms` is
+    that of the network. Unless the run is to stay `within_tolerance`, crashes take what they ask for; then only what
+    holds at any loss is held against it.
     """
 
     seed: Index
     brokers: Annotated[int, Field(ge=1, le=99)]
+    controllers: Annotated[int, Field(ge=1, le=9)] = 1
+    voters: Annotated[tuple[Index, ...], BeforeValidator(_listed)] = ()
     generation: GenerationName
     config: ClusterConfigs = Field(default_factory=dict)
     jitter_ms: Index = 2
@@ -87,7 +90,8 @@ class Plan(Value):
 
     def spec(self) -> ClusterSpec:
         """The cluster to run."""
-        return ClusterSpec(self.brokers, 1, ClusterConfig.of(Generation(self.generation), self.config), self.seed)
+        config = ClusterConfig.of(Generation(self.generation), self.config)
+        return ClusterSpec(self.brokers, self.controllers, config, self.seed, self.voters or None)
 
     @property
     def end_ms(self) -> int:

@@ -54,6 +54,7 @@ from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 
 CREATE_AT_MS = 1_000
+CREATE_AGAIN_MS = 100
 BEGIN_MS = 3_000
 """Operations and faults begin no earlier: the cluster is up, and its topics are created."""
 WHOLE_WITHIN_MS = 300_000
@@ -201,13 +202,19 @@ class _PlanRun:
     def _begin(self) -> None:
         for node in self._engine.spec.node_ids:
             self._engine.start(node)
-        for topic in self._plan.topics:
-            request = create_topic(topic.name, topic.assignments, topic.config)
-            command = AdminCommand(command_id=self._next_id(), request=request)
-            self._cluster.call_at(CREATE_AT_MS, partial(self._engine.submit, command))
+        self._cluster.call_at(CREATE_AT_MS, self._create_topics)
         for operation in self._plan.operations:
             self._cluster.call_at(operation.at_ms, partial(self._operate, operation))
         self._injector.schedule(self._plan.faults)
+
+    def _create_topics(self) -> None:
+        """As soon as all brokers are in service."""
+        if not self._engine.unfenced().issuperset(self._engine.spec.broker_ids):
+            self._cluster.call_at(self._cluster.now_ms + CREATE_AGAIN_MS, self._create_topics)
+            return
+        for topic in self._plan.topics:
+            request = create_topic(topic.name, topic.assignments, topic.config)
+            self._engine.submit(AdminCommand(command_id=self._next_id(), request=request))
 
     def _pass_until(self, until_ms: int) -> None:
         """Lets time pass; ends the run where an invariant does not hold."""
@@ -301,6 +308,8 @@ class _PlanRun:
                 yield WHOLE, f"{partition} is still being moved or recovered"
             else:
                 yield from self._parted(partition, state.replicas)
+        if not self._injector.operator.is_settled():
+            yield WHOLE, "the quorum of the controllers is not whole"
         open_commands = [number for number in self._clients.commands if self._engine.outcome(number) is None]
         if open_commands:
             yield ANSWERED, f"commands {open_commands[:10]} have no outcome"

@@ -31,6 +31,10 @@ from protocol.config import (
     BATCH_SIZE,
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS,
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    CONTROLLER_QUORUM_VOTERS,
     DELIVERY_TIMEOUT_MS,
     ENABLE_IDEMPOTENCE,
     FLUSH_MESSAGES,
@@ -38,6 +42,7 @@ from protocol.config import (
     HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
     LINGER_MS,
     LOG_RETENTION_CHECK_INTERVAL_MS,
+    METADATA_SNAPSHOT_BYTES,
     MIN_INSYNC_REPLICAS,
     REPLICA_FETCH_MAX_BYTES,
     REPLICA_FETCH_WAIT_MAX_MS,
@@ -61,6 +66,13 @@ _STATIC: dict[str, Sequence[int]] = {
     HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS: (500, 5_000),
     LINGER_MS: (0, 5, 100),
     BATCH_SIZE: (1, 200, 16_384),
+}
+
+
+_ELECTIONS: Mapping[str, Sequence[int]] = {
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS: (200, 1_000),
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS: (400, 2_000),
+    CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS: (50, 1_000),
 }
 
 
@@ -132,12 +144,13 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
     brokers = wanted.brokers or rng.choice((3, 3, 4, 5))
     factor = wanted.replicas or (rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5)))
     topic = _topic(rng, brokers, factor, FLUSHING_STAGED if themes else FLUSHING, wanted)
-    config = _config(rng, tempo) | dict(wanted.config)
+    controllers, voters, quorum = _quorum(Random(f"{seed}/quorum"), bias, wanted.controllers)
+    config = _config(rng, tempo) | quorum | dict(wanted.config)
     length_ms = rng.choice(tempo.lengths)
     operations = _operations(rng, tempo, len(topic.assignments), length_ms)
     targets = Targets(
         brokers=range(brokers),
-        controllers=(FIRST_CONTROLLER,),
+        controllers=range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers),
         clients=(FIRST_CLIENT,),
         topics={TOPIC: len(topic.assignments)},
         replication_factor=factor,
@@ -148,6 +161,8 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
     return Plan(
         seed=seed,
         brokers=brokers,
+        controllers=controllers,
+        voters=voters,
         generation=born.value,
         config=config,
         jitter_ms=rng.choice((0, 2, 20)),
@@ -156,6 +171,22 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
         operations=_as_staged(operations, staged),
         faults=singles + tuple(part for _, part in staged if not isinstance(part, Election | Quiet)),
     )
+
+
+def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int, ...], dict[str, ConfigSetting]]:
+    """How many controllers there are, which of them vote in the beginning (none: all), and configs of the quorum; one
+    controller where a bias looks for something else.
+    """
+    controllers = wanted or (rng.choice((1, 1, 1, 1, 1, 1, 3, 3, 5)) if bias == NO_BIAS else 1)
+    config: dict[str, ConfigSetting] = {METADATA_SNAPSHOT_BYTES: rng.choice((400, 2_000, 20_971_520, 20_971_520))}
+    ids = tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers))
+    if controllers == 1:
+        return 1, (), config
+    config |= {name: rng.choice(values) for name, values in _ELECTIONS.items()}
+    form = rng.randrange(5)
+    if form == 0:
+        return controllers, (), config | {CONTROLLER_QUORUM_VOTERS: ",".join(map(str, ids))}
+    return controllers, ids[:1] if form == 1 else (), config
 
 
 def themes_of(seed: int, bias: Bias = NO_BIAS) -> tuple[str, ...]:
@@ -224,7 +255,7 @@ def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Opera
 
 
 def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int, wanted: Bias) -> tuple[Fault, ...]:
-    kinds = list(FAULT_KINDS)
+    kinds = [kind for kind in FAULT_KINDS if kind != "voter_change" or len(targets.controllers) > 1]
     chosen = rng.sample(kinds, rng.choice((1, 2, 3, 4, 6, len(kinds))))
     rates = Rates(
         mean_between_ms=rng.choice(tempo.faults),

@@ -30,7 +30,14 @@ from experiments.live.state import (
     require_free,
     start_ticks,
 )
-from protocol.config import ClusterConfig, ConfigError
+from protocol.config import (
+    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
+    CONTROLLER_QUORUM_VOTERS,
+    ClusterConfig,
+    ConfigError,
+    node_ids,
+)
+from protocol.ids import FIRST_CONTROLLER
 
 STOP_WITHIN_S = 30.0
 KILLED_WITHIN_S = 15.0
@@ -47,11 +54,20 @@ class LaunchFailed(RuntimeError):
 
 
 def config_of(plan: Plan) -> ClusterConfig:
-    """The static config of the nodes; InputError for a config that does not exist or a value that it does not take."""
+    """The static config of the nodes; InputError for a config that does not exist, a value that it does not take, and
+    controllers that the cluster does not have.
+    """
     try:
-        return ClusterConfig.of(plan.generation, plan.config)
+        config = ClusterConfig.of(plan.generation, plan.config)
     except ConfigError as error:
         raise InputError("--config", error.name, error.found, error.allowed) from error
+    controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + plan.controllers)
+    for name in (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
+        nodes = node_ids(config.values[name])
+        if not set(nodes) <= set(controllers) or len(set(nodes)) != len(nodes):
+            allowed = f"controllers {controllers[0]} to {controllers[-1]}, each once"
+            raise InputError("--config", name, list(nodes), allowed)
+    return config
 
 
 def launch(plan: Plan) -> ClusterState:

@@ -1,10 +1,11 @@
-"""Every mutant against the fuzz: how many seeds until it is caught, and by what; and against the swarm of `isray fuzz`.
+"""Every mutant against the fuzz, or against chaos in the quorum's laboratory: how many seeds until it is caught, and by
+what; and against the swarm of `isray fuzz`, or runs of the laboratory that are drawn without a bias.
 
 Mutants are independent of each other; they are spread over processes, since a guard is switched off for a whole one.
 Seeds are tried from 0 on, so a verdict is the same wherever and however often it is made.
 
-The hunt looks where a mutant's `Focus` tells it to. The default seeds of the swarm know nothing of mutants: their
-column says how much of the protocol the fuzz would notice the loss of.
+The hunt looks where a mutant's focus tells it to. The default seeds know nothing of mutants: their column says how much
+of the protocol they would notice the loss of.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.fuzz.plan import Plan
-from experiments.fuzz.run import run_plan
-from experiments.fuzz.swarm import draw
 from experiments.mutants.registry import MUTANTS, mutated
 from experiments.processes import process_pool
 
@@ -36,21 +34,21 @@ class Verdict:
 def verdict(name: str, seeds: int = SEEDS) -> Verdict:
     """Hunts one mutant with at most so many seeds. InputError for a name that there is not."""
     with mutated(name):
-        return _first(name, seeds, MUTANTS[name].focus.plan)
+        return _first(name, seeds, MUTANTS[name].focus.noticed)
 
 
 def swarm_verdict(name: str, seeds: int) -> Verdict:
-    """Runs at most so many seeds of the swarm on one mutant. InputError for a name that there is not."""
+    """Runs at most so many seeds on one mutant that know nothing of it. InputError for a name that there is not."""
     with mutated(name):
-        return _first(name, seeds, draw)
+        return _first(name, seeds, MUTANTS[name].focus.noticed_anywhere)
 
 
-def _first(name: str, seeds: int, plan_of: Callable[[int], Plan]) -> Verdict:
-    """The verdict by the first seed whose plan breaks something."""
+def _first(name: str, seeds: int, noticed: Callable[[int], str | None]) -> Verdict:
+    """The verdict by the first seed that breaks something."""
     for seed in range(seeds):
-        broken = run_plan(plan_of(seed)).violation
-        if broken is not None:
-            return Verdict(name, MUTANTS[name].guard, True, seed + 1, broken.invariant)
+        invariant = noticed(seed)
+        if invariant is not None:
+            return Verdict(name, MUTANTS[name].guard, True, seed + 1, invariant)
     return Verdict(name, MUTANTS[name].guard, False, seeds, None)
 
 

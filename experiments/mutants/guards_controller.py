@@ -21,13 +21,14 @@ from protocol.controller.partition_election import Candidates, Elected
 from protocol.controller.sending_order import SendingOrder
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
-from protocol.messages.control import MetadataFetchResponse, PartitionIsrProposal
+from protocol.messages.control import PartitionIsrProposal
 from protocol.messages.records import MetadataRecord
 from protocol.metadata import image as metadata_image
 from protocol.metadata.partition import PartitionState
 from protocol.nodes import broker as broker_node
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.controller import ControllerNode
+from protocol.nodes.metadata_feed import News
+from protocol.quorum.log import QuorumLog
 
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 QUORUM = ("ReplicationQuorumSuperset", *STORED)
@@ -173,29 +174,30 @@ def _election_recovers(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _unflushed_metadata(original: Callable[..., None]) -> Callable[..., None]:
-    def append(self: ControllerNode, records: Any) -> None:
-        flushed = self._log.flushed_offset
-        original(self, records)
-        if flushed:
-            self._log.flushed_offset = flushed  # type: ignore[misc]
+    def flush(self: QuorumLog) -> None:
+        if self.last_epoch < 1:
+            original(self)
 
-    return append
+    return flush
 
 
-def _apply_again(original: Callable[..., bool]) -> Callable[..., bool]:
-    return lambda image, response: bool(response.records)
+def _replay_again(original: Callable[..., None]) -> Callable[..., None]:
+    def replay(self: BrokerNode, item: News) -> None:
+        original(self, item)
+        original(self, item)
+
+    return replay
 
 
-def _skip_first(original: Callable[..., None]) -> Callable[..., None]:
-    """Records are published in another order than that of the log: the first of several comes last."""
+def _first_comes_last(original: Callable[..., None]) -> Callable[..., None]:
+    """Records are replayed in another order than that of the log: the first of several comes last."""
 
-    def fetched(self: BrokerNode, now_ms: int, sender: int, response: MetadataFetchResponse) -> None:
-        records = response.records
-        if not response.is_snapshot and len(records) > 1:
-            response = response.model_copy(update={"records": (*records[1:], records[0])})
-        original(self, now_ms, sender, response)
+    def replay(self: BrokerNode, item: News) -> None:
+        if not item.is_snapshot and len(item.records) > 1:
+            item = replace(item, records=(*item.records[1:], item.records[0]))
+        original(self, item)
 
-    return fetched
+    return replay
 
 
 GUARDS: tuple[Mutant, ...] = (
@@ -440,21 +442,21 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The controller replays and answers what is flushed to the metadata log (contract, rule 4).",
         instead="It does so once the records are in the page cache.",
         expected=("MetadataLogMatching",),
-        patches=(Patch(ControllerNode, "_append", _unflushed_metadata),),
+        patches=(Patch(QuorumLog, "flush", _unflushed_metadata),),
         focus=Focus(Bias(themes=("controller gone",)), why="The controller's machine fails."),
     ),
     Mutant(
         name="metadata-applied-twice",
-        guard="A broker replays records that follow on what it has replayed.",
-        instead="It replays whatever comes.",
+        guard="A broker replays each record of the metadata log once.",
+        instead="It replays each batch twice.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
-        patches=(Patch(broker_node, "follows", _apply_again),),
+        patches=(Patch(BrokerNode, "_replay", _replay_again),),
     ),
     Mutant(
         name="metadata-applied-out-of-order",
         guard="A broker replays the records of the metadata log in their order.",
         instead="The first of several comes last.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
-        patches=(Patch(BrokerNode, "_metadata_fetched", _skip_first),),
+        patches=(Patch(BrokerNode, "_replay", _first_comes_last),),
     ),
 )

@@ -310,6 +310,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is answered as soon as the leader has appended.",
         expected=("History.LostRecord", "History.MovedRecord"),
         patches=(Patch(LeaderSide, "_wait_for_high_watermark", _answer_at_once),),
+        focus=LEADERS_CHANGE,
     ),
     Mutant(
         name="failed-append-acknowledged",

@@ -4,8 +4,9 @@ The protocol knows nothing of mutants. A guard is a named function, method or pr
 replaced on its module or class, for the whole process, and then put back. Nothing but the hunt, the fuzz and the
 explorer enters it, so production paths have no switch that could be thrown.
 
-A mutant is hunted with plans of the fuzz, and says which of them bring it out (`Focus`): those of the swarm, a part of
-the swarm, or one plan that is written out.
+A mutant says where it is hunted. Those of brokers and controllers with plans of the fuzz (`Focus`): those of the swarm,
+a part of the swarm, or one plan that is written out. Those of the quorum with runs of the quorum's laboratory
+(`QuorumFocus`): those that are drawn, or a part of them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from inspect import getattr_static
-from typing import Any
+from typing import Any, Protocol
 
 from experiments.build import is_compiled
 from experiments.errors import InputError
 from experiments.fuzz.bias import NO_BIAS, Bias
 from experiments.fuzz.plan import Plan
+from experiments.fuzz.run import run_plan
 from experiments.fuzz.swarm import draw
+from experiments.quorum import chaos
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,23 @@ class Patch:
     make: Callable[[Any], Any]
 
 
+class Hunt(Protocol):
+    """Where to look. `why` says in a sentence what that brings about, and is empty where one looks everywhere."""
+
+    @property
+    def why(self) -> str: ...
+
+    def noticed(self, seed: int) -> str | None:
+        """What a seed breaks here: the name of an invariant, or none."""
+
+    def noticed_anywhere(self, seed: int) -> str | None:
+        """What the same seed breaks where nobody knows of mutants."""
+
+
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """Where to look: in the plans that the swarm draws with a `bias`, or in the one plan of a `script`, which a seed
-    gives other latencies. `why` says in a sentence what it brings about.
+    """A hunt with plans of the fuzz: those that the swarm draws with a `bias`, or the one plan of a `script`, which a
+    seed gives other latencies.
     """
 
     bias: Bias = NO_BIAS
@@ -46,11 +62,36 @@ class Focus:
         """What a seed tries."""
         return draw(seed, bias=self.bias) if self.script is None else self.script.model_copy(update={"seed": seed})
 
+    def noticed(self, seed: int) -> str | None:
+        return _broken_by(self.plan(seed))
+
+    def noticed_anywhere(self, seed: int) -> str | None:
+        return _broken_by(draw(seed))
+
+
+def _broken_by(plan: Plan) -> str | None:
+    broken = run_plan(plan).violation
+    return None if broken is None else broken.invariant
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumFocus:
+    """A hunt with runs of the quorum's laboratory, which are drawn with a `bias`."""
+
+    bias: chaos.Bias = chaos.NO_BIAS
+    why: str = ""
+
+    def noticed(self, seed: int) -> str | None:
+        return chaos.run(seed, self.bias).broken
+
+    def noticed_anywhere(self, seed: int) -> str | None:
+        return chaos.run(seed).broken
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One guard. `guard` is the rule, with its source; `instead` what happens without it; `expected` the invariants, or
-    findings of the history's judge, any of which may be the first to notice.
+    findings of the history's judge, any of which may be the first to notice; `focus` where it is hunted.
     """
 
     name: str
@@ -58,7 +99,7 @@ class Mutant:
     instead: str
     expected: tuple[str, ...]
     patches: tuple[Patch, ...]
-    focus: Focus = Focus()
+    focus: Hunt = Focus()
 
 
 @contextmanager

@@ -5,11 +5,17 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from experiments.errors import InputError
-from experiments.mutants import guards_controller, guards_leader, guards_log, guards_recovery
+from experiments.mutants import guards_controller, guards_leader, guards_log, guards_quorum, guards_recovery
 from experiments.mutants.mutant import Mutant, by_name, switched_off
 
 MUTANTS: dict[str, Mutant] = by_name(
-    (*guards_leader.GUARDS, *guards_controller.GUARDS, *guards_recovery.GUARDS, *guards_log.GUARDS)
+    (
+        *guards_leader.GUARDS,
+        *guards_controller.GUARDS,
+        *guards_recovery.GUARDS,
+        *guards_log.GUARDS,
+        *guards_quorum.GUARDS,
+    )
 )
 
 

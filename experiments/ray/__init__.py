@@ -1,1 +1,1 @@
-"""The part of the ray engine that keeps a cluster running for others (`isray up`), and what it shares with the rest."""
+"""Parts of the ray engine: what keeps a cluster running for others (`isray up`), what reads its nodes' directories."""

@@ -30,6 +30,8 @@ READY_WITHIN_S = 180.0
 POLL_S = 0.5
 _STARTING_POLL_S = 0.05
 _ANSWER_WITHIN_S = 1.0
+_SETTLED = ("leader", "follower", "observer")
+"""Roles of controllers that know of a leader."""
 
 Say = Callable[[str], None]
 
@@ -57,18 +59,20 @@ class Supervisor:
         self._spec = spec
         self._say = say
         self._unfenced: frozenset[NodeId] = frozenset()
+        self._roles: dict[NodeId, str] = {}
 
     def start(self) -> None:
-        """Starts all nodes; returns when every broker is unfenced. NotReadyError where that does not come."""
+        """Starts all nodes; returns when every broker is unfenced and every controller follows the active one.
+        NotReadyError where that does not come.
+        """
         for node in self._spec.node_ids:
             self._cluster.start(node)
         deadline_s = time.monotonic() + READY_WITHIN_S
-        while self._unfenced != set(self._spec.broker_ids):
+        while missing := self._missing():
             if time.monotonic() > deadline_s:
-                missing = [node_name(broker) for broker in self._spec.broker_ids if broker not in self._unfenced]
-                raise NotReadyError(f"not unfenced within {READY_WITHIN_S:.0f} s: {', '.join(missing)}")
+                raise NotReadyError(f"not ready within {READY_WITHIN_S:.0f} s: {', '.join(map(node_name, missing))}")
             self.look()
-            self._look_who_is_unfenced()
+            self._look_at_state()
             if self.state.dead:
                 raise NotReadyError("; ".join(self.state.events))
             time.sleep(_STARTING_POLL_S)
@@ -86,8 +90,6 @@ class Supervisor:
                 self._cluster.start(RECOVERY_MANAGER)
         except NodeFailedError as error:
             reasons[error.node] = str(error)
-            if self._cluster.is_running(error.node):
-                self._cluster.ended(error.node)
         ended = [node for node in before if not self._cluster.is_running(node)]
         for node in ended:
             reason = reasons.get(node, "its process has ended")
@@ -96,10 +98,17 @@ class Supervisor:
             dead = (*self.state.dead, node_name(node))
             self._write(self.state.with_event(text).model_copy(update={"dead": dead}))
 
-    def _look_who_is_unfenced(self) -> None:
-        for _, snapshot in self._cluster.look(_ANSWER_WITHIN_S):
-            if snapshot.brokers:
-                self._unfenced = ClusterView(snapshot.partitions, snapshot.brokers).unfenced
+    def _missing(self) -> list[NodeId]:
+        """The brokers that are fenced, and the controllers that have no part in the quorum yet."""
+        controllers = [node for node in self._spec.controller_ids if self._roles.get(node) not in _SETTLED]
+        return controllers + [broker for broker in self._spec.broker_ids if broker not in self._unfenced]
+
+    def _look_at_state(self) -> None:
+        for node, snapshot in self._cluster.look(_ANSWER_WITHIN_S):
+            if snapshot.quorum is not None:
+                self._roles[node] = snapshot.quorum.role
+                if snapshot.quorum.is_active:
+                    self._unfenced = ClusterView(snapshot.partitions, snapshot.brokers).unfenced
 
     def _write(self, state: ClusterState) -> None:
         self.state = state
@@ -117,7 +126,8 @@ def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState
     try:
         with ray_session(plan.address) as session:
             spec = ClusterSpec(plan.brokers, plan.controllers, config)
-            cluster = ActorCluster(spec.member_ids, config, spec.seed, dict(enumerate(plan.racks)))
+            racks = dict(enumerate(plan.racks))
+            cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters)
             try:
                 folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
                 known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}

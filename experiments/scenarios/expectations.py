@@ -32,13 +32,21 @@ def mismatch(expected: Expectation, engine: Engine, history: History) -> str:
     if expected.broker is not None and expected.state is not None:
         wrong = _compare("state", _broker_state(engine, expected.broker), expected.state)
     elif expected.controller is not None and expected.role is not None:
-        role = "leader" if engine.is_running(expected.controller) else "none"
-        wrong = _compare("role", role, expected.role)
+        quorum = engine.quorum().get(expected.controller) if engine.is_running(expected.controller) else None
+        wrong = _compare("role", None if quorum is None else quorum.role, expected.role)
     elif expected.topic is not None:
         wrong = _partition_mismatch(expected, engine, history)
     else:
         wrong = ""
-    return "; ".join(text for text in (wrong, *_metric_mismatches(expected, engine)) if text)
+    beside = (_voter_mismatch(expected, engine), *_metric_mismatches(expected, engine))
+    return "; ".join(text for text in (wrong, *beside) if text)
+
+
+def _voter_mismatch(expected: Expectation, engine: Engine) -> str:
+    if expected.voters is None:
+        return ""
+    view = engine.view()
+    return _compare("voters", None if view is None else sorted(view.voters), sorted(expected.voters))
 
 
 def _metric_mismatches(expected: Expectation, engine: Engine) -> list[str]:
@@ -57,7 +65,7 @@ def _partition_mismatch(expected: Expectation, engine: Engine, history: History)
     partition = TopicPartition(expected.topic, expected.partition)
     view = engine.view()
     if view is None:
-        return "no controller is running"
+        return "no controller is active"
     state = view.partitions.get(partition)
     if state is None:
         return f"the controller knows no partition {partition}"

@@ -23,7 +23,7 @@ from experiments.scenarios.model import (
     TopicModel,
 )
 from experiments.yaml_input import allowed_by, dotted, first_error, flow_yaml, read_yaml_mapping
-from protocol.config import ConfigError
+from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, ConfigError, node_ids
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
 M = TypeVar("M", bound=BaseModel)
@@ -91,6 +91,7 @@ def _step(raw: dict[str, Any], source: str, place: str) -> Step:
 def _check_references(scenario: Scenario, source: str) -> None:
     """Brokers, controllers, topics and partitions that are spoken of must exist when their step comes."""
     partitions: dict[str, int] = {}
+    _check_quorum(scenario, source)
     for index, topic in enumerate(scenario.topics):
         _check_topic(scenario, topic, partitions, source, f"topics[{index}]")
     for index, step in enumerate(scenario.steps):
@@ -165,6 +166,19 @@ def _check_nodes(scenario: Scenario, fields: Strict, source: str, place: str) ->
             _check_assignment(scenario, replicas, source, f"{place}.assignments[{index}]")
 
 
+def _check_quorum(scenario: Scenario, source: str) -> None:
+    """The first voters, and those that the config names, are controllers of the cluster, each once."""
+    cluster = scenario.cluster
+    controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + cluster.controllers)
+    allowed = f"controllers {controllers[0]} to {controllers[-1]}, each once"
+    named = {"cluster.voters": tuple(cluster.voters or ())}
+    for name in (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
+        named[f"cluster.config.{name}"] = node_ids(str(cluster.config.get(name, "")))
+    for place, nodes in named.items():
+        if not set(nodes) <= set(controllers) or len(set(nodes)) != len(nodes):
+            raise InputError(source, place, list(nodes), allowed)
+
+
 def _named_nodes(fields: Strict) -> Iterator[tuple[str, int]]:
     for name in ("broker", "controller", "desired_leader"):
         node = getattr(fields, name, None)
@@ -175,6 +189,8 @@ def _named_nodes(fields: Strict) -> Iterator[tuple[str, int]]:
             if isinstance(node, int):
                 yield "between" if fields.between else "from/to", node
     if isinstance(fields, Expectation):
+        for controller in fields.voters or ():
+            yield "controller", controller
         for name in ("isr", "elr", "last_known_elr", "replicas", "log_end_offset"):
             for broker in getattr(fields, name) or ():
                 yield name, broker

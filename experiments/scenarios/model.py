@@ -109,8 +109,11 @@ Party = Annotated[int | Literal["controllers", "urm", "rest"], BeforeValidator(_
 
 
 class ClusterModel(Strict):
+    """`voters` are the controllers with which the quorum begins, by default all."""
+
     brokers: int = Field(ge=1, le=999)
-    controllers: int = Field(default=1, ge=1, le=1)
+    controllers: int = Field(default=1, ge=1, le=9)
+    voters: Annotated[list[int], Field(min_length=1)] | None = None
     generation: GenerationName = "kip-966"
     config: ClusterConfigs = {}
 
@@ -233,6 +236,13 @@ class UnregisterStep(BrokerStep):
     expect_error: ErrorName | None = None
 
 
+class VoterStep(Strict):
+    """Makes a controller a voter, with the disk that it has, or ends its vote."""
+
+    controller: int
+    expect_error: ErrorName | None = None
+
+
 class DeleteTopicStep(Strict):
     name: str
 
@@ -249,12 +259,12 @@ class RemovePartitionsStep(Strict):
     partitions: list[Index] = Field(min_length=1)
 
 
-_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", "metrics"}
+_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", "voters", "metrics"}
 
 
 class Expectation(Strict):
     """What must hold. Sets compare as sets; only what is named is looked at. `metrics` are the active controller's, and
-    with a topic those of its partition too; they go with any subject, or alone.
+    with a topic those of its partition too; they and `voters` go with any subject, or alone.
     """
 
     topic: str | None = None
@@ -277,14 +287,24 @@ class Expectation(Strict):
     state: Literal["fenced", "unfenced", "shutdown"] | None = None
     controller: int | None = None
     role: Literal["leader", "follower", "observer"] | None = None
+    voters: list[int] | None = None
     metrics: Metrics | None = None
 
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
         subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
-        named = set(self.model_fields_set) - {"topic", "partition", "broker", "controller", "within", "metrics"}
-        if len(subjects) > 1 or (not subjects and (named or not self.metrics)):
-            raise ValueError("allowed: exactly one of topic, broker, controller; metrics with it or alone")
+        named = set(self.model_fields_set) - {
+            "topic",
+            "partition",
+            "broker",
+            "controller",
+            "within",
+            "voters",
+            "metrics",
+        }
+        beside = self.metrics or self.voters is not None
+        if len(subjects) > 1 or (not subjects and (named or not beside)):
+            raise ValueError("allowed: exactly one of topic, broker, controller; voters and metrics with it or alone")
         for metric in self.metrics or ():
             if metric in PARTITION_METRICS and self.topic is None:
                 raise ValueError(f"allowed: {metric} with topic and partition")
@@ -293,8 +313,9 @@ class Expectation(Strict):
         fitting = {"broker": {"state"}, "controller": {"role"}}.get(
             subjects[0], set(Expectation.model_fields) - _NOT_OF_A_TOPIC
         )
-        if named - fitting or not (named or self.metrics):
-            raise ValueError(f"allowed: with {subjects[0]} one or more of {', '.join(sorted(fitting))}; and metrics")
+        if named - fitting or not (named or beside):
+            allowed = ", ".join(sorted(fitting))
+            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; voters and metrics")
         return self
 
 
@@ -327,6 +348,8 @@ STEPS: dict[str, type[Strict]] = {
     "delete_topic": DeleteTopicStep,
     "add_partitions": AddPartitionsStep,
     "remove_partitions": RemovePartitionsStep,
+    "add_voter": VoterStep,
+    "remove_voter": VoterStep,
     "wait": WaitStep,
     "await": AwaitStep,
     "expect": Expectation,

@@ -34,11 +34,12 @@ from experiments.scenarios.model import (
     TopicModel,
     UnregisterStep,
     UpdateFeatureStep,
+    VoterStep,
     WaitStep,
 )
 from experiments.story import Chapter
 from protocol.errors import ErrorCode
-from protocol.ids import RECOVERY_MANAGER, TopicPartition, is_broker, is_client
+from protocol.ids import RECOVERY_MANAGER, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import UpgradeType
 from protocol.messages.partitions import ElectionType
@@ -153,8 +154,10 @@ class Runner:
     def _start(self, fields: NodeStep) -> str | None:
         self._require_running(fields.node, False)
         self.engine.start(fields.node)
+        if is_controller(fields.node):
+            up = self.engine.run_until(lambda: self._takes_part(fields.node), START_WITHIN_MS)
+            return None if up else "takes no part in the quorum yet"
         if not is_broker(fields.node):
-            self.engine.run_until(lambda: self.engine.view() is not None, START_WITHIN_MS)
             return None
         known = self.history.broker_epoch(fields.node)
         up = self.engine.run_until(
@@ -162,6 +165,11 @@ class Runner:
             START_WITHIN_MS,
         )
         return None if up else "not unfenced yet"
+
+    def _takes_part(self, controller: int) -> bool:
+        """Whether a controller leads the quorum, or follows its leader with a vote or without one."""
+        quorum = self.engine.quorum().get(controller)
+        return quorum is not None and (quorum.is_active or self.engine.active_controller() is not None)
 
     def _pause(self, fields: NodeStep) -> None:
         self._require_running(fields.node, True)
@@ -294,6 +302,19 @@ class Runner:
 
     def _reassign(self, fields: ReassignStep) -> None:
         self._administer(requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
+
+    def _add_voter(self, fields: VoterStep) -> None:
+        self._require_running(fields.controller, True)
+        self.engine.run_until(lambda: fields.controller in self.engine.quorum(), START_WITHIN_MS)
+        uuid = self.engine.quorum()[fields.controller].uuid
+        self._administer(requests.add_voter(fields.controller, uuid), fields.expect_error)
+
+    def _remove_voter(self, fields: VoterStep) -> None:
+        self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
+        active = self.engine.active_controller()
+        voters = () if active is None else self.engine.quorum()[active].voters
+        uuid = next((key.uuid for key in voters if key.id == fields.controller), "")
+        self._administer(requests.remove_voter(fields.controller, uuid), fields.expect_error)
 
     # -- time and expectations -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import cast
 from zlib import crc32
 
 from experiments.engine import ClusterSpec, Loss, TraceEvent, enables_recovery
-from experiments.sim.disk import SimStorage
+from experiments.sim.disk import SimStorage, formatted_disk
 from experiments.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
 from experiments.sim.timers import Key, Timers
 from protocol.broker.recovery import hook_named
@@ -83,6 +83,8 @@ class SimCluster:
         self.network = Network(spec.seed, model or NetworkModel())
         self.nodes: dict[NodeId, Node] = {}
         self.disks: dict[NodeId, SimStorage] = {node: SimStorage() for node in spec.member_ids}
+        first_voters = spec.first_voters
+        self.disks.update({key.id: formatted_disk(key.id, first_voters) for key in first_voters.keys})
         self.outcomes: dict[int, Message] = {}
         self.traces: list[TraceEvent] = []
         self.trace_observers: list[Observer] = []

@@ -19,10 +19,12 @@ from random import Random
 from experiments.engine import Loss
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.errors import ProtocolInvariantError, StorageFullError
-from protocol.ids import NO_EPOCH, Epoch, Offset, TimeMs
+from protocol.ids import CLUSTER_ID, FIRST_CONTROLLER, NO_EPOCH, Epoch, NodeId, Offset, TimeMs
 from protocol.log.epochs import LeaderEpochCache
 from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, why_it_ends
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
+from protocol.quorum.format import format_voters
+from protocol.quorum.voters import ReplicaKey, VoterSet
 
 _ALL = 2**62
 
@@ -266,3 +268,11 @@ def _read_back(log: SimLog, victim: Offset, fault: str) -> Iterator[ReadBack]:
     """The unflushed batches as they are read back where the one at `victim` has been struck."""
     for batch in log.read(log.flushed_offset, _ALL):
         yield ReadBack(batch.base_offset, batch.next_offset, fault if batch.base_offset == victim else "")
+
+
+def formatted_disk(controller: NodeId = FIRST_CONTROLLER, voters: VoterSet | None = None) -> SimStorage:
+    """The disk of a controller that is one of the first voters; by default the only one."""
+    disk, key = SimStorage(), ReplicaKey(controller, f"disk-of-{controller}")
+    found = None if voters is None else voters.key_of(controller)
+    format_voters(disk, CLUSTER_ID, found or key, voters or VoterSet.of([key]))
+    return disk

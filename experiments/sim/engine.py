@@ -20,6 +20,7 @@ from experiments.engine import (
 )
 from experiments.sim.cluster import SimCluster
 from experiments.sim.network import NetworkModel
+from protocol.contract import Trace
 from protocol.ids import FIRST_CLIENT, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -27,6 +28,10 @@ from protocol.messages.commands import Command, ShutdownCommand
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.quorum_view import QuorumView
+
+_COMMITTED_TO = {"committed": "end_offset", "controller_started": "next_offset"}
+"""Trace events of controllers that tell how far the metadata log is committed."""
 
 
 class SimEngine(Engine):
@@ -47,6 +52,8 @@ class SimEngine(Engine):
         self.suite = InvariantSuite(self.cluster)
         self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
         self._sink: Callable[[TraceEvent], None] | None = None
+        self._metadata: list[MetadataRecord] = []
+        self.cluster.trace_observers.append(self._keep_metadata)
 
     def now_ms(self) -> TimeMs:
         return self.cluster.now_ms
@@ -104,27 +111,35 @@ class SimEngine(Engine):
     def outcome(self, command_id: int) -> Message | None:
         return self.cluster.outcomes.get(command_id)
 
+    def controller_nodes(self) -> list[ControllerNode]:
+        """Those that run."""
+        found = [self.cluster.nodes.get(controller) for controller in self.spec.controller_ids]
+        return [node for node in found if isinstance(node, ControllerNode)]
+
+    def active_node(self) -> ControllerNode | None:
+        """The active controller, the one of the later epoch where two take themselves for it."""
+        active = [node for node in self.controller_nodes() if node.is_active]
+        return max(active, key=lambda node: node.active_epoch, default=None)
+
+    def quorum(self) -> Mapping[NodeId, QuorumView]:
+        return {node.node_id: node.quorum for node in self.controller_nodes()}
+
     def view(self) -> ClusterView | None:
-        for controller in self.spec.controller_ids:
-            node = self.cluster.nodes.get(controller)
-            if isinstance(node, ControllerNode):
-                return self._view_of(node)
-        return None
+        node = self.active_node()
+        return None if node is None else self._view_of(node)
 
     def _view_of(self, node: ControllerNode) -> ClusterView:
         """Made anew only when the controller has replayed more: conditions ask for it after every event."""
         image = node.state.image
         if self._view is None or self._view[:2] != (node, image.next_offset):
             partitions = {image.name_of(key): state for key, state in image.partitions()}
-            self._view = (node, image.next_offset, ClusterView(partitions, dict(image.brokers)))
+            voters = tuple(key.id for key in node.replica.voters.keys)
+            self._view = (node, image.next_offset, ClusterView(partitions, dict(image.brokers), voters))
         return self._view[2]
 
     def metrics(self) -> Mapping[str, int]:
-        for controller in self.spec.controller_ids:
-            node = self.cluster.nodes.get(controller)
-            if isinstance(node, ControllerNode):
-                return node.metrics()
-        return {}
+        node = self.active_node()
+        return {} if node is None else node.metrics()
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         node = self.cluster.nodes.get(broker)
@@ -153,11 +168,15 @@ class SimEngine(Engine):
         return node
 
     def metadata_log(self) -> Sequence[MetadataRecord]:
-        for controller in self.spec.controller_ids:
-            node = self.cluster.nodes.get(controller)
-            if isinstance(node, ControllerNode):
-                return node.records
-        return ()
+        return self._metadata
+
+    def _keep_metadata(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        """Keeps what is committed; controllers forget what a snapshot stands for."""
+        end = trace.detail.get(_COMMITTED_TO.get(trace.kind, ""))
+        controller = self.cluster.nodes.get(node)
+        if isinstance(end, int) and end > len(self._metadata) and isinstance(controller, ControllerNode):
+            begin = len(self._metadata) - controller.first_record
+            self._metadata += controller.records[begin : end - controller.first_record]
 
     def traces(self) -> Sequence[TraceEvent]:
         return self.cluster.traces

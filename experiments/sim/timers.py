@@ -4,14 +4,16 @@ Theory. Three exchanges go on for ever in a healthy idle cluster: heartbeats, re
 metadata fetch. Each is driven by one periodic timer of a broker (the *active* timer, marked `idle_with`) and pushes
 on a watchdog at the other end (the *passive* timer, marked `renewed_by`). As long as both nodes are up and the links
 between them are sound, firing them changes nothing but their own due times, and these are known in advance: ticks are
-a period apart, and a renewal takes the link's base latency.
+a period apart, and a renewal takes the link's base latency. A watchdog may also be of the node whose timer it is, and
+be pushed on by the peer's answers (marked `echoes`), which takes the latency twice.
 
 So an active timer whose pair is sound is *asleep*: it is in no heap. A passive timer sleeps while its active timer
-does, whichever was set first. Sleep ends
+does, if they are of the same pair, whichever was set first. Sleep ends
 - when the pair stops being sound: the timer is put back with the due time of its next tick; a tick whose message
   would be on its way at this moment is fired with the time of that tick, so that the message arrives as it would
   have; passive timers get the due time that their last renewal would have given them;
-- when the node sets or cancels the timer itself; then a renewal on its way counts as arrived. The result is the same
+- when the node sets or cancels the timer itself; then a renewal on its way counts as arrived. An answer that is on its
+  way when the pair stops being sound counts as arrived too. The result is the same
   trace as with all timers fired (test_elision), less the renewals. One thing can differ by a round trip: a renewal
   that crosses an answer on its way tells the leader again what it has just dealt with, and may so be ahead of the
   follower's own next fetch.
@@ -44,10 +46,18 @@ class _Asleep:
 
 @dataclass(slots=True)
 class _Watch:
-    """A passive timer: its due time as last renewed, and how far each renewal pushes it."""
+    """A passive timer: its due time as last renewed, how far each renewal pushes it, with whom it idles, and how long a
+    renewal takes.
+    """
 
     due_ms: TimeMs
     period_ms: int
+    peer: NodeId
+    latency_ms: int
+
+    def is_of(self, owner: NodeId, active: Key, peer: NodeId) -> bool:
+        """Whether this timer of `owner` idles with the pair of an active timer that sleeps with `peer`."""
+        return {owner, self.peer} == {active[0], peer}
 
 
 class Timers:
@@ -77,30 +87,41 @@ class Timers:
         key = (node, timer.name)
         peer, due_ms = timer.idle_with, timer.at_ms
         if self._elide and peer is not None and timer.renewed_by is not None:
-            self._watch(key, (peer, timer.renewed_by), due_ms, now_ms)
+            self._watch(key, (peer, timer.renewed_by), _Watch(due_ms, due_ms - now_ms, peer, self._latency_ms), now_ms)
+            return
+        if self._elide and peer is not None and timer.echoes is not None:
+            watch = _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms)
+            self._watch(key, (node, timer.echoes), watch, now_ms)
             return
         if key in self._asleep or key in self._watched:
             self.cancel(key, now_ms)
-        if self._elide and peer is not None and self._is_sound(node, peer) and self._will_renew(key, due_ms):
+        if self._elide and peer is not None and self._is_sound(node, peer) and self._will_renew(key, peer, due_ms):
             self._armed.pop(key, None)
             self._asleep[key] = _Asleep(due_ms, due_ms - now_ms, peer)
-            for watcher in self._watchers.get(key, {}):
+            for watcher, _ in self._watchers_of(key, peer):
                 del self._armed[watcher]
         else:
             self._arm(key, due_ms)
 
-    def _watch(self, key: Key, active: Key, due_ms: TimeMs, now_ms: TimeMs) -> None:
+    def _watch(self, key: Key, active: Key, watch: _Watch, now_ms: TimeMs) -> None:
         """The node set a passive timer."""
         if self._watched.get(key) != active:
             self.cancel(key, now_ms)
             self._watched[key] = active
-        self._watchers.setdefault(active, {})[key] = _Watch(due_ms, due_ms - now_ms)
-        if active not in self._asleep:
-            self._arm(key, due_ms)
+        self._watchers.setdefault(active, {})[key] = watch
+        asleep = self._asleep.get(active)
+        if asleep is None or not watch.is_of(key[0], active, asleep.peer):
+            self._arm(key, watch.due_ms)
+        else:
+            self._armed.pop(key, None)
 
-    def _will_renew(self, key: Key, due_ms: TimeMs) -> bool:
+    def _watchers_of(self, key: Key, peer: NodeId) -> list[tuple[Key, _Watch]]:
+        """The passive timers that idle with the pair of an active one."""
+        return [item for item in self._watchers.get(key, {}).items() if item[1].is_of(item[0][0], key, peer)]
+
+    def _will_renew(self, key: Key, peer: NodeId, due_ms: TimeMs) -> bool:
         """Whether the next tick of an active timer arrives before any of its watchers is due; if not, nobody sleeps."""
-        return all(watch.due_ms >= due_ms + self._latency_ms for watch in self._watchers.get(key, {}).values())
+        return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in self._watchers_of(key, peer))
 
     def cancel(self, key: Key, now_ms: TimeMs) -> None:
         """The node forgets a timer (or is about to set it anew)."""
@@ -185,8 +206,8 @@ class Timers:
 
     def _wake_watchers(self, key: Key, asleep: _Asleep, ticks: int) -> None:
         """Arms the passive timers of an active one that had `ticks` arrivals while they slept."""
-        for watcher, watch in self._watchers.get(key, {}).items():
+        for watcher, watch in self._watchers_of(key, asleep.peer):
             if ticks:
-                last_arrival = asleep.due_ms + (ticks - 1) * asleep.period_ms + self._latency_ms
+                last_arrival = asleep.due_ms + (ticks - 1) * asleep.period_ms + watch.latency_ms
                 watch.due_ms = max(watch.due_ms, last_arrival + watch.period_ms)
             self._arm(watcher, watch.due_ms)

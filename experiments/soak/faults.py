@@ -6,15 +6,15 @@ tolerates. All draws come from the fault's own dice.
 
 - `kill-leader`, `kill-follower`: SIGKILL; the page cache survives.
 - `pause`: SIGSTOP for `PAUSE_MS`, longer than the session, then SIGCONT: a leader that does not know that it is none.
-- `cut`: a link between two brokers, or a broker and the controller, in one direction or both, for `CUT_MS`.
+- `cut`: a link between two brokers, or a broker and the active controller, in one direction or both, for `CUT_MS`.
 - `full-disk`: a broker's logs find no room any more. It must say so, and comes back once there is room.
 - `corrupt-tail`: SIGKILL, then the ends of its logs are damaged where they had not been flushed. Recovery must drop
   that and say so; the rest comes from the leaders.
-- `restart`: all brokers and the controller shut down in good order, one after the other, and start again.
-- `kill-all`: SIGKILL of all brokers and the controller at once, with the page cache kept. Each of the last leaders has
+- `restart`: all brokers and controllers shut down in good order, one after the other, and start again.
+- `kill-all`: SIGKILL of all brokers and controllers at once, with the page cache kept. Each of the last leaders has
   everything that was acknowledged, and is elected where ISR and ELR have become empty, as none of them can vouch for a
   clean shutdown. (With page caches lost the same would lose records: that is what unclean recovery is for.)
-- `kill-controller`: SIGKILL of the controller.
+- `kill-controller`: SIGKILL of the active controller. It starts again once another is active, where there are others.
 - `kill-raylet`: the machine of a broker loses its network and its Ray agent. Its process goes on as an orphan, the next
   life begins on another Ray node with an empty disk, and when that is registered the network of the orphan comes back:
   from then on the two talk at the same time, and only their epochs tell them apart.
@@ -36,6 +36,8 @@ PAUSE_MS = 10_000
 CUT_MS = 6_000
 ORPHAN_TALKS_MS = 4_000
 ROOM_BYTES = 4_096
+SPARE_ONE = 3
+"""So many controllers can do without one."""
 DAMAGES: Sequence[DamageKind] = ("torn", "flipped", "zeroed")
 _FENCED = frozenset(
     error.name
@@ -93,7 +95,8 @@ def cut(lab: Lab, rng: Random) -> str:
     leader, follower = _follower(lab, rng)
     ends: Sequence[tuple[NodeId, NodeId]] = ((leader, follower), (follower, leader))
     if rng.randrange(2):
-        ends = ((leader, lab.controller), (lab.controller, leader))
+        controller = lab.controller()
+        ends = ((leader, controller), (controller, leader))
     links = rng.choice([ends, ends[:1], ends[1:]])
     for source, target in links:
         lab.engine.set_link(source, target, False)
@@ -133,25 +136,28 @@ def corrupt_tail(lab: Lab, rng: Random) -> str:
 def restart(lab: Lab, rng: Random) -> str:
     order = list(lab.brokers)
     rng.shuffle(order)
-    for node in (*order, lab.controller):
+    for node in (*order, *lab.controllers):
         lab.engine.terminate(node)
         lab.wait(lambda node=node: not lab.engine.is_running(node), f"node {node} has shut down")  # type: ignore[misc]
-    lab.start([lab.controller, *order])
-    return f"brokers {', '.join(map(str, order))}, then the controller"
+    lab.start([*lab.controllers, *order])
+    return f"brokers {', '.join(map(str, order))}, then the controllers"
 
 
 def kill_all(lab: Lab, rng: Random) -> str:
-    order = [lab.controller, *lab.brokers]
+    order = [*lab.controllers, *lab.brokers]
     rng.shuffle(order)
     lab.kill(order)
     lab.start(order)
-    return "brokers and controller at once"
+    return "brokers and controllers at once"
 
 
 def kill_controller(lab: Lab, rng: Random) -> str:
-    lab.kill([lab.controller])
-    lab.start([lab.controller])
-    return "the controller"
+    controller = lab.controller()
+    lab.kill([controller])
+    if len(lab.controllers) >= SPARE_ONE:
+        lab.controller()
+    lab.start([controller])
+    return f"controller {controller}"
 
 
 def kill_raylet(lab: Lab, rng: Random) -> str:

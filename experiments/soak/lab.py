@@ -18,7 +18,7 @@ from experiments.requests import create_topic
 from experiments.soak.load import Load
 from experiments.soak.ray_nodes import RayNodes
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CONTROLLER, NO_LEADER, BrokerId, NodeId, TopicPartition, is_broker
+from protocol.ids import NO_LEADER, BrokerId, NodeId, TopicPartition, is_broker
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.metadata.partition import PartitionState
 
@@ -57,8 +57,21 @@ class Lab:
         return self.engine.spec.broker_ids
 
     @property
+    def controllers(self) -> tuple[NodeId, ...]:
+        return self.engine.spec.controller_ids
+
     def controller(self) -> NodeId:
-        return FIRST_CONTROLLER
+        """The active controller; it is waited for, since a machine that stalls holds elections by itself."""
+        found: list[NodeId] = []
+
+        def is_active() -> bool:
+            active = self.engine.active_controller()
+            if active is not None and self.engine.is_running(active):
+                found.append(active)
+            return bool(found)
+
+        self.wait(is_active, "a controller is active")
+        return found[0]
 
     def next_id(self) -> int:
         """A command id that was not used before."""
@@ -118,9 +131,14 @@ class Lab:
         return leaders[0]
 
     def is_whole(self) -> bool:
-        """Whether all nodes run, all brokers are unfenced, and every partition has all replicas in its ISR."""
+        """Whether all nodes run, all controllers lead or follow, all brokers are unfenced, and every partition has all
+        replicas in its ISR.
+        """
         view = self.engine.view()
         if view is None or not all(map(self.engine.is_running, self.engine.spec.node_ids)):
+            return False
+        roles = [part.role for part in self.engine.quorum().values()]
+        if len(roles) < len(self.controllers) or not set(roles) <= {"leader", "follower"}:
             return False
         if not view.unfenced.issuperset(self.brokers):
             return False

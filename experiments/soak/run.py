@@ -63,6 +63,7 @@ class SoakPlan:
     rate: int
     faults: tuple[str, ...]
     out: Path
+    controllers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class SoakResult:
             "minutes": round(self.seconds / 60, 2),
             "seed": self.plan.seed,
             "brokers": self.plan.brokers,
+            "controllers": self.plan.controllers,
             "partitions": self.plan.partitions,
             "faults": {kind: {"done": len(found), "recovery_ms": found} for kind, found in self.recovery_ms.items()},
             "records": asdict(self.counts),
@@ -130,7 +132,7 @@ def soak(plan: SoakPlan) -> SoakResult:
 
 
 def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakResult) -> None:
-    spec = ClusterSpec(plan.brokers, 1, ClusterConfig.of(Generation.KIP_966, CONFIG), plan.seed)
+    spec = ClusterSpec(plan.brokers, plan.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), plan.seed)
     homes = homes_of(spec, nodes)
     engine = RayEngine(spec, homes=homes, keeps=_is_kept)
     try:
@@ -242,7 +244,7 @@ def _log(lab: Lab, broker: BrokerId, partition: TopicPartition) -> Sequence[Run]
 def _states(lab: Lab) -> str:
     view = lab.engine.view()
     if view is None:
-        return "the controller does not answer"
+        return "no controller is active"
     down = [node for node in lab.engine.spec.node_ids if not lab.engine.is_running(node)]
     fenced = sorted(view.brokers.keys() - view.unfenced)
     parts = [

@@ -87,6 +87,11 @@ class IsrManager:
         if self._in_flight:
             self._send(now_ms)
 
+    def controller_changed(self, now_ms: TimeMs) -> None:
+        """What the former controller has not answered goes to the next one."""
+        if self._in_flight:
+            self.fire(now_ms)
+
     def _is_open(self, key: TopicIdPartition, item: PartitionIsrProposal) -> bool:
         replica = self._context.replicas.get(key)
         leadership = None if replica is None else replica.leadership

@@ -14,7 +14,7 @@ from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
 from protocol.broker.leader import LeaderSide
 from protocol.config import PRODUCER_ID_EXPIRATION_MS, SEGMENT_BYTES
-from protocol.ids import NO_LEADER, TimeMs, TopicIdPartition
+from protocol.ids import METADATA_LOG, NO_LEADER, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.metadata.image import MetadataDelta
 from protocol.metadata.partition import PartitionState
@@ -132,5 +132,5 @@ class ReplicaManager:
             log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas
         }
         for name in self._context.storage.log_names():
-            if name not in wanted:
+            if name not in wanted and name != METADATA_LOG:
                 self._context.storage.delete_log(name)

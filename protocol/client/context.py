@@ -3,6 +3,10 @@
 A request is answered to the part that made it: each has a correlation id, under which the part's handler waits. An
 answer to an id that nobody waits for is one to a request of the past, and ignored; one of another type than the request
 calls for is refused, and the right one may still come. Timers too belong to the part that set them.
+
+They share a belief too: which controller is the active one. At first that is the first of the bootstrap list, then
+whoever last answered what only the active controller answers. One that does not answer, or says that it is not active,
+does not change the belief: nobody knows by that who is.
 """
 
 from __future__ import annotations
@@ -30,14 +34,15 @@ Handler = Callable[[TimeMs, Any], None]
 
 @dataclass(slots=True)
 class ClientContext:
-    """See the module docstring. `brokers` and `controllers` are the bootstrap list; `checksum`, where there is one, is
-    what batches are sealed with.
+    """See the module docstring. `brokers` and `controllers` are the bootstrap list; `controller` is the one believed
+    active; `checksum`, where there is one, is what batches are sealed with.
     """
 
     me: NodeId
     principal: str
     brokers: tuple[NodeId, ...]
     controllers: tuple[NodeId, ...]
+    controller: NodeId
     config: ClusterConfig
     out: Outbox
     checksum: Checksum | None = None
@@ -48,6 +53,12 @@ class ClientContext:
     @property
     def bootstrap(self) -> tuple[NodeId, ...]:
         return (*self.brokers, *self.controllers)
+
+    @property
+    def controllers_in_turn(self) -> tuple[NodeId, ...]:
+        """All controllers, beginning with the one believed active."""
+        place = self.controllers.index(self.controller)
+        return (*self.controllers[place:], *self.controllers[:place])
 
     def expect(self, answer: type[Response], handler: Handler) -> int:
         """The correlation id of a new request; its answers go to the handler until it is forgotten."""

@@ -2,6 +2,9 @@
 
 Each partition counts epochs and sequence numbers of its own under the id (`lane.py`). Only when a partition has used up
 all epochs does the client ask for another id; the other partitions keep theirs.
+
+The controller that is believed active is asked first; one that says that it is not active, or says nothing for
+`ASK_AGAIN_MS`, sends the client to the next in turn. To ask twice does no harm: an id is wasted.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from protocol.messages.producers import InitProducerIdRequest, InitProducerIdRes
 
 IDENTITY_TIMER = "producer-id"
 ASK_AGAIN_MS = 1_000
-"""How long a client waits for a controller before it asks again, the next one if there are several."""
+"""How long a client waits for a controller before it asks the next one, which may be the same."""
 
 Listener = Callable[[TimeMs, int, ErrorCode], None]
 """Takes the time, and a producer id or the error for which there is none."""
@@ -31,7 +34,7 @@ class ProducerIdentity:
         self._producer_id = NO_PRODUCER_ID
         self._listeners: dict[str, Listener] = {}
         self._correlation_id = 0
-        self._attempts = 0
+        self._turn = context.controllers_in_turn
 
     def want(self, now_ms: TimeMs, who: str, listener: Listener, used_up: int = NO_PRODUCER_ID) -> None:
         """Gives the listener, known as `who`, the client's producer id: at once or when it is there. It must be another
@@ -45,6 +48,7 @@ class ProducerIdentity:
         asking = bool(self._listeners)
         self._listeners[who] = listener
         if not asking:
+            self._turn = self._context.controllers_in_turn
             self._ask(now_ms)
 
     def leave(self, who: str) -> None:
@@ -60,14 +64,16 @@ class ProducerIdentity:
         context = self._context
         context.forget(self._correlation_id)
         self._correlation_id = context.expect(InitProducerIdResponse, self._answered)
-        controller = context.controllers[self._attempts % len(context.controllers)]
-        self._attempts += 1
+        controller, *others = self._turn
+        self._turn = (*others, controller)
         request = InitProducerIdRequest(correlation_id=self._correlation_id, principal=context.principal)
         context.out.send(controller, request)
         context.set_timer(IDENTITY_TIMER, now_ms + ASK_AGAIN_MS, self._ask)
 
     def _answered(self, now_ms: TimeMs, response: InitProducerIdResponse) -> None:
         self._rest()
+        if response.error is not ErrorCode.NOT_CONTROLLER:
+            self._context.controller = self._turn[-1]
         if response.error in RETRIABLE:
             backoff_ms = self._context.config.int_value(RETRY_BACKOFF_MS)
             self._context.set_timer(IDENTITY_TIMER, now_ms + backoff_ms, self._ask)

@@ -5,7 +5,8 @@ to all nodes at once and ends when all have answered, or after `GATHER_MS` with 
 later are heard once all have answered. One search per topic is under way at a time; whoever wants to know while it is
 joins it.
 
-A node that says that the client may not ask is outvoted by one that answers: its metadata may be old.
+A node that says that the client may not ask is outvoted by one that answers: its metadata may be old. A controller that
+is not active and says so has said nothing about the topic.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GATHER_PREFIX = "gather/"
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What a search has found: by index, each partition and the id of the topic to which it belongs; `denied` says that
-    no node tells the client; `is_heard` that any has answered.
+    no node tells the client; `is_heard` that any has said what it knows.
     """
 
     partitions: Mapping[int, tuple[str, PartitionMetadata]]
@@ -42,10 +43,13 @@ Listener = Callable[[TimeMs, Findings], None]
 
 @dataclass(slots=True)
 class _Search:
-    """`awaited` is the number of nodes that have not answered; `gathering` until the first findings are told."""
+    """`awaited` is the number of nodes that have not answered; `is_heard` as in the findings; `gathering` until the
+    first findings are told.
+    """
 
     correlation_id: int
     awaited: int
+    is_heard: bool = False
     gathering: bool = True
     partitions: dict[int, tuple[str, PartitionMetadata]] = field(default_factory=dict)
     denied: ErrorCode = ErrorCode.NONE
@@ -91,6 +95,7 @@ class LeaderFinder:
     def _answered(self, now_ms: TimeMs, topic: str, response: MetadataResponse) -> None:
         """One node's metadata: kept where it knows of a newer leader epoch than the others."""
         search = self._searches[topic]
+        search.is_heard |= response.error is not ErrorCode.NOT_CONTROLLER
         if response.error is not ErrorCode.NONE and response.error not in RETRIABLE:
             search.denied = response.error
         for found in (told for told in response.topics if told.name == topic):
@@ -107,7 +112,7 @@ class LeaderFinder:
         search = self._searches[topic]
         search.gathering = False
         denied = ErrorCode.NONE if search.partitions else search.denied
-        findings = Findings(search.partitions, denied, is_heard=search.awaited < len(self._context.bootstrap))
+        findings = Findings(search.partitions, denied, search.is_heard)
         for who, listener in list(search.listeners.items()):
             if who in search.listeners:
                 listener(now_ms, findings)

@@ -83,6 +83,16 @@ class AwaitedElections:
             self._out.send(request.client, request.response)
         return over
 
+    def abandon(self) -> set[tuple[NodeId, int]]:
+        """This is the active controller no more: another one may be asked. Who was told so, and of which request."""
+        requests, self._requests = self._requests, []
+        for request in requests:
+            number = request.response.correlation_id
+            response = ElectLeadersResponse(correlation_id=number, error=ErrorCode.NOT_CONTROLLER)
+            self._out.send(request.client, response)
+        self._set_timer()
+        return {(request.client, request.response.correlation_id) for request in requests}
+
     def _outcome(self, key: TopicIdPartition, mode: RecoveryMode, late: bool) -> tuple[ErrorCode | None, str]:
         """How an election has ended, with a few words; None while it goes on."""
         image = self._state.image

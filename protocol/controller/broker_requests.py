@@ -2,15 +2,14 @@
 that it does not know. AlterPartition has a module of its own.
 
 Errors are Kafka's. Where Kafka has none, since its types or its clients rule the value out, it is INVALID_REQUEST, or
-INVALID_REGISTRATION for a registration. A metadata fetch has no answer but records, so a wrong one gets none: a broker
-that is not registered has no part in the log, and one that has read past the end of the log has read another log.
+INVALID_REGISTRATION for a registration.
 """
 
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
 from protocol.ids import is_broker
-from protocol.messages.control import BrokerHeartbeatRequest, BrokerRegistrationRequest, MetadataFetchRequest
+from protocol.messages.control import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.metadata.image import MetadataImage
 
 
@@ -35,10 +34,3 @@ def heartbeat_error(image: MetadataImage, request: BrokerHeartbeatRequest) -> Er
     if epoch != request.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
     return ErrorCode.NONE if request.current_metadata_offset >= 0 else ErrorCode.INVALID_REQUEST
-
-
-def metadata_fetch_error(image: MetadataImage, request: MetadataFetchRequest) -> ErrorCode:
-    """NONE, or why the wish is dropped. `image` is that of the whole log."""
-    if request.broker_id not in image.brokers:
-        return ErrorCode.BROKER_ID_NOT_REGISTERED
-    return ErrorCode.NONE if 0 <= request.fetch_offset <= image.next_offset else ErrorCode.OFFSET_OUT_OF_RANGE

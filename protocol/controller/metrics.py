@@ -14,8 +14,8 @@ tell of this life of the controller: they start at 0, whatever the log holds (I5
 | `kafka.controller.reassigning_partitions_count` | gauge | partitions | with a reassignment under way |
 | `kafka.controller.unclean_recovery_finished_count` | counter | recoveries | unclean recoveries done (I5) (a) |
 | `kafka.controller.unclean_leader_elections_count` | counter | elections | acknowledged records may be gone (I8) |
-| `kafka.controller.raft.number_of_voters` | gauge | controllers | members of the quorum (I9) |
-| `kafka.controller.raft.number_of_observers` | gauge | brokers | registered, and fetching the metadata log (I9) (c) |
+| `kafka.controller.raft.number_of_voters` | gauge | controllers | voters of the quorum (I9) (d) |
+| `kafka.controller.raft.number_of_observers` | gauge | replicas | fetch the metadata log without a vote (I9) (c) |
 | `kafka.controller.raft.uncommitted_voter_change` | gauge | changes | of the quorum, under way (I9) (d) |
 | `kafka.controller.raft.ignored_static_voters` | gauge | controllers | configured, overruled by the log (I9) (d) |
 | `kafka.controller.failover_latency_ms` | summary | ms | a fencing, until all active brokers know (I10) (e) |
@@ -37,8 +37,8 @@ A summary is four metrics, `<name>_count`, `_sum`, `_last` and `_max`, all 0 bef
     of itself, so that the partition does not count, where anyone is left in ISR or ELR; where
     `unclean.leader.election.enable` holds for the topic; in `kip-966-elr` where `last_known_elr` names exactly one
     broker. The answer is asked of `decide` itself, so it is the rule in force.
-(c) From a broker's first metadata fetch until it is fenced, registers anew or is unregistered.
-(d) 0: the quorum is the configured set of controllers and cannot be changed.
+(c) Brokers, and controllers that are no voters; until they have not fetched for five minutes.
+(d) By the newest set of voters, whether it is committed or not (`protocol/quorum/describe.py`).
 (e) A failover is the fencing of a broker that led partitions. It ends when every active broker has fetched or sent a
     heartbeat from behind its last record. One that finds no active broker, or loses the last one, has no latency.
 (f) Of each partition; one that completes in the record that starts it took 0. A reassignment that replaces another
@@ -49,7 +49,7 @@ A summary is four metrics, `<name>_count`, `_sum`, `_last` and `_max`, all 0 bef
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ VOTERS = "kafka.controller.raft.number_of_voters"
 OBSERVERS = "kafka.controller.raft.number_of_observers"
 UNCOMMITTED_VOTER_CHANGE = "kafka.controller.raft.uncommitted_voter_change"
 IGNORED_STATIC_VOTERS = "kafka.controller.raft.ignored_static_voters"
+RAFT_METRICS = (VOTERS, OBSERVERS, UNCOMMITTED_VOTER_CHANGE, IGNORED_STATIC_VOTERS)
 FAILOVER_LATENCY = "kafka.controller.failover_latency_ms"
 FAILOVER_RECORDS = "kafka.controller.failover_records"
 ALTER_PARTITION_BATCH = "kafka.controller.alter_partition_batch_size"
@@ -94,10 +95,7 @@ CLUSTER_METRICS = (
     REASSIGNING,
     UNCLEAN_RECOVERY_FINISHED,
     UNCLEAN_ELECTIONS,
-    VOTERS,
-    OBSERVERS,
-    UNCOMMITTED_VOTER_CHANGE,
-    IGNORED_STATIC_VOTERS,
+    *RAFT_METRICS,
     *(f"{name}_{part}" for name in SUMMARIES for part in ("count", "sum", "last", "max")),
 )
 """What `ControllerMetrics.values` gives, in its order."""
@@ -238,18 +236,22 @@ def removed_by(delta: MetadataDelta) -> Sequence[TopicIdPartition]:
 
 class ControllerMetrics:
     """See the module docstring. The node keeps `now_ms` at the time of the input that it handles. `recoveries` are
-    those of the controller, None where it has none.
+    those of the controller, None where it has none. `quorum` gives the values of `RAFT_METRICS`, in that order.
     """
 
-    def __init__(self, state: ControllerState, voters: int, recoveries: Recoveries | None = None) -> None:
+    def __init__(
+        self,
+        state: ControllerState,
+        quorum: Callable[[], Sequence[int]],
+        recoveries: Recoveries | None = None,
+    ) -> None:
         self.now_ms: TimeMs = 0
         self._state = state
-        self._voters = voters
         self._recoveries = recoveries
+        self._quorum = quorum
         self._gauges = PartitionGauges(state)
         self._known: dict[TopicIdPartition, PartitionState] = {}
         self._reassigning: dict[TopicIdPartition, TimeMs] = {}
-        self._observers: set[BrokerId] = set()
         self._shutdowns: dict[BrokerId, TimeMs] = {}
         self._failovers: deque[_Failover] = deque()
         self._unclean_elections = 0
@@ -276,10 +278,7 @@ class ControllerMetrics:
             REASSIGNING: len(self._reassigning),
             UNCLEAN_RECOVERY_FINISHED: self._recoveries_finished,
             UNCLEAN_ELECTIONS: self._unclean_elections,
-            VOTERS: self._voters,
-            OBSERVERS: len(self._observers),
-            UNCOMMITTED_VOTER_CHANGE: 0,
-            IGNORED_STATIC_VOTERS: 0,
+            **dict(zip(RAFT_METRICS, self._quorum(), strict=True)),
         }
         for name, summary in self._summaries.items():
             values[f"{name}_count"] = summary.count
@@ -303,7 +302,6 @@ class ControllerMetrics:
         for broker in delta.brokers:
             registration = self._state.image.brokers.get(broker)
             if registration is None or registration.fenced:
-                self._observers.discard(broker)
                 self._shutdowns.pop(broker, None)
 
     def take_alerts(self) -> list[Alert]:
@@ -344,10 +342,6 @@ class ControllerMetrics:
                 self._summaries[REASSIGNMENT_DELAY].observe(self.now_ms - began_ms)
 
     # -- events that no record shows -----------------------------------------------------------------------------------
-
-    def fetched(self, broker: BrokerId) -> None:
-        """A registered broker has asked for metadata."""
-        self._observers.add(broker)
 
     def failed_over(self, record_count: int) -> None:
         """The records that fence a broker and move its leaderships have just been written."""

@@ -94,6 +94,13 @@ class Recoveries:
         self._awaited.add(now_ms, client, response, awaited)
         self._changed.update(dict.fromkeys(awaited.places))
 
+    def abandon(self) -> set[tuple[NodeId, int]]:
+        """This is the active controller no more; the next one states what it wants itself (F15). Which requests for
+        elections, by sender and correlation id, were answered so.
+        """
+        self._out.cancel_timer(RECOVERY_TIMER)
+        return self._awaited.abandon()
+
     # -- what is stated ------------------------------------------------------------------------------------------------
 
     def _reconcile(self, now_ms: TimeMs, keys: Sequence[TopicIdPartition]) -> None:

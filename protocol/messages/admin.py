@@ -3,7 +3,7 @@
 Each request has a response type of its own, with one `Result` per thing that was asked for: one that is wrong does
 not keep the others from being done. A response is sent when the records that the request made are committed. Wrong
 input is answered with an `ErrorCode` and changes nothing (requirements G31-G33). The requests themselves: `topics.py`,
-`partitions.py`, `configs.py`, `cluster.py`, `acls.py`.
+`partitions.py`, `configs.py`, `cluster.py`, `acls.py`; `quorum.py` has those about the metadata log's replicas.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class ConsumeCommand(Command):
 
 
 class AdminCommand(Command):
-    """Sends an administration request: one that changes something to the active controller, once; one that only asks
-    to any node, until one answers.
+    """Sends an administration request: one that changes something to the active controller, one that only asks to any
+    node (`protocol/client/administration.py`).
     """
 
     request: AdminRequest
@@ -120,8 +120,8 @@ class ConsumeOutcome(Message):
 
 
 class AdminOutcome(Message):
-    """`response` is None where no answer came in time; `error` and `message` are then, as always, the first thing that
-    went wrong.
+    """`response` is None where no answer came in time, or none but NOT_CONTROLLER; `error` and `message` are then, as
+    always, the first thing that went wrong. NOT_CONTROLLER: nothing was done; REQUEST_TIMED_OUT: it may have been.
     """
 
     command_id: Int64

@@ -12,7 +12,6 @@ from typing import ClassVar
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER
 from protocol.messages.base import Int8, Int32, Int64, Message, Request, Response
-from protocol.messages.records import MetadataRecord
 
 
 class BrokerRegistrationRequest(Request):
@@ -64,35 +63,6 @@ class BrokerHeartbeatResponse(Response):
     is_caught_up: bool = False
     is_fenced: bool = True
     should_shut_down: bool = False
-
-
-class MetadataFetchRequest(Message):
-    """A broker asks for the metadata log from `fetch_offset` on and means it as a standing wish: it is answered when
-    there is more.
-    """
-
-    CONTROL: ClassVar[bool] = True
-    RENEWAL: ClassVar[bool] = True
-
-    broker_id: Int32
-    fetch_offset: Int64
-
-
-class MetadataFetchResponse(Message):
-    """The answer to a fetch from `base_offset`: the committed records from there on, in log order. The committed log
-    ends at `high_watermark`; where the records do not reach it, there are more to fetch.
-
-    With `is_snapshot` the records are instead an image of all metadata as of `high_watermark`, which is shorter than
-    the log for a broker that is far behind.
-    """
-
-    CONTROL: ClassVar[bool] = True
-
-    base_offset: Int64
-    records: tuple[MetadataRecord, ...]
-    high_watermark: Int64
-    controller_id: Int32
-    is_snapshot: bool = False
 
 
 class BrokerState(Message):

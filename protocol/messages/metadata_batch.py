@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgpack
 
@@ -31,12 +32,15 @@ def pack_records(records: Sequence[MetadataRecord], version: int | None = None) 
     return packed
 
 
-def unpack_records(payload: bytes) -> list[MetadataRecord]:
-    """The records of a metadata batch; MalformedMessageError where one is none."""
+@lru_cache(maxsize=64)
+def unpack_records(payload: bytes) -> Sequence[MetadataRecord]:
+    """The records of a metadata batch; MalformedMessageError where one is none. The newest answers are remembered: who
+    appends a batch wants its records more than once.
+    """
     records = []
     for frame in msgpack.unpackb(payload):
         record = decode(frame)
         if not isinstance(record, MetadataRecord):
             raise ProtocolInvariantError(f"{type(record).__name__} in the metadata log")
         records.append(record)
-    return records
+    return tuple(records)

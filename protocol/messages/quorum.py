@@ -7,6 +7,9 @@ metadata log, not that of a partition. Names and fields are those of requirement
 topics and partitions: there is one such log. Every answer tells the epoch of who answers and its leader (-1: unknown),
 so that all learn of a new one from whomever they ask.
 
+An operator asks for changes of the voters, and for a description, by administration requests (`admin.py`), which only
+the leader serves.
+
 Control records stand in the same log as all other records and take an offset each; the metadata image passes over
 them. They count from the moment at which they are appended (D8).
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET
+from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Int16, Int32, Int64, Message, Request, Response
 from protocol.messages.batch import RecordBatch
 from protocol.messages.records import MetadataRecord
@@ -172,28 +176,76 @@ class FetchSnapshotResponse(QuorumResponse):
     data: bytes = b""
 
 
-class AddVoterRequest(QuorumRequest):
-    """An operator makes a replica a voter (G13)."""
+VOTER_CHANGE_TIMEOUT_MS = 30_000
 
+
+class CurrentLeader(Message):
+    """Who leads, as far as the one that was asked knows; -1: it does not (D13)."""
+
+    leader_id: Int32 = NO_LEADER
+    leader_epoch: Int32 = NO_EPOCH
+
+
+class AddVoterRequest(AdminRequest):
+    """An operator makes a replica a voter (G13). `cluster_id` may be empty: then it is not checked."""
+
+    cluster_id: str = ""
     voter_id: Int32
     voter_uuid: str
     endpoints: tuple[Endpoint, ...] = ()
+    timeout_ms: Int32 = VOTER_CHANGE_TIMEOUT_MS
 
 
-class AddVoterResponse(QuorumResponse):
-    """Answered when the change is committed, with where the leader is if the answer is not (G14)."""
+class AddVoterResponse(AdminResponse):
+    """Answered when the change is committed; NOT_CONTROLLER comes with the leader to ask instead (G14)."""
 
-    detail: str = ""
+    current_leader: CurrentLeader = CurrentLeader()
 
 
-class RemoveVoterRequest(QuorumRequest):
-    """An operator ends a replica's vote (G15, N18)."""
+class RemoveVoterRequest(AdminRequest):
+    """An operator ends a replica's vote (G15, N18). `cluster_id` as in `AddVoterRequest`."""
 
+    cluster_id: str = ""
     voter_id: Int32
     voter_uuid: str
+    timeout_ms: Int32 = VOTER_CHANGE_TIMEOUT_MS
 
 
-class RemoveVoterResponse(QuorumResponse):
+class RemoveVoterResponse(AdminResponse):
     """As `AddVoterResponse`."""
 
-    detail: str = ""
+    current_leader: CurrentLeader = CurrentLeader()
+
+
+class DescribeQuorumRequest(AdminRequest):
+    """Who replicates the metadata log, and how far each of them is (G19)."""
+
+
+class ReplicaState(Message):
+    """A replica of the metadata log as its leader knows it. `last_fetch_ms` is by the leader's clock, -1 where it has
+    not fetched in this epoch; its `log_end_offset` is not known then, -1, and its `lag` that of an empty log.
+    `is_promotable` says whether it is a voter, or an observer that could become one (D29).
+    """
+
+    replica_id: Int32
+    replica_uuid: str
+    endpoints: tuple[Endpoint, ...] = ()
+    log_end_offset: Int64 = NO_OFFSET
+    lag: Int64 = 0
+    last_fetch_ms: Int64 = -1
+    is_promotable: bool = False
+
+
+class DescribeQuorumResponse(AdminResponse):
+    """The leader's own description, at `now_ms` by its clock. NOT_CONTROLLER tells the leader to ask instead, and
+    nothing else.
+    """
+
+    cluster_id: str = ""
+    leader_id: Int32 = NO_LEADER
+    leader_uuid: str = ""
+    leader_epoch: Int32 = NO_EPOCH
+    high_watermark: Int64 = NO_OFFSET
+    now_ms: Int64 = -1
+    voters: tuple[ReplicaState, ...] = ()
+    observers: tuple[ReplicaState, ...] = ()

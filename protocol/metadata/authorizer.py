@@ -27,6 +27,8 @@ from protocol.messages.acls import (
     AclPermissionType,
     AclResourceType,
 )
+from protocol.messages.admin import AdminRequest
+from protocol.messages.quorum import DescribeQuorumRequest
 from protocol.metadata.image import MetadataImage
 
 _INCLUDED_IN = {
@@ -60,6 +62,14 @@ def node_principal(client: NodeId) -> str:
 def may_act_for_cluster(image: MetadataImage, sender: NodeId) -> bool:
     """Whether a node may send what only the cluster's own nodes have reason to send (B9, G8)."""
     return not is_client(sender) or may(image, node_principal(sender), AclOperation.CLUSTER_ACTION)
+
+
+def may_administer_quorum(image: MetadataImage, request: AdminRequest) -> bool:
+    """Whether a request about the metadata log's replicas may be served: to describe them takes DESCRIBE on the
+    cluster, to change the voters ALTER (G32).
+    """
+    operation = AclOperation.DESCRIBE if isinstance(request, DescribeQuorumRequest) else AclOperation.ALTER
+    return may(image, request.principal, operation)
 
 
 def may(image: MetadataImage, principal: str, operation: AclOperation, topic: str | None = None) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition
 from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
+from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -32,7 +33,10 @@ from protocol.messages.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
+
+_PARTITION_RECORD: Final = trusted(PartitionRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class MetadataImage:
         self._acls_of: dict[tuple[AclResourceType, str | None], dict[AclEntry, None]] = {}
         self.partition_count = 0
         self.next_producer_id = 0
+        self.is_bootstrapped = False
+        """Whether the log has named feature levels, as its first records do."""
         self._delta = MetadataDelta()
 
     def take_delta(self) -> MetadataDelta:
@@ -184,7 +190,7 @@ class MetadataImage:
                 records.append(ConfigRecord(topic_id=topic_id, name=name, value=text))
         for key, state in self.partitions():
             records.append(
-                PartitionRecord(
+                _PARTITION_RECORD(
                     topic_id=key.topic_id,
                     partition_id=key.partition,
                     replicas=state.replicas,
@@ -226,14 +232,17 @@ class MetadataImage:
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def replay(self, record: MetadataRecord) -> None:
-        """Applies the record at `next_offset`; ProtocolInvariantError where it does not fit what stands."""
+        """Applies the record at `next_offset`; ProtocolInvariantError where it does not fit what stands. Records that
+        are about the log itself change nothing here.
+        """
         handler = _REPLAY.get(type(record))
-        if handler is None:
+        if handler is not None:
+            try:
+                handler(self, record)
+            except KeyError as error:
+                raise ProtocolInvariantError(f"{record} does not fit: {error}") from error
+        elif not isinstance(record, ControlRecord):
             raise ProtocolInvariantError(f"no replay for {type(record).__name__}")
-        try:
-            handler(self, record)
-        except KeyError as error:
-            raise ProtocolInvariantError(f"{record} does not fit: {error}") from error
         self.next_offset += 1
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
@@ -271,6 +280,7 @@ class MetadataImage:
     def _set_feature_level(self, record: FeatureLevelRecord) -> None:
         self.feature_levels = {**self.feature_levels, record.name: record.feature_level}
         self.features = features_at(self.feature_levels)
+        self.is_bootstrapped = True
         self._delta.features = True
 
     def _add_acl(self, record: AccessControlEntryRecord) -> None:

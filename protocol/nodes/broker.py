@@ -3,8 +3,12 @@ points.
 
 `lifecycle.py` says which states a broker passes through; this module sends what each state calls for. Registration is
 tried until the controller accepts it (a former incarnation may still have its session). From then on heartbeats go
-out every `broker.heartbeat.interval.ms`, and the metadata log is fetched from its start; the replicas see the first
+out every `broker.heartbeat.interval.ms`; the replicas see the first
 image when it includes this broker's own registration.
+
+The broker is an observer of the metadata log (`protocol.quorum`): it keeps it on its disk, replays what is committed,
+and finds the active controller by it, which is the leader of the log. Whatever waits for a controller that is it no
+more goes to the next one at once.
 
 Where the disk fails (StorageError, out of whatever an input came to) the broker stops there: what it has said until
 then leaves, nothing more is written or acknowledged, and the process ends without a clean-shutdown file.
@@ -36,10 +40,10 @@ from protocol.broker.log_info import replica_log_info
 from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery, no_routine
 from protocol.broker.replicas import ReplicaManager
-from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, REPLICA_FETCH_WAIT_MAX_MS, ClusterConfig
+from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, METADATA_SNAPSHOT_BYTES, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError, StorageError
-from protocol.ids import NO_EPOCH, BrokerId, NodeId, TimeMs, is_controller
+from protocol.ids import CLUSTER_ID, NO_EPOCH, NO_LEADER, BrokerId, NodeId, TimeMs, is_controller
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
@@ -50,8 +54,6 @@ from protocol.messages.control import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import (
     ConsumeRequest,
@@ -64,21 +66,29 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.quorum import FetchSnapshotResponse, QuorumFetchResponse, QuorumResponse
 from protocol.messages.recovery import GetReplicaLogInfoRequest
 from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
+from protocol.nodes.metadata_feed import News, news, snapshot_if_due
 from protocol.nodes.refusals import refuse
+from protocol.quorum.context import QuorumConfig
+from protocol.quorum.replica import QuorumReplica
 
 _HEARTBEAT: Final = trusted(BrokerHeartbeatRequest)
-_FETCH: Final = trusted(MetadataFetchRequest)
 HEARTBEAT_TIMER = "heartbeat"
-METADATA_TIMER = "metadata-fetch"
 SHUTDOWN_TIMER = "shutdown-timeout"
 _FROM_CONTROLLERS = frozenset(
-    {BrokerRegistrationResponse, BrokerHeartbeatResponse, MetadataFetchResponse, AlterPartitionResponse}
+    {
+        BrokerRegistrationResponse,
+        BrokerHeartbeatResponse,
+        AlterPartitionResponse,
+        QuorumFetchResponse,
+        FetchSnapshotResponse,
+    }
 )
 _OF_THE_CLUSTER = frozenset({FetchRequest, FetchRenewal, GetReplicaLogInfoRequest, ShutdownCommand})
 """What only the cluster's own nodes have reason to send, and the experiment (G8)."""
@@ -99,18 +109,20 @@ class BrokerNode:
         rack: str | None = None,
         data_loss_hook: DataLossHook = no_routine,
         checksum: Checksum | None = None,
+        cluster_id: str = CLUSTER_ID,
     ) -> None:
         self.node_id = broker_id
         self.config = config
         self.storage = storage
         self.state = LifecycleState.NOT_RUNNING
-        self._controllers = tuple(controllers)
         self._rng = rng
         self._rack = rack
         self._checksum = checksum
         self._out = Outbox()
+        quorum = QuorumConfig.of(config, controllers, cluster_id)
+        self.replica = QuorumReplica(broker_id, quorum, storage, rng, self._out, can_vote=False)
         self._context = BrokerContext(
-            broker_id, config, MetadataImage(config), storage, self._out, controller_id=self._controllers[0]
+            broker_id, config, MetadataImage(config), storage, self._out, controller_id=controllers[0]
         )
         self._flusher = Flusher(self._context)
         self._isr = IsrManager(self._context)
@@ -120,6 +132,7 @@ class BrokerNode:
         self._fetcher = Fetcher(self._context, self._flusher)
         self._replica_manager = ReplicaManager(self._context, self._flusher, self._leader, self._fetcher)
         self._heartbeat_ms = config.int_value(BROKER_HEARTBEAT_INTERVAL_MS)
+        self._snapshot_bytes = config.int_value(METADATA_SNAPSHOT_BYTES)
         self._incarnation_id = ""
         self._previous_epoch = NO_EPOCH
         self._correlation_id = 0
@@ -128,7 +141,8 @@ class BrokerNode:
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             BrokerRegistrationResponse: self._registered,
             BrokerHeartbeatResponse: self._heartbeat_answered,
-            MetadataFetchResponse: self._metadata_fetched,
+            QuorumFetchResponse: self._quorum_answered,
+            FetchSnapshotResponse: self._quorum_answered,
             AlterPartitionResponse: self._alter_partition_answered,
             FetchRequest: self._fetch,
             FetchRenewal: self._fetch_renewed,
@@ -158,8 +172,11 @@ class BrokerNode:
     def start(self, now_ms: TimeMs) -> list[Effect]:
         try:
             self._previous_epoch = take_clean_shutdown_epoch(self.storage)
+            self.replica.start(now_ms)
         except StorageError as error:
             return self._halt(error)
+        if self.replica.leader != NO_LEADER:
+            self._context.controller_id = self.replica.leader
         self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
         self._move(LifecycleEvent.STARTED)
         self._register(now_ms)
@@ -200,8 +217,6 @@ class BrokerNode:
     def _fire(self, now_ms: TimeMs, name: str) -> None:
         if name == HEARTBEAT_TIMER:
             self._beat(now_ms)
-        elif name == METADATA_TIMER:
-            self._fetch_metadata(now_ms)
         elif name.startswith(FETCH_PREFIX):
             self._fetcher.fire(name, now_ms)
         elif name.startswith(FETCH_WAIT_PREFIX):
@@ -228,6 +243,10 @@ class BrokerNode:
             self._recovery.fire(name)
         elif name == SHUTDOWN_TIMER:
             self._release()
+        elif self.state is LifecycleState.STOPPED:
+            return
+        elif self.replica.fire(now_ms, name):
+            self._follow_quorum(now_ms)
         else:
             raise ProtocolInvariantError(f"broker {self.node_id} has no timer {name!r}")
 
@@ -278,7 +297,7 @@ class BrokerNode:
         self._context.controller_id = sender
         self._move(LifecycleEvent.REGISTERED)
         self._fetcher.broker_epoch_changed()
-        self._fetch_metadata(now_ms)
+        self._publish(now_ms)
         self._beat(now_ms)
 
     def _is_to_this_incarnation(self, response: BrokerRegistrationResponse) -> bool:
@@ -305,8 +324,10 @@ class BrokerNode:
         )
         self._set_heartbeat_timer(now_ms)
 
-    def _set_heartbeat_timer(self, now_ms: TimeMs) -> None:
-        idle_with = self._context.controller_id if self.state is LifecycleState.RUNNING else None
+    def _set_heartbeat_timer(self, now_ms: TimeMs, *, is_known: bool = True) -> None:
+        """With `is_known` the controller knows of this broker's session as soon as it has the last heartbeat."""
+        is_idle = is_known and self.state is LifecycleState.RUNNING
+        idle_with = self._context.controller_id if is_idle else None
         self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms, idle_with=idle_with)
 
     def _heartbeat_answered(self, now_ms: TimeMs, sender: NodeId, response: BrokerHeartbeatResponse) -> None:
@@ -324,6 +345,8 @@ class BrokerNode:
             if self.state is not before and self.state is LifecycleState.CATCHING_UP:
                 # The other way round the answer may be stale: only the next heartbeat shows whether all is idle.
                 self._set_heartbeat_timer(now_ms)
+        elif sender == self._context.controller_id:
+            self._set_heartbeat_timer(now_ms, is_known=False)
 
     def _shutdown_answered(self, now_ms: TimeMs, response: BrokerHeartbeatResponse) -> None:
         """The broker may go, or the controller has begun to move its leaderships, which is done in a moment."""
@@ -364,25 +387,38 @@ class BrokerNode:
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
-    def _fetch_metadata(self, now_ms: TimeMs) -> None:
-        if self.state in (LifecycleState.NOT_RUNNING, LifecycleState.STOPPED):
-            return
-        controller = self._context.controller_id
-        self._out.send(controller, _FETCH(broker_id=self.node_id, fetch_offset=self._context.image.next_offset))
-        wait_ms = self.config.int_value(REPLICA_FETCH_WAIT_MAX_MS)
-        self._out.set_timer(METADATA_TIMER, now_ms + wait_ms, idle_with=controller)
+    def _quorum_answered(self, now_ms: TimeMs, sender: NodeId, response: QuorumResponse) -> None:
+        self.replica.receive(now_ms, sender, response)
+        self._follow_quorum(now_ms)
 
-    def _metadata_fetched(self, now_ms: TimeMs, sender: NodeId, response: MetadataFetchResponse) -> None:
+    def _follow_quorum(self, now_ms: TimeMs) -> None:
+        """The replica of the metadata log has taken an input: there may be a new controller, or news in the log."""
+        replica, context = self.replica, self._context
+        replica.settle(now_ms)
+        if replica.leader not in (NO_LEADER, context.controller_id):
+            context.controller_id = replica.leader
+            self._beat(now_ms)
+            self._isr.controller_changed(now_ms)
+        if context.image.next_offset < replica.high_watermark:
+            for item in news(replica, context.image.next_offset, replica.high_watermark):
+                self._replay(item)
+            snapshot_if_due(replica, context.image, self._snapshot_bytes)
+            self._publish(now_ms)
+
+    def _replay(self, item: News) -> None:
         image = self._context.image
-        if not follows(image, response):
-            return
-        if response.is_snapshot:
-            image.load(response.records, response.high_watermark)
+        if item.is_snapshot:
+            image.load(item.records, item.next_offset)
         else:
-            for record in response.records:
+            for record in item.records:
                 image.replay(record)
-        self._fetch_metadata(now_ms)
-        if image.next_offset < response.high_watermark or image.next_offset <= self._context.broker_epoch:
+
+    def _publish(self, now_ms: TimeMs) -> None:
+        """The replicas follow the image, when it is complete, and from when it includes this broker's own registration:
+        they are to take the role that stands now.
+        """
+        image = self._context.image
+        if not self.replica.is_caught_up or not 0 <= self._context.broker_epoch < image.next_offset:
             return
         first = not self._published
         if first:
@@ -437,8 +473,3 @@ class BrokerNode:
 
     def _alter_partition_answered(self, now_ms: TimeMs, sender: NodeId, response: AlterPartitionResponse) -> None:
         self._leader.alter_partition_answered(response, now_ms)
-
-
-def follows(image: MetadataImage, response: MetadataFetchResponse) -> bool:
-    """Whether the answer has records, and they follow on what was replayed: one that came late, or twice, does not."""
-    return response.base_offset == image.next_offset and bool(response.records)

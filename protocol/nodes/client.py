@@ -27,8 +27,8 @@ from protocol.nodes.refusals import refuse
 
 
 class ClientNode:
-    """A client; `brokers` and `controllers` are its bootstrap list. `principal` defaults to the node's own; `checksum`
-    is what it seals its batches with.
+    """A client; `brokers` and `controllers` (at least one) are its bootstrap list. `principal` defaults to the node's
+    own; `checksum` is what it seals its batches with.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class ClientNode:
             principal or node_principal(client_id),
             tuple(brokers),
             tuple(controllers),
+            controllers[0],
             config,
             self._out,
             checksum,

@@ -1,9 +1,18 @@
-"""The controller node: one event at a time, decide, append, replay, answer.
+"""The controller node: one event at a time, decide, append, replay, answer when it is committed.
 
 Every change takes the same way: a handler plans records against the present state, the records are appended to the
-metadata log and flushed, then replayed, then the request is answered and brokers with a standing metadata fetch are
-sent the news. Nothing is changed that is not in the log, so a restarted controller is where its log is. Sessions of
-brokers live in memory only: after a restart every unfenced broker gets a full session timeout to speak up. Heartbeats
+metadata log and replayed, and what the node has to say about it (answers, what observers are told) is withheld until a
+majority of the quorum has them. Nothing is changed that is not in the log.
+
+Of the controllers one is *active*: the leader of the metadata log (`protocol.quorum`), from when the first record of
+its epoch is committed, and with it all that came before, until its epoch ends. The others stand by: they replay what is
+committed, so that they can take over at once, and refuse what changes anything with NOT_CONTROLLER. One that ceases to
+be active forgets what it has replayed and builds its state anew from what is committed; requests whose answers it
+withholds are refused, though a later leader may commit what they asked for. One that takes over tells observers of the
+states that its predecessor may have left untold.
+
+Sessions of brokers live in the memory of the active controller only: the next one gives every unfenced broker a full
+session timeout to speak up. Heartbeats
 and ISR proposals of a broker's life count once, and in the order in which they were sent (`sending_order.py`): a
 heartbeat that was overtaken is answered and changes nothing, a proposal is refused.
 """
@@ -14,33 +23,34 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
-from protocol.config import BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, ClusterConfig
+from protocol.config import BROKER_SESSION_TIMEOUT_MS, METADATA_SNAPSHOT_BYTES, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.controller import alter_partition, brokers
 from protocol.controller.administration import plan
-from protocol.controller.broker_requests import heartbeat_error, metadata_fetch_error, registration_error
+from protocol.controller.broker_lives import BrokerLives
+from protocol.controller.broker_requests import heartbeat_error, registration_error
 from protocol.controller.context import ControllerState
 from protocol.controller.features import bootstrap_records
-from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, next_control_state
-from protocol.controller.metrics import Alert, ControllerMetrics
+from protocol.controller.heartbeats import BrokerControlState
+from protocol.controller.metrics import ControllerMetrics
 from protocol.controller.recoveries import TIMERS as RECOVERY_TIMERS
 from protocol.controller.recoveries import Recoveries
-from protocol.controller.sending_order import SendingOrder
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import (
-    METADATA_LOG,
+    CLUSTER_ID,
     NO_EPOCH,
+    NO_NODE,
     BrokerId,
     Epoch,
     NodeId,
     Offset,
     TimeMs,
     TopicIdPartition,
+    is_controller,
     is_recovery_manager,
 )
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
-from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
     AlterPartitionRequest,
@@ -49,34 +59,40 @@ from protocol.messages.control import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
-from protocol.messages.metadata_batch import pack_batch, unpack_records
+from protocol.messages.metadata_batch import pack_batch
 from protocol.messages.partitions import ElectLeadersResponse
-from protocol.messages.records import FeatureLevelRecord, MetadataRecord
+from protocol.messages.quorum import (
+    AddVoterRequest,
+    DescribeQuorumRequest,
+    FetchSnapshotRequest,
+    QuorumFetchRequest,
+    QuorumRequest,
+    QuorumResponse,
+    RemoveVoterRequest,
+)
+from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import RecoveryResults
 from protocol.messages.trusted import trusted
-from protocol.metadata.authorizer import may_act_for_cluster
+from protocol.metadata.authorizer import may_act_for_cluster, may_administer_quorum
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import BrokerRegistration
-from protocol.metadata.partition import PartitionState
 from protocol.metadata.queries import answer
+from protocol.nodes.controller_traces import tell_alert, tell_partition, tell_record
+from protocol.nodes.metadata_feed import News, news, snapshot_if_due
+from protocol.nodes.quorum_view import QuorumView, quorum_view
 from protocol.nodes.refusals import refuse
+from protocol.nodes.withheld import Withheld
+from protocol.quorum.context import QuorumConfig
+from protocol.quorum.describe import describe_quorum, quorum_gauges
+from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.voters import ReplicaKey
 
 _ANSWER: Final = trusted(BrokerHeartbeatResponse)
-_RECORDS: Final = trusted(MetadataFetchResponse)
-_BATCH: Final = trusted(RecordBatch)
 SESSION_PREFIX = "session/"
 HEARTBEAT_TIMER = "heartbeat"
-SNAPSHOT_LAG = 64
-"""A broker that is more records behind than this, and than an image of the metadata has, gets the image."""
-MAX_FETCH_RECORDS = 10_000
-"""No answer to a metadata fetch has more records: more of the log goes in several, and a larger image is not sent."""
-_SCAN_BYTES = 8 * 1_048_576
 _OF_THE_CLUSTER = (
     BrokerHeartbeatRequest,
-    MetadataFetchRequest,
     AlterPartitionRequest,
     BrokerRegistrationRequest,
     RecoveryResults,
@@ -86,32 +102,63 @@ _OF_THE_CLUSTER = (
 
 
 class ControllerNode:
-    """The active controller of a cluster; see the module docstring."""
+    """One of a cluster's controllers; see the module docstring. `replica` is its replica of the metadata log."""
 
     def __init__(
-        self, controller_id: NodeId, controllers: Sequence[NodeId], config: ClusterConfig, storage: Storage, rng: Random
+        self,
+        controller_id: NodeId,
+        controllers: Sequence[NodeId],
+        config: ClusterConfig,
+        storage: Storage,
+        rng: Random,
+        cluster_id: str = CLUSTER_ID,
     ) -> None:
         self.node_id = controller_id
         self.config = config
         self.storage = storage
-        self.state = ControllerState(config, rng)
+        self._rng = rng
+        self._is_sole = len(controllers) == 1
         self._out = Outbox()
-        self._recoveries = Recoveries(self.state, self._out)
-        self._metrics = ControllerMetrics(self.state, len(controllers), self._recoveries)
-        self._log = storage.open_log(METADATA_LOG)
-        self._records: list[MetadataRecord] = []
+        self._quorum_out = Outbox()
+        quorum = QuorumConfig.of(config, controllers, cluster_id)
+        self.replica = QuorumReplica(controller_id, quorum, storage, rng, self._quorum_out)
         self._session_ms = config.int_value(BROKER_SESSION_TIMEOUT_MS)
+        self._snapshot_bytes = config.int_value(METADATA_SNAPSHOT_BYTES)
+        self._active_epoch: Epoch = NO_EPOCH
+        self._withheld = Withheld()
         self._sessions: set[BrokerId] = set()
-        self._applied: dict[BrokerId, Offset] = {}
-        self._heartbeats = SendingOrder()
-        self._proposals = SendingOrder()
-        self._shutdown_offsets: dict[BrokerId, Offset] = {}
-        self._parked: dict[BrokerId, Offset] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Knows nothing."""
+        self.state = ControllerState(self.config, self._rng)
+        self._recoveries = Recoveries(self.state, self._out)
+        self._metrics = ControllerMetrics(self.state, self._quorum_gauges, self._recoveries)
+        self._records: list[MetadataRecord] = []
+        self.first_record: Offset = 0
+        self._sessions.clear()
+        self.lives = BrokerLives(self.state)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the controller that changes anything; see the module docstring."""
+        return self._active_epoch != NO_EPOCH
+
+    @property
+    def active_epoch(self) -> Epoch:
+        """The epoch of the metadata log in which it is active, -1 where it is not."""
+        return self._active_epoch
+
+    @property
+    def quorum(self) -> QuorumView:
+        """Its part in the quorum."""
+        return quorum_view(self.replica, self.is_active)
 
     @property
     def records(self) -> Sequence[MetadataRecord]:
-        """The metadata log, for checkers to read."""
-        return self._records
+        """What is committed of the metadata log from the offset `first_record` on, for checkers to read."""
+        committed = self.replica.high_watermark - self.first_record
+        return self._records if committed == len(self._records) else self._records[:committed]
 
     def metrics(self) -> Mapping[str, int]:
         """The metrics of the cluster by name; units and meaning in `protocol/controller/metrics.py`."""
@@ -120,30 +167,63 @@ class ControllerNode:
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
-        if self._log.end_offset == 0:
-            self._append(bootstrap_records(self.state))
-        offset = 0
-        while offset < self._log.end_offset:
-            for batch in self._log.read(offset, _SCAN_BYTES):
-                self._replay(unpack_records(batch.payload))
-                offset = batch.next_offset
-        self._out.drain()  # observers were told of these records when they were committed
-        for broker, registration in sorted(self.state.image.brokers.items()):
-            if not registration.fenced:
-                self._touch(broker, now_ms)
-        self._metrics.begin(now_ms)
-        self._out.trace("controller_started", None, next_offset=self.state.image.next_offset)
-        self._recoveries.settle(now_ms)
-        return self._out.drain()
+        self.replica.start(now_ms)
+        return self._finish(now_ms)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
         self._metrics.now_ms = now_ms
-        if isinstance(message, _OF_THE_CLUSTER) and not may_act_for_cluster(self.state.image, sender):
+        if isinstance(message, QuorumRequest | QuorumResponse):
+            if self._may_replicate(sender, message):
+                self.replica.receive(now_ms, sender, message)
+                if self.is_active and isinstance(message, QuorumFetchRequest):
+                    self._note_fetch(message)
+            else:
+                refuse(self._out, sender, message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        elif isinstance(message, _OF_THE_CLUSTER) and not may_act_for_cluster(self.state.image, sender):
             refuse(self._out, sender, message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        elif isinstance(message, BrokerHeartbeatRequest):
+        elif isinstance(message, ShutdownCommand):
+            self.replica.shut_down()
+            self._out.exit()
+        elif isinstance(message, AddVoterRequest | RemoveVoterRequest | DescribeQuorumRequest):
+            self._administer_quorum(now_ms, sender, message)
+        elif isinstance(message, MetadataRequest):
+            self._out.send(sender, describe_topic(self.state.image, message))
+        elif isinstance(message, AdminRequest) and message.READ_ONLY:
+            self._out.send(sender, answer(self.state.image, self.replica.leader, message))
+        elif self.is_active:
+            self._act(now_ms, sender, message)
+        else:
+            refuse(self._out, sender, message, ErrorCode.NOT_CONTROLLER)
+        return self._finish(now_ms, sender, message)
+
+    def _may_replicate(self, sender: NodeId, message: Message) -> bool:
+        """Votes are between controllers; who fetches the log must be of the cluster."""
+        is_fetch = isinstance(message, QuorumFetchRequest | FetchSnapshotRequest)
+        return is_controller(sender) or (is_fetch and may_act_for_cluster(self.state.image, sender))
+
+    def _administer_quorum(
+        self, now_ms: TimeMs, sender: NodeId, request: AddVoterRequest | RemoveVoterRequest | DescribeQuorumRequest
+    ) -> None:
+        if not may_administer_quorum(self.state.image, request):
+            refuse(self._out, sender, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        elif isinstance(request, DescribeQuorumRequest):
+            self._out.send(sender, describe_quorum(self.replica, now_ms, request))
+        else:
+            self.replica.receive(now_ms, sender, request)
+
+    def _quorum_gauges(self) -> Sequence[int]:
+        return quorum_gauges(self.replica, self._metrics.now_ms)
+
+    def _note_fetch(self, request: QuorumFetchRequest) -> None:
+        """A broker has on its disk, and has applied, what it knows to be committed; if the log has taken its fetch."""
+        shown = self.replica.shown_by(ReplicaKey(request.replica_id, request.replica_uuid))
+        if request.replica_id in self.state.image.brokers and request.fetch_offset <= shown:
+            self.lives.note_applied(request.replica_id, min(request.fetch_offset, request.high_watermark))
+
+    def _act(self, now_ms: TimeMs, sender: NodeId, message: Message) -> None:
+        """A message to the active controller."""
+        if isinstance(message, BrokerHeartbeatRequest):
             self._heartbeat(now_ms, sender, message)
-        elif isinstance(message, MetadataFetchRequest):
-            self._fetch(sender, message)
         elif isinstance(message, AlterPartitionRequest):
             self._alter_partition(sender, message)
         elif isinstance(message, BrokerRegistrationRequest):
@@ -152,13 +232,8 @@ class ControllerNode:
             self._administer(now_ms, sender, message)
         elif isinstance(message, RecoveryResults) and is_recovery_manager(sender):
             self._elect_recovered(message)
-        elif isinstance(message, MetadataRequest):
-            self._out.send(sender, describe_topic(self.state.image, message))
-        elif isinstance(message, ShutdownCommand):
-            self._out.exit()
         else:
             refuse(self._out, sender, message, ErrorCode.UNSUPPORTED_VERSION)
-        return self._finish(now_ms)
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         self._metrics.now_ms = now_ms
@@ -166,16 +241,87 @@ class ControllerNode:
             self._recoveries.fire(now_ms, name)
         elif name.startswith(SESSION_PREFIX):
             self._session_over(name)
-        else:
+        elif not self.replica.fire(now_ms, name):
             raise ProtocolInvariantError(f"controller {self.node_id} has no timer {name!r}")
         return self._finish(now_ms)
 
-    def _finish(self, now_ms: TimeMs) -> list[Effect]:
-        """What every event ends with."""
-        self._recoveries.settle(now_ms)
-        self._metrics.settle(self._applied)
-        self._answer_parked()
-        return self._out.drain()
+    def _finish(self, now_ms: TimeMs, sender: NodeId = NO_NODE, request: Message | None = None) -> list[Effect]:
+        """What every event ends with: what it appended is durable, and what is committed is known."""
+        self.replica.settle(now_ms)
+        self._follow_quorum(now_ms)
+        if self.is_active:
+            self._recoveries.settle(now_ms)
+            self._metrics.settle(self.lives.applied)
+        snapshot_if_due(self.replica, self.state.image, self._snapshot_bytes)
+        said = self._withheld.pass_on(
+            self._out.drain(), self.state.image.next_offset, self.replica.high_watermark, sender, request
+        )
+        return said + self._quorum_out.drain()
+
+    # -- active and standing by ----------------------------------------------------------------------------------------
+
+    def _follow_quorum(self, now_ms: TimeMs) -> None:
+        """Takes the part that the replica has in the quorum, and replays what is new for that part."""
+        replica = self.replica
+        if self.is_active:
+            if replica.is_leader and replica.epoch == self._active_epoch:
+                self._replay_log(replica.log.end_offset, tell=True)
+                return
+            self._stand_down()
+        leadership = replica.leadership
+        tell = leadership is not None and not self._is_sole
+        self._replay_log(replica.high_watermark, tell=tell)
+        if leadership is not None and replica.high_watermark > leadership.start_offset:
+            self._replay_log(replica.log.end_offset, tell=tell)
+            self._take_over(now_ms)
+
+    def _replay_log(self, end_offset: Offset, *, tell: bool = False) -> None:
+        """Replays the log below `end_offset`, as far as that is not done. With `tell` observers hear of it: it is about
+        the quorum, or a leader that was not active yet has committed what its predecessor may have left untold.
+        """
+        if self.state.image.next_offset >= end_offset:
+            return
+        for item in news(self.replica, self.state.image.next_offset, end_offset):
+            if item.is_snapshot:
+                self._load(item)
+                continue
+            if tell:
+                base_offset = self.state.image.next_offset
+                self._out.trace("committed", None, base_offset=base_offset, end_offset=item.next_offset)
+            for key in self._replay(item.records, tell=tell):
+                if tell:
+                    tell_partition(self._out, self.state.image, key)
+
+    def _load(self, snapshot: News) -> None:
+        self._begin_anew()
+        self._replay(snapshot.records, tell=False)
+        self._records.clear()
+        self.first_record = self.state.image.next_offset = snapshot.next_offset
+
+    def _take_over(self, now_ms: TimeMs) -> None:
+        """Is active from now on."""
+        self._active_epoch = self.replica.epoch
+        image = self.state.image
+        if not image.is_bootstrapped:
+            self._append(bootstrap_records(self.state))
+            self.replica.settle(now_ms)
+        self._metrics.begin(now_ms)
+        for broker, registration in sorted(image.brokers.items()):
+            if not registration.fenced:
+                self._touch(broker, now_ms)
+        self._out.trace("controller_started", None, next_offset=image.next_offset)
+
+    def _stand_down(self) -> None:
+        """Is active no more: what it has done since the last commit never was, as far as it knows."""
+        self._active_epoch = NO_EPOCH
+        for broker in sorted(self._sessions):
+            self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
+        answered = self._recoveries.abandon()
+        for sender, request in self._withheld.drop():
+            if (sender, getattr(request, "correlation_id", None)) not in answered:
+                refuse(self._out, sender, request, ErrorCode.NOT_CONTROLLER)
+        self._out.trace("controller_resigned", None, next_offset=self.replica.high_watermark)
+        self._begin_anew()
 
     def _session_over(self, name: str) -> None:
         broker = int(name.removeprefix(SESSION_PREFIX))
@@ -188,30 +334,28 @@ class ControllerNode:
     # -- the one way to change anything --------------------------------------------------------------------------------
 
     def _write(self, records: Sequence[MetadataRecord]) -> None:
-        """Appends, flushes and replays a batch of records, which thereby are committed."""
+        """Appends and replays a batch of records."""
         if not records:
             return
-        base_offset = self._log.end_offset
-        self._append(records)
-        self._out.trace("committed", None, base_offset=base_offset, end_offset=self._log.end_offset)
-        for key in self._replay(records):
-            self._trace_partition(key)
+        base_offset = self.state.image.next_offset
+        end_offset = base_offset + len(records)
+        self._out.trace("committed", None, base_offset=base_offset, end_offset=end_offset)
+        for key in self._append(records):
+            tell_partition(self._out, self.state.image, key)
         for alert in self._metrics.take_alerts():
-            self._trace_alert(alert)
+            tell_alert(self._out, self.state.image, alert)
 
-    def _append(self, records: Sequence[MetadataRecord]) -> None:
-        """Makes records durable, in the versions of the feature levels in force."""
-        self._log.append(
-            _BATCH(
-                base_offset=self._log.end_offset,
-                leader_epoch=0,
-                record_count=len(records),
-                payload=pack_batch(records, self.state.image.feature_levels),
-            )
-        )
-        self._log.flush()
+    def _append(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
+        """Appends records to the log, in the versions of the feature levels in force, and replays them; the partitions
+        that they have changed.
+        """
+        image = self.state.image
+        end_offset = self.replica.append(records, pack_batch(records, image.feature_levels))
+        if end_offset != image.next_offset + len(records):
+            raise ProtocolInvariantError(f"controller {self.node_id} at {image.next_offset} appends below {end_offset}")
+        return self._replay(records, tell=True)
 
-    def _replay(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
+    def _replay(self, records: Sequence[MetadataRecord], *, tell: bool) -> dict[TopicIdPartition, None]:
         changed: dict[TopicIdPartition, None] = {}
         for record in records:
             delta = self.state.replay(record)
@@ -219,41 +363,12 @@ class ControllerNode:
             self._recoveries.replayed(delta)
             self._records.append(record)
             changed.update(delta.partitions)
-            for topic in delta.deleted_topics.values():
-                self._out.trace("topic_deleted", None, topic=topic.name)
-            for key in delta.removed_partitions:
-                name = self.state.image.name_of(key)
-                self._out.trace("partition_removed", name)
-            if isinstance(record, FeatureLevelRecord):
-                self._out.trace("feature_level", None, feature=record.name, level=record.feature_level)
+            if tell:
+                tell_record(self._out, self.state.image, record, delta)
             for broker in delta.brokers:
-                registration = self.state.image.brokers.get(broker)
-                if registration is None:
-                    self._out.trace("broker_unregistered", None, broker=broker)
+                if broker not in self.state.image.brokers:
                     self._end_session(broker)
-                    continue
-                self._out.trace(
-                    "broker_registration",
-                    None,
-                    broker=broker,
-                    broker_epoch=registration.broker_epoch,
-                    fenced=registration.fenced,
-                    in_controlled_shutdown=registration.in_controlled_shutdown,
-                )
         return changed
-
-    def _trace_partition(self, key: TopicIdPartition) -> None:
-        state = self.state.image.partition(key)
-        if state is None:
-            return
-        name = self.state.image.name_of(key)
-        min_isr = self.state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
-        self._out.trace("partition", name, **partition_detail(state), min_isr=min_isr)
-
-    def _trace_alert(self, alert: Alert) -> None:
-        name = self.state.image.name_of(alert.key)
-        state = alert.state
-        self._out.trace("alert", name, alert=alert.kind, leader=state.leader, leader_epoch=state.leader_epoch)
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -264,14 +379,8 @@ class ControllerNode:
             f"{SESSION_PREFIX}{broker}", now_ms + self._session_ms, idle_with=broker, renewed_by=HEARTBEAT_TIMER
         )
 
-    def _forget_life(self, broker: BrokerId) -> None:
-        self._heartbeats.forget(broker)
-        self._proposals.forget(broker)
-        self._shutdown_offsets.pop(broker, None)
-        self._applied.pop(broker, None)
-
     def _end_session(self, broker: BrokerId) -> None:
-        self._forget_life(broker)
+        self.lives.forget(broker)
         if broker in self._sessions:
             self._sessions.discard(broker)
             self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
@@ -283,8 +392,7 @@ class ControllerNode:
         if error is ErrorCode.NONE and known is not None and known.incarnation_id == request.incarnation_id:
             epoch = known.broker_epoch
         elif error is ErrorCode.NONE:
-            self._forget_life(broker)
-            self._parked.pop(broker, None)
+            self.lives.forget(broker)
             records = brokers.register(
                 self.state, broker, request.incarnation_id, request.previous_broker_epoch, request.rack
             )
@@ -310,7 +418,7 @@ class ControllerNode:
             return
         registration = self.state.image.brokers[broker]
         target = None
-        if self._heartbeats.takes(broker, request.correlation_id):
+        if self.lives.heartbeats.takes(broker, request.correlation_id):
             target = self._follow_heartbeat(now_ms, request, registration)
         self._out.send(
             sender,
@@ -328,51 +436,20 @@ class ControllerNode:
     ) -> BrokerControlState:
         """The state to which the heartbeat moves the broker."""
         broker = request.broker_id
-        self._note_applied(broker, request.current_metadata_offset)
-        state = self.control_state(broker)
-        target = next_control_state(
-            HeartbeatView(
-                state=state,
-                want_fence=request.want_fence,
-                want_shut_down=request.want_shut_down,
-                has_applied_registration=request.current_metadata_offset > registration.broker_epoch,
-                leads_partitions=self.state.has_leaderships(broker),
-                shutdown_offset=self._shutdown_offsets.get(broker),
-                lowest_active_offset=self._lowest_active_offset(broker),
-            )
-        )
+        self.lives.note_applied(broker, request.current_metadata_offset)
+        state, target = self.lives.control_state(broker), self.lives.next_state(request)
         if target is not state:
             self._change_control_state(broker, registration.broker_epoch, target)
         if not self.state.image.brokers[broker].fenced:
             self._touch(broker, now_ms)
         return target
 
-    def _note_applied(self, broker: BrokerId, offset: Offset) -> None:
-        """The broker has applied the metadata log up to there; nobody has applied what is not in the log."""
-        self._applied[broker] = max(self._applied.get(broker, 0), min(offset, self.state.image.next_offset))
-
-    def control_state(self, broker: BrokerId) -> BrokerControlState:
-        """As this controller knows it: one that has just started sees a shutdown under way with the next heartbeat."""
-        if self.state.image.brokers[broker].fenced:
-            return BrokerControlState.FENCED
-        if broker in self._shutdown_offsets:
-            return BrokerControlState.CONTROLLED_SHUTDOWN
-        return BrokerControlState.UNFENCED
-
-    def _lowest_active_offset(self, but: BrokerId) -> Offset:
-        offsets = [
-            self._applied.get(broker, 0)
-            for broker in self.state.image.brokers
-            if broker != but and self.state.image.is_active(broker)
-        ]
-        return min(offsets, default=self.state.image.next_offset)
-
     def _change_control_state(self, broker: BrokerId, epoch: int, target: BrokerControlState) -> None:
         if target is BrokerControlState.UNFENCED:
             self._write(brokers.unfence(self.state, broker, epoch))
         elif target is BrokerControlState.CONTROLLED_SHUTDOWN:
             self._write(brokers.begin_controlled_shutdown(self.state, broker, epoch))
-            self._shutdown_offsets[broker] = self.state.image.next_offset
+            self.lives.shutdown_offsets[broker] = self.state.image.next_offset
             self._metrics.shutdown_began(broker)
         elif not self.state.image.brokers[broker].fenced:
             if target is BrokerControlState.SHUTDOWN_NOW:
@@ -382,55 +459,12 @@ class ControllerNode:
             self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")
 
     def _fence(self, broker: BrokerId, epoch: Epoch) -> None:
-        self._shutdown_offsets.pop(broker, None)
+        self.lives.shutdown_offsets.pop(broker, None)
         led = self.state.has_leaderships(broker)
         records = brokers.fence(self.state, broker, epoch)
         self._write(records)
         if led:
             self._metrics.failed_over(len(records))
-
-    # -- metadata fetch ------------------------------------------------------------------------------------------------
-
-    def _fetch(self, sender: NodeId, request: MetadataFetchRequest) -> None:
-        error = metadata_fetch_error(self.state.image, request)
-        if error is not ErrorCode.NONE:
-            refuse(self._out, sender, request, error)
-            if error is ErrorCode.BROKER_ID_NOT_REGISTERED and sender == request.broker_id:
-                # A broker that missed its unregistration would go on leaving out its heartbeats.
-                self._out.send(sender, BrokerHeartbeatResponse(correlation_id=0, error=error))
-            return
-        self._note_applied(request.broker_id, request.fetch_offset)
-        self._parked[sender] = request.fetch_offset
-        self._metrics.fetched(request.broker_id)
-
-    def _answer_parked(self) -> None:
-        """Sends the records behind their offset to all brokers whose fetch is parked, at most `MAX_FETCH_RECORDS` to
-        each; a broker that gets fewer than there are asks again at once. Who lacks the same gets the same message.
-        """
-        end = len(self._records)
-        answers: dict[Offset, MetadataFetchResponse] = {}
-        for broker, offset in sorted(self._parked.items()):
-            if offset < end:
-                del self._parked[broker]
-                if offset not in answers:
-                    answers[offset] = self._records_from(offset)
-                self._out.send(broker, answers[offset])
-
-    def _records_from(self, offset: Offset) -> MetadataFetchResponse:
-        end = len(self._records)
-        as_image = self._takes_image(lag=end - offset)
-        records = self.state.image.to_records() if as_image else self._records[offset : offset + MAX_FETCH_RECORDS]
-        return _RECORDS(
-            base_offset=offset,
-            records=tuple(records),
-            high_watermark=end,
-            controller_id=self.node_id,
-            is_snapshot=as_image,
-        )
-
-    def _takes_image(self, lag: int) -> bool:
-        """Whether an image is shorter than the `lag` records that a broker lacks, and fits one answer."""
-        return lag > SNAPSHOT_LAG and self.state.image.size <= min(lag - 1, MAX_FETCH_RECORDS)
 
     # -- partitions and administration ---------------------------------------------------------------------------------
 
@@ -439,7 +473,7 @@ class ControllerNode:
             error = ErrorCode.STALE_BROKER_EPOCH
             self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, error=error))
             return
-        if not self._proposals.takes(request.broker_id, request.correlation_id):
+        if not self.lives.proposals.takes(request.broker_id, request.correlation_id):
             refuse(self._out, sender, request, ErrorCode.INVALID_REQUEST)
             return
         self._metrics.altered(len(request.partitions))
@@ -452,9 +486,6 @@ class ControllerNode:
         self._out.send(sender, AlterPartitionResponse(correlation_id=request.correlation_id, partitions=results))
 
     def _administer(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
-        if request.READ_ONLY:
-            self._out.send(sender, answer(self.state.image, self.node_id, request))
-            return
         planned = plan(self.state, request)
         self._write(planned.records)
         if planned.awaited is not None and isinstance(planned.response, ElectLeadersResponse):
@@ -466,18 +497,3 @@ class ControllerNode:
         records = self._recoveries.take(message)
         self._write(records)
         self._metrics.recovered(len(records))
-
-
-def partition_detail(state: PartitionState) -> dict[str, object]:
-    """A partition's state in the plain values of a trace event."""
-    return {
-        "leader": state.leader,
-        "leader_epoch": state.leader_epoch,
-        "partition_epoch": state.partition_epoch,
-        "replicas": state.replicas,
-        "isr": state.isr,
-        "elr": state.elr,
-        "last_known_elr": state.last_known_elr,
-        "last_known_leader": state.last_known_leader,
-        "recovering": bool(state.leader_recovery_state),
-    }

@@ -33,6 +33,7 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.recovery import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 
 _RESPONSES: Mapping[type[Request], type[Response]] = {
@@ -43,6 +44,7 @@ _RESPONSES: Mapping[type[Request], type[Response]] = {
     ConsumeRequest: ConsumeResponse,
     ListOffsetsRequest: ListOffsetsResponse,
     GetReplicaLogInfoRequest: GetReplicaLogInfoResponse,
+    InitProducerIdRequest: InitProducerIdResponse,
 }
 
 

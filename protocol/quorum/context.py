@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from protocol.config import (
+    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
+    CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS,
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    CONTROLLER_QUORUM_VOTERS,
+    ClusterConfig,
+    node_ids,
+)
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import (
-    AddVoterRequest,
-    AddVoterResponse,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -22,8 +30,6 @@ from protocol.messages.quorum import (
     QuorumFetchResponse,
     QuorumRequest,
     QuorumResponse,
-    RemoveVoterRequest,
-    RemoveVoterResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -33,7 +39,10 @@ from protocol.quorum.log import QuorumLog
 from protocol.quorum.state_file import QuorumState
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, is_meant
 
+RENEWAL_MS = 500
+"""How often at least a follower asks its leader (Kafka's wait of a metadata fetch)."""
 ELECTION_TIMER = "quorum-election"
+FETCH_TIMER = "quorum-fetch"
 
 _RESPONSES: dict[type[QuorumRequest], type[QuorumResponse]] = {
     VoteRequest: VoteResponse,
@@ -41,8 +50,6 @@ _RESPONSES: dict[type[QuorumRequest], type[QuorumResponse]] = {
     EndQuorumEpochRequest: EndQuorumEpochResponse,
     QuorumFetchRequest: QuorumFetchResponse,
     FetchSnapshotRequest: FetchSnapshotResponse,
-    AddVoterRequest: AddVoterResponse,
-    RemoveVoterRequest: RemoveVoterResponse,
 }
 
 
@@ -60,6 +67,20 @@ class QuorumConfig:
     fetch_ms: int = 2_000
     backoff_ms: int = 1_000
     renewal_ms: int = 500
+
+    @staticmethod
+    def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
+        """What the config of a cluster with these controllers says."""
+        servers = node_ids(config.values[CONTROLLER_QUORUM_BOOTSTRAP_SERVERS])
+        return QuorumConfig(
+            cluster_id,
+            voters=node_ids(config.values[CONTROLLER_QUORUM_VOTERS]),
+            bootstrap=servers or tuple(controllers),
+            election_ms=config.int_value(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS),
+            fetch_ms=config.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS),
+            backoff_ms=config.int_value(CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS),
+            renewal_ms=max(1, min(RENEWAL_MS, config.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS) // 4)),
+        )
 
     @property
     def is_static(self) -> bool:
@@ -81,13 +102,14 @@ class QuorumContext:
         self.has_fetched = False
         self.high_watermark: Offset = 0
         self.state = QuorumState(config.cluster_id, NO_UUID)
-        self.log = QuorumLog(storage, METADATA_LOG, VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in config.voters))
+        self.log: QuorumLog
         self._storage = storage
         self._correlation_id = rng.getrandbits(30)  # an answer to a former life is none to this one
 
     def load(self) -> None:
         """Takes up what the disk holds; gives it a uuid where it has none. ForeignDirectoryError for one of another
-        cluster.
+        cluster, CorruptLogError for one that is damaged, other StorageErrors as the disk has them; such a disk is left
+        as it is.
         """
         raw = self._storage.read_file(state_file.FILE)
         if raw is not None:
@@ -95,6 +117,8 @@ class QuorumContext:
             found, own = self.state.cluster_id, self.config.cluster_id
             if found not in ("", own):
                 raise ForeignDirectoryError(f"{state_file.FILE}: clusterId: found {found!r}; allowed: {own!r}")
+        static = VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in self.config.voters)
+        self.log = QuorumLog(self._storage, METADATA_LOG, static)
         if self.can_vote and not self.state.uuid:
             self.save(uuid=f"{self.rng.getrandbits(128):032x}")
         if self.log.last_epoch > self.epoch:

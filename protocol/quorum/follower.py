@@ -1,13 +1,14 @@
 """The follower's side of the metadata log: it asks for what is next, and has it on its disk before it asks again.
 
 Who has no leader to follow asks those who may know it, in turn: the voters, and the servers that the configuration
-names (D2). An answer counts if it is the leader's own, to the newest question.
+names (D2). An answer shows that its leader lives. Its records are taken if they follow on the log; what else it says
+counts if it answers the newest question.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import Epoch, NodeId, Offset, TimeMs
@@ -19,11 +20,12 @@ from protocol.messages.quorum import (
     QuorumRequest,
     QuorumResponse,
 )
-from protocol.quorum.context import ELECTION_TIMER, QuorumContext
+from protocol.messages.trusted import trusted
+from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumContext
 from protocol.quorum.election import Role
 from protocol.quorum.log import decode_snapshot
 
-FETCH_TIMER = "quorum-fetch"
+_FETCH: Final = trusted(QuorumFetchRequest)
 
 
 @dataclass(slots=True)
@@ -36,13 +38,19 @@ class _Download:
 
 
 class FollowerSide:
-    """See the module docstring."""
+    """See the module docstring. `leaders_high_watermark` is what the leader has told last."""
 
     def __init__(self, context: QuorumContext) -> None:
         self._context = context
         self._asked: int | None = None
         self._probed = 0
+        self.leaders_high_watermark: Offset = 0
         self._download: _Download | None = None
+
+    @property
+    def awaited(self) -> int | None:
+        """The correlation id of the newest question."""
+        return self._asked
 
     def forget(self) -> None:
         """The role has changed: nothing that is under way counts any more."""
@@ -52,8 +60,10 @@ class FollowerSide:
     def ask(self, now_ms: TimeMs) -> None:
         """Asks the leader, or somebody who may know it, for what is next; again after a while if nothing comes."""
         context = self._context
-        context.out.set_timer(FETCH_TIMER, now_ms + context.config.renewal_ms)
-        target = context.leader if context.role is Role.FOLLOWER else self._next_server()
+        is_following = context.role is Role.FOLLOWER
+        is_parked = is_following and context.has_fetched and self._download is None
+        self._ask_again(now_ms, context.leader if is_parked else None)
+        target = context.leader if is_following else self._next_server()
         if target is None:
             return
         self._asked = context.next_correlation_id()
@@ -74,13 +84,17 @@ class FollowerSide:
                 position=len(download.data),
             )
         else:
-            request = QuorumFetchRequest(
+            request = _FETCH(
                 **common,
                 fetch_offset=context.log.end_offset,
                 last_fetched_epoch=context.log.last_epoch,
                 high_watermark=context.high_watermark,
             )
         context.out.send(target, request)
+
+    def _ask_again(self, now_ms: TimeMs, idle_with: NodeId | None = None) -> None:
+        context = self._context
+        context.out.set_timer(FETCH_TIMER, now_ms + context.config.renewal_ms, idle_with=idle_with)
 
     def _next_server(self) -> NodeId | None:
         """Somebody who may know the leader, in turn."""
@@ -91,28 +105,44 @@ class FollowerSide:
 
     def fetched(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
         context = self._context
-        if not self._is_awaited(sender, response):
+        if not self._is_of_the_leader(sender, response):
+            if sender == context.leader and context.has_fetched:
+                context.has_fetched = False  # it leads no more: nothing that was asked of it is waiting there
+                self._ask_again(now_ms)
             return
         self._heard(now_ms)
-        if response.snapshot_end_offset >= 0:
+        self.leaders_high_watermark = max(response.high_watermark, self.leaders_high_watermark)
+        is_newest = response.correlation_id == self._asked
+        before = (context.log.end_offset, context.high_watermark)
+        if response.snapshot_end_offset < 0 and response.diverging_end_offset < 0:
+            self._append(response)
+        elif is_newest and response.snapshot_end_offset >= 0:
             self._download = _Download(response.snapshot_epoch, response.snapshot_end_offset, bytearray())
-        elif response.diverging_end_offset >= 0:
+        elif is_newest:
             self._truncate(response.diverging_epoch, response.diverging_end_offset)
-        else:
-            for batch in response.batches:
-                if batch.base_offset == context.log.end_offset:
-                    context.log.append(batch)
-            context.log.flush()
-            reached = min(response.high_watermark, context.log.end_offset)
-            context.high_watermark = max(context.high_watermark, reached)
-        self.ask(now_ms)
+        if is_newest or before != (context.log.end_offset, context.high_watermark):
+            self.ask(now_ms)
+
+    def _append(self, response: QuorumFetchResponse) -> None:
+        """Takes batches that follow on the log. An answer to an older question will do: this leader's log only grows,
+        and had all that was here when that was asked.
+        """
+        context = self._context
+        if response.batches and response.batches[0].base_offset != context.log.end_offset:
+            return
+        for batch in response.batches:
+            context.log.append(batch)
+        context.log.flush()
+        reached = min(response.high_watermark, context.log.end_offset)
+        context.high_watermark = max(context.high_watermark, reached)
 
     def snapshot_fetched(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
         context, download = self._context, self._download
         if download is None or response.correlation_id != self._asked:
             return
-        if not self._is_awaited(sender, response):
-            self._download = None
+        if not self._is_of_the_leader(sender, response):
+            self._download = None  # there may be a newer one
+            self.ask(now_ms)
             return
         self._heard(now_ms)
         if response.position == len(download.data):
@@ -126,15 +156,22 @@ class FollowerSide:
                 context.out.trace("quorum_snapshot", None, end_offset=snapshot.end_offset, epoch=snapshot.epoch)
         self.ask(now_ms)
 
-    def _is_awaited(self, sender: NodeId, response: QuorumResponse) -> bool:
+    def _is_of_the_leader(self, sender: NodeId, response: QuorumResponse) -> bool:
         context = self._context
-        if response.correlation_id != self._asked or sender != context.leader or context.role is not Role.FOLLOWER:
+        if sender != context.leader or context.role is not Role.FOLLOWER:
             return False
         return response.error is ErrorCode.NONE and response.leader_epoch == context.epoch
 
     def _heard(self, now_ms: TimeMs) -> None:
         self._context.has_fetched = True
-        self._context.out.set_timer(ELECTION_TIMER, now_ms + self._context.config.fetch_ms)
+        self.expect_the_leader(now_ms)
+
+    def expect_the_leader(self, now_ms: TimeMs) -> None:
+        """If nothing is heard of it for a while there may be an election."""
+        context = self._context
+        context.out.set_timer(
+            ELECTION_TIMER, now_ms + context.config.fetch_ms, idle_with=context.leader, echoes=FETCH_TIMER
+        )
 
     def _truncate(self, epoch: Epoch, end_offset: Offset) -> None:
         """The leader's part of `epoch`, or of the one before it, ends there: what is behind it here goes."""

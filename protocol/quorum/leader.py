@@ -1,16 +1,18 @@
 """The leader's side of the metadata log: fetches and their answers, the high watermark, changes of the voters.
 
 A fetch that finds nothing new is parked until there is: more records, or a higher high watermark. A second one of the
-same replica is answered at once, whatever there is, so that followers hear from their leader as often as they ask.
+same replica takes its place, and the first is answered with nothing, so that followers hear from their leader as often
+as they ask. Those that wait when the epoch ends are told so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.errors import ErrorCode
-from protocol.ids import NodeId, Offset, TimeMs
+from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import (
@@ -23,13 +25,17 @@ from protocol.messages.quorum import (
     Voter,
 )
 from protocol.messages.records import MetadataRecord
-from protocol.quorum.context import QuorumContext
+from protocol.messages.trusted import trusted
+from protocol.quorum.context import FETCH_TIMER, QuorumContext
 from protocol.quorum.leadership import Leadership
 from protocol.quorum.log import Snapshot
-from protocol.quorum.membership import WITHIN_MS, Change, VoterRequest, may_append, refusal
-from protocol.quorum.voters import ReplicaKey
+from protocol.quorum.membership import Change, VoterRequest, not_leader, obstacle, refusal, response_to
+from protocol.quorum.voters import ReplicaKey, VoterSet, is_meant
 
-CHECK_TIMER = "quorum-check"
+_FETCHED: Final = trusted(QuorumFetchResponse)
+
+SILENT_PREFIX = "quorum-silent/"
+"""Timers of a voter, whose id follows: it has not fetched for too long."""
 BEGIN_TIMER = "quorum-begin"
 CHANGE_TIMER = "quorum-change"
 CHUNK_BYTES = 1_048_576
@@ -41,7 +47,7 @@ class _Parked:
     """A fetch that waits for news."""
 
     sender: NodeId
-    correlation_id: int
+    request: QuorumFetchRequest
     offset: Offset
     high_watermark: Offset
 
@@ -54,11 +60,12 @@ class LeaderSide:
         self.leadership = Leadership(context.epoch, context.log.end_offset, now_ms, context.key)
         self._parked: dict[ReplicaKey, _Parked] = {}
         self._changes: list[Change] = []
+        self._watched = VoterSet()
+        self._settled = (NO_OFFSET, NO_OFFSET)
         voters = _told(context.voters.keys)
         first = LeaderChangeRecord(leader_id=context.node_id, leader_uuid=context.state.uuid, voters=voters)
         self.append([first])
-        context.out.set_timer(CHECK_TIMER, now_ms + self._patience_ms)
-        self.announce(now_ms)
+        self._watch_voters(now_ms)
 
     @property
     def _patience_ms(self) -> int:
@@ -84,31 +91,44 @@ class LeaderSide:
             record_count=len(records),
             payload=pack_records(records) if payload is None else payload,
         )
-        log.append(batch)
+        log.append(batch, records)
         return batch.next_offset
 
-    def settle(self) -> None:
+    def settle(self, now_ms: TimeMs) -> None:
         """What has been flushed counts, and who waits for it is told."""
+        context = self._context
         self._advance()
-        self._make_changes()
+        if self._changes:
+            self._make_changes()
+        if self._watched is not context.voters:
+            self._watch_voters(now_ms)
+        settled = (context.log.end_offset, context.high_watermark)
+        if settled == self._settled:
+            return
+        self._settled = settled
         for replica, parked in sorted(self._parked.items()):
-            if parked.offset < self._context.log.end_offset or parked.high_watermark < self._context.high_watermark:
+            if self._has_news_for(parked):
                 self._answer_fetch(replica, parked)
 
     def end(self) -> None:
         """The epoch is over for this leader."""
-        for timer in (CHECK_TIMER, BEGIN_TIMER, CHANGE_TIMER):
-            self._context.out.cancel_timer(timer)
+        context = self._context
+        self._watch(VoterSet(), 0)
+        for timer in (BEGIN_TIMER, CHANGE_TIMER):
+            context.out.cancel_timer(timer)
         for change in self._changes:
-            self._context.answer(change.asked_by, change.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            answer = not_leader(change.request, context.leader, context.epoch)
+            context.out.send(change.asked_by, answer)
+        for _, parked in sorted(self._parked.items()):
+            context.answer(parked.sender, parked.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # -- the others ----------------------------------------------------------------------------------------------------
 
     def announce(self, now_ms: TimeMs) -> None:
         """Tells voters that do not fetch who leads, and goes on telling them."""
         context = self._context
-        every_ms = context.config.fetch_ms // 2
-        for voter in self.leadership.silent(context.voters, now_ms - every_ms):
+        unheard = self.leadership.unheard(context.voters)
+        for voter in unheard:
             context.out.send(
                 voter.id,
                 BeginQuorumEpochRequest(
@@ -120,14 +140,38 @@ class LeaderSide:
                     leader_epoch=context.epoch,
                 ),
             )
-        context.out.set_timer(BEGIN_TIMER, now_ms + every_ms)
+        if unheard:
+            context.out.set_timer(BEGIN_TIMER, now_ms + context.config.fetch_ms // 2)
 
-    def has_majority(self, now_ms: TimeMs) -> bool:
-        """Whether a majority of the voters fetches; it is looked at again when it may not any more."""
-        until_ms = self.leadership.majority_until_ms(self._context.voters, self._patience_ms, now_ms)
-        if until_ms > now_ms:
-            self._context.out.set_timer(CHECK_TIMER, until_ms)
-        return until_ms > now_ms
+    def voter_is_silent(self, now_ms: TimeMs, name: str) -> bool:
+        """The timer of a voter is due; whether a majority of the voters fetches still."""
+        self.leadership.silent.add(int(name.removeprefix(SILENT_PREFIX)))
+        self.announce(now_ms)
+        return self.leadership.has_majority(self._context.voters)
+
+    def _watch_voters(self, now_ms: TimeMs) -> None:
+        """Other voters count from now on."""
+        self._watch(self._context.voters, now_ms)
+        self.announce(now_ms)
+
+    def _watch(self, voters: VoterSet, now_ms: TimeMs) -> None:
+        """Sets the timers of voters that have become it, and cancels those of voters that are it no more. Those that
+        are silent get another chance: who made up the majority with this leader may be gone.
+        """
+        before, after = (
+            {key.id for key in watched.keys} - {self._context.node_id} for watched in (self._watched, voters)
+        )
+        self._watched = voters
+        for node in sorted(before - after):
+            self.leadership.silent.discard(node)
+            self._context.out.cancel_timer(f"{SILENT_PREFIX}{node}")
+        for node in sorted(after - (before - self.leadership.silent)):
+            self._heard_of(node, now_ms)
+
+    def _heard_of(self, voter: NodeId, now_ms: TimeMs) -> None:
+        self.leadership.silent.discard(voter)
+        name = f"{SILENT_PREFIX}{voter}"
+        self._context.out.set_timer(name, now_ms + self._patience_ms, idle_with=voter, renewed_by=FETCH_TIMER)
 
     def say_farewell(self) -> None:
         """The others may elect the next leader at once."""
@@ -149,29 +193,51 @@ class LeaderSide:
 
     def fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
         context, log = self._context, self._context.log
-        replica = ReplicaKey(request.replica_id, request.replica_uuid)
+        if request.fetch_offset < 0:
+            context.answer(sender, request, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return
         lacking = log.lacks(request.fetch_offset, request.last_fetched_epoch)
         if isinstance(lacking, Snapshot):
-            context.answer(sender, request, snapshot_epoch=lacking.epoch, snapshot_end_offset=lacking.end_offset)
+            context.answer(
+                sender,
+                request,
+                high_watermark=context.high_watermark,
+                snapshot_epoch=lacking.epoch,
+                snapshot_end_offset=lacking.end_offset,
+            )
         elif lacking is not None:
             context.answer(sender, request, diverging_epoch=lacking.epoch, diverging_end_offset=lacking.end_offset)
         else:
-            self.leadership.fetched(replica, request.fetch_offset, now_ms)
-            is_renewal = replica in self._parked
-            parked = _Parked(sender, request.correlation_id, request.fetch_offset, request.high_watermark)
-            self._parked[replica] = parked
-            if is_renewal:
-                self._answer_fetch(replica, parked)
+            self._park(now_ms, sender, request)
 
-    def _answer_fetch(self, replica: ReplicaKey, parked: _Parked) -> None:
-        del self._parked[replica]
+    def _park(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
+        replica = ReplicaKey(request.replica_id, request.replica_uuid)
+        self.leadership.fetched(replica, request.fetch_offset, now_ms)
+        voter = self._watched.key_of(replica.id)
+        if voter is not None and is_meant(voter, replica) and replica.id != self._context.node_id:
+            self._heard_of(replica.id, now_ms)
+        former = self._parked.get(replica)
+        if former is not None:
+            self._answer_fetch(replica, former, ())
+        parked = self._parked[replica] = _Parked(sender, request, request.fetch_offset, request.high_watermark)
+        self.leadership.progress[replica].is_waiting = True
+        if self._has_news_for(parked):
+            self._settled = (NO_OFFSET, NO_OFFSET)
+
+    def _has_news_for(self, parked: _Parked) -> bool:
         context = self._context
-        response = QuorumFetchResponse(
-            correlation_id=parked.correlation_id,
+        return parked.offset < context.log.end_offset or parked.high_watermark < context.high_watermark
+
+    def _answer_fetch(self, replica: ReplicaKey, parked: _Parked, batches: Sequence[RecordBatch] | None = None) -> None:
+        del self._parked[replica]
+        self.leadership.progress[replica].is_waiting = False
+        context = self._context
+        response = _FETCHED(
+            correlation_id=parked.request.correlation_id,
             leader_id=context.node_id,
             leader_epoch=context.epoch,
             high_watermark=context.high_watermark,
-            batches=tuple(context.log.read(parked.offset)),
+            batches=tuple(context.log.read(parked.offset) if batches is None else batches),
         )
         context.out.send(parked.sender, response)
 
@@ -204,42 +270,49 @@ class LeaderSide:
     # -- changes of the voters -----------------------------------------------------------------------------------------
 
     def change_voters(self, now_ms: TimeMs, sender: NodeId, request: VoterRequest) -> None:
-        error, detail = self._refusal(request)
+        error, message = self._refusal(request)
         if error is not ErrorCode.NONE:
-            self._context.answer(sender, request, error, detail=detail)
+            self._context.out.send(sender, response_to(request, error, message))
             return
-        self._changes.append(Change(sender, request, now_ms + WITHIN_MS))
+        self._changes.append(Change(sender, request, now_ms + request.timeout_ms))
         self._wait_for_changes()
 
     def _refusal(self, request: VoterRequest) -> tuple[ErrorCode, str]:
         return refusal(request, self._context.voters, static=self._context.config.is_static)
 
+    def _obstacle(self, change: Change) -> str:
+        context = self._context
+        return obstacle(change, context.log.voters, self.leadership, context.high_watermark, context.log.end_offset)
+
     def _make_changes(self) -> None:
         """Answers what is committed, and appends what may be; a change that another has overtaken is refused."""
-        context = self._context
         for change in list(self._changes):
-            if 0 <= change.offset < context.high_watermark:
-                self._changes.remove(change)
-                context.answer(change.asked_by, change.request)
-            elif change.offset < 0:
-                error, detail = self._refusal(change.request)
-                if error is not ErrorCode.NONE:
-                    self._changes.remove(change)
-                    context.answer(change.asked_by, change.request, error, detail=detail)
-                elif may_append(
-                    change, context.log.voters, self.leadership, context.high_watermark, context.log.end_offset
-                ):
-                    change.offset = self.append([change.record]) - 1
-                    context.log.flush()
-                    context.out.trace("quorum_voters", None, voters=tuple(map(str, context.voters.keys)))
-                    self._advance()
+            if change.offset < 0:
+                self._begin_change(change)
+            if 0 <= change.offset < self._context.high_watermark:
+                self._end_change(change)
+
+    def _begin_change(self, change: Change) -> None:
+        context = self._context
+        error, message = self._refusal(change.request)
+        if error is not ErrorCode.NONE:
+            self._end_change(change, error, message)
+        elif not self.is_superseded and not self._obstacle(change):
+            change.offset = self.append([change.record(context.voters)]) - 1
+            context.log.flush()
+            context.out.trace("quorum_voters", None, voters=tuple(map(str, context.voters.keys)))
+            self._advance()
+
+    def _end_change(self, change: Change, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
+        self._changes.remove(change)
+        self._context.out.send(change.asked_by, response_to(change.request, error, message))
 
     def give_up_changes(self, now_ms: TimeMs) -> None:
         """Who has waited for too long is told."""
         for change in [change for change in self._changes if change.until_ms <= now_ms]:
-            self._changes.remove(change)
-            detail = f"not done within {WITHIN_MS / 1000:.0f} s"
-            self._context.answer(change.asked_by, change.request, ErrorCode.REQUEST_TIMED_OUT, detail=detail)
+            why = self._obstacle(change) if change.offset < 0 else "appended, not committed; it may still be"
+            message = f"not done within {change.request.timeout_ms} ms: {why}"
+            self._end_change(change, ErrorCode.REQUEST_TIMED_OUT, message)
         self._wait_for_changes()
 
     def _wait_for_changes(self) -> None:

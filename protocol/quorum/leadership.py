@@ -4,23 +4,25 @@ A follower's fetch says what it has on its disk. The high watermark is what a ma
 has (D22); a leader that is no voter any more does not count itself (D18). It rises only over a record of the leader's
 own epoch: a record of an earlier one may be on a majority and still be replaced by a leader that has none of it.
 
-A leader that no majority fetches from may have been replaced without knowing; it resigns (check-quorum).
+A leader that no majority fetches from may have been replaced without knowing; it resigns (check-quorum). A voter counts
+as `silent` from when it has not fetched for a while, until it fetches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.ids import Epoch, Offset, TimeMs
+from protocol.ids import Epoch, NodeId, Offset, TimeMs
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, is_meant
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a replica has shown by its fetches: the end of its log, and when it fetched last."""
+    """What a replica has shown by its fetches: the end of its log, when it fetched last, and whether that waits."""
 
     end_offset: Offset
     fetched_ms: TimeMs
+    is_waiting: bool = False
 
 
 @dataclass(slots=True)
@@ -32,6 +34,7 @@ class Leadership:
     since_ms: TimeMs
     me: ReplicaKey
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
+    silent: set[NodeId] = field(default_factory=set)
 
     def fetched(self, replica: ReplicaKey, end_offset: Offset, now_ms: TimeMs) -> None:
         """A replica has fetched, and so has all records below `end_offset`."""
@@ -60,25 +63,14 @@ class Leadership:
         progress = self.of(voter)
         return -1 if progress is None else progress.end_offset
 
-    def majority_until_ms(self, voters: VoterSet, timeout_ms: int, now_ms: TimeMs) -> TimeMs:
-        """Until when a majority counts as being with the leader, if nobody fetches any more."""
-        times = []
-        for voter in voters.keys:
-            if is_meant(voter, self.me):
-                times.append(now_ms)
-            else:
-                progress = self.of(voter)
-                times.append(self.since_ms if progress is None else progress.fetched_ms)
-        return sorted(times, reverse=True)[voters.majority - 1] + timeout_ms if times else now_ms + timeout_ms
+    def has_majority(self, voters: VoterSet) -> bool:
+        """Whether a majority of the voters is not silent."""
+        return sum(is_meant(key, self.me) or key.id not in self.silent for key in voters.keys) >= voters.majority
 
-    def silent(self, voters: VoterSet, since_ms: TimeMs) -> list[ReplicaKey]:
-        """Voters that have not fetched since then, itself excepted."""
-        found = []
-        for voter in voters.keys:
-            progress = self.of(voter)
-            if voter.id != self.me.id and (progress is None or progress.fetched_ms < since_ms):
-                found.append(voter)
-        return found
+    def unheard(self, voters: VoterSet) -> list[ReplicaKey]:
+        """The other voters that do not fetch: not in this epoch yet, or not any more."""
+        others = [voter for voter in voters.keys if voter.id != self.me.id]
+        return [voter for voter in others if voter.id in self.silent or self.of(voter) is None]
 
     def successors(self, voters: VoterSet) -> list[ReplicaKey]:
         """The other voters, the one with most of the log first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import msgpack
 
@@ -19,12 +20,14 @@ from protocol.log.epochs import LeaderEpochCache
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.quorum import AddVoterRecord, ControlRecord
+from protocol.messages.records import MetadataRecord
 from protocol.quorum.election import LogEnd
 from protocol.quorum.voters import VoterHistory, VoterSet
 
 SNAPSHOT_FILE = "checkpoint"
 READ_BYTES = 1_048_576
 _ALL_BYTES = 2**62
+_CRC_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,19 @@ class Snapshot:
     data: bytes
 
     def encode(self) -> bytes:
-        """The bytes of the file, which are what travels too."""
+        """The bytes of the file, which are what travels too: a checksum, and what it is of."""
         voters = pack_records(self.voters.to_records())
         packed: bytes = msgpack.packb([self.epoch, self.end_offset, voters, self.data])
-        return packed
+        return crc32(packed).to_bytes(_CRC_BYTES, "big") + packed
 
 
 def decode_snapshot(raw: bytes) -> Snapshot:
     """CorruptLogError where the bytes are no snapshot."""
+    body = memoryview(raw)[_CRC_BYTES:]
+    if crc32(body) != int.from_bytes(raw[:_CRC_BYTES], "big"):
+        raise CorruptLogError(f"{SNAPSHOT_FILE}: found {len(raw)} bytes that fail their checksum")
     try:
-        epoch, end_offset, packed, data = msgpack.unpackb(raw)
+        epoch, end_offset, packed, data = msgpack.unpackb(body)
         voters = VoterSet()
         for record in unpack_records(packed):
             if not isinstance(record, AddVoterRecord):
@@ -68,14 +74,18 @@ class Diverging:
 
 
 class QuorumLog:
-    """See the module docstring. `voters` are those of a log without control records."""
+    """See the module docstring. `voters` are those of a log without control records. CorruptLogError where snapshot or
+    log are damaged; of a damaged snapshot the log is not touched.
+    """
 
     def __init__(self, storage: Storage, name: str, voters: VoterSet) -> None:
         self._storage = storage
-        self._log: LogStorage = storage.open_log(name)
         raw = storage.read_file(SNAPSHOT_FILE)
         self.snapshot = None if raw is None else decode_snapshot(raw)
         self._raw = raw or b""
+        self._log: LogStorage = storage.open_log(name)
+        self.bytes_behind_snapshot = 0
+        """Payloads of the batches that were appended since the snapshot."""
         self._epochs = LeaderEpochCache()
         self._fit_to_snapshot(name)
         self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
@@ -93,6 +103,8 @@ class QuorumLog:
     def _learn_voters(self) -> None:
         covered = 0 if self.snapshot is None else self.snapshot.end_offset
         for batch in self.read(self.start_offset, _ALL_BYTES):
+            if batch.next_offset > covered:
+                self.bytes_behind_snapshot += len(batch.payload)
             for offset, record in _control_records(batch):
                 if offset >= covered:
                     self.voters.append(offset, record)
@@ -147,11 +159,14 @@ class QuorumLog:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def append(self, batch: RecordBatch) -> None:
-        """Appends a batch; it counts as soon as it is flushed, but its control records count from now on."""
+    def append(self, batch: RecordBatch, records: Sequence[MetadataRecord] | None = None) -> None:
+        """Appends a batch, which holds these records; it counts as soon as it is flushed, but its control records count
+        from now on.
+        """
         self._log.append(batch)
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
-        for offset, record in _control_records(batch):
+        self.bytes_behind_snapshot += len(batch.payload)
+        for offset, record in _control_records(batch, records):
             self.voters.append(offset, record)
 
     def flush(self) -> None:
@@ -198,10 +213,13 @@ class QuorumLog:
 
     def _write(self, snapshot: Snapshot) -> None:
         self._raw = snapshot.encode()
+        self.bytes_behind_snapshot = 0
         self._storage.write_file(SNAPSHOT_FILE, self._raw)
         self.snapshot = snapshot
 
 
-def _control_records(batch: RecordBatch) -> list[tuple[Offset, ControlRecord]]:
-    records = enumerate(unpack_records(batch.payload), batch.base_offset)
-    return [(offset, record) for offset, record in records if isinstance(record, ControlRecord)]
+def _control_records(
+    batch: RecordBatch, records: Sequence[MetadataRecord] | None = None
+) -> list[tuple[Offset, ControlRecord]]:
+    found = enumerate(unpack_records(batch.payload) if records is None else records, batch.base_offset)
+    return [(offset, record) for offset, record in found if isinstance(record, ControlRecord)]

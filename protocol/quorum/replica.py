@@ -29,7 +29,7 @@ from typing import Any
 
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import NO_LEADER, Epoch, NodeId, Offset, TimeMs
+from protocol.ids import NO_LEADER, NO_OFFSET, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.quorum import (
@@ -49,16 +49,16 @@ from protocol.messages.quorum import (
     VoteResponse,
 )
 from protocol.messages.records import MetadataRecord
-from protocol.quorum.context import ELECTION_TIMER, QuorumConfig, QuorumContext
+from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumConfig, QuorumContext
 from protocol.quorum.election import Ballot, Role, grants
-from protocol.quorum.follower import FETCH_TIMER, FollowerSide
-from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, CHECK_TIMER, LeaderSide
+from protocol.quorum.follower import FollowerSide
+from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, SILENT_PREFIX, LeaderSide
 from protocol.quorum.leadership import Leadership
 from protocol.quorum.log import QuorumLog, Snapshot
-from protocol.quorum.membership import VoterRequest
+from protocol.quorum.membership import VoterRequest, not_leader, response_to
 from protocol.quorum.voters import ReplicaKey, VoterSet, is_meant
 
-TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, CHECK_TIMER, BEGIN_TIMER, CHANGE_TIMER})
+TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, BEGIN_TIMER, CHANGE_TIMER})
 
 
 class QuorumReplica:
@@ -145,6 +145,21 @@ class QuorumReplica:
         """What a leader knows of the others, for descriptions and checkers."""
         return None if self._leader is None else self._leader.leadership
 
+    def shown_by(self, replica: ReplicaKey) -> Offset:
+        """The end of another replica's log, as its fetches have shown it to this leader; -1 where nothing is known."""
+        shown = None if self._leader is None else self._leader.leadership.progress.get(replica)
+        return NO_OFFSET if shown is None else shown.end_offset
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it has everything that its leader has told it is committed."""
+        return self.high_watermark >= self._follower.leaders_high_watermark
+
+    @property
+    def awaited(self) -> int | None:
+        """The correlation id of its newest fetch, as a follower."""
+        return self._follower.awaited
+
     @property
     def is_changing(self) -> bool:
         """Whether somebody waits for a change of the voters."""
@@ -203,20 +218,20 @@ class QuorumReplica:
             self._election_due(now_ms)
         elif name == FETCH_TIMER:
             self._follower.ask(now_ms)
-        elif self._leader is not None and name == CHECK_TIMER:
-            if not self._leader.has_majority(now_ms):
+        elif self._leader is not None and name.startswith(SILENT_PREFIX):
+            if not self._leader.voter_is_silent(now_ms, name):
                 self._resign(now_ms, self._leader, "no majority fetches")
         elif self._leader is not None and name == BEGIN_TIMER:
             self._leader.announce(now_ms)
         elif self._leader is not None and name == CHANGE_TIMER:
             self._leader.give_up_changes(now_ms)
-        return name in TIMERS
+        return name in TIMERS or name.startswith(SILENT_PREFIX)
 
     def settle(self, now_ms: TimeMs) -> None:
         """What every input ends with: what it appended is flushed, committed where a majority has it, and told."""
         self._context.log.flush()
         if self._leader is not None:
-            self._leader.settle()
+            self._leader.settle(now_ms)
             if self._leader.is_superseded:
                 self._resign(now_ms, self._leader, "no voter any more")
 
@@ -251,12 +266,12 @@ class QuorumReplica:
         elif self.leader != leader:
             self._context.save(leader=leader)
         self._move(Role.FOLLOWER)
-        self._out.set_timer(ELECTION_TIMER, now_ms + self.config.fetch_ms)
+        self._follower.expect_the_leader(now_ms)
         self._follower.ask(now_ms)
 
     def _learn(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId, *, from_leader: bool = False) -> None:
-        """Somebody knows of this epoch and its leader (-1: none). Who asks for votes because the leader was not heard
-        of follows it again only if it says so itself.
+        """Somebody knows of this epoch and its leader (-1: none). Who has given that leader up, since it was not heard
+        of, follows it again only if it says so itself.
         """
         if leader == self._context.node_id:
             leader = NO_LEADER  # this replica before it ended, or before its disk was replaced
@@ -269,7 +284,7 @@ class QuorumReplica:
             if self.leader not in (NO_LEADER, leader):
                 raise ProtocolInvariantError(f"epoch {epoch} has two leaders, {self.leader} and {leader}")
             again = from_leader and self.role is not Role.FOLLOWER
-            if again or self.leader == NO_LEADER or self.role is Role.UNATTACHED:
+            if again or self.leader == NO_LEADER:
                 self._follow(now_ms, epoch, leader)
 
     def _election_due(self, now_ms: TimeMs) -> None:
@@ -411,14 +426,14 @@ class QuorumReplica:
     def _leader_of(
         self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest
     ) -> LeaderSide | None:
-        """The leader that a request is to; it is refused where this is none, or one of another epoch."""
-        epoch = request.current_leader_epoch
-        if epoch > self.epoch:
-            self._learn(now_ms, epoch, NO_LEADER)
+        """The leader that a request is to; it is refused where this is none, or one of another epoch. Anybody may
+        fetch, so a later epoch is not believed here: votes and their winner tell of it.
+        """
+        epoch, error = request.current_leader_epoch, ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._leader is not None and epoch == self.epoch:
             return self._leader
-        is_late = self._leader is not None
-        error = ErrorCode.FENCED_LEADER_EPOCH if is_late else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self._leader is not None:
+            error = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         self._context.answer(sender, request, error)
         return None
 
@@ -442,7 +457,11 @@ class QuorumReplica:
         self._follower.snapshot_fetched(now_ms, sender, response)
 
     def _change_voters(self, now_ms: TimeMs, sender: NodeId, request: VoterRequest) -> None:
-        if self._leader is None:
-            self._context.answer(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        own = self.config.cluster_id
+        if request.cluster_id not in ("", own):
+            message = f"cluster_id: found {request.cluster_id!r}; allowed: {own!r}"
+            self._out.send(sender, response_to(request, ErrorCode.INCONSISTENT_CLUSTER_ID, message))
+        elif self._leader is None:
+            self._out.send(sender, not_leader(request, self.leader, self.epoch))
         else:
             self._leader.change_voters(now_ms, sender, request)

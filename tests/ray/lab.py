@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from experiments.engine import ClusterSpec
+from experiments.engine import ClusterSpec, Loss, TraceEvent
 from experiments.ray_engine import RayEngine
 from experiments.requests import create_topic
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
-from protocol.ids import NO_LEADER, BrokerId, NodeId, TopicPartition
+from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.commands import (
     AdminCommand,
@@ -42,17 +42,22 @@ Outcome = TypeVar("Outcome", bound=Message)
 
 
 class Lab:
-    """See the module docstring."""
+    """See the module docstring. `meanwhile` is called again and again while something is waited for."""
 
     def __init__(self, engine: RayEngine, within_ms: int = WITHIN_MS) -> None:
         self.engine = engine
+        self.meanwhile: Callable[[], None] = lambda: None
         self._within_ms = within_ms
         self._commands = 0
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        assert self.engine.run_until(condition, self._within_ms), f"{what}: {self.engine.view()}"
+        def holds() -> bool:
+            self.meanwhile()
+            return condition()
+
+        assert self.engine.run_until(holds, self._within_ms), f"{what}: {self.engine.view()}"
 
     def await_unfenced(self, *brokers: BrokerId) -> None:
         self.until(lambda: self.engine.unfenced().issuperset(brokers), f"{brokers} unfenced")
@@ -125,7 +130,29 @@ class Lab:
         for source, target in ((a, b), (b, a)):
             self.engine.set_link(source, target, False)
 
+    def kill_the_active_controller(self) -> tuple[NodeId, NodeId]:
+        """SIGKILL; which one it was, and which one is active next."""
+        killed = self.active_controller()
+        self.engine.crash(killed, Loss())
+        at_ms = self.engine.now_ms()
+        self.until(lambda: self._became_active(at_ms) is not None, f"another than {killed} is active")
+        successor = self._became_active(at_ms)
+        assert successor is not None
+        return killed, successor
+
     # -- state ---------------------------------------------------------------------------------------------------------
+
+    def active_controller(self) -> NodeId:
+        """The active controller, which is waited for."""
+        self.until(lambda: self.engine.active_controller() is not None, "a controller is active")
+        active = self.engine.active_controller()
+        assert active is not None
+        return active
+
+    def _became_active(self, after_ms: TimeMs) -> NodeId | None:
+        """Who has said that it is active, later than that."""
+        started = [event for event in self.engine.traces() if event.trace.kind == "controller_started"]
+        return next((event.node for event in started if event.time_ms > after_ms), None)
 
     def state(self) -> PartitionState | None:
         view = self.engine.view()
@@ -156,9 +183,13 @@ def running_lab(
     config: Mapping[str, object] = FAST,
     generation: Generation = Generation.KIP_966,
     within_ms: int = WITHIN_MS,
+    controllers: int = 1,
+    record_to: Callable[[TraceEvent], None] | None = None,
 ) -> Iterator[Lab]:
     """A running cluster with all its brokers unfenced, on the Ray that this process is connected to."""
-    engine = RayEngine(ClusterSpec(brokers, 1, ClusterConfig.of(generation, config)))
+    engine = RayEngine(ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config)))
+    if record_to is not None:
+        engine.record_to(record_to)
     try:
         for node in engine.spec.node_ids:
             engine.start(node)

@@ -61,3 +61,18 @@ def test_failover_has_a_row_per_size(tmp_path: Path) -> None:
     assert size["partitions"] == 3
     assert set(size) == {"partitions", "detected_ms", "p50_ms", "max_ms", "all_served_ms"}
     assert all(isinstance(value, int) for value in size.values())
+
+
+def test_quorum_has_commits_elections_and_a_snapshot(tmp_path: Path) -> None:
+    options = ("--requests", "2", "--kills", "1", "--seeds", "2", "--partitions", "50")
+    found = figures(tmp_path, "quorum", *options)
+    assert (found["controllers"], found["repeats"]) == (3, 1)
+    assert [(row["workload"], row["controllers"], row["requests"]) for row in found["commits"]] == [
+        ("topics", 3, 2),
+        ("configs", 3, 40),
+        ("topics", 1, 2),
+        ("configs", 1, 40),
+    ]
+    assert all(row["records_per_second"] > 0 and row["of_bare"] > 0 for row in found["commits"])
+    assert {where: found["elections"][where]["kills"] for where in ("ray", "sim")} == {"ray": 1, "sim": 2}
+    assert found["snapshot"]["partitions"] == 50

@@ -71,17 +71,20 @@ def shell() -> Iterator[Shell]:
         shutil.rmtree(made.folder, ignore_errors=True)
 
 
-@pytest.mark.covers("J8", "J10", "J12")
+@pytest.mark.covers("J8", "J10", "J12", "J16", "J17")
 def test_a_cluster_is_started_administered_broken_and_ended(shell: Shell) -> None:
     configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
-    up = shell.json("up", "--detach", *configs, "--racks", "a,b,c")
+    up = shell.json("up", "--detach", "--controllers", "3", *configs, "--racks", "a,b,c")
     address = up["bootstrap_server"]
     assert address.startswith("127.0.0.1:")
-    assert up["nodes"] == ["controller-1000", "urm", "broker-0", "broker-1", "broker-2", "client-3000"]
+    controllers = ["controller-1000", "controller-1001", "controller-1002"]
+    assert up["nodes"] == [*controllers, "urm", "broker-0", "broker-1", "broker-2", "client-3000"]
     code, _, err = shell.run("up", "--detach")
     assert (code, f"which process {up['pid']} runs" in err) == (2, True)
 
     administer(shell, address)
+    change_the_voters(shell)
+    kill_the_active_controller(shell)
     kill_a_broker(shell)
 
     assert shell.ok("down") == "default stopped\n"
@@ -116,6 +119,42 @@ def administer(shell: Shell, address: str) -> None:
     assert (code, "SECURITY_DISABLED" in err) == (1, True)
     code, _, err = shell.run("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
     assert (code, len(err.splitlines())) == (2, 1)
+
+
+def roles(status: Any) -> dict[str, tuple[bool, str]]:
+    return {row["node"]: (row["running"], row["role"]) for row in status["controllers"]}
+
+
+def change_the_voters(shell: Shell) -> None:
+    """One that follows is removed and added again."""
+    status = shell.json("status")
+    assert status["voters"] == [1000, 1001, 1002]
+    follower = next(node for node in status["voters"] if node != status["controller"])
+    expected = dict.fromkeys(roles(status), (True, "follower")) | {
+        f"controller-{status['controller']}": (True, "leader")
+    }
+    assert roles(status) == expected
+    shell.ok("metadata-quorum", "remove-controller", "--controller-id", str(follower))
+    quorum = shell.json("metadata-quorum", "describe", "--status")
+    assert follower not in [voter["id"] for voter in quorum["current_voters"]]
+    assert follower in [observer["id"] for observer in quorum["current_observers"]]
+    shell.ok("metadata-quorum", "add-controller", "--controller-id", str(follower))
+    replicas = shell.json("metadata-quorum", "describe", "--replication")["replicas"]
+    assert sorted(item["status"] for item in replicas) == ["Follower"] * 2 + ["Leader"] + ["Observer"] * 3
+
+
+def kill_the_active_controller(shell: Shell) -> None:
+    """SIGKILL: a topic can be made at once, by whichever controller is the next."""
+    before = shell.json("status")
+    first = before["controller"]
+    os.kill(before["pids"][f"controller-{first}"], signal.SIGKILL)
+    shell.ok("topics", "--create", "--topic", "u", "--partitions", "2", "--replication-factor", "3")
+    status = shell.json("status")
+    assert status["controller"] != first
+    assert roles(status)[f"controller-{status['controller']}"] == (True, "leader")
+    assert roles(status)[f"controller-{first}"] == (False, "follower")
+    assert shell.json("metadata-quorum", "describe", "--status")["leader_id"] == status["controller"]
+    assert len(shell.json("topics", "--describe")) == 2
 
 
 def kill_a_broker(shell: Shell) -> None:

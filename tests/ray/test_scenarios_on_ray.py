@@ -11,8 +11,8 @@ from experiments.ray_session import ray_session
 from tests.ray.scenario_on_ray import hold_on_ray_as_on_sim
 from tests.sim.run_scenario import SCENARIOS
 
-ON_RAY = [path for path in SCENARIOS if not path.stem.startswith("recovery-")]
-"""Those of unclean recovery are in `test_recoveries_on_ray.py`."""
+ON_RAY = [path for path in SCENARIOS if not path.stem.startswith(("recovery-", "quorum-"))]
+"""Those of unclean recovery are in `test_recoveries_on_ray.py`, those of quorums in `test_controller_quorum.py`."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ def spec_of(scenario: Scenario, seed: int) -> ClusterSpec:
     """The cluster that a scenario asks for."""
     cluster = scenario.cluster
     config = ClusterConfig.of(Generation(cluster.generation), cluster.config)
-    return ClusterSpec(cluster.brokers, cluster.controllers, config, seed)
+    voters = None if cluster.voters is None else tuple(cluster.voters)
+    return ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters)
 
 
 def run_scenario(scenario: Scenario, seed: int = 0, **options: bool) -> ScenarioResult:

@@ -10,8 +10,9 @@ from protocol.contract import Trace
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER
 from protocol.messages.commands import AdminOutcome
-from protocol.messages.control import AlterPartitionRequest, MetadataFetchResponse
+from protocol.messages.control import AlterPartitionRequest
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRequest, FetchResponse
+from protocol.messages.quorum import QuorumFetchResponse
 from tests.sim.one_partition import KEEP, Bench
 
 
@@ -189,7 +190,7 @@ def test_a_proposal_that_was_refused_and_withdrawn_is_not_taken_when_it_comes_ag
     bench.cut(0, 2)
     bench.run_until(40_000)
     assert sorted(bench.state.isr) == [0, 1]
-    cluster.disturb_link(Disturbance(FIRST_CONTROLLER, 0, "lose", only=(MetadataFetchResponse,)))
+    cluster.disturb_link(Disturbance(FIRST_CONTROLLER, 0, "lose", only=(QuorumFetchResponse,)))
     cluster.set_link(2, FIRST_CONTROLLER, False)
     bench.run_until(60_000)
     assert bench.fenced(2)

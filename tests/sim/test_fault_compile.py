@@ -118,6 +118,8 @@ def test_every_shipped_scenario_has_a_timeline_that_runs(path: Path) -> None:
     plan = Plan(
         seed=1,
         brokers=found.cluster.brokers,
+        controllers=found.cluster.controllers,
+        voters=tuple(found.cluster.voters or ()),
         generation=found.cluster.generation,
         config=found.cluster.config,
         within_tolerance=False,

@@ -31,6 +31,7 @@ from experiments.faults.schema import (
     Reassign,
     loss_of,
 )
+from experiments.faults.voters import QuorumOperator
 from experiments.fuzz import run as run_module
 from experiments.fuzz.bias import Bias
 from experiments.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
@@ -171,11 +172,11 @@ def test_the_atlas_grants_what_costs_nothing() -> None:
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(2_000)
-    truth = engine.suite.truth
+    truth, operator = engine.suite.truth, QuorumOperator(engine, lambda request: 0)
     unflushed, replaced = loss_of("unflushed"), loss_of("all")
-    assert granted(unflushed, 0, truth) == unflushed
-    assert granted(replaced, 0, truth) == replaced
-    assert granted(replaced, FIRST_CONTROLLER, truth) == loss_of("nothing")
+    assert granted(unflushed, 0, truth, operator) == unflushed
+    assert granted(replaced, 0, truth, operator) == replaced
+    assert granted(replaced, FIRST_CONTROLLER, truth, operator) == loss_of("nothing")
 
 
 def test_what_a_deposed_leader_commits_with_its_isr_may_be_deleted() -> None:

@@ -1,5 +1,5 @@
-"""Mutants: plans of the fuzz are quiet on the protocol as it is, notice guards that are gone, and every guard is put
-back.
+"""Mutants: plans of the fuzz, and runs of the quorum's laboratory, are quiet on the protocol as it is and notice guards
+that are gone, and every guard is put back.
 """
 
 from __future__ import annotations
@@ -17,29 +17,38 @@ from experiments.check.invariants import INVARIANTS
 from experiments.cli.main import app
 from experiments.fuzz.bias import Bias
 from experiments.fuzz.plan import TimelineFile, load, save
-from experiments.fuzz.run import ANSWERED, HISTORY, WHOLE, run_plan
+from experiments.fuzz.run import ANSWERED, HISTORY, WHOLE
 from experiments.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
-from experiments.mutants.mutant import Focus, Mutant, Patch, by_name, replaced_by, switched_off
+from experiments.mutants.mutant import Focus, Mutant, Patch, QuorumFocus, by_name, replaced_by, switched_off
 from experiments.mutants.registry import MUTANTS, mutated
+from experiments.quorum import chaos
+from experiments.quorum import invariants as quorum_invariants
+from experiments.quorum.properties import PROPERTIES
 from protocol.broker import leadership
 
 FEW = 12
 """How many seeds a mutant may need."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mutants.md"
-SCRIPTED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.script is not None)
+OF_THE_QUORUM = sorted(name for name, mutant in MUTANTS.items() if isinstance(mutant.focus, QuorumFocus))
+SCRIPTS = {
+    name: mutant.focus
+    for name, mutant in sorted(MUTANTS.items())
+    if isinstance(mutant.focus, Focus) and mutant.focus.script is not None
+}
 FOCUSED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.why)
 FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
 OTHER = {WHOLE, ANSWERED, "ProtocolInvariantError", "IndexError"}
+QUORUM = {invariant.__name__ for invariant in quorum_invariants.INVARIANTS} | {*PROPERTIES, chaos.STAYS}
 
 
 @pytest.mark.parametrize("name", FOCUSED)
 def test_where_a_mutant_is_looked_for_nothing_is_found_while_its_guard_stands(name: str) -> None:
-    assert run_plan(MUTANTS[name].focus.plan(0)).violation is None
+    assert MUTANTS[name].focus.noticed(0) is None
 
 
-@pytest.mark.parametrize("name", SCRIPTED)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_a_timeline_as_users_write_it(name: str, tmp_path: Path) -> None:
-    plan = MUTANTS[name].focus.plan(5)
+    plan = SCRIPTS[name].plan(5)
     assert plan.seed == 5
     file = TimelineFile(mutant=name, trace_hash="0" * 32, before=plan.sizes, after=plan.sizes, plan=plan)
     save(file, tmp_path / "script.yaml")
@@ -61,10 +70,18 @@ def test_there_are_mutants_enough_and_each_says_what_it_is() -> None:
     assert len(MUTANTS) >= 30
     known = {invariant.__name__ for invariant in INVARIANTS} | FINDINGS | OTHER
     for mutant in MUTANTS.values():
-        assert set(mutant.expected) <= known, mutant.name
+        assert set(mutant.expected) <= (QUORUM if mutant.name in OF_THE_QUORUM else known), mutant.name
         assert mutant.guard.endswith("."), mutant.name
         assert mutant.instead.endswith("."), mutant.name
-        assert (mutant.focus == Focus()) == (not mutant.focus.why), mutant.name
+        assert (mutant.focus in (Focus(), QuorumFocus())) == (not mutant.focus.why), mutant.name
+
+
+def test_the_quorum_has_mutants_of_its_own_which_its_laboratory_hunts() -> None:
+    assert len(OF_THE_QUORUM) >= 20
+    with mutated("vote-given-twice"):
+        focus = MUTANTS["vote-given-twice"].focus
+        assert "OneVotePerEpoch" in [focus.noticed(seed) for seed in range(FEW)]
+    assert {MUTANTS[name].focus.noticed_anywhere(0) for name in OF_THE_QUORUM[:2]} == {None}
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))

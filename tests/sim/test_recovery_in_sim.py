@@ -156,7 +156,8 @@ def test_a_broker_answers_and_then_reboots_and_loses_all() -> None:
     for broker in (first, other):
         cluster.cluster.disks[broker].apply_loss(Loss("records", 2))
     cluster.cluster.set_link(first, RECOVERY_MANAGER, False)
-    cluster.start(first, second)
+    cluster.start(first)
+    cluster.start(second)
     answers = [source for _, source, _, message in cluster.seen if isinstance(message, GetReplicaLogInfoResponse)]
     assert second in answers
     assert cluster.state.leader == NO_LEADER

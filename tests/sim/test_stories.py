@@ -1,5 +1,5 @@
-"""Golden transcripts: each shipped scenario as a story, and what no scenario file can do. A change of the protocol
-shows here as a change of the story.
+"""Golden transcripts: each shipped scenario as a story, what no scenario file can do, and quorums without a cluster
+(`quorum_stories.py`). A change of the protocol shows here as a change of the story.
 
 `pytest tests/sim/test_stories.py --rewrite-traces` writes them anew; read the difference before it is committed.
 """
@@ -22,6 +22,7 @@ from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 from protocol.messages.commands import AdminCommand
+from tests.sim.quorum_stories import KRAFT_STORIES
 from tests.sim.run_scenario import SCENARIOS, spec_of
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -97,6 +98,7 @@ TOLD = [path for path in SCENARIOS if path.stem.removeprefix("recovery-") in TEL
 STORIES: dict[str, Callable[[], str]] = {
     **{path.stem: partial(_story_of_scenario, path) for path in TOLD},
     "stale-clean-shutdown-file": _story_of_a_stale_clean_shutdown_file,
+    **KRAFT_STORIES,
 }
 
 

@@ -260,7 +260,7 @@ def test_a_controller_that_starts_again_does_not_tell_old_news() -> None:
     seen = len(bench.engine.traces())
     bench.restart_controller(10)
     told = [event.trace.kind for event in bench.engine.traces()[seen:] if event.node == FIRST_CONTROLLER]
-    assert told == ["controller_started"]
+    assert [kind for kind in told if not kind.startswith("quorum_")] == ["controller_started"]
     assert bench.engine.suite.truth.of(P1).committed_end == 1
 
 

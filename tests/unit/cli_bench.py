@@ -45,34 +45,12 @@ class SimPort:
         return outcome.response
 
 
-class CliBench:
-    """A simulated cluster, and the command that administers it."""
+class Commands:
+    """The command line; `targets` are the clusters that it has connected to."""
 
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        generation: Generation = Generation.KIP_966,
-        brokers: int = 4,
-        **config: object,
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
-        values = {name.replace("_", "."): value for name, value in config.items()}
-        self.engine = SimEngine(ClusterSpec(brokers, 1, ClusterConfig.of(generation, values)))
-        self.port = SimPort(self.engine)
         self.targets: list[target.Target] = []
-        for node in self.engine.spec.node_ids:
-            self.engine.start(node)
-        self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
-        monkeypatch.setattr(target, "open_admin", self._open_admin)
-
-    @contextmanager
-    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[Admin, set[str]]]:
-        self.targets.append(wanted)
-        running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
-        yield Admin(self.port, wanted.principal), running
-
-    # -- the command ---------------------------------------------------------------------------------------------------
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
@@ -108,6 +86,34 @@ class CliBench:
         assert (code, out, len(err.splitlines())) == (2, "", 1), (code, out, err)
         assert len(self.targets) == asked
         return err
+
+
+class CliBench(Commands):
+    """A simulated cluster, and the command that administers it."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        generation: Generation = Generation.KIP_966,
+        brokers: int = 4,
+        controllers: int = 1,
+        **config: object,
+    ) -> None:
+        super().__init__(monkeypatch, capsys)
+        values = {name.replace("_", "."): value for name, value in config.items()}
+        self.engine = SimEngine(ClusterSpec(brokers, controllers, ClusterConfig.of(generation, values)))
+        self.port = SimPort(self.engine)
+        for node in self.engine.spec.node_ids:
+            self.engine.start(node)
+        self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
+        monkeypatch.setattr(target, "open_admin", self._open_admin)
+
+    @contextmanager
+    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[Admin, set[str]]]:
+        self.targets.append(wanted)
+        running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
+        yield Admin(self.port, wanted.principal), running
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 import msgpack
 
 from experiments import requests
-from experiments.sim.disk import SimStorage
+from experiments.sim.disk import formatted_disk
 from protocol.config import CONFIGS, SUPPORTED_FEATURES, ClusterConfig
 from protocol.contract import Effect, Send, SetTimer
 from protocol.controller.awaited_elections import ELECTIONS_TIMER
@@ -203,7 +203,7 @@ class Controller:
 
     def __init__(self, config: ClusterConfig | None = None) -> None:
         self.config = config or config_of()
-        self.storage = SimStorage()
+        self.storage = formatted_disk()
         self.node = self.started()
         self.now_ms = 0
         self.number = 0
@@ -302,6 +302,8 @@ class Controller:
             return CLIENT, self.admin(requests.create_topic("t", [(0, 1, 2), (1, 2, 0), (2, 0, 1)]))
         if rng.random() < 0.4:
             return broker, self.heartbeat(broker)
+        if rng.random() < 0.2:
+            return broker, requests.metadata_fetch(self.node, broker, rng.choice((0, self.end, self.end, None)))
         replicas = tuple(rng.sample((0, 1, 2, 3), rng.choice((1, 2, 3))))
         index, state = rng.choice(list(self.image.topics[self.image.topic_ids["t"]].partitions.items()))
         isr = tuple(b for b in state.replicas if b == state.leader or (self.image.is_active(b) and rng.random() < 0.6))

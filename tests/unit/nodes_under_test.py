@@ -24,9 +24,10 @@ from protocol.messages.control import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import FetchPartition, FetchRequest, FetchResponse, ProduceRequest
+from protocol.messages.metadata_batch import pack_records
+from protocol.messages.quorum import FetchSnapshotRequest, FetchSnapshotResponse, QuorumFetchResponse
 from protocol.messages.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -35,10 +36,15 @@ from protocol.messages.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
+from protocol.quorum.log import Snapshot
+from protocol.quorum.voters import ReplicaKey, VoterSet
 
 CONTROLLER, CLIENT = 1000, 3000
+EPOCH = 1
+"""Of the metadata log."""
 T0 = TopicIdPartition("T", 0)
 M = TypeVar("M", bound=Message)
 
@@ -130,12 +136,42 @@ class BrokerBench:
 
     def publish(self, *records: MetadataRecord) -> BrokerBench:
         """More of the metadata log reaches the broker."""
-        base = len(self.records)
+        if self.node.replica.leader != CONTROLLER:
+            self.fetched_metadata()
         self.records += records
-        fetched = MetadataFetchResponse(
-            base_offset=base, records=records, high_watermark=len(self.records), controller_id=CONTROLLER
+        return self.fetched_metadata(*records)
+
+    def fetched_metadata(self, *records: MetadataRecord, high_watermark: int | None = None) -> BrokerBench:
+        """The leader of the metadata log answers the broker's fetch with these records; all of them are committed, or
+        what is below the high watermark.
+        """
+        log = self.node.replica.log
+        base = log.end_offset
+        packed = pack_records(records)
+        batch = RecordBatch(base_offset=base, leader_epoch=EPOCH, record_count=len(records), payload=packed)
+        return self.receive(
+            CONTROLLER,
+            QuorumFetchResponse(
+                correlation_id=self.node.replica.awaited or 0,
+                leader_id=CONTROLLER,
+                leader_epoch=EPOCH,
+                high_watermark=base + len(records) if high_watermark is None else high_watermark,
+                batches=(batch,) if records else (),
+            ),
         )
-        return self.receive(CONTROLLER, fetched)
+
+    def fetched_snapshot(self, image: MetadataImage, end_offset: int) -> BrokerBench:
+        """The leader of the metadata log does not have any more what the broker asks for, but this image of it."""
+        voters = VoterSet.of([ReplicaKey(CONTROLLER, "u")])
+        data = Snapshot(EPOCH, end_offset, voters, pack_records(image.to_records())).encode()
+        told = {"leader_id": CONTROLLER, "leader_epoch": EPOCH, "snapshot_epoch": EPOCH}
+        told["snapshot_end_offset"] = end_offset
+        number = self.node.replica.awaited
+        self.receive(CONTROLLER, QuorumFetchResponse.model_validate(told | {"correlation_id": number}))
+        wanted = self.sent(FetchSnapshotRequest)
+        assert (wanted.snapshot_epoch, wanted.snapshot_end_offset, wanted.position) == (EPOCH, end_offset, 0)
+        part = {"correlation_id": wanted.correlation_id, "size": len(data), "position": 0, "data": data}
+        return self.receive(CONTROLLER, FetchSnapshotResponse.model_validate(told | part))
 
     def registered(self, **fields: object) -> BrokerBench:
         """The controller answers the registration that the broker has sent last."""

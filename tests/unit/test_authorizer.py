@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import requests
-from experiments.sim.disk import SimStorage
+from experiments.sim.disk import formatted_disk
 from protocol.client.metadata import GATHER_PREFIX
 from protocol.contract import Effect, Exit, Send, Trace
 from protocol.errors import ErrorCode
@@ -24,7 +24,7 @@ from protocol.messages.acls import (
     PatternType,
 )
 from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse
-from protocol.messages.base import Message
+from protocol.messages.base import Message, Response
 from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
@@ -42,8 +42,6 @@ from protocol.messages.control import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import (
     ConsumeRequest,
@@ -55,6 +53,7 @@ from protocol.messages.data import (
     ProduceResponse,
 )
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.quorum import FetchSnapshotRequest, FetchSnapshotResponse, QuorumFetchResponse
 from protocol.messages.records import AccessControlEntryRecord, MetadataRecord
 from protocol.metadata.authorizer import may, node_principal
 from protocol.metadata.image import MetadataImage
@@ -207,7 +206,7 @@ class Controller:
 
     def __init__(self, **values: Any) -> None:
         config = config_of(**(SECURE | {"super_users": "User:root"} | values))
-        self.node = ControllerNode(CONTROLLER, [CONTROLLER], config, SimStorage(), Random(1))
+        self.node = ControllerNode(CONTROLLER, [CONTROLLER], config, formatted_disk(), Random(1))
         self.node.start(0)
         self.register(0)
         beat = {"broker_epoch": self.node.state.image.broker_epoch(0), "current_metadata_offset": self.end}
@@ -241,12 +240,12 @@ OF_BROKERS = {
     ),
     "heartbeat": (
         BrokerHeartbeatRequest(
-            correlation_id=9, broker_id=0, broker_epoch=2, current_metadata_offset=9, want_fence=True
+            correlation_id=9, broker_id=0, broker_epoch=4, current_metadata_offset=9, want_fence=True
         ),
         BrokerHeartbeatResponse,
     ),
     "AlterPartition": (
-        AlterPartitionRequest(correlation_id=9, broker_id=0, broker_epoch=2, partitions=()),
+        AlterPartitionRequest(correlation_id=9, broker_id=0, broker_epoch=4, partitions=()),
         AlterPartitionResponse,
     ),
 }
@@ -256,7 +255,7 @@ OF_BROKERS = {
 @pytest.mark.parametrize(("request_", "response"), OF_BROKERS.values(), ids=OF_BROKERS)
 def test_a_client_needs_cluster_action_for_what_brokers_send(request_: Message, response: type[Any]) -> None:
     controller = Controller()
-    assert controller.node.state.image.broker_epoch(0) == 2
+    assert controller.node.state.image.broker_epoch(0) == 4
     before = controller.end
     refused = answered(controller.receive(CLIENT, request_), response)
     assert (refused.correlation_id, refused.error) == (9, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -267,11 +266,19 @@ def test_a_client_needs_cluster_action_for_what_brokers_send(request_: Message, 
 
 def test_a_client_is_not_sent_the_metadata_log_for_its_asking() -> None:
     controller = Controller()
-    fetch = MetadataFetchRequest(broker_id=0, fetch_offset=0)
-    [refused] = controller.receive(CLIENT, fetch)
-    assert isinstance(refused, Trace)
-    assert (refused.kind, refused.detail["error"]) == ("refused", "CLUSTER_AUTHORIZATION_FAILED")
-    answered(controller.receive(0, fetch), MetadataFetchResponse)
+    whole = requests.metadata_fetch(controller.node, 0, offset=0)
+    common = whole.model_dump(exclude={"fetch_offset", "last_fetched_epoch", "high_watermark"})
+    snapshot = FetchSnapshotRequest(**common, snapshot_epoch=0, snapshot_end_offset=1, position=0)
+    for fetch in (whole, snapshot):
+        refused, answer = controller.receive(CLIENT, fetch)
+        assert isinstance(refused, Trace)
+        assert (refused.kind, refused.detail["error"]) == ("refused", "CLUSTER_AUTHORIZATION_FAILED")
+        expected = Response(correlation_id=fetch.correlation_id, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        assert answer == Send(CLIENT, expected)
+    assert answered(controller.receive(0, whole), QuorumFetchResponse).batches
+    assert answered(controller.receive(0, snapshot), FetchSnapshotResponse).error is ErrorCode.SNAPSHOT_NOT_FOUND
+    controller.give(cluster(Op.CLUSTER_ACTION, node_principal(CLIENT)))
+    assert answered(controller.receive(CLIENT, whole), QuorumFetchResponse).batches
 
 
 def test_only_the_cluster_and_the_experiment_shut_a_node_down() -> None:
@@ -371,7 +378,8 @@ FORGED: list[Message] = [
     BrokerRegistrationResponse(correlation_id=1, incarnation_id="forged", broker_epoch=77),
     BrokerHeartbeatResponse(correlation_id=1, is_fenced=True),
     AlterPartitionResponse(correlation_id=1, error=ErrorCode.NOT_CONTROLLER),
-    MetadataFetchResponse(base_offset=0, records=(), high_watermark=0, controller_id=CLIENT, is_snapshot=True),
+    QuorumFetchResponse(correlation_id=1, leader_id=CLIENT, leader_epoch=99),
+    FetchSnapshotResponse(correlation_id=1, leader_id=CLIENT, leader_epoch=99),
 ]
 
 
@@ -382,11 +390,12 @@ def test_a_broker_takes_the_controllers_answers_from_controllers_only(
     message: Message, sender: int, authorizer: str
 ) -> None:
     bench = BrokerBench(config=config_of(authorizer_class_name=authorizer)).run(*topic_records())
-    state = bench.node.state
+    state, epoch = bench.node.state, bench.node.replica.epoch
     [refused] = bench.receive(sender, message).effects
     assert isinstance(refused, Trace)
     assert (refused.kind, refused.detail["sender"]) == ("refused", sender)
     assert (bench.node.state, bench.node.context.controller_id) == (state, CONTROLLER)
+    assert (bench.node.replica.epoch, bench.node.replica.leader) == (epoch, CONTROLLER)
 
 
 # -- the client --------------------------------------------------------------------------------------------------------

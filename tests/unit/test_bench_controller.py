@@ -14,7 +14,7 @@ from experiments.cli import bench as command
 from experiments.cli.main import app
 from experiments.errors import InputError
 from protocol.contract import Send, Trace
-from protocol.messages.control import MetadataFetchResponse
+from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 
 PARTITIONS = 30
@@ -52,7 +52,7 @@ def test_the_node_fences_by_the_same_records_and_tells_everyone() -> None:
     records = decide(state_of(cluster))
     assert list(node.records[-len(records) :]) == records
     assert sum(isinstance(effect, Trace) and effect.kind == "partition" for effect in effects) == PARTITIONS
-    answers = [e for e in effects if isinstance(e, Send) and isinstance(e.message, MetadataFetchResponse)]
+    answers = [e for e in effects if isinstance(e, Send) and isinstance(e.message, QuorumFetchResponse)]
     assert [answer.to for answer in answers] == [1, 2]
 
 

@@ -8,19 +8,34 @@ from experiments.sim.disk import SimStorage
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE, LifecycleState, take_clean_shutdown_epoch
 from protocol.contract import Exit
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import TopicIdPartition
+from protocol.ids import METADATA_LOG, TopicIdPartition
 from protocol.messages.admin import MetadataRequest, MetadataResponse
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import FetchRequest, ProduceRequest
-from protocol.messages.records import PartitionChangeRecord, PartitionRecord, RegisterBrokerRecord
-from protocol.nodes.broker import HEARTBEAT_TIMER, METADATA_TIMER, SHUTDOWN_TIMER
-from tests.unit.nodes_under_test import CLIENT, CONTROLLER, T0, BrokerBench, batch, registrations, topic_records
+from protocol.messages.metadata_batch import pack_records
+from protocol.messages.quorum import QuorumFetchRequest, QuorumFetchResponse
+from protocol.messages.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RegisterBrokerRecord
+from protocol.nodes.broker import HEARTBEAT_TIMER, SHUTDOWN_TIMER
+from protocol.quorum.context import FETCH_TIMER
+from tests.unit.nodes_under_test import (
+    CLIENT,
+    CONTROLLER,
+    EPOCH,
+    T0,
+    BrokerBench,
+    batch,
+    config_of,
+    registrations,
+    topic_records,
+)
 
 S = LifecycleState
 
@@ -66,12 +81,12 @@ def test_a_crash_leaves_no_claim_to_a_clean_shutdown() -> None:
 def test_registration_is_tried_until_it_is_accepted() -> None:
     bench = BrokerBench().start()
     first = bench.sent(BrokerRegistrationRequest)
+    assert bench.sent(QuorumFetchRequest).fetch_offset == 0, "it reads the metadata log meanwhile"
     assert bench.registered(error=ErrorCode.DUPLICATE_BROKER_REGISTRATION).node.state is S.REGISTERING
     again = bench.fire(HEARTBEAT_TIMER, at_ms=500).sent(BrokerRegistrationRequest)
     assert again.incarnation_id == first.incarnation_id
     assert bench.timer(HEARTBEAT_TIMER) is not None
     assert bench.registered().node.state is S.CATCHING_UP
-    assert bench.sent(MetadataFetchRequest).fetch_offset == 0
 
 
 def test_it_asks_to_stay_fenced_until_it_has_seen_its_own_registration() -> None:
@@ -158,42 +173,153 @@ def test_a_broker_that_loses_its_epoch_while_it_shuts_down_goes_without_a_claim(
 # -- metadata ----------------------------------------------------------------------------------------------------------
 
 
+def fetched(bench: BrokerBench, number: int | None, base_offset: int, *records: MetadataRecord) -> QuorumFetchResponse:
+    """The leader's answer to the fetch of that number, by default the newest one; 9 records are committed."""
+    payload = pack_records(records)
+    found = RecordBatch(base_offset=base_offset, leader_epoch=EPOCH, record_count=len(records), payload=payload)
+    return QuorumFetchResponse(
+        correlation_id=(bench.node.replica.awaited or 0) if number is None else number,
+        leader_id=CONTROLLER,
+        leader_epoch=EPOCH,
+        high_watermark=9,
+        batches=(found,),
+    )
+
+
 def test_metadata_is_taken_in_order_and_once() -> None:
     bench = BrokerBench().run()
     [topic, config, partition] = topic_records()
-
-    def fetched(base_offset: int, *records: object) -> MetadataFetchResponse:
-        fields = {"base_offset": base_offset, "records": records, "high_watermark": 9, "controller_id": CONTROLLER}
-        return MetadataFetchResponse.model_validate(fields)
-
-    bench.receive(CONTROLLER, fetched(7, config))
+    bench.receive(CONTROLLER, fetched(bench, None, 7, config))
     assert bench.node.context.image.next_offset == 6, "there is a gap before it"
-    bench.receive(CONTROLLER, fetched(6, topic, config))
-    assert bench.sent(MetadataFetchRequest).fetch_offset == 8
-    bench.receive(CONTROLLER, fetched(6, topic, config))
-    assert bench.effects == []
+    answered = bench.node.replica.awaited
+    bench.receive(CONTROLLER, fetched(bench, None, 6, topic, config))
+    assert bench.sent(QuorumFetchRequest).fetch_offset == 8
+    bench.receive(CONTROLLER, fetched(bench, answered, 6, topic, config))
+    assert (bench.sends(Message), bench.node.context.image.next_offset) == ([], 8), "that is answered already"
+    bench.receive(CONTROLLER, fetched(bench, None, 6, topic, config))
+    assert bench.sent(QuorumFetchRequest).fetch_offset == bench.node.context.image.next_offset == 8
     assert T0 not in bench.node.context.replicas
-    bench.receive(CONTROLLER, fetched(8, partition))
+    bench.receive(CONTROLLER, fetched(bench, None, 8, partition))
     assert bench.replica.leadership is not None
 
 
-def test_the_metadata_wish_is_repeated() -> None:
+def test_the_metadata_fetch_is_renewed() -> None:
     bench = BrokerBench().run()
-    assert bench.fire(METADATA_TIMER, at_ms=500).sent(MetadataFetchRequest).fetch_offset == 6
-    timer = bench.timer(METADATA_TIMER)
+    assert bench.fire(FETCH_TIMER, at_ms=500).sent(QuorumFetchRequest).fetch_offset == 6
+    timer = bench.timer(FETCH_TIMER)
     assert timer is not None
     assert (timer.at_ms, timer.idle_with) == (1_000, CONTROLLER)
 
 
+def test_a_broker_that_knows_no_leader_of_the_log_goes_on_asking() -> None:
+    bench = BrokerBench().start()
+    for at_ms in (500, 1_000):
+        [(to, _)] = bench.fire(FETCH_TIMER, at_ms).sends(QuorumFetchRequest)
+        timer = bench.timer(FETCH_TIMER)
+        assert timer is not None
+        assert (to, timer.at_ms, timer.idle_with) == (CONTROLLER, at_ms + 500, None)
+
+
 def test_replicas_see_only_metadata_that_is_complete() -> None:
-    bench = BrokerBench().start().registered()
+    bench = BrokerBench().start().registered().publish()
     records = [*registrations(), *topic_records(1)]
-    half = MetadataFetchResponse(base_offset=0, records=tuple(records[:8]), high_watermark=9, controller_id=CONTROLLER)
-    bench.receive(CONTROLLER, half)
+    bench.fetched_metadata(*records[:8], high_watermark=9)
+    assert bench.node.context.image.next_offset == 8
     assert bench.node.context.replicas == {}
-    bench.records = records[:8]
-    bench.publish(records[8])
+    bench.fetched_metadata(records[8])
     assert T0 in bench.node.context.replicas
+
+
+def test_what_is_not_committed_is_on_the_disk_and_not_in_the_image() -> None:
+    bench = BrokerBench().run()
+    bench.fetched_metadata(*topic_records(1), high_watermark=6)
+    assert (bench.sent(QuorumFetchRequest).fetch_offset, bench.sent(QuorumFetchRequest).high_watermark) == (9, 6)
+    assert bench.storage.open_log(METADATA_LOG).flushed_offset == 9
+    assert (bench.node.context.image.next_offset, bench.node.context.replicas) == (6, {})
+    bench.fetched_metadata(high_watermark=9)
+    assert T0 in bench.node.context.replicas
+
+
+def test_a_broker_that_starts_again_goes_on_where_its_metadata_log_ends() -> None:
+    before = BrokerBench().run(*topic_records(1))
+    bench = BrokerBench(storage=before.storage).start()
+    [(to, fetch)] = bench.sends(QuorumFetchRequest)
+    assert (to, fetch.fetch_offset, fetch.last_fetched_epoch, fetch.high_watermark) == (CONTROLLER, 9, EPOCH, 0)
+    bench.registered(broker_epoch=9)
+    assert bench.node.context.image.next_offset == 0, "what of it is committed it has to hear from the leader"
+    again = RegisterBrokerRecord(broker_id=0, broker_epoch=9, incarnation_id="next")
+    assert bench.publish(again).node.context.image.next_offset == 10
+    assert T0 in bench.node.context.replicas
+
+
+def test_a_broker_that_has_taken_snapshots_starts_again_from_the_last_one() -> None:
+    config = config_of(metadata_log_max_record_bytes_between_snapshots=200)
+    before = BrokerBench(config=config).run(*topic_records(1))
+    for isr in ((0, 1), (0, 1, 2), (0, 1)):
+        before.publish(PartitionChangeRecord(topic_id="T", partition_id=0, isr=isr))
+    snapshot, log = before.node.replica.snapshot, before.node.replica.log
+    assert snapshot is not None
+    assert 0 < log.start_offset < log.end_offset
+    bench = BrokerBench(config=config, storage=before.storage).start().publish()
+    assert bench.node.context.image.next_offset == 12
+    assert bench.node.context.image.to_records() == before.node.context.image.to_records()
+    assert bench.node.context.replicas == {}, "it is not registered yet"
+
+
+NEXT = CONTROLLER + 1
+
+
+def next_epoch(leader: int, epoch: int = EPOCH + 1) -> QuorumFetchResponse:
+    """What any controller tells of the epoch after."""
+    error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return QuorumFetchResponse(correlation_id=0, error=error, leader_id=leader, leader_epoch=epoch)
+
+
+def test_the_next_controller_hears_of_the_broker_at_once() -> None:
+    bench = BrokerBench().run().receive(CONTROLLER, next_epoch(NEXT))
+    [(to, heartbeat)] = bench.sends(BrokerHeartbeatRequest)
+    assert (to, heartbeat.current_metadata_offset) == (NEXT, 6)
+    timer = bench.timer(HEARTBEAT_TIMER)
+    assert timer is not None
+    assert timer.idle_with == NEXT
+    [(to, fetch)] = bench.sends(QuorumFetchRequest)
+    assert (to, fetch.current_leader_epoch, fetch.fetch_offset) == (NEXT, EPOCH + 1, 6)
+    assert bench.receive(CONTROLLER, next_epoch(NEXT)).sends(BrokerHeartbeatRequest) == [], "that is known"
+
+
+def test_a_broker_that_is_not_registered_yet_asks_the_next_controller_to_register_it() -> None:
+    bench = BrokerBench().start().receive(CONTROLLER, next_epoch(NEXT))
+    [(to, request)] = bench.sends(BrokerRegistrationRequest)
+    assert (to, request.incarnation_id) == (NEXT, bench.incarnation_id)
+
+
+def test_the_former_leader_of_the_log_is_not_believed() -> None:
+    bench = BrokerBench().run().receive(CONTROLLER, next_epoch(NEXT))
+    late = fetched(bench, None, 6, *topic_records(1))
+    assert bench.receive(CONTROLLER, late).effects == []
+    assert bench.receive(NEXT, late.model_copy(update={"leader_id": NEXT})).effects == [], "it leads another epoch"
+    assert bench.node.replica.log.end_offset == 6
+
+
+def test_an_epoch_without_a_leader_leaves_the_broker_with_its_controller() -> None:
+    bench = BrokerBench().run().receive(CONTROLLER, next_epoch(-1))
+    assert bench.sends(BrokerHeartbeatRequest) == []
+    assert bench.node.context.controller_id == CONTROLLER
+    assert bench.receive(NEXT, next_epoch(NEXT)).sends(BrokerHeartbeatRequest) != []
+
+
+@pytest.mark.covers("B22")
+def test_what_the_former_controller_has_not_answered_goes_to_the_next_one() -> None:
+    bench = BrokerBench().run(*topic_records(1, isr=(0, 1))).fetch(2, 0)
+    [(to, proposed)] = bench.sends(AlterPartitionRequest)
+    assert to == CONTROLLER
+    [(to, again)] = bench.receive(CONTROLLER, next_epoch(NEXT)).sends(AlterPartitionRequest)
+    assert (to, again.partitions) == (NEXT, proposed.partitions)
+    assert again.correlation_id > proposed.correlation_id
+    [(to, _)] = bench.receive(CONTROLLER, next_epoch(NEXT + 1, EPOCH + 2)).sends(AlterPartitionRequest)
+    assert to == NEXT + 1
+    late = AlterPartitionResponse(correlation_id=again.correlation_id, error=ErrorCode.NOT_CONTROLLER)
+    assert bench.receive(NEXT, late).effects == [], "it is asked no more"
 
 
 @pytest.mark.covers("M36", "A34")
@@ -202,7 +328,7 @@ def test_logs_that_the_metadata_does_not_place_here_are_deleted_at_start() -> No
     for name in ("T/0", "T/1", "Deleted/0"):
         storage.open_log(name).append(batch(2))
     bench = BrokerBench(storage=storage).run(*topic_records(1, replicas=(0, 1), isr=(0, 1)))
-    assert storage.log_names() == ["T/0"]
+    assert storage.log_names() == ["T/0", METADATA_LOG]
     assert bench.replica.log.end_offset == 2
 
 

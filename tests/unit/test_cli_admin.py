@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from experiments.admin import Admin, AdminError
@@ -106,9 +108,66 @@ def test_status_misses_the_recovery_manager_where_recovery_is_on(bench: CliBench
     assert "urm" not in bench.ok("status")
 
 
+def controllers_of(found: dict[str, Any]) -> list[tuple[str, bool, str | None, bool]]:
+    return [(row["node"], row["running"], row["role"], row["votes"]) for row in found["controllers"]]
+
+
+@pytest.fixture
+def quorum(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+    """Three controllers; the client knows the active one, since that has made a topic."""
+    monkeypatch.setattr(cluster, "states", list)
+    made = CliBench(monkeypatch, capsys, controllers=3)
+    made.create()
+    return made
+
+
+def active_of(quorum: CliBench) -> int:
+    quorum.await_(lambda: quorum.engine.active_controller() is not None)
+    active = quorum.engine.active_controller()
+    assert active is not None
+    return active
+
+
+@pytest.mark.covers("J16")
+def test_status_tells_the_part_of_each_controller_in_the_quorum(quorum: CliBench) -> None:
+    active = active_of(quorum)
+    found = quorum.json("status")
+    assert (found["healthy"], found["controller"], found["voters"]) == (True, active, [1000, 1001, 1002])
+    assert controllers_of(found) == [
+        (f"controller-{node}", True, "leader" if node == active else "follower", True) for node in (1000, 1001, 1002)
+    ]
+    removed = next(node for node in (1000, 1001) if node != active)
+    quorum.ok("metadata-quorum", "remove-controller", "--controller-id", str(removed))
+    found = quorum.json("status")
+    assert (found["healthy"], found["voters"]) == (True, sorted({1000, 1001, 1002} - {removed}))
+    assert (f"controller-{removed}", True, "observer", False) in controllers_of(found)
+    lines = [line.split() for line in quorum.ok("status").splitlines()]
+    assert [f"controller-{removed}", "runs", "observer"] in lines
+    assert ["voters:", *", ".join(map(str, found["voters"])).split()] in lines
+
+
+def test_a_quorum_is_healthy_as_long_as_a_majority_of_its_voters_runs(quorum: CliBench) -> None:
+    first = active_of(quorum)
+    quorum.engine.crash(first, Loss("none"))
+    second = active_of(quorum)
+    found = quorum.json("status")
+    assert (found["healthy"], found["controller"], found["controller_running"]) == (True, second, True)
+    assert (f"controller-{first}", False, "follower", True) in controllers_of(found)
+    quorum.engine.crash(second, Loss("none"))
+    found = quorum.json("status", code=1)
+    assert (found["healthy"], found["controller"], found["controller_running"]) == (False, -1, False)
+    [third] = {1000, 1001, 1002} - {first, second}
+    assert controllers_of(found) == [(f"controller-{third}", True, None, False)]
+    code, out, _ = quorum.run("status")
+    assert (code, "no controller is active" in out) == (1, True)
+
+
 WRONG_UP = {
     "no brokers": ["--brokers", "0"],
-    "too many controllers": ["--controllers", "2"],
+    "no controllers": ["--controllers", "0"],
+    "too many controllers": ["--controllers", "10"],
+    "a voter that is no controller of it": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1002"],
+    "a voter twice": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1000"],
     "unknown generation": ["--generation", "v9"],
     "too few racks": ["--brokers", "3", "--racks", "a,b"],
     "an empty rack": ["--brokers", "2", "--racks", "a,"],

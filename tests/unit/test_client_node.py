@@ -34,6 +34,7 @@ from protocol.messages.commands import (
 from protocol.messages.data import ConsumeRequest, ConsumeResponse, ProduceRequest, ProduceResponse
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 from protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.nodes.client import ClientNode
 from tests.unit.nodes_under_test import CLIENT, CONTROLLER, batch, config_of
@@ -386,10 +387,20 @@ def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
 
 @pytest.mark.covers("G27")
 @pytest.mark.parametrize("timeout_ms", [1_000, 60_000])
-def test_elections_are_to_be_answered_before_the_client_gives_up(timeout_ms: int) -> None:
-    wanted = requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE),
+        AddVoterRequest(correlation_id=0, voter_id=1001, voter_uuid="u"),
+        RemoveVoterRequest(correlation_id=0, voter_id=1001, voter_uuid="u"),
+    ],
+    ids=lambda wanted: type(wanted).__name__,
+)
+def test_what_takes_its_time_is_to_be_answered_before_the_client_gives_up(
+    wanted: ElectLeadersRequest | AddVoterRequest | RemoveVoterRequest, timeout_ms: int
+) -> None:
     bench = Bench(AdminCommand(command_id=1, request=wanted.model_copy(update={"timeout_ms": timeout_ms})))
-    [(_, request)] = bench.sends(ElectLeadersRequest)
+    [(_, request)] = bench.sends(type(wanted))
     assert request.timeout_ms == min(timeout_ms, DELIVERY_MS * 9 // 10)
 
 

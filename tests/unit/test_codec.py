@@ -25,9 +25,10 @@ from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode, encode
 from protocol.messages.commands import AdminCommand
-from protocol.messages.control import MetadataFetchResponse
 from protocol.messages.data import EpochEndOffset, FetchPartitionResult
+from protocol.messages.metadata_batch import pack_records
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
+from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import PartitionChangeRecord, PartitionRecord, TopicRecord
 
 PACKAGE = messages.__name__ + "."
@@ -84,6 +85,11 @@ def instances_of(model: type[Message]) -> st.SearchStrategy[Message]:
 
 
 MESSAGES = st.sampled_from(TYPES).flatmap(instances_of)
+RECORDS = [
+    TopicRecord(name="t", topic_id="T"),
+    PartitionRecord(topic_id="T", partition_id=0, replicas=(0, 1), isr=(), leader=-1),
+    PartitionChangeRecord(topic_id="T", partition_id=0, isr=(), eligible_leader_replicas=None),
+]
 SAMPLES: list[Message] = [
     RecordBatch(base_offset=2**40, leader_epoch=3, record_count=2, payload=b"\x00\xff payload"),
     elect_leader("t", 0, ElectionType.UNCLEAN),
@@ -96,15 +102,12 @@ SAMPLES: list[Message] = [
         diverging_epoch=EpochEndOffset(leader_epoch=1, end_offset=2),
         batches=(RecordBatch(record_count=1, payload=b"x"),),
     ),
-    MetadataFetchResponse(
-        base_offset=0,
-        records=(
-            TopicRecord(name="t", topic_id="T"),
-            PartitionRecord(topic_id="T", partition_id=0, replicas=(0, 1), isr=(), leader=-1),
-            PartitionChangeRecord(topic_id="T", partition_id=0, isr=(), eligible_leader_replicas=None),
-        ),
+    QuorumFetchResponse(
+        correlation_id=7,
+        leader_id=1000,
+        leader_epoch=1,
         high_watermark=3,
-        controller_id=1000,
+        batches=(RecordBatch(leader_epoch=1, record_count=3, payload=pack_records(RECORDS)),),
     ),
 ]
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from protocol.config import (
     CONFIGS,
+    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
+    CONTROLLER_QUORUM_VOTERS,
     METADATA_VERSION,
     NEVER,
     SUPPORTED_FEATURES,
@@ -17,10 +19,12 @@ from protocol.config import (
     Generation,
     config_text,
     features_at,
+    node_ids,
     parse_config,
     record_version,
 )
 from protocol.errors import ProtocolInvariantError
+from protocol.quorum.context import QuorumConfig
 
 TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic_scoped}
 
@@ -182,6 +186,16 @@ def test_the_levels_of_all_generations_are_supported() -> None:
             assert level in range(SUPPORTED_FEATURES[name][0], SUPPORTED_FEATURES[name][1] + 1)
 
 
+IDS = st.integers(0, 10**9 - 1).map(str)
+PORTS = st.integers(1, 65_535)
+NODES = st.one_of(
+    IDS,
+    st.builds("{}@{}:{}".format, IDS, st.sampled_from(["localhost", "10.0.0.7", "[::1]"]), PORTS),
+    st.builds("controller-{}:{}".format, IDS, PORTS),
+    st.builds("controller-{}".format, IDS),
+)
+
+
 @given(st.data())
 def test_a_value_is_read_back_as_it_was_written(data: st.DataObject) -> None:
     definition = data.draw(st.sampled_from(list(CONFIGS.values())))
@@ -191,6 +205,8 @@ def test_a_value_is_read_back_as_it_was_written(data: st.DataObject) -> None:
         value = data.draw(st.booleans())
     elif isinstance(definition.default, int):
         value = data.draw(st.integers(definition.minimum, definition.maximum))
+    elif definition.node_list:
+        value = ",".join(data.draw(st.lists(NODES, max_size=4)))
     else:
         value = data.draw(st.text(max_size=9))
     assert definition.parse(config_text(value)) == value
@@ -212,3 +228,87 @@ def test_what_nodes_read_as_they_start_cannot_be_changed_while_they_run() -> Non
 )
 def test_types_have_the_names_that_users_know(name: str, kind: str) -> None:
     assert CONFIGS[name].type_name == kind
+
+
+# -- controllers by name -----------------------------------------------------------------------------------------------
+
+QUORUM_CONFIGS = (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS)
+
+
+@pytest.mark.covers("D1", "D2")
+@pytest.mark.parametrize("name", QUORUM_CONFIGS)
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        ("", ()),
+        ("  ", ()),
+        ("1000", (1000,)),
+        ("1000,1001,1002", (1000, 1001, 1002)),
+        (" 1002 , 1000 ", (1002, 1000)),
+        ("1000@host-a:9093,1001@host-b:9093", (1000, 1001)),
+        ("1000@[::1]:9093", (1000,)),
+        ("controller-1000:9093, controller-1001:9093", (1000, 1001)),
+        ("controller-1000", (1000,)),
+        ("1000,1001@host:9093,controller-1002:9093", (1000, 1001, 1002)),
+    ],
+)
+def test_controllers_are_listed_by_their_ids_with_or_without_where_they_listen(
+    name: str, value: str, ids: tuple[int, ...]
+) -> None:
+    config = ClusterConfig.of(Generation.KIP_966, {name: value})
+    assert node_ids(config.values[name]) == ids
+
+
+@pytest.mark.parametrize("name", QUORUM_CONFIGS)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "host:9093",
+        "broker-0:9093",
+        "controller-a:9093",
+        "-1",
+        "1000 1001",
+        "1000;1001",
+        "1000,",
+        ",",
+        "1000,,1001",
+        "1000@",
+        "1000@host@9093",
+        "1000:",
+        "1000:port",
+        "9" * 10,
+        1000,
+        None,
+    ],
+)
+def test_what_lists_no_controllers_says_what_would(name: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(name, value)
+    assert (caught.value.name, str(caught.value.found)) == (name, str(value))
+    assert "1000, 1000@host:port or controller-1000:port, separated by commas" in caught.value.allowed
+
+
+@pytest.mark.covers("H11")
+def test_voters_are_static_or_found_but_not_both() -> None:
+    both: dict[str, object] = {CONTROLLER_QUORUM_VOTERS: "1000", CONTROLLER_QUORUM_BOOTSTRAP_SERVERS: "1001"}
+    with pytest.raises(ConfigError) as caught:
+        ClusterConfig.of(Generation.KIP_966, both)
+    assert (caught.value.name, caught.value.found) == (CONTROLLER_QUORUM_VOTERS, "1000")
+    assert CONTROLLER_QUORUM_BOOTSTRAP_SERVERS in caught.value.allowed
+    for name in QUORUM_CONFIGS:
+        assert ClusterConfig.of(Generation.KIP_966, both | {name: ""})
+
+
+@pytest.mark.covers("D2")
+def test_a_replica_asks_the_servers_that_are_named_or_else_all_controllers() -> None:
+    def quorum(**values: object) -> QuorumConfig:
+        overrides = {f"controller.quorum.{name.replace('_', '.')}": value for name, value in values.items()}
+        return QuorumConfig.of(ClusterConfig.of(Generation.KIP_966, overrides), (1000, 1001, 1002), "cluster")
+
+    assert (quorum().bootstrap, quorum().voters, quorum().is_static) == ((1000, 1001, 1002), (), False)
+    assert quorum(bootstrap_servers="controller-1001:9093").bootstrap == (1001,)
+    static = quorum(voters="1000@a:1,1001@b:1")
+    assert (static.voters, static.is_static) == ((1000, 1001), True)
+    timed = quorum(election_timeout_ms=50, fetch_timeout_ms=400, election_backoff_max_ms=30)
+    assert (timed.election_ms, timed.fetch_ms, timed.backoff_ms, timed.renewal_ms) == (50, 400, 30, 100)
+    assert quorum(fetch_timeout_ms=1).renewal_ms == 1

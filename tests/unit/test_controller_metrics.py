@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from experiments.requests import alter_config, create_topic, elect_leader, reassign, update_feature
-from experiments.sim.disk import SimStorage
+from experiments.requests import alter_config, create_topic, elect_leader, metadata_fetch, reassign, update_feature
+from experiments.sim.disk import formatted_disk
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send, Trace
 from protocol.controller import metrics
@@ -24,7 +24,6 @@ from protocol.messages.control import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerState,
-    MetadataFetchRequest,
     PartitionIsrProposal,
 )
 from protocol.messages.partitions import ElectionType
@@ -44,7 +43,7 @@ class Bench:
     """A controller with brokers 0 to 3, and topic `t` on the first three of them."""
 
     def __init__(self, config: ClusterConfig | None = None, min_isr: int = 2, serve: bool = True) -> None:
-        self.storage = SimStorage()
+        self.storage = formatted_disk()
         self.config = config or config_of()
         self.now_ms = 0
         self.effects: list[Effect] = []
@@ -93,8 +92,7 @@ class Bench:
     def fetch(self, *fetching: int) -> None:
         """Brokers ask for metadata from the end of the log on."""
         for broker in fetching:
-            offset = self.node.state.image.next_offset
-            self.receive(broker, MetadataFetchRequest(broker_id=broker, fetch_offset=offset))
+            self.receive(broker, metadata_fetch(self.node, broker))
 
     def lose(self, broker: int) -> None:
         """The broker's session ends."""
@@ -149,7 +147,7 @@ def test_a_failover_lasts_until_all_active_brokers_have_its_records() -> None:
     bench.lose(0)
     bench.now_ms = 130
     bench.fetch(1)
-    bench.receive(2, MetadataFetchRequest(broker_id=2, fetch_offset=bench.node.state.image.next_offset - 1))
+    bench.receive(2, metadata_fetch(bench.node, 2, offset=bench.node.state.image.next_offset - 1))
     bench.fetch(3)
     assert bench.summary(metrics.FAILOVER_LATENCY) == (0, 0, 0, 0)
     bench.now_ms = 150
@@ -414,7 +412,7 @@ def test_a_recovery_that_is_not_needed_any_more_is_not_counted(how: str) -> None
 
 
 @pytest.mark.covers("I9", "D34")
-def test_the_quorum_is_one_voter_and_the_brokers_that_fetch_observe_it() -> None:
+def test_the_quorum_is_one_voter_and_who_fetches_from_it_observes_it() -> None:
     bench = Bench(serve=False)
     raft = (metrics.VOTERS, metrics.OBSERVERS, metrics.UNCOMMITTED_VOTER_CHANGE, metrics.IGNORED_STATIC_VOTERS)
     assert [bench[name] for name in raft] == [1, 0, 0, 0]
@@ -422,6 +420,10 @@ def test_the_quorum_is_one_voter_and_the_brokers_that_fetch_observe_it() -> None
     bench.come(1)
     assert bench[metrics.OBSERVERS] == 0
     bench.fetch(0, 1, 2)
-    assert bench[metrics.OBSERVERS] == 2, "broker 2 is not registered"
+    assert bench[metrics.OBSERVERS] == 3, "broker 2 is not registered, and fetches nevertheless"
+    bench.now_ms = 1_000_000
+    bench.fetch(0)
+    assert bench[metrics.OBSERVERS] == 3, "the others wait still"
     bench.lose(1)
-    assert bench[metrics.OBSERVERS] == 1
+    bench.fetch(0)
+    assert bench[metrics.OBSERVERS] == 1, "the others were answered, and have not asked again"

@@ -8,8 +8,8 @@ from typing import TypeVar
 import pytest
 
 from experiments.engine import Loss
-from experiments.requests import alter_config, create_topic
-from experiments.sim.disk import SimStorage
+from experiments.requests import alter_config, create_topic, metadata_fetch
+from experiments.sim.disk import SimStorage, formatted_disk
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Exit, Send, SetTimer
 from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
@@ -30,11 +30,10 @@ from protocol.messages.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     BrokerState,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
     PartitionIsrProposal,
 )
 from protocol.messages.metadata_batch import pack_records, unpack_records
+from protocol.messages.quorum import LeaderChangeRecord, QuorumFetchResponse
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
@@ -48,7 +47,7 @@ class Bench:
     """A controller with brokers 0, 1, 2 that beat by hand, and topic `t` on all three with min ISR 2."""
 
     def __init__(self, storage: SimStorage | None = None, config: ClusterConfig | None = None) -> None:
-        self.storage = storage or SimStorage()
+        self.storage = storage or formatted_disk()
         self.node = ControllerNode(CONTROLLER, [CONTROLLER], config or config_of(), self.storage, Random(1))
         self.now_ms = 0
         self.number = 0
@@ -129,9 +128,11 @@ class Bench:
 @pytest.mark.covers("E21", "E31")
 def test_a_broker_registers_is_fenced_and_is_unfenced_by_its_heartbeat() -> None:
     bench = Bench()
-    assert (bench.register(0).broker_epoch, bench.register(1).broker_epoch) == (2, 3), "behind the feature levels"
+    assert (bench.register(0).broker_epoch, bench.register(1).broker_epoch) == (4, 5), (
+        "behind the voter, the leader and the feature levels"
+    )
     assert bench.session(0) is None
-    assert bench.beat(0, offset=2).is_fenced, "it has not applied its registration"
+    assert bench.beat(0, offset=4).is_fenced, "it has not applied its registration"
     assert bench.beat(0, want_fence=True).is_fenced
     answer = bench.beat(0)
     assert (answer.is_fenced, answer.is_caught_up, answer.error) == (False, True, ErrorCode.NONE)
@@ -286,7 +287,7 @@ def test_a_leader_is_let_go_when_the_others_know_of_its_successor() -> None:
     assert bench.node.state.image.brokers[0].in_controlled_shutdown
     assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
     assert not bench.beat(0, want_shut_down=True).should_shut_down, "1 and 2 have not heard"
-    bench.receive(1, MetadataFetchRequest(broker_id=1, fetch_offset=len(bench.node.records)))
+    bench.receive(1, metadata_fetch(bench.node, 1))
     assert not bench.beat(0, want_shut_down=True).should_shut_down, "2 has not heard"
     bench.beat(2)
     assert bench.beat(0, want_shut_down=True).should_shut_down
@@ -321,15 +322,16 @@ def test_an_elr_member_keeps_its_place_by_the_epoch_that_it_brings_back(
 def test_a_standing_metadata_wish_is_answered_when_there_is_more() -> None:
     bench = Bench().serve()
     end = len(bench.node.records)
-    bench.receive(1, MetadataFetchRequest(broker_id=1, fetch_offset=end))
+    bench.receive(1, metadata_fetch(bench.node, 1))
     assert bench.effects == []
     bench.propose(0, 0, 1)
-    answer = bench.sent(MetadataFetchResponse)
-    assert (answer.base_offset, answer.high_watermark, len(answer.records)) == (end, end + 1, 1)
+    answer = bench.sent(QuorumFetchResponse)
+    [batch] = answer.batches
+    assert (batch.base_offset, answer.high_watermark, len(unpack_records(batch.payload))) == (end, end + 1, 1)
     bench.propose(0, 0)
-    assert not [e for e in bench.effects if isinstance(e, Send) and isinstance(e.message, MetadataFetchResponse)]
-    whole = bench.receive(2, MetadataFetchRequest(broker_id=2, fetch_offset=0)).sent(MetadataFetchResponse)
-    assert list(whole.records) == list(bench.node.records)
+    assert not [e for e in bench.effects if isinstance(e, Send) and isinstance(e.message, QuorumFetchResponse)]
+    whole = bench.receive(2, metadata_fetch(bench.node, 2, offset=0)).sent(QuorumFetchResponse)
+    assert [record for batch in whole.batches for record in unpack_records(batch.payload)] == list(bench.node.records)
 
 
 @pytest.mark.covers("C9")
@@ -339,7 +341,9 @@ def test_a_restarted_controller_is_where_its_log_is() -> None:
     bench.propose(0, 0)
     bench.storage.apply_loss(Loss("unflushed"))
     again = Bench(bench.storage)
-    assert list(again.node.records) == list(bench.node.records)
+    *found, last = again.node.records
+    assert found == list(bench.node.records)
+    assert isinstance(last, LeaderChangeRecord), "the next epoch begins with it"
     assert again.partition == bench.partition
     assert dict(again.node.state.image.brokers) == dict(bench.node.state.image.brokers)
     assert [again.session(broker) for broker in (0, 1, 2)] == [SESSION_MS] * 3
@@ -347,9 +351,27 @@ def test_a_restarted_controller_is_where_its_log_is() -> None:
     assert (again.partition.leader, set(again.partition.elr)) == (1, {0})
 
 
+@pytest.mark.covers("C9")
+def test_a_controller_that_has_taken_snapshots_restarts_from_the_last_one() -> None:
+    config = config_of(metadata_log_max_record_bytes_between_snapshots=1_500)
+    bench = Bench(config=config).serve()
+    for number in range(20):
+        bench.administer(alter_config("t", {"min.insync.replicas": 1 + number % 2}))
+    snapshot, log = bench.node.replica.snapshot, bench.storage.open_log(METADATA_LOG)
+    assert snapshot is not None
+    assert 0 < log.start_offset <= snapshot.end_offset < log.end_offset
+    bench.storage.apply_loss(Loss("unflushed"))
+    again = Bench(bench.storage, config)
+    assert again.node.first_record == snapshot.end_offset
+    assert list(again.node.records)[:-1] == list(bench.node.records)[snapshot.end_offset :]
+    assert again.node.state.image.to_records() == bench.node.state.image.to_records()
+    assert again.node.state.image.next_offset == bench.node.state.image.next_offset + 1
+    assert [again.session(broker) for broker in (0, 1, 2)] == [SESSION_MS] * 3
+
+
 def test_metadata_batches_hold_records_only() -> None:
     records = topic_records()
-    assert unpack_records(pack_records(records, 1)) == records
+    assert list(unpack_records(pack_records(records, 1))) == records
     with pytest.raises(ProtocolInvariantError, match="ShutdownCommand"):
         unpack_records(pack_records([ShutdownCommand()], 1))  # type: ignore[list-item]
     with pytest.raises(CodecError):

@@ -12,10 +12,11 @@ from experiments.sim.network import Disturbance, Network, NetworkModel
 from protocol.errors import StorageFullError
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.control import BrokerHeartbeatRequest, MetadataFetchRequest
+from protocol.messages.control import BrokerHeartbeatRequest
+from protocol.messages.data import FetchRequest
 
 BEAT = BrokerHeartbeatRequest(correlation_id=1, broker_id=0, broker_epoch=1, current_metadata_offset=0)
-FETCH = MetadataFetchRequest(broker_id=0, fetch_offset=0)
+FETCH = FetchRequest(replica_id=0, replica_epoch=1, partitions=())
 
 
 def batch(offset: int) -> RecordBatch:

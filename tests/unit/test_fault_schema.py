@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiments.errors import InputError
 from experiments.faults.draw import Targets, timeline
-from experiments.faults.schema import FAULT_KINDS, Bounds, Fault, Rates
+from experiments.faults.schema import FAULT_KINDS, Bounds, Crash, Fault, Rates
 from experiments.fuzz.plan import Plan, Sizes, TimelineFile, load, save
 from experiments.fuzz.swarm import draw
 from protocol.config import Generation
@@ -53,6 +54,16 @@ def test_every_kind_can_be_drawn_alone(kind: str) -> None:
     assert {fault.kind for fault in faults} == {kind}
 
 
+@pytest.mark.parametrize("controllers", [(1000,), (1000, 1001, 1002)])
+def test_a_controllers_disk_is_struck_only_where_there_are_others(controllers: tuple[int, ...]) -> None:
+    targets = replace(TARGETS, controllers=controllers)
+    faults = timeline(rates("crash"), targets, Random(1), 0, 100_000)
+    losses = {fault.loses for fault in faults if isinstance(fault, Crash) and fault.node in controllers}
+    assert losses == (
+        {"nothing"} if len(controllers) == 1 else {"nothing", "suffix", "torn", "corrupt", "unflushed", "all"}
+    )
+
+
 def test_a_kind_without_weight_is_never_drawn() -> None:
     some = Rates(mean_between_ms=100, durations_ms=(50,), weights={"crash": 1, "pause": 0})
     assert {fault.kind for fault in timeline(some, TARGETS, Random(1), 0, 9_000)} == {"crash"}
@@ -68,7 +79,8 @@ def test_bounds_are_counts_of_what_may_happen(raw: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        {"kind": "crash", "at_ms": 1, "duration_ms": 1, "node": 1000, "loses": "all"},
+        {"kind": "voter_change", "at_ms": 1, "duration_ms": 1},
+        {"kind": "voter_change", "at_ms": 1, "duration_ms": 1, "node": "1000"},
         {"kind": "crash", "at_ms": 1, "duration_ms": 0, "node": 1},
         {"kind": "crash", "at_ms": 1, "duration_ms": 1, "node": "1"},
         {"kind": "crash", "at_ms": 1, "duration_ms": 1, "node": 1, "more": 1},

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from experiments import requests
 from experiments.engine import Loss
-from experiments.sim.disk import SimStorage
 from protocol.config import SUPPORTED_FEATURES, Features, Generation, features_at
 from protocol.controller import brokers
 from protocol.controller.administration import plan
@@ -21,6 +20,7 @@ from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.metadata_batch import pack_batch, pack_records, unpack_records
+from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import (
     AccessControlEntryRecord,
     ConfigRecord,
@@ -292,7 +292,7 @@ def test_every_record_of_a_change_of_levels_fits_its_version(generation: Generat
         levels = controller.state.image.feature_levels
         records = plan(controller.state, request).records
         assert any(isinstance(record, PartitionChangeRecord) for record in records)
-        assert unpack_records(pack_batch(records, levels)) == list(records)
+        assert list(unpack_records(pack_batch(records, levels))) == list(records)
         controller.apply(records)
 
 
@@ -411,7 +411,7 @@ def test_levels_may_change_in_any_state(generation: Generation, events: list[tup
             found = plan(controller.state, update(*updates))
             assert error_of(found) is ErrorCode.NONE
             records = list(found.records)
-        assert unpack_records(pack_batch(records, image.feature_levels)) == records
+        assert list(unpack_records(pack_batch(records, image.feature_levels))) == records
         controller.apply(records)
         assert wrong_with(controller, image.features) == [], (event, number)
     copy = MetadataImage(image.defaults)
@@ -439,16 +439,18 @@ def test_a_log_that_was_begun_before_the_upgrade_is_replayed_to_the_same_image()
     again = Bench(node.storage, config=config_of(OLD))
     assert again.node.state.image.feature_levels == {MV: 2, RECOVERY: 1}
     assert again.node.state.image.to_records() == node.node.state.image.to_records()
-    node.administer(update((RECOVERY, 0, SAFE), (MV, 1, UNSAFE)))
-    node.propose(0, 0, 1)
-    last = Bench(node.storage, config=config_of(OLD))
+    again.administer(update((RECOVERY, 0, SAFE), (MV, 1, UNSAFE)))
+    again.propose(0, 0, 1)
+    last = Bench(again.storage, config=config_of(OLD))
     assert last.node.state.image.features == OLD.features
-    assert last.partition == node.partition
+    assert last.partition == again.partition
 
 
 @pytest.mark.parametrize("generation", Generation)
 def test_a_new_log_begins_with_the_levels_of_its_generation(generation: Generation) -> None:
-    node = Bench(SimStorage(), config_of(generation)).node
-    assert {record.name: record.feature_level for record in node.records} == generation.feature_levels  # type: ignore[attr-defined]
+    node = Bench(config=config_of(generation)).node
+    control, levels = node.records[:2], node.records[2:]
+    assert all(isinstance(record, ControlRecord) for record in control)
+    assert {record.name: record.feature_level for record in levels} == generation.feature_levels  # type: ignore[attr-defined]
     assert features_at(node.state.image.feature_levels) == generation.features
     assert set(SUPPORTED_FEATURES) == set(generation.feature_levels)

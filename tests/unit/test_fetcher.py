@@ -6,6 +6,7 @@ import pytest
 
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.errors import ErrorCode
+from protocol.ids import METADATA_LOG
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import (
     EpochEndOffset,
@@ -242,9 +243,9 @@ def test_a_replica_that_is_gone_from_the_metadata_is_gone_with_its_log(record: P
     bench = follower(records=2)
     bench.publish(record)
     assert bench.node.context.replicas == {}
-    assert bench.storage.log_names() == []
+    assert bench.storage.log_names() == [METADATA_LOG]
     answer(bench, 2, batches=(batch(1, 2, 3),))
-    assert bench.storage.log_names() == []
+    assert bench.storage.log_names() == [METADATA_LOG]
 
 
 def test_wishes_of_several_partitions_travel_together() -> None:

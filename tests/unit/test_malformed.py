@@ -17,7 +17,8 @@ from protocol.broker.leader import PRODUCE_TIMER
 from protocol.broker.reads import READ_TIMER
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import CodecError, ErrorCode
-from protocol.ids import NO_LEADER, TopicIdPartition, is_broker
+from protocol.ids import CLUSTER_ID, NO_LEADER, TopicIdPartition, is_broker
+from protocol.messages import quorum
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest, Result
 from protocol.messages.base import Message, Request, Response
 from protocol.messages.codec import decode, encode
@@ -26,8 +27,6 @@ from protocol.messages.control import (
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import (
     ConsumeRequest,
@@ -36,20 +35,24 @@ from protocol.messages.data import (
     FetchRequest,
     ProduceRequest,
 )
+from protocol.messages.quorum import LeaderChangeRecord, QuorumFetchRequest, QuorumFetchResponse
 from protocol.messages.records import TopicRecord
 from protocol.metadata.image import MetadataImage
 from protocol.nodes.controller import ControllerNode
-from tests.unit.malformed import NONE, Controller, mutated, pools, request, varied
+from tests.unit.malformed import BROKERS, NONE, NUMBERS, TEXTS, Controller, mutated, pools, request, varied
 from tests.unit.nodes_under_test import CLIENT, BrokerBench, batch, config_of, topic_records
 
 pytestmark = pytest.mark.slow
 
-PUBLISHED: tuple[type[Message], ...] = tuple(AdminRequest.__subclasses__())
+PUBLISHED: tuple[type[Message], ...] = tuple(
+    kind for kind in AdminRequest.__subclasses__() if kind.__module__ != quorum.__name__
+)
+"""Requests about the quorum are its leader's to answer, in its own time: `tests/sim/test_quorum_admin.py`."""
 OF_BROKERS: tuple[type[Message], ...] = (
     BrokerRegistrationRequest,
     BrokerHeartbeatRequest,
     AlterPartitionRequest,
-    MetadataFetchRequest,
+    QuorumFetchRequest,
 )
 SEEDS = st.lists(st.integers(0, 2**32 - 1), min_size=20, max_size=100)
 
@@ -88,14 +91,14 @@ def check_indexes(node: ControllerNode) -> None:
 
 
 def check_answer(controller: Controller, message: Message, before: int) -> None:
-    """One answer to a request, and no records unless some part of it went well; brokers are sent what is in the log."""
-    for fetched in controller.sends(MetadataFetchResponse):
-        assert 0 <= fetched.base_offset < fetched.high_watermark == controller.end
-    answers = controller.sends(Response)
-    if not isinstance(message, Request):
-        stranger = isinstance(message, MetadataFetchRequest) and message.broker_id not in controller.image.brokers
-        told = [ErrorCode.BROKER_ID_NOT_REGISTERED] if stranger else []
-        assert [answer.error for answer in answers] in ([], told), "one who does not know that it is not registered"
+    """One answer to a request, but to a fetch in its time, and no records unless some part of it went well; brokers are
+    sent what is in the log.
+    """
+    for fetched in controller.sends(QuorumFetchResponse):
+        check_fetched(controller, fetched)
+    answers = [answer for answer in controller.sends(Response) if not isinstance(answer, QuorumFetchResponse)]
+    if isinstance(message, QuorumFetchRequest) or not isinstance(message, Request):
+        assert answers == []
         assert controller.end == before
         return
     [answer] = answers
@@ -114,11 +117,22 @@ def check_answer(controller: Controller, message: Message, before: int) -> None:
     encode(answer)
 
 
+def check_fetched(controller: Controller, answer: QuorumFetchResponse) -> None:
+    offsets = [batch.base_offset for batch in answer.batches]
+    ends = [batch.next_offset for batch in answer.batches]
+    assert offsets == sorted(offsets)
+    assert offsets[1:] == ends[:-1]
+    assert not ends or 0 <= offsets[0] < ends[-1] == answer.high_watermark == controller.end
+    assert answer.diverging_end_offset <= controller.end
+    encode(answer)
+
+
 def check_restart(controller: Controller) -> None:
     again = controller.started()
-    assert again.records == controller.node.records
+    *records, last = again.records
+    assert (records, type(last)) == (list(controller.node.records), LeaderChangeRecord)
     assert again.state.image.to_records() == controller.image.to_records()
-    assert again.state.image.next_offset == controller.image.next_offset
+    assert again.state.image.next_offset == controller.image.next_offset + 1
     check_indexes(again)
 
 
@@ -129,9 +143,23 @@ CONFIGS = {
 }
 
 
+def log_pools(controller: Controller) -> dict[str, Sequence[object]]:
+    """Values of the fields of a metadata fetch."""
+    epoch, end = controller.node.replica.epoch, controller.end
+    return {
+        "cluster_id": (CLUSTER_ID, CLUSTER_ID, CLUSTER_ID, *TEXTS),
+        "current_leader_epoch": (epoch, epoch, epoch, epoch - 1, -1, -(2**31)),
+        "replica_id": BROKERS,
+        "replica_uuid": ("", "", *TEXTS),
+        "fetch_offset": (0, end - 1, end, end, end + 1, *NUMBERS),
+        "last_fetched_epoch": (epoch, epoch, 0, -1, epoch + 1, -(2**31), 2**31 - 1),
+        "high_watermark": (0, end - 1, end, end, end + 1, *NUMBERS),
+    }
+
+
 def random_request(controller: Controller, rng: Random, number: int) -> tuple[int, Message]:
     """Sender and message: as in a sound cluster, the same with one field wrong, or all fields drawn."""
-    values = pools(controller.image)
+    values = pools(controller.image) | log_pools(controller)
     how = rng.random()
     if how < 0.6:
         sender, message = controller.live(rng)
@@ -155,12 +183,16 @@ def numbered(message: Message, number: int) -> Message:
 @given(seeds=SEEDS)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_controller_answers_every_request_and_stays_consistent(config: ClusterConfig, seeds: list[int]) -> None:
-    controller = Controller(config)
+    controller, fetches = Controller(config), set[int]()
     for seed in seeds:
         rng = Random(seed)
         sender, message = random_request(controller, rng, controller.next())
         before = controller.end
+        if isinstance(message, QuorumFetchRequest):
+            fetches.add(message.correlation_id)
         controller.receive(sender, message)
+        for answer in controller.sends(QuorumFetchResponse):
+            fetches.remove(answer.correlation_id)
         check_answer(controller, message, before)
         check_image(controller.image)
     check_indexes(controller.node)

@@ -33,7 +33,7 @@ class Gauges:
 
     def __init__(self, config: ClusterConfig, *records: MetadataRecord) -> None:
         self.state = ControllerState(config, Random(0))
-        self.metrics = ControllerMetrics(self.state, voters=1)
+        self.metrics = ControllerMetrics(self.state, lambda: (1, 0, 0, 0))
         self.replay(*records)
 
     def replay(self, *records: MetadataRecord) -> Gauges:
@@ -271,7 +271,7 @@ def test_the_table_of_names_is_complete() -> None:
     summaries = {f"{name}_{part}": name for name in metrics.SUMMARIES for part in ("count", "sum", "last", "max")}
     for name in (*metrics.CLUSTER_METRICS, *metrics.PARTITION_METRICS):
         assert f"| `{summaries.get(name, name)}` |" in table
-    assert tuple(ControllerMetrics(ControllerState(config_of(), Random(0)), 1).values()) == metrics.CLUSTER_METRICS
+    assert tuple(Gauges(config_of()).metrics.values()) == metrics.CLUSTER_METRICS
 
 
 def test_a_partition_that_is_led_again_by_the_same_batch_was_not_offline() -> None:

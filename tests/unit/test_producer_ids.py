@@ -6,12 +6,19 @@ from random import Random
 
 import pytest
 
-from experiments.sim.disk import SimStorage
+from experiments.sim.disk import SimStorage, formatted_disk
 from protocol.contract import Effect, Send
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType, PatternType
+from protocol.messages.acls import (
+    AclEntry,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
+    CreateAclsRequest,
+    PatternType,
+)
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.records import AccessControlEntryRecord, ProducerIdsRecord
+from protocol.messages.records import ProducerIdsRecord
 from protocol.metadata.image import MetadataImage
 from protocol.nodes.controller import ControllerNode
 from tests.unit.nodes_under_test import CLIENT, CONTROLLER, ControllerBench, config_of
@@ -32,7 +39,7 @@ def ask(node: ControllerNode, number: int) -> InitProducerIdResponse:
 
 
 def test_every_producer_gets_another_id_across_restarts() -> None:
-    storage = SimStorage()
+    storage = formatted_disk()
     given: list[int] = []
     for _ in range(3):
         node = controller(storage)
@@ -84,9 +91,9 @@ def allowed(operation: AclOperation, permission: AclPermissionType = AclPermissi
     ],
 )
 def test_who_may_write_somewhere_may_have_an_id(principal: str, entry: AclEntry, error: ErrorCode) -> None:
-    node = ControllerNode(CONTROLLER, [CONTROLLER], SECURED, SimStorage(), Random(1))
+    node = ControllerNode(CONTROLLER, [CONTROLLER], SECURED, formatted_disk(), Random(1))
     node.start(0)
-    node.state.replay(AccessControlEntryRecord(entry=entry))
+    node.receive(0, CLIENT, CreateAclsRequest(correlation_id=0, principal="User:root", creations=(entry,)))
     before = len(node.records)
     effects = node.receive(0, CLIENT, InitProducerIdRequest(correlation_id=1, principal=principal))
     [answer] = [effect.message for effect in effects if isinstance(effect, Send)]

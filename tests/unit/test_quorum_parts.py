@@ -16,7 +16,7 @@ from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import AddVoterRecord, ControlRecord, LeaderChangeRecord, RemoveVoterRecord
 from protocol.messages.records import MetadataRecord, ProducerIdsRecord
 from protocol.quorum.election import Ballot, Role, Standing, grants
-from protocol.quorum.format import format_first_voter
+from protocol.quorum.format import format_voters
 from protocol.quorum.leadership import Leadership
 from protocol.quorum.log import SNAPSHOT_FILE, Diverging, QuorumLog, Snapshot, decode_snapshot
 from protocol.quorum.state_file import QuorumState, decode
@@ -138,14 +138,19 @@ def test_the_majority_of_the_newest_voters_has_what_counts_and_only_with_a_recor
     assert leadership.majority_end(by_id, 15) == 12
 
 
-def test_a_leader_counts_as_heard_until_its_majority_is_silent_for_too_long() -> None:
+def test_a_leader_has_a_majority_until_too_many_are_silent() -> None:
     leadership = Leadership(epoch=4, start_offset=10, since_ms=100, me=A)
     three = VoterSet.of([A, B, C])
-    assert leadership.majority_until_ms(three, 3_000, now_ms=500) == 3_100
     leadership.fetched(B, 10, now_ms=400)
-    assert leadership.majority_until_ms(three, 3_000, now_ms=500) == 3_400
-    assert leadership.majority_until_ms(VoterSet.of([A]), 3_000, now_ms=500) == 3_500
-    assert leadership.silent(three, 300) == [C]
+    assert leadership.has_majority(three)
+    assert leadership.unheard(three) == [C]
+    leadership.silent.add(B.id)
+    assert leadership.has_majority(three)
+    assert leadership.unheard(three) == [B, C]
+    leadership.silent.add(C.id)
+    assert not leadership.has_majority(three)
+    assert leadership.has_majority(VoterSet.of([A]))
+    assert not leadership.has_majority(VoterSet.of([B, C]))
     assert leadership.successors(three) == [B, C]
 
 
@@ -180,10 +185,10 @@ def test_a_damaged_state_file_is_refused(raw: bytes) -> None:
 
 def test_a_disk_is_formatted_once() -> None:
     storage = SimStorage()
-    format_first_voter(storage, "cluster", A)
+    format_voters(storage, "cluster", A, VoterSet.of([A]))
     assert QuorumLog(storage, METADATA_LOG, VoterSet()).voters.latest.keys == (A,)
     with pytest.raises(ForeignDirectoryError, match="is formatted already"):
-        format_first_voter(storage, "cluster", A)
+        format_voters(storage, "cluster", A, VoterSet.of([A]))
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from protocol.messages.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     BrokerState,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
 from protocol.messages.data import (
     ConsumeRequest,
@@ -34,10 +32,12 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import PartitionChangeRecord, TopicRecord
 from protocol.metadata.queries import READ_ONLY_REQUESTS
 from tests.unit.malformed import NONE, Controller, request
-from tests.unit.nodes_under_test import CLIENT, BrokerBench, batch, config_of, topic_records
+from tests.unit.nodes_under_test import CLIENT, CONTROLLER, BrokerBench, batch, config_of, topic_records
 
 PUBLISHED = tuple(AdminRequest.__subclasses__())
 
@@ -103,23 +103,44 @@ def test_nobody_has_applied_more_than_there_is() -> None:
     assert controller.beat(0, want_shut_down=True).should_shut_down
 
 
-FETCHES = {
-    "before the log": (0, -1, "OFFSET_OUT_OF_RANGE"),
-    "far before the log": (0, -(2**63), "OFFSET_OUT_OF_RANGE"),
-    "behind the log": (0, 2**63 - 1, "OFFSET_OUT_OF_RANGE"),
-    "a broker that is not registered": (7, 0, "BROKER_ID_NOT_REGISTERED"),
+FETCHES: dict[str, tuple[dict[str, object], ErrorCode, bool]] = {
+    "behind the log": ({"fetch_offset": 2**63 - 1}, NONE, True),
+    "an epoch that never was": ({"last_fetched_epoch": 2**31 - 1}, NONE, True),
+    "an epoch before all": ({"last_fetched_epoch": -(2**31)}, NONE, True),
+    "another cluster": ({"cluster_id": "another"}, ErrorCode.INCONSISTENT_CLUSTER_ID, False),
+    "a leader of an epoch that is over": ({"current_leader_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH, False),
+    "a leader of no epoch": ({"current_leader_epoch": -(2**31)}, ErrorCode.FENCED_LEADER_EPOCH, False),
 }
 
 
-@pytest.mark.parametrize(("broker", "offset", "error"), FETCHES.values(), ids=FETCHES)
-def test_a_metadata_fetch_that_cannot_be_answered_is_dropped(broker: int, offset: int, error: str) -> None:
+@pytest.mark.parametrize(("fields", "error", "diverges"), FETCHES.values(), ids=FETCHES)
+def test_a_metadata_fetch_of_what_is_not_there_gets_no_records(
+    fields: dict[str, object], error: ErrorCode, diverges: bool
+) -> None:
     controller = Controller()
-    refused, *told = controller.receive(broker, MetadataFetchRequest(broker_id=broker, fetch_offset=offset)).effects
-    assert isinstance(refused, Trace)
-    assert (refused.kind, refused.detail["error"]) == ("refused", error)
-    unknown = BrokerHeartbeatResponse(correlation_id=0, error=ErrorCode.BROKER_ID_NOT_REGISTERED)
-    assert told == ([Send(7, unknown)] if broker == 7 else []), "it may have missed that it was unregistered"
-    assert controller.receive(CLIENT, requests.delete_topic("u")).sends(MetadataFetchResponse) == []
+    fetch = requests.metadata_fetch(controller.node, 0).model_copy(update=fields)
+    [effect] = controller.receive(0, fetch).effects
+    assert isinstance(effect, Send)
+    answer = effect.message
+    assert isinstance(answer, QuorumFetchResponse)
+    assert (answer.error, answer.batches) == (error, ())
+    assert (answer.leader_id, answer.leader_epoch) == (CONTROLLER, controller.node.replica.epoch)
+    assert (0 <= answer.diverging_end_offset <= controller.end) == diverges
+    assert controller.receive(CLIENT, requests.delete_topic("u")).sends(QuorumFetchResponse) == [], "nobody waits"
+
+
+def test_a_broker_that_is_not_registered_is_sent_the_metadata_log_and_nobody_waits_for_it() -> None:
+    """It may have missed that it was unregistered, which stands there."""
+    controller = Controller()
+    [answer] = controller.receive(7, requests.metadata_fetch(controller.node, 7, offset=0)).sends(QuorumFetchResponse)
+    assert answer.batches[-1].next_offset == controller.end
+    assert 7 not in controller.image.brokers
+    for broker in (1, 2):
+        controller.beat(broker)
+    assert not controller.beat(0, want_shut_down=True).should_shut_down
+    for broker in (1, 2):
+        controller.beat(broker)
+    assert controller.beat(0, want_shut_down=True).should_shut_down, "only brokers that lead are waited for"
 
 
 def member(broker: int, epoch: int = -1) -> BrokerState:
@@ -275,6 +296,12 @@ def test_a_broker_leaves_administration_to_the_controller(kind: type[Message]) -
     bench = BrokerBench().run(*topic_records())
     answer = bench.receive(CLIENT, request(kind, Random(0), {}, correlation_id=7)).sent(AdminResponse)
     assert (answer.correlation_id, answer.error) == (7, ErrorCode.NOT_CONTROLLER)
+
+
+def test_who_asks_for_a_producer_id_understands_that_it_asked_the_wrong_node() -> None:
+    message = InitProducerIdRequest(correlation_id=7)
+    answer = BrokerBench().run(*topic_records()).receive(CLIENT, message).sent(InitProducerIdResponse)
+    assert (answer.correlation_id, answer.error, answer.producer_id) == (7, ErrorCode.NOT_CONTROLLER, -1)
 
 
 @pytest.mark.parametrize("kind", [ProduceRequest, ConsumeRequest, Request, ClientRequest, AdminRequest])

@@ -17,9 +17,9 @@ from protocol.messages.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
 )
+from protocol.messages.metadata_batch import unpack_records
+from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, UnregisterBrokerRecord
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState
@@ -103,13 +103,11 @@ def test_the_session_of_an_unregistered_broker_ends_and_it_is_told() -> None:
     node = Bench().serve()
     end = node.node.state.image.next_offset
     epoch = node.node.state.image.broker_epoch(1)
-    node.receive(1, MetadataFetchRequest(broker_id=1, fetch_offset=end))
+    node.receive(1, requests.metadata_fetch(node.node, 1))
     assert node.administer(requests.unregister_broker(1)).failure()[0] is ErrorCode.NONE
     assert CancelTimer(f"{SESSION_PREFIX}1") in node.effects
-    assert [type(record) for record in node.sent(MetadataFetchResponse).records] == [
-        PartitionChangeRecord,
-        UnregisterBrokerRecord,
-    ]
+    [batch] = node.sent(QuorumFetchResponse).batches
+    assert [type(record) for record in unpack_records(batch.payload)] == [PartitionChangeRecord, UnregisterBrokerRecord]
     assert (node.partition.isr, 1 in node.node.state.image.brokers) == ((0, 2), False)
     assert node.fire(f"{SESSION_PREFIX}1", SESSION_MS).effects == []
     beat = BrokerHeartbeatRequest(correlation_id=1, broker_id=1, broker_epoch=epoch or 0, current_metadata_offset=end)

@@ -10,13 +10,11 @@ from experiments.scenarios.history import RegressionCounter
 from experiments.sim.disk import SimStorage
 from protocol.broker.context import log_name
 from protocol.broker.flushing import CHECKPOINT_FILE, CHECKPOINT_TIMER
-from protocol.ids import TopicPartition
-from protocol.messages.control import MetadataFetchResponse
+from protocol.ids import METADATA_LOG, TopicPartition
 from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
 from protocol.messages.records import MetadataRecord, PartitionRecord, RemovePartitionRecord
 from protocol.metadata.image import MetadataImage
 from tests.unit.nodes_under_test import (
-    CONTROLLER,
     T0,
     BrokerBench,
     batch,
@@ -80,7 +78,7 @@ def test_a_broker_that_lived_through_it_begins_anew(leader: int) -> None:
     assert bench.replica.log.end_offset == 1
     bench.publish(removed())
     assert T0 not in bench.node.context.replicas
-    assert bench.storage.log_names() == []
+    assert bench.storage.log_names() == [METADATA_LOG]
     bench.publish(again(leader))
     assert (bench.replica.log.end_offset, bench.replica.leader_epoch, bench.replica.leader_id) == (0, 1, leader)
     assert (bench.replica.leadership is not None) == (leader == 0)
@@ -113,20 +111,13 @@ def test_the_same_where_a_snapshot_tells_it(leader: int) -> None:
     image = MetadataImage(config_of())
     for record in (*registrations(), *topic_records(), removed(), again(leader)):
         image.replay(record)
-    snapshot = MetadataFetchResponse(
-        base_offset=0,
-        records=tuple(image.to_records()),
-        high_watermark=image.next_offset,
-        controller_id=CONTROLLER,
-        is_snapshot=True,
-    )
-    down = BrokerBench(storage=stored(OLD)).start().registered().receive(CONTROLLER, snapshot)
+    down = BrokerBench(storage=stored(OLD)).start().registered().publish()
+    down.fetched_snapshot(image, image.next_offset)
     assert payloads(down.storage) == []
     alive = BrokerBench().run(*topic_records())
     alive.produce(acks=1)
     assert payloads(alive.storage) != []
-    behind = snapshot.model_copy(update={"base_offset": len(alive.records), "high_watermark": 99})
-    alive.receive(CONTROLLER, behind)
+    alive.fetched_snapshot(image, 99)
     assert payloads(alive.storage) == []
     for bench in (down, alive):
         assert (bench.replica.log.end_offset, bench.replica.leader_epoch) == (0, 1)
@@ -137,7 +128,7 @@ def test_a_broker_that_was_down_and_holds_it_no_more_deletes_it() -> None:
     storage = stored(OLD, high_watermark=1)
     elsewhere = again(1).model_copy(update={"replicas": (1, 2), "isr": (1, 2)})
     BrokerBench(storage=storage).run(*topic_records(), removed(), elsewhere)
-    assert storage.log_names() == []
+    assert storage.log_names() == [METADATA_LOG]
 
 
 @pytest.mark.parametrize("epoch", [1, 4])

@@ -84,6 +84,10 @@ GOOD_STEPS: list[dict[str, Any]] = [
     {"await": {"broker": 0, "state": "fenced", "within": "60s"}},
     {"expect": {"topic": "t", "isr": [], "log_end_offset": {2: 18}, "lost_acked": 0, "leader": -1}},
     {"expect": {"controller": 1000, "role": "leader"}},
+    {"add_voter": {"controller": 1000, "expect_error": "DUPLICATE_VOTER"}},
+    {"remove_voter": {"controller": 1000}},
+    {"expect": {"voters": [1000]}},
+    {"expect": {"topic": "t", "leader": 0, "voters": [1000]}},
 ]
 
 
@@ -113,6 +117,16 @@ BAD_FILES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"topics": [{"name": "t", "replicas": [[0]]}]}, "topics[0].replicas", "[[0]]", "one of name, assignments, config"),
     ({"topics": [{"name": "a b", "assignments": [[0]]}]}, "topics[0].name", "'a b'", "ASCII letters, digits"),
     ({"topics": [{"name": "t", "assignments": [[0, 1], [2]]}]}, "topics[0].assignments[1]", "[2]", "2 brokers, as in"),
+    ({"cluster": {"brokers": 3, "controllers": 10}}, "cluster.controllers", "10", "less than or equal to 9"),
+    ({"cluster": {"brokers": 3, "voters": []}}, "cluster.voters", "[]", "at least 1 item"),
+    ({"cluster": {"brokers": 3, "voters": [1001]}}, "cluster.voters", "[1001]", "controllers 1000 to 1000, each once"),
+    ({"cluster": {"brokers": 3, "voters": [1000, 1000]}}, "cluster.voters", "[1000, 1000]", "each once"),
+    (
+        {"cluster": {"brokers": 3, "controllers": 2, "config": {"controller.quorum.voters": "1000,1002"}}},
+        "cluster.config.controller.quorum.voters",
+        "[1000, 1002]",
+        "controllers 1000 to 1001, each once",
+    ),
     ({"topics": BASE["topics"] * 2}, "topics[1].name", "'t'", "a name that no other topic has"),
 ]
 
@@ -175,6 +189,10 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"crash": {"controller": 1001}}, ".crash.controller", "1001", "controllers 1000 to 1000"),
     ({"crash": {"broker": 0, "lose": "some"}}, ".crash.lose", "'some'", "none, unflushed, all, or a number of records"),
     ({"crash": {"broker": 0, "lose": -1}}, ".crash.lose", "-1", "none, unflushed, all, or a number of records"),
+    ({"add_voter": {"controller": 1001}}, ".add_voter.controller", "1001", "controllers 1000 to 1000"),
+    ({"remove_voter": {}}, ".remove_voter.controller", "nothing", "a value (required)"),
+    ({"expect": {"voters": [1001]}}, ".expect.controller", "1001", "controllers 1000 to 1000"),
+    ({"expect": {"voters": 1000}}, ".expect.voters", "1000", ""),
     ({"flush": {"broker": -1}}, ".flush.broker", "-1", "greater than or equal to 0"),
     ({"flush": {"controller": 1000}}, ".flush.controller", "1000", "one of broker"),
     ({"cut": "all"}, ".cut", "'all'", ""),

@@ -25,8 +25,6 @@ from protocol.messages.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerState,
-    MetadataFetchRequest,
-    MetadataFetchResponse,
     PartitionIsrProposal,
 )
 from protocol.messages.partitions import (
@@ -34,11 +32,19 @@ from protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopic,
 )
+from protocol.messages.quorum import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    QuorumFetchRequest,
+    QuorumFetchResponse,
+    QuorumRequest,
+)
 from protocol.messages.records import RegisterBrokerRecord
 from protocol.messages.topics import DescribeTopicRequest
-from protocol.nodes.broker import METADATA_TIMER
-from protocol.nodes.controller import SESSION_PREFIX, SNAPSHOT_LAG, ControllerNode
-from tests.unit.nodes_under_test import CLIENT, CONTROLLER, BrokerBench
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.quorum.log import QuorumLog
+from tests.unit.nodes_under_test import CLIENT, CONTROLLER, BrokerBench, config_of
+from tests.unit.test_controller_node import Bench
 
 OTHERS = 300
 
@@ -125,9 +131,9 @@ def test_a_clients_metadata_request(server: Server) -> None:
 
 def test_a_metadata_fetch_of_a_broker_that_lacks_little(server: Server) -> None:
     end = server.node.state.image.next_offset
-    answer = server.answer(MetadataFetchRequest(broker_id=0, fetch_offset=end - 2), sender=0)
-    assert isinstance(answer, MetadataFetchResponse)
-    assert (len(answer.records), answer.is_snapshot) == (2, False)
+    answer = server.answer(requests.metadata_fetch(server.node, 0, offset=end - 2), sender=0)
+    assert isinstance(answer, QuorumFetchResponse)
+    assert [batch.record_count for batch in answer.batches] == [2]
 
 
 ADMINISTRATION: Mapping[str, AdminRequest] = {
@@ -167,36 +173,76 @@ def test_the_loss_of_a_broker_costs_what_it_holds(server: Server) -> None:
 
 # -- the metadata log, in parts ----------------------------------------------------------------------------------------
 
-LIMIT = "protocol.nodes.controller.MAX_FETCH_RECORDS"
+
+def changes(node: ControllerNode, count: int) -> None:
+    """Each is a batch of its own."""
+    for number in range(count):
+        node.receive(0, CLIENT, requests.alter_config("topic-0", {"min.insync.replicas": 1 + number % 2}))
+
+
+def answer_of(node: ControllerNode, request: Message) -> Message:
+    [answer] = [effect.message for effect in node.receive(0, 0, request) if isinstance(effect, Send)]
+    return answer
 
 
 def test_a_broker_takes_a_long_log_in_parts_and_publishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LIMIT, 50)
-    node = node_of(cluster_records(120))
+    read, limit = QuorumLog.read, 1_000
+    monkeypatch.setattr(QuorumLog, "read", lambda log, offset, max_bytes=limit: read(log, offset, max_bytes))
+    node = node_of(cluster_records(20))
+    changes(node, 30)
     end = len(node.records)
-    bench = BrokerBench(config=config()).start().registered()
-    fetch, sizes = bench.fire(METADATA_TIMER).sent(MetadataFetchRequest), []
-    while fetch.fetch_offset < end:
-        [answer] = [e.message for e in node.receive(0, 0, fetch) if isinstance(e, Send)]
-        assert isinstance(answer, MetadataFetchResponse)
+    bench = BrokerBench(config=config()).start()
+    fetch, sizes = bench.sent(QuorumFetchRequest), list[int]()
+    bench.registered()
+    while bench.node.context.image.next_offset < end:
         assert not bench.traces("metadata_published")
-        fetch = bench.receive(CONTROLLER, answer).sent(MetadataFetchRequest)
-        sizes.append(len(answer.records))
-    assert sizes == [50, 50, end - 100]
+        answer = answer_of(node, fetch)
+        assert isinstance(answer, QuorumFetchResponse)
+        fetch = bench.receive(CONTROLLER, answer).sent(QuorumFetchRequest)
+        sizes.append(len(answer.batches))
+        assert sum(len(batch.payload) for batch in answer.batches[:-1]) < limit, "the last one goes whole"
+    assert sizes.count(0) == 1, "the first answer tells of the leader"
+    assert len(sizes) >= 4
     assert len(bench.traces("metadata_published")) == 1
     assert bench.node.context.image.to_records() == node.state.image.to_records()
 
 
-@pytest.mark.parametrize("fits", [True, False])
-def test_an_image_is_sent_where_it_is_shorter_and_fits_one_answer(monkeypatch: pytest.MonkeyPatch, fits: bool) -> None:
-    node = node_of(cluster_records(10))
-    for number in range(SNAPSHOT_LAG):
-        node.receive(0, CLIENT, requests.alter_config("topic-0", {"min.insync.replicas": 1 + number % 2}))
-    size = node.state.image.size
-    assert size == len(node.state.image.to_records()) < SNAPSHOT_LAG
-    monkeypatch.setattr(LIMIT, size if fits else size - 1)
-    effects = node.receive(0, 0, MetadataFetchRequest(broker_id=0, fetch_offset=0))
-    [answer] = [effect.message for effect in effects if isinstance(effect, Send)]
-    assert isinstance(answer, MetadataFetchResponse)
-    assert (answer.is_snapshot, len(answer.records)) == (fits, size if fits else size - 1)
-    assert answer.high_watermark == len(node.records)
+@pytest.mark.parametrize("is_far_behind", [False, True])
+def test_who_is_behind_the_beginning_of_the_log_takes_the_snapshot_in_parts(
+    monkeypatch: pytest.MonkeyPatch, is_far_behind: bool
+) -> None:
+    monkeypatch.setattr("protocol.quorum.leader.CHUNK_BYTES", 100)
+    bench = Bench(config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000)).serve()
+    node = bench.node
+    for number in range(40):
+        bench.administer(requests.alter_config("t", {"min.insync.replicas": 1 + number % 2}))
+        if node.replica.snapshot is not None:
+            break
+    start = node.replica.log.start_offset
+    assert 0 < start == node.state.image.next_offset
+    bench.administer(requests.alter_config("t", {"min.insync.replicas": 3}))
+    fetch = requests.metadata_fetch(node, 0, offset=0 if is_far_behind else start)
+    answer = answer_of(node, fetch)
+    assert isinstance(answer, QuorumFetchResponse)
+    assert [batch.base_offset for batch in answer.batches] == ([] if is_far_behind else [start])
+    assert (answer.snapshot_end_offset == start) == is_far_behind
+    if is_far_behind:
+        broker, parts = BrokerBench().start().publish(), list[int]()
+        question: Message = broker.receive(CONTROLLER, numbered(answer, broker)).sent(FetchSnapshotRequest)
+        while isinstance(question, FetchSnapshotRequest):
+            assert broker.node.context.image.next_offset == 0
+            part = answer_of(node, question)
+            assert isinstance(part, FetchSnapshotResponse)
+            parts.append(len(part.data))
+            question = broker.receive(CONTROLLER, part).sent(QuorumRequest)
+        assert parts[:-1] == [100] * (len(parts) - 1)
+        assert len(parts) > 2
+        assert isinstance(question, QuorumFetchRequest)
+        assert question.fetch_offset == start == broker.node.context.image.next_offset
+        broker.receive(CONTROLLER, answer_of(node, question))
+        assert broker.node.context.image.to_records() == node.state.image.to_records()
+
+
+def numbered(answer: QuorumFetchResponse, broker: BrokerBench) -> QuorumFetchResponse:
+    """As the answer to the broker's newest fetch."""
+    return answer.model_copy(update={"correlation_id": broker.node.replica.awaited})

@@ -24,6 +24,7 @@ from protocol.messages.data import (
     FetchResponse,
     ProduceResponse,
 )
+from protocol.messages.quorum import QuorumFetchRequest
 from protocol.messages.records import ConfigRecord, MetadataRecord, RemovePartitionRecord
 from tests.unit.nodes_under_test import CLIENT, T0, BrokerBench, batch, registrations, topic_records
 
@@ -224,10 +225,32 @@ def test_a_batch_that_comes_damaged_is_asked_for_again() -> None:
 @pytest.mark.parametrize("error", [BROKEN, CorruptLogError("damaged")])
 def test_a_broker_whose_log_cannot_be_opened_ends(error: StorageError) -> None:
     storage = WeakStorage()
-    storage.failing["open"] = error
     bench = BrokerBench(storage=storage).start().registered()
+    storage.failing["open"] = error
     bench.publish(*registrations(), *topic_records(1, replicas=(0,), isr=(0,)))
     assert has_ended(bench)
+
+
+@pytest.mark.parametrize("error", [BROKEN, CorruptLogError("damaged")])
+@pytest.mark.parametrize("operation", ["open", "read"])
+def test_a_broker_whose_metadata_log_cannot_be_read_ends_at_once(operation: str, error: StorageError) -> None:
+    storage = WeakStorage()
+    BrokerBench(storage=storage).run()
+    storage.failing[operation] = error
+    bench = BrokerBench(storage=storage).start()
+    assert has_ended(bench)
+    assert bench.sends(BrokerRegistrationRequest) == []
+
+
+@pytest.mark.parametrize("error", [FULL, BROKEN])
+@pytest.mark.parametrize("operation", ["append", "flush"])
+def test_a_broker_that_cannot_store_the_metadata_log_ends(operation: str, error: StorageError) -> None:
+    storage = WeakStorage()
+    bench = BrokerBench(storage=storage).run()
+    storage.failing[operation] = error
+    bench.publish(*topic_records(1))
+    assert has_ended(bench)
+    assert bench.sends(QuorumFetchRequest) == [], "it does not ask for what comes next"
 
 
 def test_a_broker_that_cannot_read_its_directory_ends_at_once() -> None:

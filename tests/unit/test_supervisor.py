@@ -30,13 +30,10 @@ class EndingCluster:
     def is_running(self, node: NodeId) -> bool:
         return node in self.nodes
 
-    def ended(self, node: NodeId) -> None:
-        self.nodes.remove(node)
-
     def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
+        self.nodes.remove(1)
         if self.failure:
             raise NodeFailedError(1, self.failure)
-        self.nodes.remove(1)
         quiet, last = Report([], [], False, None), Report([(5, trace) for trace in self.traces], [], True, None)
         return [(0, quiet), (1, last)]
 

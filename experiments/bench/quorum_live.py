@@ -1,0 +1,183 @@
+"""The part of `isray bench quorum` that runs on Ray: commits of the metadata log, and elections after real kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import ray
+
+from experiments.bench.live import BenchCluster, BenchError, bench_cluster
+from experiments.bench.quorum_elections import became_active, is_settled
+from experiments.requests import alter_config, create_topic
+from protocol.config import BROKER_SESSION_TIMEOUT_MS, record_version
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_CLIENT, node_name
+from protocol.messages.admin import AdminRequest
+from protocol.messages.codec import decode, encode
+from protocol.messages.commands import AdminOutcome
+from protocol.messages.metadata_batch import pack_records
+
+TOPICS, CONFIGS = "topics", "configs"
+PARTITIONS = 500
+"""Of each topic that is made."""
+IN_FLIGHT = {TOPICS: 4, CONFIGS: 64}
+TIMES = {TOPICS: 1, CONFIGS: 20}
+"""Requests of a run, for each that was asked for."""
+RECORDS = {TOPICS: 1 + PARTITIONS, CONFIGS: 1}
+"""Records that one request comes to."""
+CONFIG_OF = "configured"
+CONFIG = {BROKER_SESSION_TIMEOUT_MS: 3_600_000}
+"""The brokers are paused while commits are measured, and must not be fenced for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """A load and what came of it: so many requests of a workload, one batch of `batch_bytes` each, were all answered,
+    that is committed, in `elapsed_s`; half of them within `p50_ms`. `bare_s` is what as many appends with an fsync
+    take.
+    """
+
+    workload: str
+    controllers: int
+    requests: int
+    elapsed_s: float
+    p50_ms: float
+    batch_bytes: int
+    bare_s: float
+
+    @property
+    def rate(self) -> float:
+        """Records per second."""
+        return self.requests * RECORDS[self.workload] / self.elapsed_s
+
+    @property
+    def of_bare(self) -> float:
+        """The rate over that of the bare appends."""
+        return self.bare_s / self.elapsed_s
+
+    def document(self) -> dict[str, object]:
+        return {
+            "workload": self.workload,
+            "controllers": self.controllers,
+            "requests": self.requests,
+            "in_flight": IN_FLIGHT[self.workload],
+            "records_per_request": RECORDS[self.workload],
+            "batch_bytes": self.batch_bytes,
+            "records_per_second": round(self.rate, 1),
+            "p50_ms": round(self.p50_ms, 2),
+            "bare_records_per_second": round(self.rate / self.of_bare, 1),
+            "of_bare": round(self.of_bare, 4),
+        }
+
+
+def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
+    """Both workloads on a cluster of so many controllers, after a first run that is not counted; of the repeats the run
+    with the median rate is reported.
+    """
+    found: dict[str, list[Commits]] = {TOPICS: [], CONFIGS: []}
+    with bench_cluster(CONFIG, controllers) as cluster:
+        cluster.create(CONFIG_OF, [[0, 1, 2]])
+        client = ray.get_actor(node_name(FIRST_CLIENT), cluster.engine.run)
+        for broker in cluster.engine.spec.broker_ids:
+            cluster.engine.pause(broker)
+        for workload, runs in found.items():
+            _pipelined(client, _requests(workload, 0, requests), IN_FLIGHT[workload])
+            batch_bytes = _batch_bytes(cluster, RECORDS[workload])
+            for turn in range(1, repeats + 1):
+                wanted = _requests(workload, turn, requests)
+                latencies_s, elapsed_s = _pipelined(client, wanted, IN_FLIGHT[workload])
+                bare_s = bare_appends(batch_bytes, len(wanted))
+                p50_ms = median_low(latencies_s) * 1e3
+                runs.append(Commits(workload, controllers, len(wanted), elapsed_s, p50_ms, batch_bytes, bare_s))
+    return [sorted(runs, key=lambda run: run.rate)[(len(runs) - 1) // 2] for runs in found.values()]
+
+
+def _requests(workload: str, turn: int, requests: int) -> list[AdminRequest]:
+    return [_request(workload, turn, number) for number in range(requests * TIMES[workload])]
+
+
+def _request(workload: str, turn: int, number: int) -> AdminRequest:
+    if workload == CONFIGS:
+        return alter_config(CONFIG_OF, {"flush.messages": 1 + turn * 1_000_000 + number})
+    return create_topic(f"t-{turn}-{number}", [[0, 1, 2]] * PARTITIONS)
+
+
+def _pipelined(client: Any, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
+    """The seconds until each request was answered, and until all were; BenchError where one was refused."""
+    frames = [encode(request) for request in requests]
+    asked: dict[Any, float] = {}
+    latencies_s: list[float] = []
+    began_s = time.perf_counter()
+    for frame in frames:
+        if len(asked) >= in_flight:
+            latencies_s += _answered(asked)
+        asked[client.ask.remote(frame)] = time.perf_counter()
+    while asked:
+        latencies_s += _answered(asked)
+    return latencies_s, time.perf_counter() - began_s
+
+
+def _answered(asked: dict[Any, float]) -> list[float]:
+    """Waits for an answer, and takes all that are there."""
+    ready, _ = ray.wait(list(asked), num_returns=1)
+    found = []
+    for answer in ready:
+        outcome = decode(ray.get(answer))
+        assert isinstance(outcome, AdminOutcome), outcome
+        error = outcome.error if outcome.response is None else outcome.response.failure()[0]
+        if error is not ErrorCode.NONE:
+            raise BenchError(f"refused: {outcome}")
+        found.append(time.perf_counter() - asked.pop(answer))
+    return found
+
+
+def _batch_bytes(cluster: BenchCluster, size: int) -> int:
+    """How long the last batch of the log is, which has so many records."""
+    version = record_version(cluster.engine.spec.config.generation.feature_levels)
+    return len(pack_records(cluster.engine.metadata_log()[-size:], version))
+
+
+def bare_appends(size: int, count: int) -> float:
+    """The seconds that so many appends of so many bytes take to a file on the disk of the nodes, each with an fsync."""
+    payload = b"\xa5" * size
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("wb", buffering=0) as file:
+        began_s = time.perf_counter()
+        for _ in range(count):
+            file.write(payload)
+            os.fsync(file.fileno())
+        return time.perf_counter() - began_s
+
+
+def elections_ms(kills: int, controllers: int) -> list[int]:
+    """How long each of so many elections took, from the SIGKILL of the active controller to `controller_started` of the
+    next. The one that was killed is back, and follows, before the next kill.
+    """
+    times_ms = []
+    with bench_cluster({}, controllers, brokers=1) as cluster:
+        engine = cluster.engine
+        for _ in range(kills):
+            cluster.await_(lambda: is_settled(engine), "the quorum is settled")
+            active = engine.active_controller()
+            assert active is not None
+            pid = engine.pids()[active]
+            killed_ms = engine.now_ms()
+            os.kill(pid, signal.SIGKILL)
+
+            def succeeded(killed: int = active, at_ms: int = killed_ms) -> bool:
+                return became_active(engine, at_ms, killed) is not None
+
+            cluster.await_(succeeded, "another controller is active")
+            found_ms = became_active(engine, killed_ms, active)
+            assert found_ms is not None
+            times_ms.append(found_ms - killed_ms)
+            cluster.await_(lambda killed=active: not engine.is_running(killed), "it is gone")  # type: ignore[misc]
+            engine.start(active)
+    return times_ms

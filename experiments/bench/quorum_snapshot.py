@@ -1,0 +1,150 @@
+"""A snapshot of the metadata of many partitions: written to a disk, and loaded from it.
+
+Written: the image as records, the records encoded, the snapshot put in its place with an fsync, the log cut behind it
+(`QuorumLog.take_snapshot` on a `DiskStorage`). Loaded: the log opened with its snapshot, the records decoded, an image
+made of them. The baselines are what cannot be left out: msgpack's own packing of the plain values of all records,
+written with an fsync, and its reading of the same bytes; no checksum, no model, no image.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from experiments.bench.controller import cluster_records, config, state_of
+from experiments.bench.report import median_ms, timed
+from experiments.ray.directories import opened
+from protocol.config import record_version
+from protocol.contract import Storage
+from protocol.ids import METADATA_LOG
+from protocol.messages.batch import RecordBatch
+from protocol.messages.metadata_batch import pack_records, unpack_records
+from protocol.messages.records import MetadataRecord
+from protocol.metadata.image import MetadataImage
+from protocol.quorum.log import QuorumLog
+from protocol.quorum.voters import VoterSet
+
+BATCH_RECORDS = 1_000
+_CRC_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """Medians in milliseconds; `size` of the file in bytes."""
+
+    partitions: int
+    records: int
+    size: int
+    write_ms: float
+    load_ms: float
+    bare_write_ms: float
+    bare_load_ms: float
+
+    def document(self) -> dict[str, object]:
+        return {
+            "partitions": self.partitions,
+            "records": self.records,
+            "bytes": self.size,
+            "write_ms": self.write_ms,
+            "load_ms": self.load_ms,
+            "bare_write_ms": self.bare_write_ms,
+            "bare_load_ms": self.bare_load_ms,
+            "write_ratio": round(self.write_ms / self.bare_write_ms, 2),
+            "load_ratio": round(self.load_ms / self.bare_load_ms, 2),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    size: int
+    write_ms: float
+    load_ms: float
+    bare_write_ms: float
+    bare_load_ms: float
+
+
+def measure(partitions: int, repeats: int) -> SnapshotRow:
+    """The row of so many partitions, in topics of 100 with three replicas each."""
+    records = cluster_records(partitions)
+    runs = [_times_once(records) for _ in range(repeats)]
+    return SnapshotRow(
+        partitions=partitions,
+        records=len(records),
+        size=runs[0].size,
+        write_ms=median_ms([run.write_ms for run in runs]),
+        load_ms=median_ms([run.load_ms for run in runs]),
+        bare_write_ms=median_ms([run.bare_write_ms for run in runs]),
+        bare_load_ms=median_ms([run.bare_load_ms for run in runs]),
+    )
+
+
+def _times_once(records: Sequence[MetadataRecord]) -> _Times:
+    image = state_of(records).image
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "node"
+        with opened(directory) as storage:
+            log = _filled(storage, records)
+            gc.collect()
+            write_ms, _ = timed(lambda: write(log, image))
+            raw = log.raw_snapshot
+        unpack_records.cache_clear()
+        gc.collect()
+        load_ms, loaded = timed(lambda: load(directory))
+        assert loaded.partition_count == image.partition_count
+        bare = Path(folder) / "bare"
+        bare.write_bytes(raw)
+        bare_load_ms, values = timed(lambda: _bare_load(bare))
+        gc.collect()
+        bare_write_ms, _ = timed(lambda: _bare_write(bare, values))
+    unpack_records.cache_clear()
+    return _Times(len(raw), write_ms, load_ms, bare_write_ms, bare_load_ms)
+
+
+def _filled(storage: Storage, records: Sequence[MetadataRecord]) -> QuorumLog:
+    """A log of the records, in batches, all flushed."""
+    log = QuorumLog(storage, METADATA_LOG, VoterSet())
+    for first in range(0, len(records), BATCH_RECORDS):
+        part = records[first : first + BATCH_RECORDS]
+        payload = pack_records(part, _version())
+        log.append(RecordBatch(base_offset=first, leader_epoch=1, record_count=len(part), payload=payload), part)
+    log.flush()
+    return log
+
+
+def _version() -> int:
+    return record_version(config().generation.feature_levels)
+
+
+def write(log: QuorumLog, image: MetadataImage) -> None:
+    """The image becomes the snapshot of the log, whose records all are in it."""
+    log.take_snapshot(log.end_offset, pack_records(image.to_records(), _version()))
+
+
+def load(directory: Path) -> MetadataImage:
+    """The image that the snapshot in a directory makes."""
+    with opened(directory) as storage:
+        snapshot = QuorumLog(storage, METADATA_LOG, VoterSet()).snapshot
+        assert snapshot is not None
+        image = MetadataImage(config())
+        image.load(unpack_records(snapshot.data), snapshot.end_offset)
+        return image
+
+
+def _bare_load(path: Path) -> list[Any]:
+    """The plain values of all records."""
+    _, _, _, data = msgpack.unpackb(memoryview(path.read_bytes())[_CRC_BYTES:])
+    return [msgpack.unpackb(msgpack.unpackb(frame[_CRC_BYTES:]).data) for frame in msgpack.unpackb(data)]
+
+
+def _bare_write(path: Path, values: Sequence[Any]) -> None:
+    frames = [msgpack.packb(msgpack.ExtType(1, msgpack.packb(value))) for value in values]
+    with path.open("wb", buffering=0) as file:
+        file.write(msgpack.packb(frames))
+        os.fsync(file.fileno())

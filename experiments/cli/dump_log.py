@@ -1,0 +1,197 @@
+"""`isray dump-log`: kafka-dump-log.sh, and of kafka-metadata-shell.sh what there is to see (J14, D33). What lies on a
+disk, of a node that runs, has ended or cannot start: nothing is locked and nothing changed.
+
+`--directory` is a node's, and takes its logs one after another, or `--cluster-metadata` (the metadata log and its
+snapshot), or `--partition` by the name of a topic, or its id where the disk does not know the name. `--files` are
+segments (`OFFSET.log`) and snapshots (`checkpoint`) by commas.
+
+What follows the last whole batch is told. Behind the mark of what was flushed that is what a crash, or a node that
+writes, leaves; below it, it is damage, and exit code 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.target import Json, one_of, print_json
+from experiments.errors import InputError
+from protocol.errors import StorageError
+from protocol.ids import METADATA_LOG
+from protocol.quorum.log import SNAPSHOT_FILE
+
+if TYPE_CHECKING:
+    from experiments.ray.dump import LogFiles
+
+_KAFKA_NAMES = {
+    "base_offset": "baseOffset",
+    "last_offset": "lastOffset",
+    "count": "count",
+    "leader_epoch": "partitionLeaderEpoch",
+    "producer_id": "producerId",
+    "producer_epoch": "producerEpoch",
+    "base_sequence": "baseSequence",
+    "timestamp_ms": "CreateTime",
+    "position": "position",
+    "size": "size",
+    "crc": "crc",
+}
+
+
+def dump_log(
+    directory: Annotated[Path | None, typer.Option("--directory", metavar="DIR", help="A node's directory.")] = None,
+    files: Annotated[str | None, typer.Option("--files", metavar="FILE,...", help="Segments and snapshots.")] = None,
+    partition: Annotated[str | None, typer.Option("--partition", metavar="TOPIC-N", help="Of --directory.")] = None,
+    cluster_metadata: Annotated[bool, typer.Option("--cluster-metadata", help="Of --directory.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the batches of logs on a disk, and the records of the metadata log."""
+    source = one_of({"--directory": directory is not None, "--files": files is not None})
+    if partition is not None and cluster_metadata:
+        raise InputError("--partition", "", "it with --cluster-metadata", "one of the two")
+    if directory is None and (partition is not None or cluster_metadata):
+        option = "--partition" if partition is not None else "--cluster-metadata"
+        raise InputError(option, "", "it with --files", f"{option} only with --directory")
+    with _refused(source):
+        if directory is not None:
+            logs, snapshots, topics = _of_directory(directory, partition, cluster_metadata)
+        else:
+            logs, snapshots = _of_files((files or "").split(","))
+            topics = {}
+        is_sound = _dump(logs, snapshots, topics, as_json)
+    if not is_sound:
+        raise typer.Exit(1)
+
+
+def _of_directory(
+    directory: Path, partition: str | None, cluster_metadata: bool
+) -> tuple[list[LogFiles], list[Path], dict[str, str]]:
+    """The logs and snapshots that are meant, and the names of topics."""
+    from experiments.ray.dump import known_topics, log_files, log_names, snapshot_file
+
+    if not directory.is_dir():
+        raise InputError("--directory", "", f"{directory}, which is no directory", "a node's directory")
+    names, topics = log_names(directory), known_topics(directory)
+    if cluster_metadata:
+        wanted = [name for name in names if name == METADATA_LOG]
+    elif partition is not None:
+        wanted = [_log_of(partition, names, topics)]
+    else:
+        wanted = names
+    snapshot = snapshot_file(directory) if partition is None else None
+    if not wanted and snapshot is None:
+        raise InputError("--directory", "", f"{directory}, which holds no such log", "a node's directory with logs")
+    return [log_files(directory, name) for name in wanted], [snapshot] if snapshot else [], topics
+
+
+def _log_of(partition: str, names: list[str], topics: dict[str, str]) -> str:
+    """The log of a partition; InputError where there is none, or where several topics of one name had it."""
+    topic, _, index = partition.rpartition("-")
+    found = [name for name in names if name in {f"{key}/{index}" for key in (topic, *_ids(topic, topics))}]
+    if len(found) != 1:
+        there = [_partition_text(name, {} if found else topics) for name in (found or names)]
+        raise InputError("--partition", "", partition, f"one of {', '.join(there) or 'no logs'}")
+    return found[0]
+
+
+def _ids(topic: str, topics: dict[str, str]) -> list[str]:
+    return [topic_id for topic_id, name in topics.items() if name == topic]
+
+
+def _partition_text(log: str, topics: dict[str, str]) -> str:
+    """`t-0` for the log of a partition, by the topic's id where its name is not known."""
+    topic_id, _, index = log.rpartition("/")
+    return f"{topics.get(topic_id, topic_id)}-{index}"
+
+
+def _of_files(names: list[str]) -> tuple[list[LogFiles], list[Path]]:
+    from experiments.ray.dump import segment_alone
+
+    logs, snapshots = [], []
+    for name in names:
+        path = Path(name.strip())
+        if not path.is_file():
+            raise InputError("--files", "", f"{name}, which is no file", "segments and snapshots")
+        if path.name == SNAPSHOT_FILE:
+            snapshots.append(path)
+        elif path.suffix == ".log" and path.stem.isdecimal():
+            logs.append(segment_alone(path))
+        else:
+            raise InputError("--files", "", name, f"segments (OFFSET.log) and snapshots ({SNAPSHOT_FILE})")
+    return logs, snapshots
+
+
+def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], as_json: bool) -> bool:
+    """Shows everything; whether nothing of it is damaged."""
+    from experiments.ray import dump
+
+    found: dict[str, list[dict[str, Any]]] = {"logs": [], "snapshots": []}
+    is_sound = True
+    for log in logs:
+        head: dict[str, Any] = {"log": log.name, "partition": _partition_text(log.name, topics)}
+        head |= {"start_offset": log.start_offset, "flushed_offset": log.flushed_offset, "entries": []}
+        found["logs"].append(head)
+        file = None
+        for entry in dump.dump_log(log, topics):
+            is_sound = is_sound and not entry.get("is_damage")
+            if as_json:
+                head["entries"].append(entry)
+                continue
+            if entry.get("file", file) != file:
+                file = entry["file"]
+                _print_head(head, file)
+            _print_entry(entry)
+    for path in snapshots:
+        snapshot = dump.dump_snapshot(path, topics)
+        is_sound = is_sound and not snapshot.get("is_damage")
+        found["snapshots"].append(snapshot)
+        if not as_json:
+            _print_snapshot(snapshot)
+    if as_json:
+        print_json(found)
+    return is_sound
+
+
+def _print_head(head: dict[str, Any], file: str) -> None:
+    typer.echo(f"Dumping {file}")
+    typer.echo(f"{head['partition']}: log start offset {head['start_offset']}, flushed to {head['flushed_offset']}")
+
+
+def _print_entry(entry: dict[str, Any]) -> None:
+    if "base_offset" in entry:
+        values = " ".join(f"{title}: {entry[name]}" for name, title in _KAFKA_NAMES.items())
+        typer.echo(f"{values} isvalid: {str(entry['crc_ok']).lower()}")
+        for record in entry.get("records", ()):
+            typer.echo(f"| offset: {record['offset']} {record['text']}")
+    if "fault" in entry:
+        where = (
+            ""
+            if "base_offset" in entry or "position" not in entry
+            else (f"{entry['size']} bytes at position {entry['position']}, offset {entry['end_offset']}: ")
+        )
+        what = "damaged" if entry["is_damage"] else "not flushed, the next start drops it"
+        typer.echo(f"! {where}{entry['fault']} ({what})")
+
+
+def _print_snapshot(snapshot: dict[str, Any]) -> None:
+    typer.echo(f"Dumping {snapshot['file']}")
+    if "end_offset" in snapshot:
+        end, epoch = snapshot["end_offset"], snapshot["last_epoch"]
+        typer.echo(f"snapshot of what is below offset {end}: last epoch {epoch}, {snapshot['size']} bytes")
+        for record in (*snapshot["voters"], *snapshot["records"]):
+            typer.echo(f"| {record['text']}")
+    if "fault" in snapshot:
+        typer.echo(f"! {snapshot['fault']} (damaged)")
+
+
+@contextmanager
+def _refused(source: str) -> Iterator[None]:
+    """What cannot be read within is told as wrong input."""
+    try:
+        yield
+    except StorageError as error:
+        raise InputError(source, "", error, "what can be read") from error

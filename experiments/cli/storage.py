@@ -1,0 +1,180 @@
+"""`isray storage`: kafka-storage.sh. A node's directory before its first start, and what a directory says of itself
+(D31, J15).
+
+A controller's directory is formatted in one of three ways: `--standalone`, as the one first voter; with
+`--initial-controllers`, as one of several that are listed with the uuids of their disks; with
+`--no-initial-controllers`, to be added to a quorum, or where the voters are static. A broker's is just made its own.
+
+A directory is not formatted twice, and never if it belongs to another node or cluster: exit code 2, and nothing in it
+is touched. `info` leaves with 1 where the directory is not formatted, or something in it is damaged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from experiments.cli.target import Json, one_of, print_json
+from experiments.errors import InputError
+from experiments.record_text import replica_text
+from protocol.errors import StorageError
+from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, is_broker, is_controller, node_name
+from protocol.quorum.voters import ReplicaKey, VoterSet
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_ID_TEXT = "letters, digits, '.', '_' and '-', at most 100 of them"
+NodeDirectory = Annotated[Path, typer.Option("--directory", metavar="DIR", help="The node's directory.")]
+Controllers = Annotated[
+    str | None,
+    typer.Option("--initial-controllers", metavar="ID@UUID,...", help="The first voters; this node is one of them."),
+]
+
+app = typer.Typer(help="Directories of nodes.", no_args_is_help=True)
+
+
+@app.command("random-uuid")
+def random_uuid(as_json: Json = False) -> None:
+    """A fresh uuid, for a cluster or a disk."""
+    uuid = uuid4().hex
+    if as_json:
+        print_json({"uuid": uuid})
+    else:
+        typer.echo(uuid)
+
+
+@app.command("format")
+def format_(
+    cluster_id: Annotated[str, typer.Option("--cluster-id", "-t", metavar="ID", help="The cluster's.")],
+    node_id: Annotated[int, typer.Option("--node-id", metavar="N", help="Brokers from 0, controllers from 1000.")],
+    directory: NodeDirectory,
+    standalone: Annotated[bool, typer.Option("--standalone", help="The one first voter.")] = False,
+    initial_controllers: Controllers = None,
+    no_initial_controllers: Annotated[
+        bool, typer.Option("--no-initial-controllers", help="Joins a quorum, or is a static voter.")
+    ] = False,
+    ignore_formatted: Annotated[
+        bool, typer.Option("--ignore-formatted", help="A directory that is this node's already is left as it is.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a directory that of a node that has never run."""
+    _require_id("--cluster-id", cluster_id)
+    ways = {
+        "--standalone": standalone,
+        "--initial-controllers": initial_controllers is not None,
+        "--no-initial-controllers": no_initial_controllers,
+    }
+    me, voters = _first_voters(node_id, ways, initial_controllers)
+    from experiments.ray.directories import describe_directory, format_directory, owner_of
+
+    with _refused(directory, "an empty directory, or the node's own"):
+        owner = owner_of(directory)
+        if owner not in (None, (cluster_id, node_id)):
+            raise InputError(str(directory), "owner", _owner(*owner), _owner(cluster_id, node_id))
+        is_new = format_directory(directory, cluster_id, node_id, me, voters)
+        found = describe_directory(directory) or {}
+    if not is_new and not ignore_formatted:
+        raise InputError("--directory", "", f"{directory}, which is formatted already", "one that is not")
+    if as_json:
+        print_json(found | {"formatted": is_new})
+    elif is_new:
+        disk = f", directory id {found['directory_id']}" if me is not None else ""
+        typer.echo(f"Formatting {directory} for {node_name(node_id)} of cluster {cluster_id}{disk}.")
+    else:
+        typer.echo(f"{directory} is formatted already.")
+
+
+def _owner(cluster_id: str, node_id: NodeId) -> str:
+    return f"{node_name(node_id)} of cluster {cluster_id}"
+
+
+def _first_voters(node_id: NodeId, ways: Mapping[str, bool], listed: str | None) -> tuple[ReplicaKey | None, VoterSet]:
+    """The key of a controller, None for a broker, and the first voters that its log is to tell of."""
+    if is_broker(node_id):
+        given = [way for way, is_given in ways.items() if is_given]
+        if given:
+            raise InputError(given[0], "", f"it for {node_name(node_id)}", "it for a controller")
+        return None, VoterSet()
+    if not is_controller(node_id):
+        allowed = f"a broker's id below {FIRST_CONTROLLER}, or a controller's below {RECOVERY_MANAGER}"
+        raise InputError("--node-id", "", node_id, allowed)
+    way = one_of(ways)
+    if listed is not None:
+        voters = _listed(listed)
+        own = voters.key_of(node_id)
+        if own is None:
+            raise InputError("--initial-controllers", "", listed, f"a list with this node, {node_id}")
+        return own, voters
+    me = ReplicaKey(node_id, uuid4().hex)
+    return me, VoterSet.of([me] if way == "--standalone" else [])
+
+
+def _listed(text: str) -> VoterSet:
+    keys = []
+    for item in text.split(","):
+        node, _, uuid = item.strip().partition("@")
+        if not node.isdecimal() or not is_controller(int(node)):
+            raise InputError("--initial-controllers", "", item, f"ID@UUID, an id from {FIRST_CONTROLLER}")
+        _require_id("--initial-controllers", uuid)
+        keys.append(ReplicaKey(int(node), uuid))
+    if len({key.id for key in keys}) < len(keys) or len({key.uuid for key in keys}) < len(keys):
+        raise InputError("--initial-controllers", "", text, "each id and each uuid once")
+    return VoterSet.of(keys)
+
+
+def _require_id(option: str, text: str) -> None:
+    if not _ID.fullmatch(text):
+        raise InputError(option, "", repr(text), _ID_TEXT)
+
+
+@app.command()
+def info(directory: NodeDirectory, as_json: Json = False) -> None:
+    """Whose a directory is, and what it holds."""
+    from experiments.ray.directories import describe_directory
+
+    with _refused(directory, "a node's directory"):
+        found = describe_directory(directory)
+    faults = [f"{directory} is not formatted."] if found is None else found["faults"]
+    if as_json:
+        print_json(found or {"directory": str(directory), "faults": faults})
+    elif found is not None:
+        _print_info(found)
+    for fault in faults:
+        typer.echo(f"isray: {fault}", err=True)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _print_info(found: dict[str, Any]) -> None:
+    typer.echo(f"{found['directory']}: {node_name(found['node_id'])} of cluster {found['cluster_id']}")
+    typer.echo(f"format version: {found['format_version']}")
+    if "directory_id" in found:
+        typer.echo(f"directory id: {found['directory_id']}")
+        voted = "nobody" if found["voted"] is None else _voter(found["voted"])
+        leader = "no leader" if found["leader_id"] < 0 else f"leader {found['leader_id']}"
+        typer.echo(f"quorum: epoch {found['leader_epoch']}, {leader}, voted for {voted}")
+    if found.get("voters"):
+        typer.echo(f"voters: {', '.join(map(_voter, found['voters']))}")
+    for log in found["logs"]:
+        typer.echo(
+            f"log {log['log']}: from {log['start_offset']}, flushed to {log['flushed_offset']}, {log['size']} bytes"
+        )
+
+
+def _voter(found: dict[str, Any]) -> str:
+    return replica_text(found["voter_id"], found["voter_uuid"])
+
+
+@contextmanager
+def _refused(directory: Path, allowed: str) -> Iterator[None]:
+    """What the disk refuses within is told as wrong input."""
+    try:
+        yield
+    except StorageError as error:
+        raise InputError("--directory", "", error, allowed) from error

@@ -1,0 +1,268 @@
+"""Three controllers on ray: the active one is killed under load, disks are damaged, voters change, and nothing is lost.
+
+A controller that dies is missed after `controller.quorum.fetch.timeout.ms` (2 s); then the others elect. How long that
+takes is measured by `isray bench quorum`; here it is waited for, and what counts is what the next one knows and does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from actors.cluster import NodeFailedError
+from actors.log.lock import LOCK_FILE
+from experiments.check.final_logs import final_logs
+from experiments.check.history import Ended, Invoked
+from experiments.check.recorded import Checked, check
+from experiments.check.recording import Recording, RecordingWriter
+from experiments.engine import Loss
+from experiments.ray_session import ray_session
+from experiments.scenarios.history import runs_of
+from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
+from protocol.messages.commands import ProduceCommand, ProduceOutcome
+from protocol.quorum.log import SNAPSHOT_FILE
+from protocol.quorum.state_file import FILE as STATE_FILE
+from tests.ray.lab import ALL, T0, WITHIN_MS, Lab, running_lab
+from tests.ray.scenario_on_ray import hold_on_ray_as_on_sim
+from tests.sim.run_scenario import FOLDER
+
+IN_FLIGHT = 10
+BETWEEN_KILLS = 50
+"""Records that are acknowledged before each kill, and after it."""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[None]:
+    """One private Ray for all clusters."""
+    with ray_session(None):
+        yield
+
+
+@dataclass
+class Load:
+    """A client that produces one record after the other to `t-0`, `IN_FLIGHT` of them at a time, until it is told to
+    stop. `acknowledged` are offsets by payload; what it was told is written to the recording.
+    """
+
+    lab: Lab
+    writer: RecordingWriter
+    acknowledged: dict[bytes, int] = field(default_factory=dict)
+    under_way: dict[int, bytes] = field(default_factory=dict)
+    goes_on: bool = True
+
+    def tick(self) -> None:
+        """Takes what came back, and sends as much again."""
+        for number in list(self.under_way):
+            outcome = self.lab.engine.outcome(number)
+            if isinstance(outcome, ProduceOutcome):
+                self._ended(number, self.under_way.pop(number), outcome)
+        while self.goes_on and len(self.under_way) < IN_FLIGHT:
+            number = self.lab.submit(self._command)
+            self.under_way[number] = payload_of(number)
+
+    def _command(self, number: int) -> ProduceCommand:
+        self.writer.operation(Invoked(number, 0, T0, 1, True))
+        return ProduceCommand(
+            command_id=number, topic="t", partition=0, acks=ALL, record_count=1, payload=payload_of(number)
+        )
+
+    def _ended(self, number: int, payload: bytes, outcome: ProduceOutcome) -> None:
+        assert outcome.error is ErrorCode.NONE, outcome
+        self.acknowledged[payload] = outcome.base_offset
+        self.writer.operation(Ended(number, 0, 1, "acknowledged", outcome.base_offset))
+
+    def go_on(self) -> None:
+        """Waits for some more acknowledgements."""
+        enough = len(self.acknowledged) + BETWEEN_KILLS
+        self.lab.until(lambda: len(self.acknowledged) >= enough, "the load goes on")
+
+    def finish(self) -> None:
+        self.goes_on = False
+        self.lab.until(lambda: not self.under_way, "every record is acknowledged")
+
+
+def payload_of(number: int) -> bytes:
+    packed: bytes = msgpack.packb([number])
+    return packed
+
+
+def await_role(lab: Lab, controller: NodeId, role: str) -> None:
+    def has_it() -> bool:
+        part = lab.engine.quorum().get(controller)
+        return part is not None and part.role == role
+
+    lab.until(has_it, f"controller {controller} is {role}")
+
+
+@dataclass
+class Recorded:
+    """A lab whose cluster is recorded until `check` ends that."""
+
+    lab: Lab
+    folder: Path
+    writer: RecordingWriter
+
+    def check(self) -> Checked:
+        """Ends the recording, and judges it."""
+        self.lab.meanwhile = lambda: None
+        self.lab.engine.record_to(lambda event: None)
+        engine = self.lab.engine
+        finals = final_logs(engine, runs_of)
+        self.writer.finish("quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True)
+        return check(Recording(self.folder))
+
+
+@pytest.fixture(scope="module")
+def recorded(session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    """Three controllers and three brokers, topic `t` on all of these."""
+    folder = tmp_path_factory.mktemp("recording")
+    writer = RecordingWriter(folder)
+    with running_lab(controllers=3, record_to=writer.event) as lab:
+        lab.create_topic((0, 1, 2), min_isr=2, config={"unclean.recovery.strategy": "balanced"})
+        yield Recorded(lab, folder, writer)
+    writer.close()
+
+
+@pytest.fixture
+def cluster(recorded: Recorded) -> Lab:
+    """The cluster, whoever records it."""
+    return recorded.lab
+
+
+# -- failover ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("D22", "J4")
+def test_the_active_controller_is_killed_under_load_and_nothing_is_lost(recorded: Recorded) -> None:
+    lab, load = recorded.lab, Load(recorded.lab, recorded.writer)
+    lab.meanwhile = load.tick
+    load.go_on()
+    for topic in ("u", "v"):
+        committed = list(lab.engine.metadata_log())
+        killed, _ = lab.kill_the_active_controller()
+        lab.create_topic((2, 1), min_isr=1, name=topic)
+        assert list(lab.engine.metadata_log())[: len(committed)] == committed
+        load.go_on()
+        lab.engine.start(killed)
+        await_role(lab, killed, "follower")
+    the_brokers_deal_with_the_new_one(lab)
+    load.finish()
+    view = lab.engine.view()
+    assert view is not None
+    assert {name.topic for name in view.partitions} == {"t", "u", "v"}
+    held = {batch.payload: batch.base_offset for batch in lab.engine.log(view.partitions[T0].leader, T0)}
+    assert load.acknowledged.items() <= held.items()
+    checked = recorded.check()
+    assert (checked.violations, checked.unjudged) == ([], [])
+    assert checked.operations >= 2 * len(load.acknowledged) >= 2 * 3 * BETWEEN_KILLS
+
+
+def the_brokers_deal_with_the_new_one(lab: Lab) -> None:
+    """Their sessions are with it, it takes their proposals, and a broker that starts is registered there."""
+    active = lab.active_controller()
+    lab.await_unfenced(0, 1, 2)
+    [dead] = {0, 1, 2} - {lab.leader(), other_than(lab.leader())}
+    lab.engine.crash(dead, Loss())
+    lab.await_partition("the dead broker is no member", isr={0, 1, 2} - {dead})
+    lab.engine.start(dead)
+    lab.await_whole()
+    told = [event for event in lab.engine.traces() if event.trace.kind == "broker_registration"]
+    assert told[-1].node == active
+
+
+def other_than(broker: BrokerId) -> BrokerId:
+    return (broker + 1) % 3
+
+
+# -- disks -----------------------------------------------------------------------------------------------------------
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "quorum-state": (STATE_FILE, lambda data: data[:-2], "CorruptLogError: quorum-state: found"),
+    "snapshot": (SNAPSHOT_FILE, lambda data: b"\xc1" * 20, "CorruptLogError: checkpoint: found 20 bytes that fail"),
+    "another-cluster": (
+        STATE_FILE,
+        lambda data: data.replace(b'"clusterId": "', b'"clusterId": "x'),
+        "ForeignDirectoryError: quorum-state: clusterId: found 'xisray-",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_controller_whose_disk_is_wrong_is_refused_in_one_line_and_the_others_go_on(
+    cluster: Lab, damage: str
+) -> None:
+    name, change, what = DAMAGES[damage]
+    follower = next(node for node in cluster.engine.spec.controller_ids if node != cluster.active_controller())
+    cluster.engine.crash(follower, Loss())
+    path = cluster.engine.directory(follower) / name
+    sound = path.read_bytes() if path.exists() else None
+    path.write_bytes(change(sound or b""))
+    before = content(path.parent)
+    cluster.engine.start(follower)
+    with pytest.raises(NodeFailedError) as caught:
+        cluster.engine.run_until(lambda: False, WITHIN_MS)
+    assert str(caught.value).startswith(f"controller-{follower} failed: {what}")
+    assert "\n" not in str(caught.value)
+    assert content(path.parent) == before
+    cluster.create_topic((1, 2), min_isr=1, name=damage)
+    path.unlink() if sound is None else path.write_bytes(sound)
+    cluster.engine.start(follower)
+    await_role(cluster, follower, "follower")
+
+
+# -- recoveries --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("M68")
+def test_a_recovery_that_is_under_way_begins_anew_with_the_next_controller(cluster: Lab) -> None:
+    assert cluster.produce(*(b"%d" % number for number in range(4))) == [ErrorCode.NONE] * 4
+    first = cluster.leader()
+    cluster.engine.crash(first, Loss())
+    cluster.until(lambda: cluster.leader() not in (first, NO_LEADER), "the next one leads")
+    second = cluster.leader()
+    [third] = {0, 1, 2} - {first, second}
+    cluster.await_partition("the first is no member", isr={second, third})
+    cluster.engine.flush(third)
+    cluster.engine.crash(second, Loss("unflushed"))
+    cluster.await_partition("the third is alone", leader=third, isr={third})
+    cluster.engine.crash(third, Loss("unflushed"))
+    cluster.await_partition("nobody leads", leader=NO_LEADER)
+    cluster.cut(RECOVERY_MANAGER, third)
+    for broker in (second, third):
+        cluster.engine.start(broker)
+    cluster.until(lambda: began_at(cluster, cluster.engine.active_controller()), "a recovery is under way")
+    _, successor = cluster.kill_the_active_controller()
+    cluster.until(lambda: began_at(cluster, successor), "the next one begins another")
+    assert cluster.leader() == NO_LEADER
+    cluster.engine.heal_links()
+    cluster.await_partition("the third had all", leader=third, isr={second, third})
+    assert cluster.payloads(third)[-4:] == [b"%d" % number for number in range(4)]
+    events = [event for event in cluster.engine.traces() if event.trace.kind == "became_leader"]
+    leaders = {(event.trace.detail["leader_epoch"], event.node) for event in events if event.trace.partition == T0}
+    assert len({epoch for epoch, _ in leaders}) == len(leaders)
+
+
+def began_at(lab: Lab, controller: NodeId | None) -> bool:
+    """Whether a controller has stated a recovery of `t-0`."""
+    events = [event for event in lab.engine.traces() if event.trace.kind == "recovery_began"]
+    return any(event.node == controller and event.trace.partition == T0 for event in events)
+
+
+# -- scenarios ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("M77", "M78", "D31", "D32")
+@pytest.mark.parametrize("name", ["bootstrap", "disk-replaced"])
+def test_quorum_scenario_holds_on_ray_as_on_sim(name: str, session: None, tmp_path: Path) -> None:
+    hold_on_ray_as_on_sim(FOLDER / f"quorum-{name}.yaml", tmp_path / "recording")

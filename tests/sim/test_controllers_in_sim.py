@@ -1,0 +1,181 @@
+"""Several controllers under the brokers of a simulated cluster: who is active, what counts, and what is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from experiments.engine import ClusterSpec, Loss
+from experiments.faults.schema import Crash, Cut, Fault, Pause, VoterChange
+from experiments.fuzz.bias import Bias
+from experiments.fuzz.plan import Plan
+from experiments.fuzz.run import run_plan
+from experiments.fuzz.swarm import draw
+from experiments.requests import add_voter, create_topic
+from experiments.sim.engine import SimEngine
+from experiments.sim.network import NetworkModel
+from protocol.config import METADATA_SNAPSHOT_BYTES, ClusterConfig, Generation
+from protocol.errors import ErrorCode
+from protocol.ids import TopicPartition
+from protocol.messages.admin import AdminRequest
+from protocol.messages.commands import AdminCommand, AdminOutcome
+from protocol.nodes.broker import BrokerNode
+
+WITHIN_MS = 30_000
+
+
+class Quorum:
+    """Three brokers and three controllers, up and in service."""
+
+    def __init__(self, config: Mapping[str, object] | None = None, **options: bool) -> None:
+        spec = ClusterSpec(3, 3, ClusterConfig.of(Generation.KIP_966, config), 7)
+        self.engine = SimEngine(spec, NetworkModel(1, 2), **options)
+        self.asked = 0
+        for node in spec.node_ids:
+            self.engine.start(node)
+        self.until(lambda: self.engine.unfenced() == set(spec.broker_ids))
+
+    def until(self, condition: object) -> None:
+        assert callable(condition)
+        assert self.engine.run_until(condition, WITHIN_MS)
+
+    @property
+    def active(self) -> int:
+        self.until(lambda: self.engine.active_controller() is not None)
+        active = self.engine.active_controller()
+        assert active is not None
+        return active
+
+    def ask(self, request: AdminRequest) -> int:
+        self.asked += 1
+        self.engine.submit(AdminCommand(command_id=self.asked, request=request))
+        return self.asked
+
+    def outcome(self, number: int) -> AdminOutcome:
+        self.until(lambda: self.engine.outcome(number) is not None)
+        outcome = self.engine.outcome(number)
+        assert isinstance(outcome, AdminOutcome)
+        return outcome
+
+    def knows(self, topic: str) -> bool:
+        view = self.engine.view()
+        return view is not None and TopicPartition(topic, 0) in view.partitions
+
+    def isolate(self, node: int, *, but: tuple[int, ...] = (), up: bool = False) -> None:
+        for other in self.engine.spec.node_ids:
+            if other != node and other not in but:
+                self.engine.set_link(node, other, up)
+                self.engine.set_link(other, node, up)
+
+
+@pytest.mark.covers("M50", "D22")
+def test_what_no_majority_has_is_not_answered_and_never_was() -> None:
+    quorum = Quorum()
+    first = quorum.active
+    client = quorum.engine.spec.client_ids[0]
+    quorum.isolate(first, but=(client,))
+    number = quorum.ask(create_topic("lost", [(0, 1, 2)]))
+    quorum.until(lambda: quorum.engine.active_controller() not in (None, first))
+    assert not quorum.knows("lost")
+    quorum.isolate(first, up=True)
+    assert quorum.outcome(number).error is ErrorCode.NONE, "the client has asked the next one"
+    quorum.until(lambda: quorum.engine.quorum()[first].role == "follower")
+    assert quorum.knows("lost")
+    assert not quorum.engine.violations()
+
+
+@pytest.mark.covers("D2", "M85")
+def test_brokers_find_the_next_controller_and_a_standby_changes_nothing() -> None:
+    quorum = Quorum()
+    first = quorum.active
+    quorum.engine.crash(first, Loss("unflushed"))
+    assert quorum.active != first
+    quorum.until(lambda: quorum.engine.unfenced() == {0, 1, 2})
+    assert quorum.outcome(quorum.ask(create_topic("t", [(0, 1, 2)]))).error is ErrorCode.NONE
+    for node in quorum.engine.spec.broker_ids:
+        broker = quorum.engine.cluster.nodes[node]
+        assert isinstance(broker, BrokerNode)
+        quorum.until(lambda context=broker.context: context.controller_id == quorum.active)
+    standby = next(node for node in quorum.engine.quorum() if node != quorum.active)
+    view = quorum.engine.quorum()[standby]
+    assert not view.is_active
+    assert view.role == "follower"
+    quorum.engine.start(first)
+    quorum.until(lambda: quorum.engine.quorum()[first].role == "follower")
+    assert not quorum.engine.violations()
+
+
+@pytest.mark.covers("M84", "D7")
+def test_whoever_was_away_takes_the_snapshot_and_goes_by_its_voters() -> None:
+    quorum = Quorum({METADATA_SNAPSHOT_BYTES: 300})
+    gone = next(node for node in quorum.engine.quorum() if node != quorum.active)
+    quorum.engine.crash(gone, Loss("all"))
+    quorum.engine.crash(2, Loss("all"))
+    for number in range(12):
+        assert quorum.outcome(quorum.ask(create_topic(f"t{number}", [(0, 1)]))).error is ErrorCode.NONE
+    quorum.engine.start(gone)
+    quorum.engine.start(2)
+
+    def taken() -> set[int]:
+        return {event.node for event in quorum.engine.traces() if event.trace.kind == "quorum_snapshot"}
+
+    quorum.until(lambda: taken() >= {gone, 2})
+    quorum.until(lambda: len(quorum.engine.quorum()[gone].voters) == 3)
+    assert quorum.engine.quorum()[gone].role == "observer", "its disk is another one now"
+    assert len(quorum.engine.metadata_log()) > 24
+    assert not quorum.engine.violations()
+
+
+@pytest.mark.covers("D14", "D16")
+def test_a_second_disk_of_one_id_gets_no_vote() -> None:
+    quorum = Quorum()
+    standby = next(node for node in quorum.engine.quorum() if node != quorum.active)
+    outcome = quorum.outcome(quorum.ask(add_voter(standby, "another")))
+    assert outcome.error is ErrorCode.DUPLICATE_VOTER
+    assert "remove it first" in outcome.message
+
+
+def plan_of(*faults: Fault) -> Plan:
+    base = draw(3, Generation.KIP_966, Bias(controllers=3, brokers=3, weights={"crash": 1}))
+    return base.model_copy(update={"faults": faults, "voters": ()})
+
+
+FAULTS: dict[str, tuple[Fault, ...]] = {
+    "crash": tuple(Crash(at_ms=4_000 + 900 * n, duration_ms=700, node=1000 + n % 3, loses="suffix") for n in range(6)),
+    "disks": tuple(Crash(at_ms=4_000 + 2_500 * n, duration_ms=500, node=1000 + n, loses="all") for n in range(3)),
+    "pause": tuple(Pause(at_ms=4_000 + 900 * n, duration_ms=3_000, node=1000 + n % 3) for n in range(4)),
+    "cut": tuple(
+        Cut(at_ms=4_000 + 3_000 * n, duration_ms=2_500, source=(1000 + n,), target=(0, 1, 1000 + (n + 1) % 3))
+        for n in range(3)
+    ),
+    "voters": tuple(VoterChange(at_ms=4_000 + 1_500 * n, duration_ms=1_000, node=1000 + n % 3) for n in range(5)),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_controllers_may_fail_and_all_that_was_promised_holds(kind: str) -> None:
+    result = run_plan(plan_of(*FAULTS[kind]))
+    assert result.violation is None, result.violation
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(900, 912))
+def test_drawn_runs_with_several_controllers_are_clean(seed: int) -> None:
+    result = run_plan(draw(seed, bias=Bias(controllers=3 if seed % 3 else 5)))
+    assert result.violation is None, result.violation
+
+
+def test_an_idle_quorum_costs_nothing_and_a_host_that_elides_nothing_comes_to_the_same() -> None:
+    elided, full = Quorum(), Quorum(elide_idle=False)
+    for quorum in (elided, full):
+        quorum.engine.run_for(60_000)
+    before = elided.engine.cluster.event_count
+    elided.engine.run_for(600_000)
+    assert elided.engine.cluster.event_count == before
+    assert full.engine.cluster.event_count > before
+    active = elided.active
+    for quorum in (elided, full):
+        quorum.engine.crash(active, Loss("none"))
+        quorum.until(lambda quorum=quorum: quorum.engine.active_controller() not in (None, active))
+    assert set(elided.engine.quorum()) == set(full.engine.quorum())

@@ -1,0 +1,117 @@
+"""Controllers on real directories that are wrong: refused in one line, with everything in them as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from actors.log.lock import LOCK_FILE
+from actors.storage import DiskStorage, Owner
+from protocol.config import ClusterConfig, Generation
+from protocol.errors import CorruptLogError, ForeignDirectoryError, StorageError
+from protocol.ids import CLUSTER_ID
+from protocol.messages.metadata_batch import pack_records
+from protocol.nodes.controller import ControllerNode
+from protocol.quorum.format import format_voters
+from protocol.quorum.log import SNAPSHOT_FILE
+from protocol.quorum.state_file import FILE as STATE_FILE
+from protocol.quorum.voters import ReplicaKey, VoterSet
+
+ME = ReplicaKey(1000, "disk-of-1000")
+OWNER = Owner(CLUSTER_ID, ME.id)
+
+
+def node_on(storage: DiskStorage) -> ControllerNode:
+    return ControllerNode(ME.id, (ME.id,), ClusterConfig.of(Generation.KIP_966), storage, Random(1))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """That of the only controller of a cluster, which has a log, and a snapshot of the first part of it."""
+    path = tmp_path / "controller-1000"
+    storage = DiskStorage(path, OWNER)
+    format_voters(storage, CLUSTER_ID, ME, VoterSet.of([ME]))
+    node = node_on(storage)
+    node.start(0)
+    image = node.state.image
+    node.replica.take_snapshot(image.next_offset, pack_records(image.to_records()))
+    storage.close()
+    return path
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def state_with(**fields: object) -> Callable[[bytes], bytes]:
+    return lambda data: json.dumps(json.loads(data) | fields).encode()
+
+
+def flipped(place: int) -> Callable[[bytes], bytes]:
+    """One bit of the byte at a place, which counts from the end where it is negative."""
+
+    def change(data: bytes) -> bytes:
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        return bytes(damaged)
+
+    return change
+
+
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], type[StorageError], str]] = {
+    "a state of another cluster": (
+        STATE_FILE,
+        state_with(clusterId="some-other-cluster"),
+        ForeignDirectoryError,
+        f"quorum-state: clusterId: found 'some-other-cluster'; allowed: '{CLUSTER_ID}'",
+    ),
+    "a state of a later version": (STATE_FILE, state_with(data_version=2), CorruptLogError, "data_version: found 2"),
+    "a state that is cut": (STATE_FILE, lambda data: data[:-3], CorruptLogError, "quorum-state: found"),
+    "a state that is empty": (STATE_FILE, lambda data: b"", CorruptLogError, "quorum-state: found"),
+    "a state of noise": (STATE_FILE, lambda data: b"\xff\x00\xfe", CorruptLogError, "quorum-state: found"),
+    "a state whose epoch is a text": (STATE_FILE, state_with(leaderEpoch="1"), CorruptLogError, "whole numbers"),
+    "a snapshot that is cut": (SNAPSHOT_FILE, lambda data: data[:-1], CorruptLogError, "fail their checksum"),
+    "a snapshot that is empty": (SNAPSHOT_FILE, lambda data: b"", CorruptLogError, "found 0 bytes"),
+    "a snapshot of noise": (SNAPSHOT_FILE, lambda data: b"\xc1" * 40, CorruptLogError, "fail their checksum"),
+    "a snapshot with a damaged checksum": (SNAPSHOT_FILE, flipped(0), CorruptLogError, "fail their checksum"),
+    "a snapshot with a damaged beginning": (SNAPSHOT_FILE, flipped(6), CorruptLogError, "fail their checksum"),
+    "a snapshot with a damaged state": (SNAPSHOT_FILE, flipped(-1), CorruptLogError, "fail their checksum"),
+}
+
+
+@pytest.mark.parametrize(("name", "damage", "kind", "what"), DAMAGES.values(), ids=DAMAGES)
+def test_a_wrong_disk_is_refused_and_stays_as_it_is(
+    directory: Path, name: str, damage: Callable[[bytes], bytes], kind: type[StorageError], what: str
+) -> None:
+    path = directory / name
+    path.write_bytes(damage(path.read_bytes()))
+    before = content(directory)
+    storage = DiskStorage(directory, OWNER)
+    with pytest.raises(kind) as caught:
+        node_on(storage).start(0)
+    storage.close()
+    assert what in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert content(directory) == before
+
+
+def test_a_sound_disk_is_taken_up(directory: Path) -> None:
+    """The one that all damages above are done to."""
+    storage = DiskStorage(directory, OWNER)
+    node = node_on(storage)
+    node.start(0)
+    assert (node.is_active, node.replica.key) == (True, ME)
+    assert node.first_record > 0, "it has begun with the snapshot"
+
+
+def test_the_directory_of_another_cluster_or_node_is_refused(directory: Path) -> None:
+    before = content(directory)
+    for owner in (Owner("some-other-cluster", ME.id), Owner(CLUSTER_ID, 1001)):
+        with pytest.raises(ForeignDirectoryError, match=r"meta\.json: found cluster .* node 1000; allowed: cluster"):
+            DiskStorage(directory, owner)
+    assert content(directory) == before
