@@ -18,9 +18,11 @@ MIB = 1_048_576
 RECORD_BYTES = 65_536
 RECORDS = 10
 BUFFER_BYTES = 4 * MIB
-MAX_BLOCK_MS = 2_000
+MAX_BLOCK_MS = 5_000
 COMMANDS = 2_000
 """Of 640 KiB each: 1.2 GiB in all, of which 4 MiB fit the producer's buffer."""
+FITTING = BUFFER_BYTES // (RECORDS * (RECORD_BYTES + 100))
+"""Commands that the buffer holds at once: none of them waits for space, however slow the machine is."""
 GENEROUS_MIB = 250
 CONFIG = {
     "buffer.memory": BUFFER_BYTES,
@@ -81,7 +83,7 @@ def memory_mib(lab: Lab) -> dict[NodeId, int]:
 def test_a_producer_is_slowed_by_a_paused_broker_and_memory_is_bounded(lab: Lab, who: str) -> None:
     leader = lab.leader()
     paused = leader if who == "the leader" else 1 - leader
-    assert set(records(lab, send(lab, 10))) == {(ErrorCode.NONE, False)}
+    assert set(records(lab, send(lab, FITTING))) == {(ErrorCode.NONE, False)}
     before = memory_mib(lab)
     end = lab.engine.log(leader, T0)[-1].next_offset
     lab.engine.pause(paused)
