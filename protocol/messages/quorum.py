@@ -12,10 +12,14 @@ the leader serves.
 
 Control records stand in the same log as all other records and take an offset each; the metadata image passes over
 them. They count from the moment at which they are appended (D8).
+
+Releases before KIP-853 send the versions that know of no uuids; those are read as a replica whose uuid nobody knows,
+and as long as a voter is one, the voters stay as they are (D35).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET
@@ -90,13 +94,15 @@ class VoteRequest(QuorumRequest):
     that it has (KIP-996). (`last_offset_epoch`, `last_offset`) is where its log ends.
     """
 
+    SINCE: ClassVar[Mapping[str, int]] = {"candidate_uuid": 1, "voter_uuid": 1, "pre_vote": 2}
+
     candidate_id: Int32
-    candidate_uuid: str
     candidate_epoch: Int32
     voter_id: Int32
-    voter_uuid: str
     last_offset_epoch: Int32
     last_offset: Int64
+    candidate_uuid: str = ""
+    voter_uuid: str = ""
     pre_vote: bool = False
 
 
@@ -107,10 +113,12 @@ class VoteResponse(QuorumResponse):
 class BeginQuorumEpochRequest(QuorumRequest):
     """The leader of an epoch makes itself known to a voter that has not fetched from it."""
 
+    SINCE: ClassVar[Mapping[str, int]] = {"voter_uuid": 1}
+
     voter_id: Int32
-    voter_uuid: str
     leader_id: Int32
     leader_epoch: Int32
+    voter_uuid: str = ""
 
 
 class BeginQuorumEpochResponse(QuorumResponse):
@@ -134,12 +142,14 @@ class QuorumFetchRequest(QuorumRequest):
     it as a standing wish; by it the leader knows what the replica has. `high_watermark` is the last that it heard of.
     """
 
+    SINCE: ClassVar[Mapping[str, int]] = {"replica_uuid": 14}
+
     replica_id: Int32
-    replica_uuid: str
     current_leader_epoch: Int32
     fetch_offset: Int64
     last_fetched_epoch: Int32
     high_watermark: Int64
+    replica_uuid: str = ""
 
 
 class QuorumFetchResponse(QuorumResponse):
@@ -158,12 +168,14 @@ class QuorumFetchResponse(QuorumResponse):
 class FetchSnapshotRequest(QuorumRequest):
     """Bytes of a snapshot from `position` on."""
 
+    SINCE: ClassVar[Mapping[str, int]] = {"replica_uuid": 1}
+
     replica_id: Int32
-    replica_uuid: str
     current_leader_epoch: Int32
     snapshot_epoch: Int32
     snapshot_end_offset: Int64
     position: Int64
+    replica_uuid: str = ""
 
 
 class FetchSnapshotResponse(QuorumResponse):

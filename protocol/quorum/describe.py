@@ -55,7 +55,7 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
         high_watermark=replica.high_watermark,
         now_ms=now_ms,
         voters=tuple(
-            _state(leadership, log_end, now_ms, _disk_of(leadership, voter), endpoints=endpoints, is_promotable=True)
+            _state(leadership, log_end, now_ms, leadership.disk_of(voter), endpoints=endpoints, is_promotable=True)
             for voter, endpoints in replica.voters.endpoints.items()
         ),
         observers=tuple(
@@ -74,14 +74,6 @@ def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> QuorumGauges:
         uncommitted_voter_change=int(replica.log.voters.last_change >= replica.high_watermark),
         ignored_static_voters=sum(voters.key_of(voter) is None for voter in replica.config.voters),
     )
-
-
-def _disk_of(leadership: Leadership, voter: ReplicaKey) -> ReplicaKey:
-    """The voter with the uuid of its disk: the leader's own, or the one that fetched last; as it is where none did."""
-    if is_meant(voter, leadership.me):
-        return leadership.me
-    found = [key for key in leadership.progress if is_meant(voter, key)]
-    return max(found, key=lambda key: leadership.progress[key].fetched_ms, default=voter)
 
 
 def _observers(replica: QuorumReplica, leadership: Leadership, now_ms: TimeMs) -> list[ReplicaKey]:

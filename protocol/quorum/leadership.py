@@ -40,12 +40,24 @@ class Leadership:
         """A replica has fetched, and so has all records below `end_offset`."""
         self.progress[replica] = Progress(end_offset, now_ms)
 
+    def disk_of(self, voter: ReplicaKey) -> ReplicaKey:
+        """The voter with the uuid of its disk: the leader's own, or the one that fetched last. As it is where none did,
+        or where its fetches tell of no uuid, as those of releases before KIP-853 do (D21).
+        """
+        if is_meant(voter, self.me):
+            return self.me
+        if voter.uuid != NO_UUID:
+            return voter
+        found = [key for key in self.progress if key.id == voter.id]
+        return max(found, key=lambda key: self.progress[key].fetched_ms, default=voter)
+
     def of(self, voter: ReplicaKey) -> Progress | None:
         """The progress of a voter; of one that is known by its id alone, that of the disk that fetched last."""
-        if voter.uuid != NO_UUID:
-            return self.progress.get(voter)
-        found = [progress for key, progress in self.progress.items() if key.id == voter.id]
-        return max(found, key=lambda progress: progress.fetched_ms, default=None)
+        return self.progress.get(self.disk_of(voter))
+
+    def without_uuid(self, voters: VoterSet) -> ReplicaKey | None:
+        """The first voter that has not shown that it can follow changes of the voters: nobody knows its uuid (D35)."""
+        return next((voter for voter in voters.keys if self.disk_of(voter).uuid == NO_UUID), None)
 
     def majority_end(self, voters: VoterSet, own_end: Offset) -> Offset | None:
         """The offset below which a majority of the voters has everything, None as long as that holds no record of this

@@ -4,8 +4,9 @@ A change is asked for, waits for its turn, is appended, and counts as done when 
 
     asked      answered at once where it cannot be: not the leader, a voter already, no such voter, the last one; where
                the voters are static anything but another disk of one of them (D12, D14, D20, D1)
-    waiting    until a record of the leader's own epoch is committed (D15), no other change is uncommitted (D11), and
-               the replica to be added has all that the leader has (D12)
+    waiting    until a record of the leader's own epoch is committed (D15), no other change is uncommitted (D11), all
+               voters fetch with a uuid, which those of releases that know of no changes do not (D35), and the replica
+               to be added has all that the leader has (D12)
     appended   in force from here on (D8), until it is committed by a majority of the new voters
 
 Whoever asked is answered when that is over, or after the time that the request gives it, by which an appended change is
@@ -142,6 +143,9 @@ def obstacle(change: Change, history: VoterHistory, leadership: Leadership, high
         return f"nothing of epoch {leadership.epoch} is committed"
     if history.last_change >= high_watermark:
         return "another change is not committed"
+    unable = leadership.without_uuid(history.latest)
+    if unable is not None and unable.id != change.voter.id:
+        return f"voter {unable.id} has not fetched with a uuid"
     progress = leadership.progress.get(change.voter)
     if isinstance(change.request, RemoveVoterRequest) or change.voter == leadership.me:
         return ""

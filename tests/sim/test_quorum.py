@@ -11,13 +11,17 @@ from experiments.quorum.lab import CLUSTER, QuorumLab
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.ids import NodeId
 from protocol.messages.base import Response
+from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import (
     VOTER_CHANGE_TIMEOUT_MS,
     AddVoterRequest,
     AddVoterResponse,
+    BeginQuorumEpochRequest,
     CurrentLeader,
     Endpoint,
+    LeaderChangeRecord,
     RemoveVoterRequest,
+    Voter,
     VoteRequest,
     VoteResponse,
 )
@@ -151,6 +155,7 @@ def test_a_leader_without_a_majority_resigns_and_commits_nothing_more() -> None:
     assert len(lab.committed) == committed + 1  # the new leader's own record, and not what was appended alone
 
 
+@pytest.mark.covers("D26", "D27", "G12", "G17", "N17")
 def test_a_vote_outlives_the_process_that_gave_it() -> None:
     lab = QuorumLab("votes", 3, static=True)
     lab.start(1000)
@@ -172,11 +177,15 @@ def test_a_vote_outlives_the_process_that_gave_it() -> None:
         found = answer(lab, candidate)
         assert isinstance(found, VoteResponse)
         assert (found.vote_granted, found.leader_epoch) == (granted, 7)
+        raw = lab.disks[1000].read_file(state_file.FILE)
+        assert raw is not None
+        assert state_file.decode(raw).voted == ReplicaKey(1001, "uuid-1001"), "the disk too that it is for"
         lab.crash(1000)
         lab.start(1000)
         assert replica(lab, 1000).key == me.key
 
 
+@pytest.mark.covers("D24", "G17", "M78")
 def test_a_vote_that_is_meant_for_another_disk_is_not_given() -> None:
     lab = QuorumLab("keys", 3, static=True)
     lab.start(1000)
@@ -197,6 +206,52 @@ def test_a_vote_that_is_meant_for_another_disk_is_not_given() -> None:
     assert replica(lab, 1000).epoch == 0
 
 
+@pytest.mark.covers("D28", "G18")
+@pytest.mark.parametrize(("uuid", "error"), [("the disk before", ErrorCode.INVALID_VOTER_KEY), ("", ErrorCode.NONE)])
+def test_a_leader_makes_itself_known_to_the_disk_that_it_means(uuid: str, error: ErrorCode) -> None:
+    lab = QuorumLab("begin", 3, static=True)
+    lab.start(1000)
+    request = BeginQuorumEpochRequest(
+        correlation_id=1, cluster_id=CLUSTER, voter_id=1000, voter_uuid=uuid, leader_id=1001, leader_epoch=7
+    )
+    lab.ask(1000, request)
+    assert answer(lab, 1).error is error
+    assert replica(lab, 1000).leader == (1001 if error is ErrorCode.NONE else -1)
+
+
+@pytest.mark.covers("D25", "M81")
+def test_a_voter_that_has_not_heard_of_it_votes_so_that_an_election_can_end() -> None:
+    lab = QuorumLab("unaware", 3)
+    lab.start(*lab.disks)
+    assert change(lab, True, replica(lab, 1001).key) is ErrorCode.NONE
+    settle(lab)
+    old = leader(lab)
+    other = next(replica(lab, node) for node in (1000, 1001) if node != old.key.id)
+    unaware = replica(lab, 1002)
+    lab.cuts = {(old.key.id, unaware.key.id)}
+    assert change(lab, True, unaware.key) is ErrorCode.NONE
+    lab.crash(old.key.id)
+    lab.cuts.clear()
+    assert not unaware.is_voter
+    assert leader(lab) is other, "one of three voters, with the vote of who does not know that it is one"
+    assert lab.run_until(lambda: unaware.is_voter, SOON_MS)
+
+
+@pytest.mark.covers("D10")
+def test_an_epoch_begins_with_its_leader_and_who_voted() -> None:
+    lab = grown(3)
+    lab.crash(leader(lab).key.id)
+    second = leader(lab)
+    assert second.leadership is not None
+    [batch] = second.log.read(second.leadership.start_offset, max_bytes=1)
+    [first] = unpack_records(batch.payload)
+    assert first == LeaderChangeRecord(
+        leader_id=second.key.id,
+        leader_uuid=second.key.uuid,
+        voters=tuple(Voter(voter_id=key.id, voter_uuid=key.uuid) for key in second.voters.keys),
+    )
+
+
 def test_a_node_of_another_cluster_is_refused_and_its_disk_too() -> None:
     lab = grown(1)
     request = AddVoterRequest(correlation_id=1, cluster_id="another", voter_id=1001, voter_uuid="u")
@@ -213,12 +268,14 @@ def test_a_node_of_another_cluster_is_refused_and_its_disk_too() -> None:
 # -- changes of the voters ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covers("D3", "D6", "M77")
 def test_one_voter_becomes_three_while_writes_go_on() -> None:
     lab = grown(3, observers=1)
     assert voter_ids(lab) == {(1000, 1001, 1002)}
     assert len(lab.committed) == 1 + 1 + 2 + 4  # the format, the leader, two voters, four writes
 
 
+@pytest.mark.covers("D12", "D16", "M79")
 def test_a_replica_that_lags_is_added_when_it_has_caught_up_or_not_at_all() -> None:
     lab = QuorumLab("lagging", 3)
     lab.start(*lab.disks)
@@ -237,6 +294,7 @@ def test_a_replica_that_lags_is_added_when_it_has_caught_up_or_not_at_all() -> N
     assert voter_ids(lab) == {(1000, 1001)}
 
 
+@pytest.mark.covers("D11", "M79")
 def test_a_change_waits_for_the_one_before_it() -> None:
     lab = QuorumLab("two", 3)
     lab.start(*lab.disks)
@@ -268,6 +326,7 @@ def test_an_addition_whose_leader_dies_is_done_everywhere_or_nowhere(arrives: bo
     assert voter_ids(lab) == {lab.ids if arrives else tuple(n for n in lab.ids if n != added.key.id)}
 
 
+@pytest.mark.covers("D17", "D18", "M82")
 def test_a_leader_that_is_removed_commits_that_with_the_others_and_goes() -> None:
     lab = grown(3)
     first = leader(lab)
@@ -297,6 +356,7 @@ def test_a_leader_that_is_removed_makes_no_change_that_waited_behind_that() -> N
     assert voter_ids(lab) == {tuple(node for node in lab.ids if node != first.key.id)}
 
 
+@pytest.mark.covers("D19", "M82")
 def test_a_follower_that_is_removed_goes_on_as_an_observer() -> None:
     lab = grown(3)
     first = leader(lab)
@@ -311,6 +371,7 @@ def test_a_follower_that_is_removed_goes_on_as_an_observer() -> None:
     settle(lab)
 
 
+@pytest.mark.covers("D4", "D32", "M78")
 def test_a_replaced_disk_is_another_replica_until_it_is_added() -> None:
     lab = grown(3)
     first = leader(lab)
@@ -330,6 +391,7 @@ def test_a_replaced_disk_is_another_replica_until_it_is_added() -> None:
     assert new in leader(lab).voters
 
 
+@pytest.mark.covers("D13", "D14", "D20", "M85")
 def test_what_cannot_be_is_refused_at_once() -> None:
     lab = grown(2)
     first = leader(lab)
@@ -350,6 +412,7 @@ def test_what_cannot_be_is_refused_at_once() -> None:
     assert voter_ids(lab) == {(first.key.id,)}
 
 
+@pytest.mark.covers("D1", "M83")
 def test_static_voters_take_another_disk_and_nothing_else() -> None:
     lab = QuorumLab("static", 3, static=True)
     lab.start(*lab.disks)
@@ -366,6 +429,7 @@ def test_static_voters_take_another_disk_and_nothing_else() -> None:
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covers("D3", "D7", "M84")
 def test_who_catches_up_from_a_snapshot_has_the_voters_too() -> None:
     lab = grown(3, observers=1)
     lab.crash(0)
@@ -387,6 +451,7 @@ def test_who_catches_up_from_a_snapshot_has_the_voters_too() -> None:
     assert voter_ids(lab) == {(1000, 1001, 1002)}
 
 
+@pytest.mark.covers("D5", "D35", "M84")
 def test_a_state_file_of_the_first_version_gets_a_uuid_that_stays() -> None:
     lab = QuorumLab("v0", 1, static=True)
     old = b'{"clusterId":"lab","leaderId":1000,"leaderEpoch":4,"votedId":1000,"appliedOffset":0,"data_version":0}'

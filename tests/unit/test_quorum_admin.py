@@ -181,6 +181,22 @@ def test_a_change_waits_for_the_epoch_for_the_change_before_and_for_the_replica(
     assert obstacle(adding, history, leadership, 11, 12) == "another change is not committed"
 
 
+@pytest.mark.covers("D35")
+def test_a_change_waits_until_all_voters_have_shown_a_uuid() -> None:
+    history = VoterHistory(BY_ID)
+    leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
+    adding = Change(9000, add(B), 0)
+    leadership.fetched(B, 11, now_ms=1)
+    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid"
+    leadership.fetched(ReplicaKey(C.id, ""), 11, now_ms=1)
+    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid"
+    leadership.fetched(C, 11, now_ms=2)
+    assert obstacle(adding, history, leadership, 11, 11) == ""
+    leadership.fetched(ReplicaKey(C.id, ""), 11, now_ms=3)
+    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid", "it went back"
+    assert obstacle(Change(9000, add(C), 0), history, leadership, 11, 11) == "", "its own disk is what is added"
+
+
 def test_a_voter_that_is_known_by_its_id_is_removed_as_what_it_is() -> None:
     assert Change(9000, remove(B), 0).record(BY_ID) == RemoveVoterRecord(voter_id=B.id, voter_uuid="")
     assert Change(9000, remove(B), 0).record(THREE) == RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid)

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from experiments.sim.disk import SimStorage
 from protocol.errors import CorruptLogError, ForeignDirectoryError, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, NO_LEADER
+from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import decode, encode
 from protocol.messages.metadata_batch import pack_records
-from protocol.messages.quorum import AddVoterRecord, ControlRecord, LeaderChangeRecord, RemoveVoterRecord
+from protocol.messages.quorum import (
+    AddVoterRecord,
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    ControlRecord,
+    Endpoint,
+    LeaderChangeRecord,
+    QuorumFetchRequest,
+    RemoveVoterRecord,
+    RemoveVoterRequest,
+    VoteRequest,
+)
 from protocol.messages.records import MetadataRecord, ProducerIdsRecord
 from protocol.quorum.election import Ballot, Role, Standing, grants
 from protocol.quorum.format import format_voters
 from protocol.quorum.leadership import Leadership
 from protocol.quorum.log import SNAPSHOT_FILE, Diverging, QuorumLog, Snapshot, decode_snapshot
-from protocol.quorum.state_file import QuorumState, decode
+from protocol.quorum.state_file import QuorumState
+from protocol.quorum.state_file import decode as decode_state
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterHistory, VoterSet
 
 A, B, C, D = (ReplicaKey(1000 + index, f"uuid-{index}") for index in range(4))
@@ -160,7 +176,7 @@ def test_a_leader_has_a_majority_until_too_many_are_silent() -> None:
 @pytest.mark.parametrize("voted", [None, A, ReplicaKey(1000, NO_UUID)])
 def test_the_state_file_is_read_as_it_was_written(voted: ReplicaKey | None) -> None:
     state = QuorumState("cluster", "me", 7, 1002, voted)
-    assert decode(state.encode()) == state
+    assert decode_state(state.encode()) == state
 
 
 @pytest.mark.parametrize(
@@ -180,7 +196,7 @@ def test_the_state_file_is_read_as_it_was_written(voted: ReplicaKey | None) -> N
 )
 def test_a_damaged_state_file_is_refused(raw: bytes) -> None:
     with pytest.raises(CorruptLogError, match=r"quorum-state: .*allowed: "):
-        decode(raw)
+        decode_state(raw)
 
 
 def test_a_disk_is_formatted_once() -> None:
@@ -278,3 +294,61 @@ def test_a_crash_between_snapshot_and_log_leaves_what_fits() -> None:
 def test_bytes_that_are_no_snapshot_are_refused(raw: bytes) -> None:
     with pytest.raises(CorruptLogError, match="checkpoint: found"):
         decode_snapshot(raw)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+SCHEMAS: dict[type[Message], dict[str, str]] = {
+    AddVoterRecord: {"voter_id": "int32", "voter_uuid": "uuid", "endpoints": "array"},
+    RemoveVoterRecord: {"voter_id": "int32", "voter_uuid": "uuid"},
+    Endpoint: {"name": "string", "host": "string", "port": "uint16", "security_protocol": "int16"},
+    AddVoterRequest: {"cluster_id": "string", "voter_id": "int32", "voter_uuid": "uuid", "endpoints": "array"},
+    RemoveVoterRequest: {"voter_id": "int32", "voter_uuid": "uuid"},
+    QuorumFetchRequest: {"replica_id": "int32", "replica_uuid": "uuid"},
+    VoteRequest: {
+        "cluster_id": "string",
+        "candidate_id": "int32",
+        "voter_id": "int32",
+        "candidate_epoch": "int32",
+        "candidate_uuid": "uuid",
+        "voter_uuid": "uuid",
+        "last_offset_epoch": "int32",
+        "last_offset": "int64",
+    },
+    BeginQuorumEpochRequest: {"cluster_id": "string", "leader_id": "int32", "leader_epoch": "int32"},
+}
+"""Fields that the drafts name, without the topics and partitions around them: there is one metadata log."""
+LARGEST: dict[str, Any] = {
+    "int16": 2**15 - 1,
+    "uint16": 2**16 - 1,
+    "int32": 2**31 - 1,
+    "int64": 2**63 - 1,
+    "uuid": "f" * 32,
+    "string": "localhost",
+    "array": (),
+}
+
+
+@pytest.mark.covers("G10", "G11", "G13", "G15", "G16", "G17", "G18")
+@pytest.mark.parametrize("kind", SCHEMAS, ids=lambda kind: kind.__name__)
+def test_messages_have_the_fields_of_the_schemas_and_carry_their_largest_values(kind: type[Message]) -> None:
+    fields = {name: LARGEST[type_] for name, type_ in SCHEMAS[kind].items()}
+    required = {name: field for name, field in kind.model_fields.items() if field.is_required()}
+    others = {name: "lab" if required[name].annotation is str else 1 for name in required.keys() - fields.keys()}
+    message = kind(**fields, **others)
+    assert decode(encode(message)) == message
+    for name in [name for name, type_ in SCHEMAS[kind].items() if type_ in ("int16", "int32", "int64")]:
+        with pytest.raises(ValidationError, match=name):
+            kind(**{**fields, **others, name: fields[name] + 1})
+
+
+@pytest.mark.covers("D35", "G16", "G17")
+@pytest.mark.parametrize("kind", [kind for kind in SCHEMAS if kind.SINCE], ids=lambda kind: kind.__name__)
+def test_a_version_from_before_uuids_says_nothing_of_them(kind: type[Message]) -> None:
+    required = [name for name, field in kind.model_fields.items() if field.is_required()]
+    message = kind(**{name: "lab" if name == "cluster_id" else 1 for name in required})
+    before = min(kind.SINCE.values()) - 1
+    assert decode(encode(message, before)) == message
+    uuid = next(name for name in kind.SINCE if name.endswith("_uuid"))
+    with pytest.raises(ProtocolInvariantError, match=uuid):
+        encode(message.model_copy(update={uuid: "u"}), before)
