@@ -2,9 +2,9 @@
 
 The engine watches by polling: each poll of a node brings its new trace events and the outcomes of commands. A snapshot
 of its state, which grows with the number of partitions, is asked for only where a question needs it. `run_until` polls
-every `POLL_MS` and looks at the condition in between; outside it a question polls first, so that what stands now is
-what is answered. Trace events are in order of time within what one poll of the cluster brings; across polls a node that
-answers late may come after others.
+every `POLL_MS`, and less and less often while nothing is new, down to every `IDLE_POLL_MS`; it looks at the condition
+in between. Outside it a question polls first, so that what stands now is what is answered. Trace events are in order of
+time within what one poll of the cluster brings; across polls a node that answers late may come after others.
 
 With `with_load` a load generator (`actors/load.py`) stands beside the spec's nodes; its commands go to it, all others
 to the client.
@@ -61,7 +61,8 @@ from protocol.nodes.quorum_view import QuorumView
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
-"""How often the cluster is polled while nothing is waited for."""
+"""How often the cluster is polled while nothing happens, or nothing is waited for."""
+_SLOWDOWN = 1.25
 _OUTCOMES = (ProduceOutcome, SendOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
 _TICK_WAIT_S = 0.05
 _QUESTION_WAIT_S = 5.0
@@ -124,15 +125,16 @@ class RayEngine(Engine):
         return self._time.now_ms()
 
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
-        return self._run(condition, within_ms, POLL_MS)
+        return self._run(condition, within_ms, POLL_MS, IDLE_POLL_MS)
 
     def run_for(self, duration_ms: int) -> None:
-        self._run(lambda: False, duration_ms, IDLE_POLL_MS)
+        self._run(lambda: False, duration_ms, IDLE_POLL_MS, IDLE_POLL_MS)
 
-    def _run(self, condition: Callable[[], bool], within_ms: int, poll_ms: int) -> bool:
+    def _run(self, condition: Callable[[], bool], within_ms: int, fastest_ms: int, slowest_ms: int) -> bool:
         deadline_ms = self.now_ms() + within_ms
+        poll_ms: float = fastest_ms
         while True:
-            self._poll(_TICK_WAIT_S)
+            poll_ms = fastest_ms if self._poll(_TICK_WAIT_S) else min(poll_ms * _SLOWDOWN, slowest_ms)
             self._changed()
             self._deciding = True
             try:
@@ -322,10 +324,13 @@ class RayEngine(Engine):
         self._snapshots.update(self._cluster.look(_TICK_WAIT_S if self._deciding else _QUESTION_WAIT_S))
         self._looked_at_s = time.monotonic()
 
-    def _poll(self, wait_s: float) -> None:
-        self._record(self._cluster.poll(wait_s))
+    def _poll(self, wait_s: float) -> bool:
+        """Whether anything is new."""
+        reports = self._cluster.poll(wait_s)
+        self._record(reports)
         for node in set(self._snapshots) - set(self._cluster.running()):
             del self._snapshots[node]
+        return any(report.traces or report.outcomes or report.exited for _, report in reports)
 
     def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
         events: list[TraceEvent] = []

@@ -8,6 +8,7 @@ Hypothesis profile `fast` tries fewer examples.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(kind_of(item.path))
     items.sort(key=lambda item: KINDS.index(kind_of(item.path)))
+
+
+def pytest_collection_finish() -> None:
+    """What stays for the whole run need not be looked at by every collection in it."""
+    gc.collect()
+    gc.freeze()

@@ -22,9 +22,11 @@ Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Frozen(BaseModel):
-    """A frozen pydantic value that refuses unknown fields and values of another type."""
+    """A frozen pydantic value that refuses unknown fields and values of another type. How a model checks them is worked
+    out when it is first asked to: a process uses few of all models, and starts the sooner.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Message(Frozen):
