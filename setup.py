@@ -28,6 +28,7 @@ COMPILED = (
     "protocol/controller/*.py",
     "protocol/client/*.py",
     "protocol/nodes/*.py",
+    "protocol/quorum/*.py",
     "experiments/sim/cluster.py",
     "experiments/sim/disk.py",
     "experiments/sim/network.py",

@@ -9,6 +9,7 @@ Hypothesis profile `fast` tries fewer examples.
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,10 @@ def pytest_collection_finish() -> None:
     """What stays for the whole run need not be looked at by every collection in it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage() -> Iterator[None]:
+    """Whole clusters that nobody needs any more would slow down what comes next."""
+    yield
+    gc.collect()

@@ -456,12 +456,14 @@ def test_wrong_input_is_one_line(
     assert said.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     one, two = hunt(Hunt(range(6), jobs=1), tmp_path), hunt(Hunt(range(6), jobs=2), tmp_path)
     assert (one.seeds, one.events, one.counts) == (two.seeds, two.events, two.counts)
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.slow
 def test_an_interrupt_ends_the_hunt_and_what_was_done_is_told(jobs: str, tmp_path: Path) -> None:
     """The hunt tells itself to stop when the first results are in."""
     program = """

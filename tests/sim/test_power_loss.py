@@ -69,6 +69,7 @@ class PowerLoss(Bench):
 
 
 @pytest.mark.covers("M17", "M59", "F4", "F11", "F26", "F27")
+@pytest.mark.slow
 def test_a_balanced_recovery_never_loses_an_acknowledged_record() -> None:
     for seed in SEEDS:
         cluster = PowerLoss(seed, "balanced")
@@ -77,6 +78,7 @@ def test_a_balanced_recovery_never_loses_an_acknowledged_record() -> None:
 
 
 @pytest.mark.covers("M62", "F4", "F12")
+@pytest.mark.slow
 def test_a_proactive_recovery_loses_where_the_keeper_is_late() -> None:
     lost = 0
     for seed in SEEDS:

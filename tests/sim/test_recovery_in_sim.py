@@ -224,6 +224,7 @@ def test_disabling_recovery_in_the_middle_of_one_cancels_it_and_elects_by_the_ru
 
 
 @pytest.mark.covers("F20", "M71")
+@pytest.mark.slow
 def test_five_thousand_leaderless_partitions_are_asked_for_in_three_requests_per_broker() -> None:
     count = 5_000
     config = ClusterConfig.of(Generation.KIP_966)

@@ -84,6 +84,7 @@ def test_plans_have_the_same_trace_with_and_without_invariants_and_each_time() -
     assert quiet == watched == simulate_plan(plan, invariants=False)
 
 
+@pytest.mark.slow
 def test_plans_of_the_default_fuzz_go_through_without_invariants() -> None:
     """Nobody counts what is shown then, so nobody may compare with it, at crashes either."""
     for seed in range(1, 9):
