@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations, product
 from typing import Any
+from zlib import crc32
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -296,6 +298,15 @@ def test_bytes_that_are_no_snapshot_are_refused(raw: bytes) -> None:
         decode_snapshot(raw)
 
 
+@pytest.mark.covers("D6", "N20")
+def test_a_snapshot_tells_who_votes_and_of_nobody_who_does_no_more() -> None:
+    voters = VoterSet.of([A, B]).after(RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid))
+    assert [type(record) for record in voters.to_records()] == [AddVoterRecord]
+    gone = msgpack.packb([1, 2, pack_records([RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid)]), b""])
+    with pytest.raises(CorruptLogError, match="found RemoveVoterRecord; allowed: AddVoterRecord"):
+        decode_snapshot(crc32(gone).to_bytes(4, "big") + gone)
+
+
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 SCHEMAS: dict[type[Message], dict[str, str]] = {
@@ -329,7 +340,7 @@ LARGEST: dict[str, Any] = {
 }
 
 
-@pytest.mark.covers("G10", "G11", "G13", "G15", "G16", "G17", "G18")
+@pytest.mark.covers("G10", "G11", "G13", "G15", "G16", "G17", "G18", "N19")
 @pytest.mark.parametrize("kind", SCHEMAS, ids=lambda kind: kind.__name__)
 def test_messages_have_the_fields_of_the_schemas_and_carry_their_largest_values(kind: type[Message]) -> None:
     fields = {name: LARGEST[type_] for name, type_ in SCHEMAS[kind].items()}
