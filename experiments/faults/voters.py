@@ -28,10 +28,13 @@ def uuid_of(disk: SimStorage) -> str:
 def next_change(
     voters: Collection[ReplicaKey], disks: Mapping[NodeId, str], voteless: Collection[NodeId]
 ) -> AdminRequest | None:
-    """What is to be asked for, given the voters, the uuids of the controllers' disks, and whom are not to vote."""
+    """What is to be asked for, given the voters, the uuids of the controllers' disks, and who is not to vote. Nobody is
+    removed where that leaves voters of whom no majority have their disks.
+    """
     for voter in sorted(voters):
         is_wanted = voter.id not in voteless and disks.get(voter.id) in (NO_UUID, voter.uuid)
-        if not is_wanted and len(voters) > 1:
+        rest = [other for other in voters if other != voter]
+        if not is_wanted and len(gone_of(rest, disks)) < len(rest) / 2:
             return remove_voter(*voter)
     for node, uuid in sorted(disks.items()):
         if node not in voteless and uuid != NO_UUID and ReplicaKey(node, uuid) not in voters:
@@ -39,10 +42,15 @@ def next_change(
     return None
 
 
+def gone_of(voters: Collection[ReplicaKey], disks: Mapping[NodeId, str]) -> set[ReplicaKey]:
+    """The voters whose disks there are no more."""
+    return {voter for voter in voters if disks.get(voter.id) != voter.uuid}
+
+
 def can_bear(voters: Collection[ReplicaKey], disks: Mapping[NodeId, str], node: NodeId) -> bool:
     """Whether a majority of the voters keep their disks, if that of this controller is replaced."""
-    gone = {voter for voter in voters if voter.id == node or disks.get(voter.id) != voter.uuid}
-    return len(gone) <= (len(voters) - 1) // 2
+    gone = gone_of(voters, disks) | {voter for voter in voters if voter.id == node}
+    return len(gone) < len(voters) / 2
 
 
 class QuorumOperator:
@@ -68,14 +76,19 @@ class QuorumOperator:
         return active.replica.voters.keys if settled else None
 
     def can_replace(self, node: NodeId) -> bool:
-        """Whether the quorum can bear that the disk of this controller is replaced."""
+        """Whether the quorum can bear that the disk of this controller is replaced, whatever is under way."""
         voters = self.voters()
-        return voters is not None and can_bear(voters, self.disks, node)
+        return voters is not None and not self._is_asking and can_bear(voters, self.disks, node)
+
+    @property
+    def _is_asking(self) -> bool:
+        """Whether the last request has no answer yet."""
+        return self._asked is not None and self._engine.outcome(self._asked) is None
 
     def look(self) -> None:
         """Asks for the next change that is to be, unless the last one is under way."""
         voters = self.voters()
-        if voters is None or (self._asked is not None and self._engine.outcome(self._asked) is None):
+        if voters is None or self._is_asking:
             return
         voteless = [node for node, count in self.voteless.items() if count]
         request = next_change(voters, self.disks, voteless)

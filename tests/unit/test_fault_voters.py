@@ -38,6 +38,12 @@ def test_a_disk_that_is_gone_loses_its_vote_before_the_new_one_gets_it() -> None
     assert asked([A, B], disks) == ("AddVoterRequest", ReplicaKey(1002, "new"))
 
 
+def test_nobody_is_removed_while_the_rest_could_not_commit_that() -> None:
+    assert next_change([A, B, C], DISKS | {1001: ""}, (1000,)) is None, "of B and C, B's disk is gone"
+    assert asked([A, B, C], DISKS | {1001: "new"}, (1000,)) == ("RemoveVoterRequest", B)
+    assert asked([A, C], DISKS | {1001: "new"}, (1000,)) == ("RemoveVoterRequest", A)
+
+
 def test_the_last_voter_stays() -> None:
     assert next_change([A], {1000: "a"}, (1000,)) is None
 
