@@ -20,7 +20,9 @@ Rules that both engines keep:
    flushed before its message is emitted. What Kafka leaves to the page cache stays unflushed.
 5. Time never runs backwards within a life of a node; a new life starts from storage alone.
 
-Idle timers ----------- A quiet cluster must cost nothing in simulation. A node marks a periodic timer
+Idle timers
+-----------
+A quiet cluster must cost nothing in simulation. A node marks a periodic timer
 `idle_with=peer` when firing it would only tell `peer` what it knows already (a heartbeat of an unfenced broker, the
 renewal of a parked fetch), and a watchdog timer `renewed_by=name` when each arrival of the peer's timer `name` would
 only push it on, or `echoes=name` when the peer's answer to each message of the node's own timer `name` would. A host

@@ -27,11 +27,11 @@ from experiments.cli.target import (
     target,
 )
 from experiments.errors import InputError
+from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.partitions import ElectionType, PartitionResult
 
-MAX_INT32 = 2**31 - 1
 TYPES = {kind.name.lower(): kind for kind in ElectionType}
 EXAMPLE = '{"partitions": [{"topic": "t", "partition": 0, "desiredLeader": 1}]}'
 Wanted = dict[TopicPartition, int | None]
@@ -42,7 +42,7 @@ Results = dict[TopicPartition, PartitionResult]
 def leader_election(
     election_type: Annotated[str, typer.Option("--election-type", metavar="TYPE", help=" | ".join(TYPES))],
     topic: Annotated[str | None, typer.Option(help="A topic; with --partition.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0, max=MAX_INT32, help="A partition of --topic.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, max=INT_MAX, help="A partition of --topic.")] = None,
     path_to_json_file: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Partitions: {EXAMPLE}")] = None,
     all_topic_partitions: Annotated[bool, typer.Option(help="All that the type is for.")] = False,
     bootstrap_server: Bootstrap = None,
@@ -115,8 +115,8 @@ def _refused(partition: TopicPartition, message: str) -> PartitionResult:
 
 
 def _whole(source: str, place: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_INT32:
-        raise InputError(source, place, value, f"a whole number from 0 to {MAX_INT32}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= INT_MAX:
+        raise InputError(source, place, value, f"a whole number from 0 to {INT_MAX}")
     return value
 
 

@@ -27,18 +27,18 @@ from experiments.cli.target import (
     administering,
     keep_options,
     one_of,
+    only_with,
     print_json,
     target_within,
 )
 from experiments.errors import InputError
 from experiments.record_text import endpoint_text, replica_text
+from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
-from protocol.messages.quorum import DescribeQuorumResponse, Endpoint, ReplicaState
+from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState
 
 FAILING = "Error while executing metadata quorum command"
-MAX_INT32 = 2**31 - 1
-MAX_PORT = 65_535
-Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=MAX_INT32, help="The controller's node id.")]
+Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="The controller's node id.")]
 Directory = Annotated[
     str | None,
     typer.Option(
@@ -68,8 +68,7 @@ def describe(
 ) -> None:
     """The replicas of the metadata log, as their leader knows them."""
     what = one_of({"--status": status, "--replication": replication})
-    if human_readable and not replication:
-        raise InputError("--human-readable", "", f"it with {what}", "--human-readable only with --replication")
+    only_with("--replication", what, {"--human-readable": human_readable})
     wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
     with administering(wanted, FAILING) as admin:
         found = admin.describe_quorum()

@@ -33,6 +33,7 @@ from experiments.cli.target import (
     target,
 )
 from experiments.errors import InputError
+from protocol.config import INT_MAX
 from protocol.controller.placement import UsableBroker, place
 from protocol.controller.planning import Refused
 from protocol.errors import ErrorCode
@@ -40,7 +41,6 @@ from protocol.ids import TopicPartition
 from protocol.messages.partitions import OngoingPartitionReassignment, PartitionResult
 
 VERSION = 1
-MAX_INT32 = 2**31 - 1
 ANY_LOG_DIR = "any"
 EXISTING = "there is an existing reassignment; --additional overrides it"
 Assignment = dict[TopicPartition, tuple[int, ...]]
@@ -167,17 +167,17 @@ def _topic(path: Path, place_name: str, item: dict[str, Any]) -> str:
 def _whole(path: Path, place_name: str, item: dict[str, Any], field: str) -> int:
     value = item.get(field)
     if not _is_whole(value):
-        raise InputError(str(path), place_name, value, f"a whole number from 0 to {MAX_INT32}")
+        raise InputError(str(path), place_name, value, f"a whole number from 0 to {INT_MAX}")
     return int(str(value))
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT32
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT_MAX
 
 
 def _brokers(option: str | None) -> list[int]:
     texts = [] if option is None else [text.strip() for text in option.split(",")]
-    if not texts or not all(text.isdecimal() and int(text) <= MAX_INT32 for text in texts):
+    if not texts or not all(text.isdecimal() and int(text) <= INT_MAX for text in texts):
         raise InputError("--broker-list", "", option or "none", "broker ids by commas")
     brokers = [int(text) for text in texts]
     if len(set(brokers)) != len(brokers):

@@ -30,6 +30,7 @@ from experiments.cli.target import (
     target,
 )
 from experiments.errors import InputError
+from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.messages.admin import Result
@@ -46,9 +47,9 @@ from protocol.messages.topics import (
 )
 
 FAILING = "Error while executing topic command"
-MAX_INT16, MAX_INT32 = 2**15 - 1, 2**31 - 1
+MAX_INT16 = 2**15 - 1
 Flag = Annotated[bool, typer.Option()]
-Count = Annotated[int | None, typer.Option(min=1, max=MAX_INT32, metavar="N")]
+Count = Annotated[int | None, typer.Option(min=1, max=INT_MAX, metavar="N")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def _assignment(option: str | None) -> tuple[tuple[int, ...], ...]:
         raise InputError("--replica-assignment", "", option, allowed) from error
     if any(len(set(part)) != len(part) or len(part) != len(found[0]) for part in found):
         raise InputError("--replica-assignment", "", option, allowed)
-    if any(not 0 <= broker <= MAX_INT32 for part in found for broker in part):
+    if any(not 0 <= broker <= INT_MAX for part in found for broker in part):
         raise InputError("--replica-assignment", "", option, allowed)
     return found
 

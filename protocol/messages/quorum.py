@@ -28,6 +28,8 @@ from protocol.messages.base import Int16, Int32, Int64, Message, Request, Respon
 from protocol.messages.batch import RecordBatch
 from protocol.messages.records import MetadataRecord
 
+MAX_PORT = 65_535
+
 
 class Endpoint(Message):
     """Where a voter listens. `security_protocol` is Kafka's number; 0 is plain text."""

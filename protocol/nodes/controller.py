@@ -78,7 +78,7 @@ from protocol.metadata.authorizer import may_act_for_cluster, may_administer_quo
 from protocol.metadata.describe import describe_topic
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.queries import answer
-from protocol.nodes.controller_traces import tell_alert, tell_partition, tell_record
+from protocol.nodes.controller_traces import tell_alert, tell_committed, tell_partition, tell_record
 from protocol.nodes.metadata_feed import News, news, snapshot_if_due
 from protocol.nodes.quorum_view import QuorumView, quorum_view
 from protocol.nodes.refusals import refuse
@@ -286,8 +286,7 @@ class ControllerNode:
                 self._load(item)
                 continue
             if tell:
-                base_offset = self.state.image.next_offset
-                self._out.trace("committed", None, base_offset=base_offset, end_offset=item.next_offset)
+                tell_committed(self._out, self.state.image, item.next_offset)
             for key in self._replay(item.records, tell=tell):
                 if tell:
                     tell_partition(self._out, self.state.image, key)
@@ -337,9 +336,7 @@ class ControllerNode:
         """Appends and replays a batch of records."""
         if not records:
             return
-        base_offset = self.state.image.next_offset
-        end_offset = base_offset + len(records)
-        self._out.trace("committed", None, base_offset=base_offset, end_offset=end_offset)
+        tell_committed(self._out, self.state.image, self.state.image.next_offset + len(records))
         for key in self._append(records):
             tell_partition(self._out, self.state.image, key)
         for alert in self._metrics.take_alerts():

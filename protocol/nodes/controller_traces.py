@@ -5,10 +5,15 @@ from __future__ import annotations
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.contract import Outbox
 from protocol.controller.metrics import Alert
-from protocol.ids import TopicIdPartition
+from protocol.ids import Offset, TopicIdPartition
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 from protocol.metadata.image import MetadataDelta, MetadataImage
 from protocol.metadata.partition import PartitionState
+
+
+def tell_committed(out: Outbox, image: MetadataImage, end_offset: Offset) -> None:
+    """Records from where `image` stands to `end_offset` are there, or will be when this is said."""
+    out.trace("committed", None, base_offset=image.next_offset, end_offset=end_offset)
 
 
 def tell_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta: MetadataDelta) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NO_OFFSET, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import (
+    MAX_PORT,
     AddVoterRecord,
     AddVoterRequest,
     AddVoterResponse,
@@ -33,8 +34,6 @@ from protocol.messages.quorum import (
 )
 from protocol.quorum.leadership import Leadership
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet, is_meant
-
-MAX_PORT = 65_535
 
 VoterRequest = AddVoterRequest | RemoveVoterRequest
 VoterResponse = AddVoterResponse | RemoveVoterResponse

@@ -15,8 +15,7 @@ from experiments.quorum.story import Story, short
 from protocol.ids import NodeId
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey
-
-SOON_MS = 60_000
+from tests.sim.quorum_driving import SOON_MS, leader
 
 
 class Telling:
@@ -37,9 +36,7 @@ class Telling:
 
     @property
     def leader(self) -> QuorumReplica:
-        assert self.lab.run_until(lambda: self.lab.leader is not None, SOON_MS)
-        assert self.lab.leader is not None
-        return self.lab.leader
+        return leader(self.lab)
 
     def key(self, node: NodeId) -> ReplicaKey:
         return self.lab.nodes[node].replica.key

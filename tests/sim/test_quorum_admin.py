@@ -27,21 +27,12 @@ from protocol.quorum.describe import OBSERVER_MS, QuorumGauges, describe_quorum,
 from protocol.quorum.format import format_voters
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterSet
+from tests.sim.quorum_driving import SOON_MS, leader, settle
 from tests.unit.malformed import request
-
-SOON_MS = 60_000
-
-
-def leader(lab: QuorumLab) -> QuorumReplica:
-    assert lab.run_until(lambda: lab.leader is not None, SOON_MS)
-    found = lab.leader
-    assert found is not None
-    return found
 
 
 def settled(lab: QuorumLab) -> QuorumLab:
-    lab.heal()
-    assert lab.run_until(lab.is_settled, SOON_MS)
+    settle(lab)
     return lab
 
 

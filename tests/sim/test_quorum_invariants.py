@@ -29,8 +29,8 @@ from protocol.quorum import replica as module
 from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
+from tests.sim.quorum_driving import SOON_MS, leader, replica
 
-SOON_MS = 60_000
 NODES = (1000, 1001, 1002, 1003, 0)
 """Three voters that were added, one replica that was not, an observer."""
 Tampering = Callable[[QuorumLab, pytest.MonkeyPatch], None]
@@ -49,16 +49,6 @@ def quorum() -> QuorumLab:
     lab.append()
     assert lab.run_until(lab.is_settled, SOON_MS)
     return lab
-
-
-def replica(lab: QuorumLab, node: NodeId) -> QuorumReplica:
-    return lab.nodes[node].replica
-
-
-def leader(lab: QuorumLab) -> QuorumReplica:
-    assert lab.run_until(lambda: lab.leader is not None, SOON_MS)
-    assert lab.leader is not None
-    return lab.leader
 
 
 def follower(lab: QuorumLab) -> QuorumReplica:

@@ -20,7 +20,7 @@ from protocol.messages.quorum import (
     VoteRequest,
 )
 from protocol.quorum.voters import NO_UUID
-from tests.sim.test_quorum import answer, ask, change, leader, replica, settle
+from tests.sim.quorum_driving import answer, ask, change, leader, replica, settle
 
 FORMER: dict[type[Message], int] = {
     VoteRequest: 0,

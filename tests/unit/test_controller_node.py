@@ -98,6 +98,14 @@ class Bench:
         assert self.administer(create).failure()[0] is ErrorCode.NONE
         return self
 
+    def change_until_snapshot(self) -> None:
+        """The topic's config is altered to and fro until the node has taken a snapshot of the metadata."""
+        for number in range(40):
+            if self.node.replica.snapshot is not None:
+                return
+            self.administer(alter_config("t", {"min.insync.replicas": 1 + number % 2}))
+        raise AssertionError("no snapshot after 40 changes")
+
     @property
     def partition(self) -> PartitionState:
         topic = self.node.state.image.topic_named("t")

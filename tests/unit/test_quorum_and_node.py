@@ -26,10 +26,7 @@ def test_elections_that_are_awaited_and_withheld_are_refused_once() -> None:
 def test_a_snapshot_that_is_not_all_is_not_published() -> None:
     bench = Bench(config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000)).serve()
     node = bench.node
-    for number in range(40):
-        bench.administer(requests.alter_config("t", {"min.insync.replicas": 1 + number % 2}))
-        if node.replica.snapshot is not None:
-            break
+    bench.change_until_snapshot()
     epoch = node.state.image.broker_epoch(0)
     bench.fire("session/0", 9_000)
     assert bench.partition.leader == 1, "0 leads by the snapshot, and does not by the log"

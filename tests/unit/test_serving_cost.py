@@ -214,10 +214,7 @@ def test_who_is_behind_the_beginning_of_the_log_takes_the_snapshot_in_parts(
     monkeypatch.setattr("protocol.quorum.leader.CHUNK_BYTES", 100)
     bench = Bench(config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000)).serve()
     node = bench.node
-    for number in range(40):
-        bench.administer(requests.alter_config("t", {"min.insync.replicas": 1 + number % 2}))
-        if node.replica.snapshot is not None:
-            break
+    bench.change_until_snapshot()
     start = node.replica.log.start_offset
     assert 0 < start == node.state.image.next_offset
     bench.administer(requests.alter_config("t", {"min.insync.replicas": 3}))
