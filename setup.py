@@ -42,6 +42,9 @@ COMPILED = (
 PRIVATE = ("-fvisibility=hidden", "-fno-semantic-interposition")
 """Nothing else links to the modules' functions, so the C compiler may inline and call them directly."""
 
+IN_C = {"protocol.messages.making": "protocol/messages/making.c"}
+"""Modules that stand for those of the same name, written in C."""
+
 
 def compiled() -> list[str]:
     """The modules, as paths from here."""
@@ -74,6 +77,7 @@ def extensions() -> list[Extension]:
         if extension.name.endswith("__mypyc"):
             header = str(HERE / "experiments" / "model_fields.h")
             extension.extra_compile_args = [*extension.extra_compile_args, *PRIVATE, "-include", header]
+    found += [Extension(name, [path]) for name, path in IN_C.items()]
     return found
 
 

@@ -29,17 +29,25 @@ _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 _FACTORIES = {"dict": "{}", "list": "[]", "set": "set()"}
 _KEPT = ("__future__", "typing", "collections.abc", "dataclasses", "enum")
 """What is imported from these mypyc knows, or is of no use within functions."""
-_TRUSTED = "protocol.messages.trusted"
 _IN_WORDS = {
     "mix64": """
-def mix64(value: int) -> int:
-    mixed: i64 = (i64((value >> 32) & 0xFFFFFFFF) << 32) | i64(value & 0xFFFFFFFF)
-    mixed += -0x61C8864680B583EB
+def mixed64(value: i64) -> i64:
+    mixed: i64 = value + -0x61C8864680B583EB
     mixed = (mixed ^ ((mixed >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
     mixed = (mixed ^ ((mixed >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
-    mixed = mixed ^ ((mixed >> 31) & 0x1FFFFFFFF)
+    return mixed ^ ((mixed >> 31) & 0x1FFFFFFFF)
+def mix64(value: int) -> int:
+    mixed: i64 = mixed64((i64((value >> 32) & 0xFFFFFFFF) << 32) | i64(value & 0xFFFFFFFF))
     return int(mixed) if mixed >= 0 else int(mixed) + 0x10000000000000000
-"""
+""",
+    "jitter": """
+def jitter(seed: int, now_ms: int, below: int) -> int:
+    mixed: i64 = mixed64(i64(seed) ^ i64(now_ms))
+    limit: i64 = i64(below)
+    high: i64 = (mixed >> 32) & 0xFFFFFFFF
+    low: i64 = mixed & 0xFFFFFFFF
+    return int(((high % limit) * (0x100000000 % limit) + low) % limit)
+""",
 }
 """Functions in the words of the machine, by name. Python is compiled to let these wrap around."""
 
@@ -132,37 +140,32 @@ def _make_constructors(tree: ast.Module) -> None:
         place = tree.body.index(node)
         name, model = ast.unparse(node.target), ast.unparse(value.args[0])
         tree.body[place : place + 1] = ast.parse(_constructor(name, model, imported[model])).body
-        _import(tree, "from typing import Any", f"from {_TRUSTED} import PUT_EXTRA, PUT_FIELDS, PUT_NAMES, PUT_PRIVATE")
+        _import(tree, "from typing import Any", "from protocol.messages.making import maker")
 
 
 def _constructor(name: str, model: str, module: str) -> str:
-    lines, parameters, values = [f"{name}_NAMES: Final = set({model}.model_fields)"], [], []
+    lines, parameters, values = [f"{name}_make: Final[Any] = maker({model})"], [], []
     for field_name, found in getattr(import_module(module), model).model_fields.items():
         default = f"{name}_{field_name}"
         if not found.is_required():
             lines.append(f"{default}: Final[Any] = {model}.model_fields[{field_name!r}].default")
         parameters.append(f"{field_name}: Any" + ("" if found.is_required() else f" = {default}"))
-        values.append(f"{field_name!r}: {field_name}")
+        values.append(field_name)
     return "\n".join(
         [
             *lines,
             f"def {name}(*, {', '.join(parameters)}) -> {model}:",
-            f"    message = object.__new__({model})",
-            f"    PUT_FIELDS(message, {{{', '.join(values)}}})",
-            f"    PUT_NAMES(message, {name}_NAMES)",
-            "    PUT_EXTRA(message, None)",
-            "    PUT_PRIVATE(message, None)",
-            "    return message",
+            f"    return {name}_make({', '.join(values)})",
         ]
     )
 
 
 def _use_words(tree: ast.Module) -> None:
-    for place, node in enumerate(tree.body):
+    for node in list(tree.body):
         if isinstance(node, ast.FunctionDef) and node.name in _IN_WORDS:
-            tree.body[place] = ast.parse(_IN_WORDS[node.name]).body[0]
+            place = tree.body.index(node)
+            tree.body[place : place + 1] = ast.parse(_IN_WORDS[node.name]).body
             _import(tree, "from typing import TYPE_CHECKING", "if TYPE_CHECKING:\n    from mypy_extensions import i64")
-            return
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

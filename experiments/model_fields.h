@@ -1,9 +1,12 @@
-/* How compiled modules read an attribute; setup.py has it included before what mypyc writes.
+/* How compiled modules read an attribute and ask for a class; setup.py has it included before what mypyc writes.
 
    A message is a pydantic model. Its class has a __getattr__ for what is not found, and so each of its fields is read
    through the general machinery of a class with that hook, which searches the class three times before it looks into the
-   dict in which the fields lie. No name of a field is one of the class too, so here the dict is asked first, and
-   everything that it does not have is left to Python. */
+   dict in which the fields lie. No name of a field is one of the class too, so here the dict is asked first, then the
+   class without its hook, and everything that neither has is left to Python.
+
+   The class of these classes has an __instancecheck__ of its own, written in Python, which asks whether somebody has
+   registered a class as a subclass. Nobody does. */
 
 #include <Python.h>
 
@@ -19,24 +22,52 @@ static PyTypeObject *model_metaclass(void) {
     return found;
 }
 
+static PyObject *fields_of(PyObject *object) {
+    Py_ssize_t place = Py_TYPE(object)->tp_dictoffset;
+    if (place > 0) {
+        PyObject *fields = *(PyObject **)((char *)object + place);
+        Py_XINCREF(fields);
+        if (fields != NULL) {
+            return fields;
+        }
+    }
+    return PyObject_GenericGetDict(object, NULL);
+}
+
 static PyObject *get_attribute(PyObject *object, PyObject *name) {
     PyTypeObject *metaclass = model_metaclass();
     if (metaclass == NULL) {
         return NULL;
     }
-    if (Py_TYPE(Py_TYPE(object)) == metaclass) {
-        PyObject *fields = PyObject_GenericGetDict(object, NULL);
-        if (fields == NULL) {
-            return NULL;
-        }
-        PyObject *value = PyDict_GetItemWithError(fields, name);
-        Py_XINCREF(value);
-        Py_DECREF(fields);
-        if (value != NULL || PyErr_Occurred()) {
-            return value;
-        }
+    if (Py_TYPE(Py_TYPE(object)) != metaclass) {
+        return PyObject_GetAttr(object, name);
     }
+    PyObject *fields = fields_of(object);
+    if (fields == NULL) {
+        return NULL;
+    }
+    PyObject *value = PyDict_GetItemWithError(fields, name);
+    Py_XINCREF(value);
+    Py_DECREF(fields);
+    if (value != NULL || PyErr_Occurred()) {
+        return value;
+    }
+    value = PyObject_GenericGetAttr(object, name);
+    if (value != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return value;
+    }
+    PyErr_Clear();
     return PyObject_GetAttr(object, name);
 }
 
+static int is_instance(PyObject *object, PyObject *class) {
+    PyTypeObject *metaclass = model_metaclass();
+    if (metaclass == NULL) {
+        return -1;
+    }
+    return Py_TYPE(class) == metaclass ? PyObject_TypeCheck(object, (PyTypeObject *)class)
+                                       : PyObject_IsInstance(object, class);
+}
+
 #define PyObject_GetAttr get_attribute
+#define PyObject_IsInstance is_instance

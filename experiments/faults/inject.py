@@ -161,7 +161,6 @@ class Injector:
             Configure: self._configure_back,
             VoterChange: lambda number, fault: self._change_vote(fault.node, -1),
         }
-        self._cluster.trace_observers.append(self._observe)
 
     def schedule(self, faults: Sequence[Fault]) -> None:
         """Has all of these begin and heal at their times, and the supervisor look after nodes from now on."""
@@ -257,6 +256,8 @@ class Injector:
             self._start(fault.node)
 
     def _slow_disk(self, number: int, fault: SlowDisk) -> None:
+        if self._observe not in self._cluster.trace_observers:
+            self._cluster.trace_observers.append(self._observe)
         self._slow.setdefault(fault.node, {})[number] = fault.write_ms
 
     def _hasten_disk(self, number: int, fault: SlowDisk) -> None:

@@ -172,8 +172,10 @@ class SimEngine(Engine):
 
     def _keep_metadata(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         """Keeps what is committed; controllers forget what a snapshot stands for."""
-        end = trace.detail.get(_COMMITTED_TO.get(trace.kind, ""))
-        controller = self.cluster.nodes.get(node)
+        field = _COMMITTED_TO.get(trace.kind)
+        if field is None:
+            return
+        end, controller = trace.detail.get(field), self.cluster.nodes.get(node)
         if isinstance(end, int) and end > len(self._metadata) and isinstance(controller, ControllerNode):
             begin = len(self._metadata) - controller.first_record
             self._metadata += controller.records[begin : end - controller.first_record]

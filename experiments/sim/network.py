@@ -32,6 +32,16 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def jitter(seed: int, now_ms: TimeMs, below: int) -> int:
+    """A number from 0 to below `below`, at most 2**31: `mix64` of a number of 64 bits with a sign and of the time."""
+    return mix64((seed ^ now_ms) & _MASK) % below
+
+
+def _with_sign(value: int) -> int:
+    """The same 64 bits, the highest of which is the sign."""
+    return value - (1 << 64) if value >> 63 else value
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkModel:
     """Latency of every link in ms: `base_ms` and a uniform jitter of up to `jitter_ms`."""
@@ -57,7 +67,9 @@ class Disturbance:
 
 @dataclass(slots=True)
 class _Link:
-    """A link: a hash of the seed and of its name, and when the last message that was sent on it arrives."""
+    """A link: a hash of the seed and of its name, 64 bits with a sign, and when the last message that was sent on it
+    arrives.
+    """
 
     hash: int
     last_arrival_ms: TimeMs = 0
@@ -104,7 +116,7 @@ class Network:
             link = self._links.get(link_name)
             if link is None:
                 seed = self._seed ^ (source << 40) ^ (target << 20) ^ kind.CONTROL
-                link = self._links[link_name] = _Link(mix64(seed))
+                link = self._links[link_name] = _Link(_with_sign(mix64(seed)))
             order = ((target << NODE_BITS) | (source << 1) | kind.CONTROL) << SEQUENCE_BITS
             route = self._routes[name] = Route(source, target, kind, order, kind.RENEWAL, link)
         return route
@@ -152,7 +164,7 @@ class Network:
         model, link = self.model, route.link
         arrival = now_ms + model.base_ms + held_ms
         if model.jitter_ms and not route.is_renewal:
-            arrival += mix64(link.hash ^ now_ms) % (model.jitter_ms + 1)
+            arrival += jitter(link.hash, now_ms, model.jitter_ms + 1)
         if arrival < link.last_arrival_ms:
             return link.last_arrival_ms
         link.last_arrival_ms = arrival

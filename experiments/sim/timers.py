@@ -57,7 +57,7 @@ class _Watch:
 
     def is_of(self, owner: NodeId, active: Key, peer: NodeId) -> bool:
         """Whether this timer of `owner` idles with the pair of an active timer that sleeps with `peer`."""
-        return {owner, self.peer} == {active[0], peer}
+        return (owner == active[0] and self.peer == peer) or (owner == peer and self.peer == active[0])
 
 
 class Timers:

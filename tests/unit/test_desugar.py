@@ -122,9 +122,12 @@ def answer(number: int) -> ProduceResponse:
 def test_words_of_the_machine_stand_for_the_mixing_function() -> None:
     text = desugared(Path(network.__file__).read_text(), (), ())
     names: dict = {"i64": _Word}
-    exec(text[text.index("def mix64") : text.index("@dataclass")], names)
+    exec(text[text.index("def mixed64") : text.index("@dataclass")], names)
     for value in (0, 1, 2**31, 2**62, 2**63, 2**64 - 1, 0x0123456789ABCDEF, 2**70 + 5):
         assert names["mix64"](value) == network.mix64(value)
+    for seed in (0, 1, -1, 2**63 - 1, -(2**63), 0x0123456789ABCDEF, -0x0123456789ABCDEF):
+        for below in (1, 2, 3, 1_000, 2**31):
+            assert names["jitter"](seed, 1_234_567, below) == network.jitter(seed, 1_234_567, below)
 
 
 class _Word(int):

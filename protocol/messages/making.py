@@ -1,0 +1,42 @@
+"""Objects of pydantic models out of nothing but their values (`trusted.py` says who may).
+
+A pydantic model is four slots: its fields, the names of those that were given, and two that these models do not use.
+Here all fields count as given, in one set that all instances share: pydantic changes nothing but copies of it.
+`making.c` does the same in the compiled build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+from pydantic import BaseModel
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_SLOTS: Final = {
+    "put_fields": BaseModel.__dict__["__dict__"].__set__,
+    "put_names": BaseModel.__dict__["__pydantic_fields_set__"].__set__,
+    "put_extra": BaseModel.__dict__["__pydantic_extra__"].__set__,
+    "put_private": BaseModel.__dict__["__pydantic_private__"].__set__,
+}
+
+
+def maker(model: type[Model]) -> Callable[..., Model]:
+    """A function that takes the values of all fields, in order, and returns the model with just these. TypeError for
+    more or fewer.
+    """
+    names = list(model.model_fields)
+    values = ", ".join(f"{name!r}: {name}" for name in names)
+    source = f"""
+def make({", ".join([*names, "/"])}):
+    message = new(model)
+    put_fields(message, {{{values}}})
+    put_names(message, given)
+    put_extra(message, None)
+    put_private(message, None)
+    return message
+"""
+    scope: dict[str, object] = {**_SLOTS, "new": object.__new__, "model": model, "given": set(names)}
+    exec(source, scope)
+    return cast("Callable[..., Model]", scope["make"])
