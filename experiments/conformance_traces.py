@@ -179,7 +179,7 @@ class _Controller:
         topic = self._image.topic_named(TOPIC)
         if topic is None:
             return None
-        configured = int(self._image.config(topic.topic_id, MIN_INSYNC_REPLICAS))
+        configured = self._image.int_config(topic.topic_id, MIN_INSYNC_REPLICAS)
         return min(configured, len(topic.partitions[0].replicas))
 
     def _event(self, event: Any) -> Any:

@@ -36,7 +36,7 @@ def _timeout_ms(scene: Scene) -> int:
     """`unclean.recovery.timeout.ms` as it counts for the partition's topic."""
     assert scene.image is not None
     topic = scene.image.topic_named(scene.partition.topic)
-    return int(scene.image.config(None if topic is None else topic.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS))
+    return scene.image.int_config(None if topic is None else topic.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS)
 
 
 class _OutcomeCheck(Invariant):

@@ -21,7 +21,7 @@ from zlib import crc32
 from experiments.engine import ClusterSpec, Loss, TraceEvent, enables_recovery
 from experiments.sim.disk import SimStorage, formatted_disk
 from experiments.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
-from experiments.sim.timers import Key, Timers
+from experiments.sim.timers import Timer, Timers
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
@@ -52,8 +52,8 @@ _MS = 1 << _TIME_SHIFT
 
 _Delivery = tuple[int, NodeId, NodeId, Message, int]
 """(_DELIVER, target, source, message, the target's life)."""
-_DueTimer = tuple[int, NodeId, str, TimeMs]
-"""(_TIMER, owner, name, the time for which the event was put into the heap)."""
+_DueTimer = tuple[int, Timer, TimeMs]
+"""(_TIMER, the timer, the time for which the event was put into the heap)."""
 _Call = tuple[int, Callable[[], None]]
 _Event = _Delivery | _DueTimer | _Call
 _HASHED_AT_ONCE = 1_000
@@ -103,7 +103,7 @@ class SimCluster:
         self._lives: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
         self._backlogs: dict[NodeId, list[_Event]] = {}
         self._skews_ms: dict[NodeId, int] = {}
-        self._timer_orders: dict[Key, int] = {}
+        self._timer_orders: dict[Timer, int] = {}
         self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -144,17 +144,17 @@ class SimCluster:
             if self.on_event is not None:
                 self.on_event(due_ms, target)
         elif kind == _TIMER:
-            _, owner, name, queued_ms = cast("_DueTimer", event)
-            key = (owner, name)
-            if not self._timers.is_due(key, queued_ms, due_ms):
+            _, timer, queued_ms = cast("_DueTimer", event)
+            if not self._timers.is_due(timer, queued_ms, due_ms):
                 return False
+            owner = timer.owner
             if owner in self._backlogs:
                 self._backlogs[owner].append(event)
                 return False
             self.now_ms = due_ms
-            self._timers.fired(key)
+            self._timers.fired(timer)
             shown_ms = self._clock(owner, due_ms) if self._skews_ms else due_ms
-            self._carry_out(owner, self.nodes[owner].fire(shown_ms, name), due_ms)
+            self._carry_out(owner, self.nodes[owner].fire(shown_ms, timer.name), due_ms)
             if self.on_event is not None:
                 self.on_event(due_ms, owner)
         else:
@@ -177,13 +177,13 @@ class SimCluster:
         self._events[place] = event
         heappush(self._heap, place)
 
-    def _push_timer(self, due_ms: TimeMs, key: Key) -> None:
-        order = self._timer_orders.get(key)
+    def _push_timer(self, due_ms: TimeMs, timer: Timer) -> None:
+        order = self._timer_orders.get(timer)
         if order is None:
-            among_timers = (key[0] << NODE_BITS) | (crc32(key[1].encode()) >> 8)
+            among_timers = (timer.owner << NODE_BITS) | (crc32(timer.name.encode()) >> 8)
             order = (_TIMER << _KIND_SHIFT) | (among_timers << SEQUENCE_BITS)
-            self._timer_orders[key] = order
-        self._push(due_ms, order, (_TIMER, key[0], key[1], due_ms))
+            self._timer_orders[timer] = order
+        self._push(due_ms, order, (_TIMER, timer, due_ms))
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class SimCluster:
             elif type(effect) is Trace:
                 self._trace(now_ms, node, effect)
             elif type(effect) is CancelTimer:
-                self._timers.cancel((node, effect.name), now_ms)
+                self._timers.cancel(node, effect.name, now_ms)
             elif type(effect) is Exit:
                 self._end_process(node)
 
@@ -267,8 +267,8 @@ class SimCluster:
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
         """Wakes the idle timers of pairs that are about to become unsound, renewals on their way included."""
-        for tick_ms, key in self._timers.disturb(concerns, self.now_ms):
-            self._carry_out(key[0], self.nodes[key[0]].fire(self._clock(key[0], tick_ms), key[1]), tick_ms)
+        for tick_ms, node, name in self._timers.disturb(concerns, self.now_ms):
+            self._carry_out(node, self.nodes[node].fire(self._clock(node, tick_ms), name), tick_ms)
         self._timers.disturb(concerns, self.now_ms)
 
     def start(self, node: NodeId) -> None:
@@ -301,7 +301,7 @@ class SimCluster:
         lost = self.disks[node].apply_loss(loss)
         if self._instant_detection and is_broker(node):
             for controller in self.spec.controller_ids:
-                self._timers.expire_now((controller, f"{SESSION_PREFIX}{node}"), self.now_ms)
+                self._timers.expire_now(controller, f"{SESSION_PREFIX}{node}", self.now_ms)
         return lost
 
     def _end_process(self, node: NodeId) -> None:

@@ -27,17 +27,18 @@ another event, and the one that it had counts for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.contract import SetTimer
 from protocol.ids import NodeId, TimeMs
 
-Key = tuple[NodeId, str]
+_NEVER: TimeMs = -1
+"""The time of what is not set."""
 
 
 @dataclass(slots=True)
-class _Asleep:
-    """A sleeping active timer: its next due time when it fell asleep, its period, and whom it idles with."""
+class _Sleep:
+    """Of an active timer: its next due time when it fell asleep, its period, and whom it idles with."""
 
     due_ms: TimeMs
     period_ms: int
@@ -46,8 +47,8 @@ class _Asleep:
 
 @dataclass(slots=True)
 class _Watch:
-    """A passive timer: its due time as last renewed, how far each renewal pushes it, with whom it idles, and how long a
-    renewal takes.
+    """Of a passive timer: its due time as last renewed, how far each renewal pushes it, with whom it idles, and how
+    long a renewal takes.
     """
 
     due_ms: TimeMs
@@ -55,19 +56,35 @@ class _Watch:
     peer: NodeId
     latency_ms: int
 
-    def is_of(self, owner: NodeId, active: Key, peer: NodeId) -> bool:
-        """Whether this timer of `owner` idles with the pair of an active timer that sleeps with `peer`."""
-        return (owner == active[0] and self.peer == peer) or (owner == peer and self.peer == active[0])
+
+@dataclass(slots=True, eq=False)
+class Timer:
+    """A timer of a node, set or not; there is one per name for the whole run. `due_ms` is when it is to be fired,
+    unless it sleeps, and `queued_ms` the time of its event in the heap. A passive timer watches its `active` one, which
+    knows it as one of its `watchers`.
+    """
+
+    owner: NodeId
+    name: str
+    due_ms: TimeMs = _NEVER
+    queued_ms: TimeMs = _NEVER
+    sleep: _Sleep | None = None
+    active: Timer | None = None
+    watchers: dict[Timer, _Watch] = field(default_factory=dict)
+
+    def watchers_with(self, peer: NodeId) -> list[tuple[Timer, _Watch]]:
+        """The passive timers that idle with the same pair as this active one does if `peer` is its other end."""
+        return [item for item in self.watchers.items() if _is_one_pair(item[0].owner, item[1].peer, self.owner, peer)]
 
 
 class Timers:
-    """All timers of all nodes. `push(due, key)` puts an event into the heap; whether the timer is due when it comes up
-    says `is_due`.
+    """All timers of all nodes. `push(due, timer)` puts an event into the heap; whether the timer is due when it comes
+    up says `is_due`.
     """
 
     def __init__(
         self,
-        push: Callable[[TimeMs, Key], None],
+        push: Callable[[TimeMs, Timer], None],
         is_sound: Callable[[NodeId, NodeId], bool],
         renewal_latency_ms: int,
         elide_idle: bool,
@@ -76,138 +93,154 @@ class Timers:
         self._is_sound = is_sound
         self._latency_ms = renewal_latency_ms
         self._elide = elide_idle
-        self._armed: dict[Key, TimeMs] = {}
-        self._queued: dict[Key, TimeMs] = {}
-        self._asleep: dict[Key, _Asleep] = {}
-        self._watchers: dict[Key, dict[Key, _Watch]] = {}
-        self._watched: dict[Key, Key] = {}
+        self._timers: dict[NodeId, dict[str, Timer]] = {}
+        self._asleep: dict[Timer, None] = {}
 
-    def set(self, node: NodeId, timer: SetTimer, now_ms: TimeMs) -> None:
+    def _timer(self, owner: NodeId, name: str) -> Timer:
+        own = self._timers.get(owner)
+        if own is None:
+            own = self._timers[owner] = {}
+        timer = own.get(name)
+        if timer is None:
+            timer = own[name] = Timer(owner, name)
+        return timer
+
+    def set(self, node: NodeId, wanted: SetTimer, now_ms: TimeMs) -> None:
         """The node set a timer."""
-        key = (node, timer.name)
-        peer, due_ms = timer.idle_with, timer.at_ms
-        if self._elide and peer is not None and timer.renewed_by is not None:
-            self._watch(key, (peer, timer.renewed_by), _Watch(due_ms, due_ms - now_ms, peer, self._latency_ms), now_ms)
+        timer = self._timer(node, wanted.name)
+        peer, due_ms = wanted.idle_with, wanted.at_ms
+        if self._elide and peer is not None and wanted.renewed_by is not None:
+            watch = _Watch(due_ms, due_ms - now_ms, peer, self._latency_ms)
+            self._watch(timer, self._timer(peer, wanted.renewed_by), watch, now_ms)
             return
-        if self._elide and peer is not None and timer.echoes is not None:
+        if self._elide and peer is not None and wanted.echoes is not None:
             watch = _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms)
-            self._watch(key, (node, timer.echoes), watch, now_ms)
+            self._watch(timer, self._timer(node, wanted.echoes), watch, now_ms)
             return
-        if key in self._asleep or key in self._watched:
-            self.cancel(key, now_ms)
-        if self._elide and peer is not None and self._is_sound(node, peer) and self._will_renew(key, peer, due_ms):
-            self._armed.pop(key, None)
-            self._asleep[key] = _Asleep(due_ms, due_ms - now_ms, peer)
-            for watcher, _ in self._watchers_of(key, peer):
-                del self._armed[watcher]
+        if timer.sleep is not None or timer.active is not None:
+            self._cancel(timer, now_ms)
+        if self._elide and peer is not None and self._is_sound(node, peer) and _will_renew(timer, peer, due_ms):
+            timer.due_ms = _NEVER
+            timer.sleep = _Sleep(due_ms, due_ms - now_ms, peer)
+            self._asleep[timer] = None
+            for watcher, _ in timer.watchers_with(peer):
+                watcher.due_ms = _NEVER
         else:
-            self._arm(key, due_ms)
+            self._arm(timer, due_ms)
 
-    def _watch(self, key: Key, active: Key, watch: _Watch, now_ms: TimeMs) -> None:
+    def _watch(self, timer: Timer, active: Timer, watch: _Watch, now_ms: TimeMs) -> None:
         """The node set a passive timer."""
-        if self._watched.get(key) != active:
-            self.cancel(key, now_ms)
-            self._watched[key] = active
-        self._watchers.setdefault(active, {})[key] = watch
-        asleep = self._asleep.get(active)
-        if asleep is None or not watch.is_of(key[0], active, asleep.peer):
-            self._arm(key, watch.due_ms)
+        if timer.active is not active:
+            self._cancel(timer, now_ms)
+            timer.active = active
+        active.watchers[timer] = watch
+        sleep = active.sleep
+        if sleep is None or not _is_one_pair(timer.owner, watch.peer, active.owner, sleep.peer):
+            self._arm(timer, watch.due_ms)
         else:
-            self._armed.pop(key, None)
+            timer.due_ms = _NEVER
 
-    def _watchers_of(self, key: Key, peer: NodeId) -> list[tuple[Key, _Watch]]:
-        """The passive timers that idle with the pair of an active one."""
-        return [item for item in self._watchers.get(key, {}).items() if item[1].is_of(item[0][0], key, peer)]
+    def cancel(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
+        """The node forgets a timer."""
+        self._cancel(self._timer(node, name), now_ms)
 
-    def _will_renew(self, key: Key, peer: NodeId, due_ms: TimeMs) -> bool:
-        """Whether the next tick of an active timer arrives before any of its watchers is due; if not, nobody sleeps."""
-        return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in self._watchers_of(key, peer))
+    def _cancel(self, timer: Timer, now_ms: TimeMs) -> None:
+        timer.due_ms = _NEVER
+        _unwatch(timer)
+        sleep = timer.sleep
+        if sleep is not None:
+            timer.sleep = None
+            del self._asleep[timer]
+            self._wake_watchers(timer, sleep, _ticks_before(sleep, now_ms))
 
-    def cancel(self, key: Key, now_ms: TimeMs) -> None:
-        """The node forgets a timer (or is about to set it anew)."""
-        self._armed.pop(key, None)
-        self._unwatch(key)
-        if key in self._asleep:
-            asleep = self._asleep.pop(key)
-            self._wake_watchers(key, asleep, self._ticks_before(asleep, now_ms))
-
-    def is_due(self, key: Key, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
+    def is_due(self, timer: Timer, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
         """Whether the timer is to be fired now that its event for `queued_ms` has come up; if not, the event has been
         dealt with.
         """
-        if self._queued.get(key) != queued_ms:
+        if timer.queued_ms != queued_ms:
             return False
-        due_ms = self._armed.get(key)
-        if due_ms is not None and due_ms <= now_ms:
+        due_ms = timer.due_ms
+        if due_ms != _NEVER and due_ms <= now_ms:
             return True
-        del self._queued[key]
-        if due_ms is not None:
-            self._arm(key, due_ms)
+        timer.queued_ms = _NEVER
+        if due_ms != _NEVER:
+            self._arm(timer, due_ms)
         return False
 
-    def fired(self, key: Key) -> None:
-        """The timer is being fired: it is gone unless the node sets it again."""
-        del self._armed[key]
-        del self._queued[key]
-        self._unwatch(key)
+    def fired(self, timer: Timer) -> None:
+        """The timer is being fired: it is not set unless the node sets it again."""
+        timer.due_ms = timer.queued_ms = _NEVER
+        _unwatch(timer)
 
-    def _unwatch(self, key: Key) -> None:
-        if key in self._watched:
-            del self._watchers[self._watched.pop(key)][key]
-
-    def expire_now(self, key: Key, now_ms: TimeMs) -> None:
+    def expire_now(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
         """Makes a timer due at once, if it is set at all."""
-        if key in self._armed or key in self._asleep or key in self._watched:
-            self.cancel(key, now_ms)
-            self._arm(key, now_ms)
+        timer = self._timer(node, name)
+        if timer.due_ms != _NEVER or timer.sleep is not None or timer.active is not None:
+            self._cancel(timer, now_ms)
+            self._arm(timer, now_ms)
 
     def forget_node(self, node: NodeId) -> None:
         """The node is gone: none of its timers fires any more. Its pairs must have been disturbed first."""
-        for key in [key for key in self._queued if key[0] == node]:
-            del self._queued[key]
-            if self._armed.pop(key, None) is not None:
-                self._unwatch(key)
+        for timer in self._timers.get(node, {}).values():
+            timer.due_ms = timer.queued_ms = _NEVER
+            _unwatch(timer)
 
-    def disturb(self, concerns: Callable[[NodeId, NodeId], bool], now_ms: TimeMs) -> list[tuple[TimeMs, Key]]:
+    def disturb(self, concerns: Callable[[NodeId, NodeId], bool], now_ms: TimeMs) -> list[tuple[TimeMs, NodeId, str]]:
         """Ends the sleep of all timers whose pair `concerns` says will not be sound any more.
 
         Everything that is due now has been done already, so a tick that falls on now has been sent. Returns the ticks
-        (time, timer) whose renewal is on its way: the caller fires them, oldest first, with the time of the tick,
+        (time, owner, name) whose renewal is on its way: the caller fires them, oldest first, with the time of the tick,
         before anything else.
         """
-        on_their_way: list[tuple[TimeMs, Key]] = []
-        for key, asleep in list(self._asleep.items()):
-            if not concerns(key[0], asleep.peer):
+        on_their_way: list[tuple[TimeMs, NodeId, str]] = []
+        for timer in list(self._asleep):
+            sleep = timer.sleep
+            if sleep is None or not concerns(timer.owner, sleep.peer):
                 continue
-            del self._asleep[key]
-            ticks = self._ticks_before(asleep, now_ms + 1)
-            last_tick = asleep.due_ms + (ticks - 1) * asleep.period_ms
+            timer.sleep = None
+            del self._asleep[timer]
+            ticks = _ticks_before(sleep, now_ms + 1)
+            last_tick = sleep.due_ms + (ticks - 1) * sleep.period_ms
             if ticks and last_tick + self._latency_ms >= now_ms:
-                self._wake_watchers(key, asleep, ticks - 1)
-                on_their_way.append((last_tick, key))
+                self._wake_watchers(timer, sleep, ticks - 1)
+                on_their_way.append((last_tick, timer.owner, timer.name))
             else:
-                self._wake_watchers(key, asleep, ticks)
-                self._arm(key, asleep.due_ms + ticks * asleep.period_ms)
+                self._wake_watchers(timer, sleep, ticks)
+                self._arm(timer, sleep.due_ms + ticks * sleep.period_ms)
         return sorted(on_their_way)
 
-    def _arm(self, key: Key, due_ms: TimeMs) -> None:
-        self._armed[key] = due_ms
-        queued_ms = self._queued.get(key)
-        if queued_ms is None or due_ms < queued_ms:
-            self._queued[key] = due_ms
-            self._push(due_ms, key)
+    def _arm(self, timer: Timer, due_ms: TimeMs) -> None:
+        timer.due_ms = due_ms
+        if timer.queued_ms == _NEVER or due_ms < timer.queued_ms:
+            timer.queued_ms = due_ms
+            self._push(due_ms, timer)
 
-    @staticmethod
-    def _ticks_before(asleep: _Asleep, now_ms: TimeMs) -> int:
-        """How many ticks the timer would have had strictly before now."""
-        if now_ms <= asleep.due_ms:
-            return 0
-        return -(-(now_ms - asleep.due_ms) // asleep.period_ms)
-
-    def _wake_watchers(self, key: Key, asleep: _Asleep, ticks: int) -> None:
+    def _wake_watchers(self, timer: Timer, sleep: _Sleep, ticks: int) -> None:
         """Arms the passive timers of an active one that had `ticks` arrivals while they slept."""
-        for watcher, watch in self._watchers_of(key, asleep.peer):
+        for watcher, watch in timer.watchers_with(sleep.peer):
             if ticks:
-                last_arrival = asleep.due_ms + (ticks - 1) * asleep.period_ms + watch.latency_ms
+                last_arrival = sleep.due_ms + (ticks - 1) * sleep.period_ms + watch.latency_ms
                 watch.due_ms = max(watch.due_ms, last_arrival + watch.period_ms)
             self._arm(watcher, watch.due_ms)
+
+
+def _is_one_pair(a: NodeId, b: NodeId, c: NodeId, d: NodeId) -> bool:
+    return (a == c and b == d) or (a == d and b == c)
+
+
+def _will_renew(timer: Timer, peer: NodeId, due_ms: TimeMs) -> bool:
+    """Whether the next tick of an active timer arrives before any of its watchers is due; if not, nobody sleeps."""
+    return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in timer.watchers_with(peer))
+
+
+def _unwatch(timer: Timer) -> None:
+    if timer.active is not None:
+        del timer.active.watchers[timer]
+        timer.active = None
+
+
+def _ticks_before(sleep: _Sleep, now_ms: TimeMs) -> int:
+    """How many ticks a sleeping timer would have had strictly before now."""
+    if now_ms <= sleep.due_ms:
+        return 0
+    return -(-(now_ms - sleep.due_ms) // sleep.period_ms)

@@ -38,9 +38,9 @@ def produce_error(
     if batch.record_count < 1 or not _is_produced_by_someone(batch):
         return ErrorCode.INVALID_RECORD
     topic_id = image.topic_ids[request.topic]
-    if len(batch.payload) > int(image.config(topic_id, MAX_MESSAGE_BYTES)):
+    if len(batch.payload) > image.int_config(topic_id, MAX_MESSAGE_BYTES):
         return ErrorCode.MESSAGE_TOO_LARGE
-    latest_ms = now_ms + int(image.config(topic_id, MESSAGE_TIMESTAMP_AFTER_MAX_MS))
+    latest_ms = now_ms + image.int_config(topic_id, MESSAGE_TIMESTAMP_AFTER_MAX_MS)
     if not NO_TIMESTAMP <= batch.timestamp_ms <= latest_ms:
         return ErrorCode.INVALID_TIMESTAMP
     return ErrorCode.NONE if is_intact(batch, checksum) else ErrorCode.CORRUPT_MESSAGE

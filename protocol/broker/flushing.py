@@ -78,11 +78,10 @@ class Flusher:
         """Call after every append: flushes now, or sets a timer, as the topic's configs say."""
         self.watch_retention(replica, now_ms)
         image, storage = self._context.image, replica.log.storage
-        flush_messages = image.config(replica.key.topic_id, FLUSH_MESSAGES)
-        if storage.end_offset - storage.flushed_offset >= int(flush_messages):
+        if storage.end_offset - storage.flushed_offset >= image.int_config(replica.key.topic_id, FLUSH_MESSAGES):
             storage.flush()
             return
-        flush_ms = int(image.config(replica.key.topic_id, FLUSH_MS))
+        flush_ms = image.int_config(replica.key.topic_id, FLUSH_MS)
         if flush_ms != NEVER and replica.key not in self._flush_due:
             self._flush_due.add(replica.key)
             self._context.out.set_timer(FLUSH_PREFIX + log_name(replica.key), now_ms + flush_ms)
@@ -113,7 +112,7 @@ class Flusher:
 
     def _retain(self, replica: Replica, now_ms: TimeMs) -> None:
         image, log, topic_id = self._context.image, replica.log, replica.key.topic_id
-        retention_ms, retention_bytes = (int(image.config(topic_id, name)) for name in (RETENTION_MS, RETENTION_BYTES))
+        retention_ms, retention_bytes = (image.int_config(topic_id, name) for name in (RETENTION_MS, RETENTION_BYTES))
         try:
             segments = log.storage.segments()
             offset = retained_from(segments, log.high_watermark, now_ms, retention_ms, retention_bytes)

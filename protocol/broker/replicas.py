@@ -93,7 +93,7 @@ class ReplicaManager:
                 self._leader.isr_committed(replica, now_ms)
 
     def _configure(self, replica: Replica) -> None:
-        replica.log.segment_bytes = int(self._context.image.config(replica.key.topic_id, SEGMENT_BYTES))
+        replica.log.segment_bytes = self._context.image.int_config(replica.key.topic_id, SEGMENT_BYTES)
 
     def _open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica:
         """Opens the partition's log. One that belongs to a partition which was removed, and came again under its index,

@@ -151,7 +151,7 @@ class Recoveries:
             mode=asked.mode,
             replicas=asked.replicas,
             required=asked.required,
-            timeout_ms=int(image.config(key.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS)),
+            timeout_ms=image.int_config(key.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS),
         )
 
     def _next_id(self) -> int:

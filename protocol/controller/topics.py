@@ -109,7 +109,7 @@ def _partitions_asked_for(state: ControllerState, topic: CreatableTopic) -> int:
 
 
 def _default(state: ControllerState, count: int, config: str) -> int:
-    return int(state.image.config(None, config)) if count == BY_DEFAULT else count
+    return state.image.int_config(None, config) if count == BY_DEFAULT else count
 
 
 def _require_free_name(state: ControllerState, name: str, neighbour: str | None) -> None:

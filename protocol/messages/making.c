@@ -40,6 +40,19 @@ static void put(PyObject *message, Py_ssize_t place, PyObject *value) {
     Py_XDECREF(before);
 }
 
+static PyObject *message_of(PyTypeObject *model, PyObject *fields, PyObject *given) {
+    PyObject *message = model->tp_alloc(model, 0);
+    if (message != NULL && PyObject_GenericSetDict(message, fields, NULL) < 0) {
+        Py_CLEAR(message);
+    }
+    if (message != NULL) {
+        put(message, places[0], given);
+        put(message, places[1], Py_None);
+        put(message, places[2], Py_None);
+    }
+    return message;
+}
+
 static PyObject *make(PyObject *self, PyObject *const *values, size_t nargsf, PyObject *keywords) {
     Maker *maker = (Maker *)self;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
@@ -49,19 +62,8 @@ static PyObject *make(PyObject *self, PyObject *const *values, size_t nargsf, Py
         return NULL;
     }
     PyObject *fields = fields_of(maker->names, values);
-    if (fields == NULL) {
-        return NULL;
-    }
-    PyObject *message = maker->model->tp_alloc(maker->model, 0);
-    if (message == NULL || PyObject_GenericSetDict(message, fields, NULL) < 0) {
-        Py_XDECREF(message);
-        Py_DECREF(fields);
-        return NULL;
-    }
-    Py_DECREF(fields);
-    put(message, places[0], maker->given);
-    put(message, places[1], Py_None);
-    put(message, places[2], Py_None);
+    PyObject *message = fields == NULL ? NULL : message_of(maker->model, fields, maker->given);
+    Py_XDECREF(fields);
     return message;
 }
 
@@ -103,6 +105,43 @@ static PyObject *maker(PyObject *module, PyObject *model) {
     return (PyObject *)made;
 }
 
+static PyObject *given_of(PyTypeObject *model) {
+    static PyObject *found = NULL;
+    /* By model. */
+    if (found == NULL && (found = PyDict_New()) == NULL) {
+        return NULL;
+    }
+    PyObject *given = PyDict_GetItemWithError(found, (PyObject *)model);
+    if (given != NULL || PyErr_Occurred()) {
+        return given;
+    }
+    PyObject *fields = PyObject_GetAttrString((PyObject *)model, "model_fields");
+    given = fields == NULL ? NULL : PySet_New(fields);
+    Py_XDECREF(fields);
+    if (given != NULL && PyDict_SetItem(found, (PyObject *)model, given) < 0) {
+        Py_CLEAR(given);
+    }
+    Py_XDECREF(given);
+    return given;
+}
+
+static PyObject *remake(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 2) {
+        return PyErr_Format(PyExc_TypeError, "remake takes a message and its changes, not %zd values", count);
+    }
+    PyTypeObject *model = Py_TYPE(arguments[0]);
+    PyObject *given = given_of(model);
+    PyObject *before = given == NULL ? NULL : PyObject_GenericGetDict(arguments[0], NULL);
+    PyObject *fields = before == NULL ? NULL : PyDict_Copy(before);
+    PyObject *message = NULL;
+    if (fields != NULL && PyDict_Update(fields, arguments[1]) == 0) {
+        message = message_of(model, fields, given);
+    }
+    Py_XDECREF(before);
+    Py_XDECREF(fields);
+    return message;
+}
+
 static int find_places(void) {
     PyObject *pydantic = PyImport_ImportModule("pydantic");
     PyObject *model = pydantic == NULL ? NULL : PyObject_GetAttrString(pydantic, "BaseModel");
@@ -129,6 +168,7 @@ static int find_places(void) {
 
 static PyMethodDef functions[] = {
     {"maker", maker, METH_O, "See making.py."},
+    {"remake", (PyCFunction)(void (*)(void))remake, METH_FASTCALL, "See making.py."},
     {NULL, NULL, 0, NULL},
 };
 

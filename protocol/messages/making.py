@@ -8,17 +8,22 @@ Here all fields count as given, in one set that all instances share: pydantic ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_PUT_FIELDS: Final = BaseModel.__dict__["__dict__"].__set__
+_PUT_NAMES: Final = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_PUT_EXTRA: Final = BaseModel.__dict__["__pydantic_extra__"].__set__
+_PUT_PRIVATE: Final = BaseModel.__dict__["__pydantic_private__"].__set__
 _SLOTS: Final = {
-    "put_fields": BaseModel.__dict__["__dict__"].__set__,
-    "put_names": BaseModel.__dict__["__pydantic_fields_set__"].__set__,
-    "put_extra": BaseModel.__dict__["__pydantic_extra__"].__set__,
-    "put_private": BaseModel.__dict__["__pydantic_private__"].__set__,
+    "put_fields": _PUT_FIELDS,
+    "put_names": _PUT_NAMES,
+    "put_extra": _PUT_EXTRA,
+    "put_private": _PUT_PRIVATE,
 }
 
 
@@ -37,6 +42,22 @@ def make({", ".join([*names, "/"])}):
     put_private(message, None)
     return message
 """
-    scope: dict[str, object] = {**_SLOTS, "new": object.__new__, "model": model, "given": set(names)}
+    scope: dict[str, object] = {**_SLOTS, "new": object.__new__, "model": model, "given": _given(model)}
     exec(source, scope)
     return cast("Callable[..., Model]", scope["make"])
+
+
+def remake(message: Model, changes: dict[str, object]) -> Model:
+    """A copy of the message with other values in some of its fields."""
+    model = type(message)
+    copy = object.__new__(model)
+    _PUT_FIELDS(copy, message.__dict__ | changes)
+    _PUT_NAMES(copy, _given(model))
+    _PUT_EXTRA(copy, None)
+    _PUT_PRIVATE(copy, None)
+    return copy
+
+
+@cache
+def _given(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)

@@ -137,7 +137,7 @@ def _min_isr(image: MetadataImage, topic: TopicImage) -> int:
     """min.insync.replicas as it counts for the topic's first partition (E8); as configured if there is none yet."""
     first = topic.partitions.get(0)
     if first is None:
-        return int(image.config(topic.topic_id, MIN_INSYNC_REPLICAS))
+        return image.int_config(topic.topic_id, MIN_INSYNC_REPLICAS)
     return image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(first.replicas))
 
 

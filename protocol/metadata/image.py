@@ -134,15 +134,22 @@ class MetadataImage:
     def config(self, topic_id: str | None, name: str) -> ConfigValue:
         """The value in force: the topic's override, else the cluster-wide dynamic value, else the static one."""
         if self.configs:
-            for scope in (topic_id, None):
-                overrides = self.configs.get(scope)
-                if overrides is not None and name in overrides:
-                    return overrides[name]
+            overrides = self.configs.get(topic_id)
+            if overrides is not None and name in overrides:
+                return overrides[name]
+            overrides = self.configs.get(None)
+            if overrides is not None and name in overrides:
+                return overrides[name]
         return self.defaults.values[name]
+
+    def int_config(self, topic_id: str | None, name: str) -> int:
+        """The value in force of a config that is a whole number."""
+        value = self.config(topic_id, name)
+        return value if isinstance(value, int) else int(value)
 
     def min_isr(self, topic_id: str, name: str, replica_count: int) -> int:
         """Config `name` (min.insync.replicas) as it counts for a partition of `replica_count` replicas (E8, E9)."""
-        configured = int(self.config(topic_id, name))
+        configured = self.int_config(topic_id, name)
         return min(configured, replica_count) if self.features.effective_min_isr else configured
 
     @property

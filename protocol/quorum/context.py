@@ -104,6 +104,7 @@ class QuorumContext:
         self.state = QuorumState(config.cluster_id, NO_UUID)
         self.log: QuorumLog
         self._storage = storage
+        self._key = ReplicaKey(node_id, NO_UUID)
         self._correlation_id = rng.getrandbits(30)  # an answer to a former life is none to this one
 
     def load(self) -> None:
@@ -135,7 +136,9 @@ class QuorumContext:
 
     @property
     def key(self) -> ReplicaKey:
-        return ReplicaKey(self.node_id, self.state.uuid)
+        if self._key.uuid != self.state.uuid:
+            self._key = ReplicaKey(self.node_id, self.state.uuid)
+        return self._key
 
     @property
     def epoch(self) -> Epoch:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.sim.timers import Key, Timers
+from experiments.sim.timers import Timer, Timers
 from protocol.contract import SetTimer
 from protocol.ids import NodeId, TimeMs
 
@@ -18,27 +18,28 @@ class Clock:
     """Timers with a heap of their own, renewals taking 1 ms. `fired` says what was fired when."""
 
     def __init__(self) -> None:
-        self.heap: list[tuple[TimeMs, Key]] = []
-        self.fired: list[tuple[TimeMs, Key]] = []
+        self.heap: list[tuple[TimeMs, int, Timer]] = []
+        self.fired: list[tuple[TimeMs, tuple[NodeId, str]]] = []
         self.broken: list[set[NodeId]] = []
-        self.timers = Timers(
-            lambda due, key: heappush(self.heap, (due, key)), lambda a, b: {a, b} not in self.broken, 1, True
-        )
+        self.timers = Timers(self._push, lambda a, b: {a, b} not in self.broken, 1, True)
+
+    def _push(self, due_ms: TimeMs, timer: Timer) -> None:
+        heappush(self.heap, (due_ms, id(timer), timer))
 
     def set(self, now_ms: TimeMs, at_ms: TimeMs, name: str = "t", node: int = 0, **marks: Any) -> None:
         self.timers.set(node, SetTimer(name, at_ms, **marks), now_ms)
 
-    def cut(self, now_ms: TimeMs, *pair: NodeId) -> list[tuple[TimeMs, Key]]:
+    def cut(self, now_ms: TimeMs, *pair: NodeId) -> list[tuple[TimeMs, NodeId, str]]:
         """The links of a pair are sound no more; the ticks whose message is on its way."""
         self.broken.append(set(pair))
         return self.timers.disturb(lambda a, b: {a, b} == set(pair), now_ms)
 
     def pass_until(self, until_ms: TimeMs) -> None:
         while self.heap and self.heap[0][0] <= until_ms:
-            due_ms, key = heappop(self.heap)
-            if self.timers.is_due(key, due_ms, due_ms):
-                self.timers.fired(key)
-                self.fired.append((due_ms, key))
+            due_ms, _, timer = heappop(self.heap)
+            if self.timers.is_due(timer, due_ms, due_ms):
+                self.timers.fired(timer)
+                self.fired.append((due_ms, (timer.owner, timer.name)))
 
 
 T = (0, "t")
@@ -84,12 +85,12 @@ def test_a_timer_that_has_fired_can_be_set_for_when_its_old_event_comes_up() -> 
 def test_a_cancelled_timer_does_not_fire_and_can_be_set_again() -> None:
     clock = Clock()
     clock.set(0, 100)
-    clock.timers.cancel(T, 10)
+    clock.timers.cancel(*T, 10)
     clock.pass_until(99)
     clock.set(99, 150)
     clock.pass_until(120)
     assert not clock.fired
-    clock.timers.cancel(T, 120)
+    clock.timers.cancel(*T, 120)
     clock.pass_until(200)
     assert not clock.fired
     clock.set(200, 210)
@@ -102,7 +103,7 @@ def test_timers_of_a_node_that_is_gone_do_not_fire_and_those_of_its_next_life_do
     clock.set(0, 100)
     clock.set(0, 100, node=1)
     clock.set(0, 70, "cancelled")
-    clock.timers.cancel((0, "cancelled"), 1)
+    clock.timers.cancel(0, "cancelled", 1)
     clock.timers.forget_node(0)
     clock.set(20, 90, "cancelled")
     clock.set(20, 130)
@@ -114,11 +115,11 @@ def test_a_timer_that_was_held_back_is_due_afterwards() -> None:
     """As when its node was paused: the event comes up at a later time than the one for which it was asked for."""
     clock = Clock()
     clock.set(0, 100)
-    due_ms, key = heappop(clock.heap)
-    assert clock.timers.is_due(key, due_ms, 100)
-    clock.timers.expire_now(key, 110)
+    due_ms, _, timer = heappop(clock.heap)
+    assert clock.timers.is_due(timer, due_ms, 100)
+    clock.timers.expire_now(*T, 110)
     assert not clock.heap
-    assert clock.timers.is_due(key, due_ms, 140)
+    assert clock.timers.is_due(timer, due_ms, 140)
 
 
 # -- watchdogs ---------------------------------------------------------------------------------------------------------
@@ -154,16 +155,16 @@ def test_both_ends_may_watch_the_same_exchange() -> None:
 
 
 CUTS = {
-    "the question is on its way": (5_001, [(5_000, TICK)], 5_902),
+    "the question is on its way": (5_001, [(5_000, *TICK)], 5_902),
     "the answer is on its way": (5_002, [], 6_002),
     "before the first tick": (100 - 1, [], 1_000),
-    "the first question is on its way": (101, [(100, TICK)], 1_000),
+    "the first question is on its way": (101, [(100, *TICK)], 1_000),
 }
 
 
 @pytest.mark.parametrize(("now_ms", "on_their_way", "echo_ms"), CUTS.values(), ids=CUTS)
 def test_what_is_asked_again_when_the_pair_is_cut_has_not_been_answered(
-    now_ms: TimeMs, on_their_way: list[tuple[TimeMs, Key]], echo_ms: TimeMs
+    now_ms: TimeMs, on_their_way: list[tuple[TimeMs, NodeId, str]], echo_ms: TimeMs
 ) -> None:
     clock = idle()
     clock.pass_until(now_ms)
