@@ -11,6 +11,7 @@ full of it leaves to the interpreter, and each costs more than what stands aroun
 - a member of an enumeration, looked up in two dicts. Here it is a `Final` too;
 - a constructor of messages that `trusted` makes while the program runs. Here it is a function that does the same;
 - `!r` in a formatted text, which calls the general formatting. Here it is a call of `repr`;
+- a union of types that `isinstance` is asked for, made anew each time. Here it is a tuple;
 - arithmetic on 64 bits without a sign, done on long integers. Here `mix64` does it in machine words.
 
 The text is for mypyc alone; its lines are not those of the sources. That both do the same is what `make compiled`
@@ -235,7 +236,8 @@ class _Binder(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass", "cast"):
             kept = _TYPE_PLACE[node.func.id]
-            node.args = [arg if place == kept else self.visit(arg) for place, arg in enumerate(node.args)]
+            types = node.args[kept] if node.func.id == "cast" else _alternatives(node.args[kept])
+            node.args = [types if place == kept else self.visit(arg) for place, arg in enumerate(node.args)]
             return node
         return self.generic_visit(node)
 
@@ -259,6 +261,20 @@ class _Binder(ast.NodeTransformer):
     def _alias(self, text: str) -> ast.Name:
         alias = self.bound.setdefault(text, f"_bound_{text.replace('.', '_')}")
         return ast.Name(alias, ast.Load())
+
+
+def _alternatives(types: ast.expr) -> ast.expr:
+    """`A | B` as the tuple of both."""
+    operands = list(_operands(types))
+    return ast.Tuple(operands, ast.Load()) if len(operands) > 1 else types
+
+
+def _operands(types: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(types, ast.BinOp) and isinstance(types.op, ast.BitOr):
+        yield from _operands(types.left)
+        yield from _operands(types.right)
+    else:
+        yield types
 
 
 _TYPE_PLACE = {"isinstance": 1, "issubclass": 1, "cast": 0}

@@ -65,6 +65,13 @@ static int is_instance(PyObject *object, PyObject *class) {
     if (metaclass == NULL) {
         return -1;
     }
+    if (PyTuple_CheckExact(class)) {
+        int found = 0;
+        for (Py_ssize_t place = 0; found == 0 && place < PyTuple_GET_SIZE(class); place++) {
+            found = is_instance(object, PyTuple_GET_ITEM(class, place));
+        }
+        return found;
+    }
     return Py_TYPE(class) == metaclass ? PyObject_TypeCheck(object, (PyTypeObject *)class)
                                        : PyObject_IsInstance(object, class);
 }

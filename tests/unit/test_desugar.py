@@ -101,6 +101,15 @@ def test_a_repr_in_a_text_is_a_call() -> None:
     assert names["told"]("x") == "<'x'    x>"
 
 
+def test_a_union_that_is_asked_for_is_a_tuple() -> None:
+    text, names = run("""
+def is_word_or_number(thing: object) -> bool:
+    return isinstance(thing, int | str | float)
+""")
+    assert "isinstance(thing, (int, str, float))" in text
+    assert [names["is_word_or_number"](thing) for thing in (1, "x", 1.5, b"")] == [True, True, True, False]
+
+
 def test_a_constructor_of_messages_builds_what_it_built() -> None:
     text, names = run("""
 from typing import Final
