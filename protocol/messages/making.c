@@ -69,9 +69,9 @@ static PyObject *make(PyObject *self, PyObject *const *values, size_t nargsf, Py
 
 static void maker_dealloc(PyObject *self) {
     Maker *maker = (Maker *)self;
-    Py_XDECREF(maker->model);
-    Py_XDECREF(maker->names);
-    Py_XDECREF(maker->given);
+    Py_DECREF(maker->model);
+    Py_DECREF(maker->names);
+    Py_DECREF(maker->given);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -84,26 +84,6 @@ static PyTypeObject MakerType = {
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(Maker, call),
 };
-
-static PyObject *maker(PyObject *module, PyObject *model) {
-    PyObject *fields = PyObject_GetAttrString(model, "model_fields");
-    if (fields == NULL) {
-        return NULL;
-    }
-    Maker *made = PyObject_New(Maker, &MakerType);
-    if (made != NULL) {
-        Py_INCREF(model);
-        made->call = make;
-        made->model = (PyTypeObject *)model;
-        made->names = PySequence_Tuple(fields);
-        made->given = PySet_New(fields);
-        if (made->names == NULL || made->given == NULL) {
-            Py_CLEAR(made);
-        }
-    }
-    Py_DECREF(fields);
-    return (PyObject *)made;
-}
 
 static PyObject *given_of(PyTypeObject *model) {
     static PyObject *found = NULL;
@@ -123,6 +103,26 @@ static PyObject *given_of(PyTypeObject *model) {
     }
     Py_XDECREF(given);
     return given;
+}
+
+static PyObject *maker(PyObject *module, PyObject *model) {
+    if (!PyType_Check(model)) {
+        return PyErr_Format(PyExc_TypeError, "maker takes a model, not %R", model);
+    }
+    PyObject *given = given_of((PyTypeObject *)model);
+    PyObject *fields = given == NULL ? NULL : PyObject_GetAttrString(model, "model_fields");
+    PyObject *names = fields == NULL ? NULL : PySequence_Tuple(fields);
+    Py_XDECREF(fields);
+    Maker *made = names == NULL ? NULL : PyObject_New(Maker, &MakerType);
+    if (made == NULL) {
+        Py_XDECREF(names);
+        return NULL;
+    }
+    made->call = make;
+    made->model = (PyTypeObject *)Py_NewRef(model);
+    made->names = names;
+    made->given = Py_NewRef(given);
+    return (PyObject *)made;
 }
 
 static PyObject *remake(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
