@@ -74,6 +74,7 @@ import os, signal, sys
 from experiments.cli import main
 from {module} import {kind}
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
 original = {kind}.{method}
 
 def interrupted(self, *arguments):
