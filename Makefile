@@ -42,8 +42,8 @@ test: check ## everything: checks, then house, unit, sim, ray and spark tests, i
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal -m proof $(ARGS)
 
-test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones: less than a minute
-	$(BIN)/pytest -n 2 --hypothesis-profile fast -m "(unit or sim) and not slow" $(ARGS)
+test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and the proof: about a minute
+	$(BIN)/pytest -n 2 --hypothesis-profile fast -m "(unit or sim) and not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
 	$(BIN)/pytest -m ray $(ARGS)

@@ -153,6 +153,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
 def test_controllers_may_fail_and_all_that_was_promised_holds(kind: str) -> None:
     result = run_plan(plan_of(*FAULTS[kind]))

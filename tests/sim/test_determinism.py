@@ -46,6 +46,7 @@ def test_the_same_seed_gives_the_same_trace(path: object) -> None:
     assert run_file(name, 3).trace_hash == run_file(name, 3).trace_hash
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_encoding_every_message_changes_nothing(path: object) -> None:
     name = path.stem  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from tests.sim.chaos import Chaos
 from tests.sim.run_scenario import SCENARIOS, run_file, spec_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 106))
 @pytest.mark.parametrize("generation", [Generation.KIP_497, Generation.KIP_966])
 def test_the_trace_is_the_same_with_all_timers_fired(seed: int, generation: Generation) -> None:
@@ -26,6 +27,7 @@ def test_the_trace_is_the_same_with_all_timers_fired(seed: int, generation: Gene
     assert elided.engine.cluster.event_count < full.engine.cluster.event_count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenarios_end_the_same_with_all_timers_fired(path: Path) -> None:
     elided, full = run_file(path.stem, 2), run_file(path.stem, 2, elide_idle=False)

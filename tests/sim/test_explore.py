@@ -93,6 +93,7 @@ def test_an_early_acknowledgement_is_found_after_one_step() -> None:
     assert report.violation.story[-1].startswith("!! AcknowledgedIsCommitted: broker 0 acknowledges the record at 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "bounds", "invariant", "steps"),
     [

@@ -104,6 +104,7 @@ def without_users(topic: TopicModel) -> TopicModel:
     return topic.model_copy(update={"config": {**topic.config, **heals}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_scenario_has_a_timeline_that_runs(path: Path) -> None:
     """Each step that breaks something is there. Scenarios may lose more than is promised."""

@@ -86,6 +86,7 @@ def test_swarm_runs_within_tolerance_are_clean(seed: int) -> None:
     assert result.story == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 def test_every_theme_is_clean_alone(theme: str) -> None:
     result = run_plan(draw(5, bias=Bias(themes=(theme,))))

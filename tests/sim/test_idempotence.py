@@ -148,7 +148,7 @@ class Producing(Chaos):
 
 
 @pytest.mark.covers("L18")
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 16))])
 def test_every_record_is_stored_once_where_the_client_was_told_and_in_order(seed: int) -> None:
     run = Producing(seed, Generation.KIP_966).run()
     assert run.complaints() == []
@@ -247,6 +247,7 @@ def test_a_cluster_that_is_paused_holds_its_producer_up_and_gets_everything_once
 # -- consumers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_consumer_that_follows_along_sees_each_offset_once_and_in_order_and_only_what_stays() -> None:
     for seed in (1, 2, 3, 5):
         run = Producing(seed, Generation.KIP_966)

@@ -430,6 +430,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.covers("M49", "E1", "E2", "B11", "N5", "E26", "N1")
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
 def test_a_missing_guard_is_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:

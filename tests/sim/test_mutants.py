@@ -41,11 +41,13 @@ OTHER = {WHOLE, ANSWERED, "ProtocolInvariantError", "IndexError"}
 QUORUM = {invariant.__name__ for invariant in quorum_invariants.INVARIANTS} | {*PROPERTIES, chaos.STAYS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOCUSED)
 def test_where_a_mutant_is_looked_for_nothing_is_found_while_its_guard_stands(name: str) -> None:
     assert MUTANTS[name].focus.noticed(0) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_a_timeline_as_users_write_it(name: str, tmp_path: Path) -> None:
     plan = SCRIPTS[name].plan(5)

@@ -342,6 +342,7 @@ def test_metadata_that_came_after_the_last_word_of_a_broker_is_no_ground_for_a_f
 # -- simulations as recordings -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_shipped_scenario_is_found_clean(path: Path, tmp_path: Path) -> None:
     scenario = load_scenario(path)
@@ -353,6 +354,7 @@ def test_a_shipped_scenario_is_found_clean(path: Path, tmp_path: Path) -> None:
     assert checked.within_tolerance == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 108))
 def test_a_recording_is_judged_as_the_run_was(seed: int, tmp_path: Path) -> None:
     plan = draw(seed)

@@ -210,6 +210,7 @@ NARROW: dict[str, object] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elide_idle", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("generation", [Generation.KIP_497, Generation.KIP_966])

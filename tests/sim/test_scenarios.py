@@ -63,7 +63,7 @@ def test_every_shipped_scenario_is_cited() -> None:
     assert sorted(SHOWS) == sorted(path.stem for path in SCENARIOS)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 7))])
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.covers(*items)) for name, items in sorted(SHOWS.items())]
 )

@@ -87,6 +87,7 @@ main.run()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "place"),
     [

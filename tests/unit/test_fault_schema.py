@@ -127,6 +127,7 @@ def file_of(plan: Plan) -> TimelineFile:
     return TimelineFile(trace_hash="0" * 32, before=plan.sizes, after=plan.sizes, plan=plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_saved_plan_is_read_back(seed: int, tmp_path: Path) -> None:
     file = file_of(draw(seed))

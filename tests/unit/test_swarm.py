@@ -88,6 +88,7 @@ def test_an_episode_lies_behind_its_beginning_and_strikes_who_is_there(theme: st
             assert len(set(part.replicas)) == len(part.replicas) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 def test_a_staged_plan_can_be_saved(theme: str, tmp_path: Path) -> None:
     plan = draw(3, bias=Bias(themes=(theme,)))
