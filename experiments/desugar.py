@@ -12,7 +12,7 @@ full of it leaves to the interpreter, and each costs more than what stands aroun
 - a constructor of messages that `trusted` makes while the program runs. Here it is a function that does the same;
 - `!r` in a formatted text, which calls the general formatting. Here it is a call of `repr`;
 - a union of types that `isinstance` is asked for, made anew each time. Here it is a tuple;
-- arithmetic on 64 bits without a sign, done on long integers. Here `mix64` does it in machine words.
+- arithmetic on 64 bits without a sign, done on long integers. Here `mix64` and `jitter` do it in machine words.
 
 The text is for mypyc alone; its lines are not those of the sources. That both do the same is what `make compiled`
 compares.

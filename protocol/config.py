@@ -115,6 +115,7 @@ def _is_number(text: str) -> bool:
 _LONGEST_NUMBER = 40
 """Characters; no number that any config takes is written with more."""
 
+SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 
 NEVER = 2**63 - 1
@@ -208,7 +209,7 @@ CONFIGS: dict[str, ConfigDef] = {
         ConfigDef(MAX_BLOCK_MS, 60_000, read_only=True),
         ConfigDef(MAX_IN_FLIGHT_REQUESTS, 5, minimum=1, maximum=5, read_only=True),
         ConfigDef(NUM_PARTITIONS, 1, minimum=1, maximum=INT_MAX),
-        ConfigDef(DEFAULT_REPLICATION_FACTOR, 1, minimum=1, maximum=2**15 - 1),
+        ConfigDef(DEFAULT_REPLICATION_FACTOR, 1, minimum=1, maximum=SHORT_MAX),
         ConfigDef(UNCLEAN_LEADER_HOOK, "", read_only=True),
         ConfigDef(AUTHORIZER_CLASS_NAME, "", choices=("", "standard"), read_only=True),
         ConfigDef(SUPER_USERS, "", read_only=True),

@@ -24,12 +24,12 @@ from experiments.cli.target import (
     target_within,
 )
 from experiments.errors import InputError
+from protocol.config import SHORT_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result
 from protocol.messages.cluster import FeatureUpdate, UpgradeType
 
 FAILING = "Error while executing feature command"
-MAX_INT16 = 2**15 - 1
 PAST = {"upgrade": "upgraded", "downgrade": "downgraded", "disable": "disabled"}
 Levels = Annotated[
     list[str] | None, typer.Option("--feature", metavar="NAME=LEVEL", help="A feature and its level; several times.")
@@ -124,8 +124,8 @@ def _levels(options: Sequence[str] | None) -> list[tuple[str, int]]:
     levels = []
     for option in options or ():
         feature, _, level = option.partition("=")
-        if not feature.strip() or not level.strip().isdecimal() or int(level) > MAX_INT16:
-            raise InputError("--feature", "", option, f"NAME=LEVEL, a level from 0 to {MAX_INT16}")
+        if not feature.strip() or not level.strip().isdecimal() or int(level) > SHORT_MAX:
+            raise InputError("--feature", "", option, f"NAME=LEVEL, a level from 0 to {SHORT_MAX}")
         levels.append((feature.strip(), int(level)))
     return levels
 

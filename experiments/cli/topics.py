@@ -30,7 +30,7 @@ from experiments.cli.target import (
     target,
 )
 from experiments.errors import InputError
-from protocol.config import INT_MAX
+from protocol.config import INT_MAX, SHORT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.messages.admin import Result
@@ -47,7 +47,6 @@ from protocol.messages.topics import (
 )
 
 FAILING = "Error while executing topic command"
-MAX_INT16 = 2**15 - 1
 Flag = Annotated[bool, typer.Option()]
 Count = Annotated[int | None, typer.Option(min=1, max=INT_MAX, metavar="N")]
 
@@ -76,7 +75,7 @@ def topics(
     alter: Flag = False,
     topic: Annotated[str | None, typer.Option(help="A topic; for all but --create a regular expression.")] = None,
     partitions: Count = None,
-    replication_factor: Annotated[int | None, typer.Option(min=1, max=MAX_INT16, metavar="N")] = None,
+    replication_factor: Annotated[int | None, typer.Option(min=1, max=SHORT_MAX, metavar="N")] = None,
     replica_assignment: Annotated[
         str | None, typer.Option(metavar="0:1:2,1:2:0", help="Replicas of each partition, the leader first.")
     ] = None,

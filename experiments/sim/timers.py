@@ -59,8 +59,8 @@ class _Watch:
 
 @dataclass(slots=True, eq=False)
 class Timer:
-    """A timer of a node, set or not; there is one per name for the whole run. `due_ms` is when it is to be fired,
-    unless it sleeps, and `queued_ms` the time of its event in the heap. A passive timer watches its `active` one, which
+    """A timer of a node, set or not; there is one per name for the whole run. `due_ms` is when it is to be fired, and
+    `queued_ms` the time of its event in the heap. A passive timer watches its `active` one, which
     knows it as one of its `watchers`.
     """
 
@@ -68,7 +68,6 @@ class Timer:
     name: str
     due_ms: TimeMs = _NEVER
     queued_ms: TimeMs = _NEVER
-    sleep: _Sleep | None = None
     active: Timer | None = None
     watchers: dict[Timer, _Watch] = field(default_factory=dict)
 
@@ -94,7 +93,7 @@ class Timers:
         self._latency_ms = renewal_latency_ms
         self._elide = elide_idle
         self._timers: dict[NodeId, dict[str, Timer]] = {}
-        self._asleep: dict[Timer, None] = {}
+        self._asleep: dict[Timer, _Sleep] = {}
 
     def _timer(self, owner: NodeId, name: str) -> Timer:
         own = self._timers.get(owner)
@@ -117,12 +116,11 @@ class Timers:
             watch = _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms)
             self._watch(timer, self._timer(node, wanted.echoes), watch, now_ms)
             return
-        if timer.sleep is not None or timer.active is not None:
+        if timer in self._asleep or timer.active is not None:
             self._cancel(timer, now_ms)
         if self._elide and peer is not None and self._is_sound(node, peer) and _will_renew(timer, peer, due_ms):
             timer.due_ms = _NEVER
-            timer.sleep = _Sleep(due_ms, due_ms - now_ms, peer)
-            self._asleep[timer] = None
+            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer)
             for watcher, _ in timer.watchers_with(peer):
                 watcher.due_ms = _NEVER
         else:
@@ -134,7 +132,7 @@ class Timers:
             self._cancel(timer, now_ms)
             timer.active = active
         active.watchers[timer] = watch
-        sleep = active.sleep
+        sleep = self._asleep.get(active)
         if sleep is None or not _is_one_pair(timer.owner, watch.peer, active.owner, sleep.peer):
             self._arm(timer, watch.due_ms)
         else:
@@ -147,10 +145,8 @@ class Timers:
     def _cancel(self, timer: Timer, now_ms: TimeMs) -> None:
         timer.due_ms = _NEVER
         _unwatch(timer)
-        sleep = timer.sleep
+        sleep = self._asleep.pop(timer, None)
         if sleep is not None:
-            timer.sleep = None
-            del self._asleep[timer]
             self._wake_watchers(timer, sleep, _ticks_before(sleep, now_ms))
 
     def is_due(self, timer: Timer, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
@@ -175,7 +171,7 @@ class Timers:
     def expire_now(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
         """Makes a timer due at once, if it is set at all."""
         timer = self._timer(node, name)
-        if timer.due_ms != _NEVER or timer.sleep is not None or timer.active is not None:
+        if timer.due_ms != _NEVER or timer in self._asleep or timer.active is not None:
             self._cancel(timer, now_ms)
             self._arm(timer, now_ms)
 
@@ -193,11 +189,9 @@ class Timers:
         before anything else.
         """
         on_their_way: list[tuple[TimeMs, NodeId, str]] = []
-        for timer in list(self._asleep):
-            sleep = timer.sleep
-            if sleep is None or not concerns(timer.owner, sleep.peer):
+        for timer, sleep in list(self._asleep.items()):
+            if not concerns(timer.owner, sleep.peer):
                 continue
-            timer.sleep = None
             del self._asleep[timer]
             ticks = _ticks_before(sleep, now_ms + 1)
             last_tick = sleep.due_ms + (ticks - 1) * sleep.period_ms

@@ -134,12 +134,10 @@ class MetadataImage:
     def config(self, topic_id: str | None, name: str) -> ConfigValue:
         """The value in force: the topic's override, else the cluster-wide dynamic value, else the static one."""
         if self.configs:
-            overrides = self.configs.get(topic_id)
-            if overrides is not None and name in overrides:
-                return overrides[name]
-            overrides = self.configs.get(None)
-            if overrides is not None and name in overrides:
-                return overrides[name]
+            for scope in (topic_id, None):
+                overrides = self.configs.get(scope)
+                if overrides is not None and name in overrides:
+                    return overrides[name]
         return self.defaults.values[name]
 
     def int_config(self, topic_id: str | None, name: str) -> int:

@@ -6,10 +6,11 @@ import pytest
 
 from protocol.config import Generation
 from tests.sim.chaos import PARTITIONS, Chaos
+from tests.sim.seeds import seeds
 
 
 @pytest.mark.covers("L18", "B24", "E25")
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 10))])
+@pytest.mark.parametrize("seed", seeds(range(10), fast=3))
 @pytest.mark.parametrize("generation", list(Generation))
 def test_faults_within_tolerance_lose_nothing_and_heal(seed: int, generation: Generation) -> None:
     run = Chaos(seed, generation).run()

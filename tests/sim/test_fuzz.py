@@ -47,6 +47,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, TopicPartition
 from protocol.messages.data import ProduceResponse
 from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
+from tests.sim.seeds import seeds
 
 ROOT = Path(__file__).parents[2]
 T0 = TopicPartition("t", 0)
@@ -79,7 +80,7 @@ def names(result: Result, group: str) -> dict[str, int]:
 
 @pytest.mark.covers("L18")
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 60))])
+@pytest.mark.parametrize("seed", seeds(range(60), fast=12))
 def test_swarm_runs_within_tolerance_are_clean(seed: int) -> None:
     result = run_plan(draw(seed))
     assert result.violation is None

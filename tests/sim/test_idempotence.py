@@ -29,6 +29,7 @@ from protocol.messages.commands import (
 from protocol.messages.data import ProduceRequest
 from protocol.nodes.client import ClientNode
 from tests.sim.chaos import BROKERS, HEAL_MS, PARTITIONS, Chaos
+from tests.sim.seeds import seeds
 
 FAULTS = ("crash", "lossy", "shutdown", "pause", "isolate", "one_way", "mute", "mute", "deaf", "controller")
 Record = tuple[int, int]
@@ -148,7 +149,7 @@ class Producing(Chaos):
 
 
 @pytest.mark.covers("L18")
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 16))])
+@pytest.mark.parametrize("seed", seeds(range(16), fast=4))
 def test_every_record_is_stored_once_where_the_client_was_told_and_in_order(seed: int) -> None:
     run = Producing(seed, Generation.KIP_966).run()
     assert run.complaints() == []

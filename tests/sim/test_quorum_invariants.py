@@ -300,9 +300,12 @@ def test_fires(kind: type[Invariant], tamper: Tampering, monkeypatch: pytest.Mon
 def test_is_silent_while_nobody_tampers(kind: type[Invariant]) -> None:
     lab = quorum()
     judged_by(lab, kind)
-    lab.crash(leader(lab).key.id)
+    crashed, epoch = leader(lab).key.id, leader(lab).epoch
+    lab.crash(crashed)
     lab.append()
     lab.run_for(10_000)
+    assert leader(lab).key.id != crashed
+    assert leader(lab).epoch > epoch
 
 
 def test_every_invariant_is_tampered_with() -> None:

@@ -12,6 +12,7 @@ from experiments.scenarios.runner import Runner, ScenarioResult
 from experiments.sim.engine import SimEngine
 from protocol.config import ClusterConfig, Generation
 from tests.sim.run_scenario import SCENARIOS, run_file, run_scenario
+from tests.sim.seeds import seeds
 
 SHOWS = {
     "elr-clean-restart": ("M13", "M14", "E21", "E22", "E17", "E30", "E31"),
@@ -63,7 +64,7 @@ def test_every_shipped_scenario_is_cited() -> None:
     assert sorted(SHOWS) == sorted(path.stem for path in SCENARIOS)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 7))])
+@pytest.mark.parametrize("seed", seeds([0, 1, 7], fast=1))
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.covers(*items)) for name, items in sorted(SHOWS.items())]
 )
