@@ -29,10 +29,10 @@ COMPILED = (
     "protocol/client/*.py",
     "protocol/nodes/*.py",
     "protocol/quorum/*.py",
-    "experiments/sim/cluster.py",
-    "experiments/sim/disk.py",
-    "experiments/sim/network.py",
-    "experiments/sim/timers.py",
+    "experiments/engines/sim/cluster.py",
+    "experiments/engines/sim/disk.py",
+    "experiments/engines/sim/network.py",
+    "experiments/engines/sim/timers.py",
     "experiments/check/truth.py",
     "experiments/check/suite.py",
     "experiments/check/invariants*.py",
@@ -53,17 +53,17 @@ def compiled() -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """mypyc's extensions of the modules as `experiments/desugar.py` writes them, beside all others as they are."""
+    """mypyc's extensions of the modules as `build_tools/desugar.py` writes them, beside all others as they are."""
     sys.path.insert(0, str(HERE))
     from mypyc.build import mypycify
 
-    from experiments.desugar import desugared, enumerations
+    from build_tools.desugar import desugared, enumerations
 
     stage = HERE / "build" / "desugared"
     shutil.rmtree(stage, ignore_errors=True)
     for package in ("protocol", "experiments", "actors"):
         shutil.copytree(HERE / package, stage / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(HERE / "compiled.ini", stage)
+    shutil.copy(HERE / "build_tools" / "compiled.ini", stage)
     enums = {name for path in HERE.glob("protocol/**/*.py") for name in enumerations(ast.parse(path.read_text()))}
     paths = compiled()
     modules = {path.removesuffix(".py").replace("/", ".") for path in paths}
@@ -75,7 +75,7 @@ def extensions() -> list[Extension]:
         )
     for extension in found:
         if extension.name.endswith("__mypyc"):
-            header = str(HERE / "experiments" / "model_fields.h")
+            header = str(HERE / "build_tools" / "model_fields.h")
             extension.extra_compile_args = [*extension.extra_compile_args, *PRIVATE, "-include", header]
     found += [Extension(name, [path]) for name, path in IN_C.items()]
     return found

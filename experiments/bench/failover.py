@@ -24,8 +24,8 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from experiments.bench.report import BenchReport, growth
-from experiments.engine import Loss
-from experiments.ray_session import expect_kills, ray_session, stay_on_loopback
+from experiments.engines.port import Loss
+from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
 from protocol.ids import TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome

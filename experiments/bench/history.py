@@ -15,11 +15,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import process_time
 
 from experiments.bench.report import BenchReport, growth
 from experiments.check.history import Ended, FinalPartition, Invoked, Operation, Run, Seen, judge
+from experiments.support.build import PACKAGES_FOLDER
 from protocol.ids import TopicPartition
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -146,8 +146,7 @@ def run(sizes: Sequence[int] = SIZES) -> BenchReport:
 def _apart(size: int) -> Row:
     """Measures one size in a process of its own."""
     command = [sys.executable, "-c", f"from experiments.bench.history import tell; tell({size})"]
-    root = Path(__file__).parent.parent.parent
-    done = subprocess.run(command, stdout=subprocess.PIPE, cwd=root, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, cwd=PACKAGES_FOLDER, text=True, check=True)
     return Row(**json.loads(done.stdout))
 
 

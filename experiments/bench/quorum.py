@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.bench.quorum_elections import CONTROLLERS, bound_ms, config, distribution, simulated_ms
 from experiments.bench.quorum_snapshot import SnapshotRow, measure
 from experiments.bench.report import BenchReport
-from experiments.ray_session import expect_kills, ray_session, stay_on_loopback
+from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
 from protocol.config import CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS, CONTROLLER_QUORUM_FETCH_TIMEOUT_MS
 
 if TYPE_CHECKING:

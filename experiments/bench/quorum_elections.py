@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import ceil
 from random import Random
 
-from experiments.engine import ClusterSpec, Engine, Loss
-from experiments.sim.engine import SimEngine
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec, Engine, Loss
 from protocol.config import (
     CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
     CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
@@ -55,7 +55,7 @@ def became_active(engine: Engine, after_ms: TimeMs, but: NodeId) -> TimeMs | Non
 
 def simulated_ms(seed: int) -> int:
     """How long it took with this seed. AssertionError where nobody became active."""
-    engine = SimEngine(ClusterSpec(1, CONTROLLERS, config(), seed))
+    engine = CheckedEngine(ClusterSpec(1, CONTROLLERS, config(), seed))
     for node in engine.spec.node_ids:
         engine.start(node)
     assert engine.run_until(lambda: is_settled(engine), WITHIN_MS), "nobody leads the quorum"

@@ -16,7 +16,7 @@ import ray
 
 from experiments.bench.live import BenchCluster, BenchError, bench_cluster
 from experiments.bench.quorum_elections import became_active, is_settled
-from experiments.requests import alter_config, create_topic
+from experiments.engines.requests import alter_config, create_topic
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, record_version
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, node_name

@@ -20,7 +20,7 @@ import msgpack
 
 from experiments.bench.controller import cluster_records, config, state_of
 from experiments.bench.report import median_ms, timed
-from experiments.ray.directories import opened
+from experiments.engines.ray.directories import opened
 from protocol.config import record_version
 from protocol.contract import Storage
 from protocol.ids import METADATA_LOG

@@ -25,7 +25,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from experiments.bench.report import BenchReport
-from experiments.ray_session import ray_session, stay_on_loopback
+from experiments.engines.ray.session import ray_session, stay_on_loopback
 from protocol.config import MAX_MESSAGE_BYTES, MIN_INSYNC_REPLICAS
 from protocol.messages.load import LoadCommand, LoadOutcome
 

@@ -3,7 +3,7 @@
 Of the fuzz the seeds 1, 2, ... are taken. Their plans are measured three times over: the simulation alone (the first
 two phases of a run, no invariant asked), the same with all invariants after every event, and whole runs as `isray fuzz`
 does them, with coverage, the reads of phase 3 and the judge of the history. `trace_hash` is that of the first kind,
-over all plans: the same for every build (`experiments/build.py`) on every machine.
+over all plans: the same for every build (`experiments/support/build.py`) on every machine.
 
 The reference study is that of the project's interfaces, section 2: three brokers, one partition on all of them,
 acks=all, brokers that fail every 130 days and come back after 15 minutes, swept over min ISR 1 and 2 and the
@@ -12,8 +12,8 @@ sweep runs them, set-up of the cluster included; invariants are not checked. Eac
 the median counts.
 
 An event is a message that is delivered, a timer that fires, or an action of the experiment. A cluster-year is a year
-of virtual time of one cluster. A quiet cluster costs no events (`experiments/sim/timers.py`), so years per second
-depend on how often brokers fail, and events per second hardly do.
+of virtual time of one cluster. A quiet cluster costs no events (`experiments/engines/sim/timers.py`), so years per
+second depend on how often brokers fail, and events per second hardly do.
 
 Next to both stands SimPy, in the same process (`simpy_model.py`). Times of plans and of SimPy are processor time.
 
@@ -32,12 +32,12 @@ from importlib.util import find_spec
 from time import process_time
 
 from experiments.bench.report import BenchReport, median_ms, timed
-from experiments.build import is_compiled
-from experiments.fuzz.plan import Plan
-from experiments.fuzz.run import run_plan, simulate_plan
-from experiments.fuzz.swarm import draw
+from experiments.hunt.fuzz.plan import Plan
+from experiments.hunt.fuzz.run import run_plan, simulate_plan
+from experiments.hunt.fuzz.swarm import draw
 from experiments.studies.model import YEAR_MS, CellParameters
-from experiments.trial import run_trial
+from experiments.studies.trial import run_trial
+from experiments.support.build import is_compiled
 from protocol.contract import Effect, Send
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message, Request

@@ -10,10 +10,10 @@ import hashlib
 import sys
 
 from experiments.bench.sim import REFERENCE
-from experiments.build import is_compiled
-from experiments.fuzz.run import run_plan
-from experiments.fuzz.swarm import draw
-from experiments.trial import run_trial
+from experiments.hunt.fuzz.run import run_plan
+from experiments.hunt.fuzz.swarm import draw
+from experiments.studies.trial import run_trial
+from experiments.support.build import is_compiled
 
 SEEDS = 40
 

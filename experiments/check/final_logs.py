@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from experiments.check.history import FinalPartition, Run
-from experiments.engine import ClusterView, Engine
+from experiments.engines.port import ClusterView, Engine
 from protocol.ids import NO_LEADER, BrokerId, Offset, TopicPartition
 from protocol.messages.batch import RecordBatch
 

@@ -22,7 +22,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from experiments.check.history import Operation
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 
 _KINDS = {kind.__name__.lower(): kind for kind in get_args(Operation)}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}

@@ -16,7 +16,7 @@ suffix `Property`:
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
 HighWatermarkMonotone, RecoveryStateKept, ReassignmentKeepsMinIsr. The model has no unclean recovery; its rules are in
 `invariants_recovery.py`. Its liveness properties are what must hold when the faults have stopped
-(`experiments/fuzz/run.py`).
+(`experiments/hunt/fuzz/run.py`).
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from experiments.check.invariants import INVARIANTS
 from experiments.check.recorded_events import SHOWN_BY_EVENTS, EventJudge
 from experiments.check.recorded_metadata import UNCLEAN, Commits, MetadataHistory, Replay
 from experiments.check.recording import HISTORY, METADATA, Recording
-from experiments.engine import Violation
-from experiments.errors import InputError
+from experiments.engines.port import Violation
+from experiments.support.errors import InputError
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import Offset, TopicPartition
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.check.recorded_metadata import MetadataHistory
-from experiments.engine import LIFE_BEGAN, TraceEvent, Violation
+from experiments.engines.port import LIFE_BEGAN, TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState

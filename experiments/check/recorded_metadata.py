@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from experiments.check.recording import lost_of
 from experiments.check.suite import InvariantSuite
-from experiments.engine import LIFE_ENDED, ClusterSpec, TraceEvent, Violation
-from experiments.sim.cluster import SimCluster
-from experiments.sim.disk import SimStorage
+from experiments.engines.port import LIFE_ENDED, ClusterSpec, TraceEvent, Violation
+from experiments.engines.sim.cluster import SimCluster
+from experiments.engines.sim.disk import SimStorage
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.contract import Trace
 from protocol.ids import (

@@ -9,7 +9,7 @@ A folder with these files, text in JSON lines:
     recording.json   what was run, and the digest of each other file; written last
 
 Besides what nodes tell, the trace has two events of the engine's own about lives: `life_began` of a node, and
-`life_ended` when the experiment has killed it or struck its disk: `loss` (`experiments.engine.Loss`), and `lost`,
+`life_ended` when the experiment has killed it or struck its disk: `loss` (`experiments.engines.port.Loss`), and `lost`,
 [[TOPIC, PARTITION], RECORDS] for each partition that lost records, null where the engine cannot know.
 
 **Time and order.** Times are each actor's own; no judgement looks at them. The order of lines is that in which the
@@ -33,9 +33,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from experiments.check.history import FinalPartition, Operation, Run
 from experiments.check.history_file import HistoryReader, HistoryWriter
-from experiments.engine import ClusterSpec, TraceEvent
-from experiments.errors import InputError
-from experiments.yaml_input import allowed_by, dotted, first_error
+from experiments.engines.port import ClusterSpec, TraceEvent
+from experiments.support.errors import InputError
+from experiments.support.yaml_input import allowed_by, dotted, first_error
 from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.contract import Trace
 from protocol.ids import TopicPartition

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from experiments.check.invariants import INVARIANTS, Invariant
 from experiments.check.truth import GroundTruth
-from experiments.engine import Loss, Violation
-from experiments.sim.cluster import SimCluster
+from experiments.engines.port import Loss, Violation
+from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import log_name
 from protocol.contract import Trace
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from experiments.sim.cluster import SimCluster
+from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.config import MIN_INSYNC_REPLICAS, Features
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition

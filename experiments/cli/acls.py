@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from experiments.admin import Admin, AdminError
 from experiments.cli.target import (
     Bootstrap,
     CommandConfig,
@@ -25,7 +24,8 @@ from experiments.cli.target import (
     print_json,
     target,
 )
-from experiments.errors import InputError
+from experiments.engines.ray.administration import Admin, AdminError
+from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.messages.acls import (
     ANY_HOST,

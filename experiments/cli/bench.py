@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.bench.report import BenchReport

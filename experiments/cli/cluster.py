@@ -19,14 +19,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.admin import Admin, AdminError
 from experiments.cli import target
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.target import Bootstrap, CommandConfig, Json, Name, Principal, print_json
-from experiments.errors import InputError
-from experiments.live.launch import LaunchFailed, config_of, launch, stop
-from experiments.live.state import DEFAULT_NAME, ClusterState, Plan, read_state, states
-from experiments.ray_session import stay_on_loopback
+from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
+from experiments.engines.ray.session import stay_on_loopback
+from experiments.engines.ray.state import DEFAULT_NAME, ClusterState, Plan, read_state, states
+from experiments.support.errors import InputError
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, is_controller, node_name
@@ -79,7 +79,7 @@ def _run(plan: Plan, as_json: bool) -> None:
     """Runs the cluster in this process until a signal ends it."""
     if plan.address is None:
         stay_on_loopback()
-    from experiments.ray.supervisor import CLUSTER_FAILURES, run_cluster
+    from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
 
     def ready(state: ClusterState) -> None:
         _print_ready(state, as_json)

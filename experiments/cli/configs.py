@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from experiments.admin import Admin, AdminError
 from experiments.cli.target import (
     Bootstrap,
     CommandConfig,
@@ -27,7 +26,8 @@ from experiments.cli.target import (
     read_properties,
     target,
 )
-from experiments.errors import InputError
+from experiments.engines.ray.administration import Admin, AdminError
+from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result
 from protocol.messages.configs import (

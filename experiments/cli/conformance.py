@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.conformance import Difference, FileResult, replay_file
+from experiments.conformance.decisions import Difference, FileResult, replay_file
 
 SHOWN_MISMATCHES = 5
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.cli.target import Json, one_of, print_json
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 from protocol.errors import StorageError
 from protocol.ids import METADATA_LOG
 from protocol.quorum.log import SNAPSHOT_FILE
 
 if TYPE_CHECKING:
-    from experiments.ray.dump import LogFiles
+    from experiments.engines.ray.dump import LogFiles
 
 _KAFKA_NAMES = {
     "base_offset": "baseOffset",
@@ -71,7 +71,7 @@ def _of_directory(
     directory: Path, partition: str | None, cluster_metadata: bool
 ) -> tuple[list[LogFiles], list[Path], dict[str, str]]:
     """The logs and snapshots that are meant, and the names of topics."""
-    from experiments.ray.dump import known_topics, log_files, log_names, snapshot_file
+    from experiments.engines.ray.dump import known_topics, log_files, log_names, snapshot_file
 
     if not directory.is_dir():
         raise InputError("--directory", "", f"{directory}, which is no directory", "a node's directory")
@@ -109,7 +109,7 @@ def _partition_text(log: str, topics: dict[str, str]) -> str:
 
 
 def _of_files(names: list[str]) -> tuple[list[LogFiles], list[Path]]:
-    from experiments.ray.dump import segment_alone
+    from experiments.engines.ray.dump import segment_alone
 
     logs, snapshots = [], []
     for name in names:
@@ -127,7 +127,7 @@ def _of_files(names: list[str]) -> tuple[list[LogFiles], list[Path]]:
 
 def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], as_json: bool) -> bool:
     """Shows everything; whether nothing of it is damaged."""
-    from experiments.ray import dump
+    from experiments.engines.ray import dump
 
     found: dict[str, list[dict[str, Any]]] = {"logs": [], "snapshots": []}
     is_sound = True

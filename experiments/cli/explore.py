@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 from protocol.config import Generation
 
 if TYPE_CHECKING:
-    from experiments.explore.report import Report
+    from experiments.hunt.explore.report import Report
 
 
 def explore(
@@ -34,7 +34,7 @@ def explore(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Search a small configuration exhaustively."""
-    from experiments.explore.report import Question, run
+    from experiments.hunt.explore.report import Question, run
 
     question = Question(brokers, min_isr, _generation(generation), mutant, _bounds(bounds), depth, max_states)
     with Console(stderr=True).status("exploring") as status:
@@ -57,7 +57,7 @@ def _generation(name: str) -> Generation:
 
 
 def _bounds(text: str | None) -> dict[str, int]:
-    from experiments.explore.model import BOUND_NAMES
+    from experiments.hunt.explore.model import BOUND_NAMES
 
     bounds = {}
     for part in [] if text is None else text.split(","):

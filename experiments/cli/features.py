@@ -23,7 +23,7 @@ from experiments.cli.target import (
     print_json,
     target_within,
 )
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 from protocol.config import SHORT_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result

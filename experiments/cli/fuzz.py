@@ -16,10 +16,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
-    from experiments.fuzz.hunt import HuntResult
+    from experiments.hunt.fuzz.hunt import HuntResult
     from protocol.config import Generation
 
 EXIT_INTERRUPTED = 130
@@ -43,11 +43,11 @@ def fuzz(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Hunt for defects with a swarm of seeds; what is found is shrunk and can be replayed."""
-    from experiments.fuzz.hunt import ON_RAY, Hunt, hunt
+    from experiments.hunt.fuzz.hunt import ON_RAY, Hunt, hunt
 
     workers = _jobs(jobs)
     if workers == ON_RAY:
-        from experiments.ray_session import is_private, stay_on_loopback
+        from experiments.engines.ray.session import is_private, stay_on_loopback
 
         if is_private(None):
             stay_on_loopback()
@@ -77,7 +77,7 @@ def _range(text: str) -> range:
 
 
 def _jobs(text: str) -> int | str:
-    from experiments.fuzz.hunt import ON_RAY
+    from experiments.hunt.fuzz.hunt import ON_RAY
 
     if text == ON_RAY:
         return ON_RAY
@@ -116,7 +116,7 @@ def _show(result: HuntResult) -> None:
 
 def _show_coverage(result: HuntResult, console: Console) -> None:
     """How often what was reached, and what never was."""
-    from experiments.fuzz.coverage import FROM_ELR, missed, rows
+    from experiments.hunt.fuzz.coverage import FROM_ELR, missed, rows
 
     table = Table("", "reached", "times", box=None)
     for group, name, count in rows(result.counts):

@@ -26,7 +26,7 @@ from experiments.cli.target import (
     read_json,
     target,
 )
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition

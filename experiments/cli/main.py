@@ -1,7 +1,7 @@
 """The `isray` command: one typer app, its commands registered by module, and the one place that knows exit codes.
 
 0: all good. 1: the run found a failure; the command itself says so with `typer.Exit(1)`. 2: the input is wrong; a
-command raises :class:`experiments.errors.InputError` and `run` prints it as one line, without a traceback; wrong
+command raises `experiments.support.errors.InputError` and `run` prints it as one line, without a traceback; wrong
 options and arguments, which typer finds, are told in the same way (`usage.py`). 130: an interrupt ended the command.
 
 Command modules import what is heavy (ray, pyspark, scipy, matplotlib) inside their functions, so that `isray --help`
@@ -41,7 +41,7 @@ from experiments.cli import (
     topics,
 )
 from experiments.cli.usage import as_input_error
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 
 EXIT_WRONG_INPUT = 2
 VERSIONED = ("isray", "ray", "pyspark", "pydantic")

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.admin import Admin, AdminError
 from experiments.cli.target import (
     Bootstrap,
     CommandConfig,
@@ -31,8 +30,9 @@ from experiments.cli.target import (
     print_json,
     target_within,
 )
-from experiments.errors import InputError
-from experiments.record_text import endpoint_text, replica_text
+from experiments.engines.ray.administration import Admin, AdminError
+from experiments.support.errors import InputError
+from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
-    from experiments.mutants.campaign import Verdict
+    from experiments.hunt.mutants.campaign import Verdict
 
 
 def mutants(
@@ -32,8 +32,8 @@ def mutants(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Remove each guard of the protocol and count the seeds until that is noticed."""
-    from experiments.mutants.campaign import SEEDS, page, verdicts
-    from experiments.mutants.registry import MUTANTS
+    from experiments.hunt.mutants.campaign import SEEDS, page, verdicts
+    from experiments.hunt.mutants.registry import MUTANTS
 
     for name in only or ():
         if name not in MUTANTS:

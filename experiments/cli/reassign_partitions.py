@@ -16,7 +16,6 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.admin import Admin, AdminError
 from experiments.cli.target import (
     Bootstrap,
     CommandConfig,
@@ -32,7 +31,8 @@ from experiments.cli.target import (
     read_json,
     target,
 )
-from experiments.errors import InputError
+from experiments.engines.ray.administration import Admin, AdminError
+from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.controller.placement import UsableBroker, place
 from protocol.controller.planning import Refused

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from experiments.fuzz.plan import TimelineFile
-    from experiments.fuzz.run import Result
+    from experiments.hunt.fuzz.plan import TimelineFile
+    from experiments.hunt.fuzz.run import Result
 
 
 def replay(
@@ -24,9 +24,9 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Run a saved timeline again and compare."""
-    from experiments.fuzz.plan import load
-    from experiments.fuzz.run import run_plan
-    from experiments.mutants.registry import mutated
+    from experiments.hunt.fuzz.plan import load
+    from experiments.hunt.fuzz.run import run_plan
+    from experiments.hunt.mutants.registry import mutated
 
     saved = load(file)
     with mutated(saved.mutant):

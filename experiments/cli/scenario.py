@@ -15,12 +15,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.engine import Recovery
+    from experiments.engines.port import Recovery
 
 app = typer.Typer(help="Scenarios: scripted runs with expectations.", no_args_is_help=True)
 
@@ -51,11 +51,11 @@ def run_scenario(
 ) -> None:
     """Carry out the steps one after another and say what held."""
     from experiments.check.recording import expect_new
-    from experiments.engine import ClusterSpec, Engine
+    from experiments.engines.port import ClusterSpec, Engine
     from experiments.scenarios.loader import load_scenario
     from experiments.scenarios.recorded import run_recorded
     from experiments.scenarios.runner import Runner
-    from experiments.story import tell
+    from experiments.story.chapter import tell
     from protocol.config import ClusterConfig, Generation
 
     scenario = load_scenario(file)
@@ -69,18 +69,18 @@ def run_scenario(
     spec = ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters)
     running: Engine
     if engine is EngineName.RAY:
-        from experiments.ray_session import expect_kills, is_private, stay_on_loopback
+        from experiments.engines.ray.session import expect_kills, is_private, stay_on_loopback
 
         expect_kills()
         if is_private(address):
             stay_on_loopback()
-        from experiments.ray_engine import RayEngine
+        from experiments.engines.ray.engine import RayEngine
 
         running = RayEngine(spec, address)
     else:
-        from experiments.sim.engine import SimEngine
+        from experiments.check.engine import CheckedEngine
 
-        running = SimEngine(spec)
+        running = CheckedEngine(spec)
     try:
         runner = Runner(scenario, running)
         result = runner.run() if trace is None else run_recorded(runner, trace)
@@ -98,7 +98,7 @@ def run_scenario(
 
 
 def _print(document: dict[str, object], recoveries: Sequence[Recovery]) -> None:
-    from experiments.story import recovery_text
+    from experiments.story.chapter import recovery_text
 
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)

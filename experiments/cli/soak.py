@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.errors import InputError
-from experiments.ray_session import expect_kills, stay_on_loopback
+from experiments.engines.ray.session import expect_kills, stay_on_loopback
+from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
-    from experiments.soak.run import SoakResult
+    from experiments.hunt.soak.run import SoakResult
 
 SHOWN_FINDINGS = 100
 
@@ -39,8 +39,8 @@ def soak(
     """Produce, read, and break one thing after another; then judge the history."""
     stay_on_loopback()
     expect_kills()
-    from experiments.soak.run import SoakPlan
-    from experiments.soak.run import soak as run
+    from experiments.hunt.soak.run import SoakPlan
+    from experiments.hunt.soak.run import soak as run
 
     kinds = _kinds(faults)
     plan = SoakPlan(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
@@ -55,7 +55,7 @@ def soak(
 
 
 def _kinds(text: str | None) -> tuple[str, ...]:
-    from experiments.soak.faults import FAULTS
+    from experiments.hunt.soak.faults import FAULTS
 
     kinds = list(FAULTS) if text is None else [word.strip() for word in text.split(",")]
     for kind in kinds:

@@ -21,8 +21,8 @@ from uuid import uuid4
 import typer
 
 from experiments.cli.target import Json, one_of, print_json
-from experiments.errors import InputError
-from experiments.record_text import replica_text
+from experiments.support.errors import InputError
+from experiments.support.record_text import replica_text
 from protocol.errors import StorageError
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, is_broker, is_controller, node_name
 from protocol.quorum.voters import ReplicaKey, VoterSet
@@ -71,7 +71,7 @@ def format_(
         "--no-initial-controllers": no_initial_controllers,
     }
     me, voters = _first_voters(node_id, ways, initial_controllers)
-    from experiments.ray.directories import describe_directory, format_directory, owner_of
+    from experiments.engines.ray.directories import describe_directory, format_directory, owner_of
 
     with _refused(directory, "an empty directory, or the node's own"):
         owner = owner_of(directory)
@@ -136,7 +136,7 @@ def _require_id(option: str, text: str) -> None:
 @app.command()
 def info(directory: NodeDirectory, as_json: Json = False) -> None:
     """Whose a directory is, and what it holds."""
-    from experiments.ray.directories import describe_directory
+    from experiments.engines.ray.directories import describe_directory
 
     with _refused(directory, "a node's directory"):
         found = describe_directory(directory)

@@ -98,21 +98,21 @@ def report_study(folder: StudyFolder, as_json: Json = False) -> None:
 
 def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None) -> int:
     from experiments.studies.loader import load_study
-    from experiments.sweep import sweep
-    from experiments.trial import run_trial
+    from experiments.studies.sweep import sweep
+    from experiments.studies.trial import run_trial
 
     return sweep(load_study(file, trials, engine), out, run_trial, address)
 
 
 def _analyze(out: Path) -> list[dict[str, Any]]:
-    from experiments.analysis import analyze
+    from experiments.studies.analysis import analyze
 
     with Console(stderr=True).status("analysing the traces with Spark"):
         return analyze(out)
 
 
 def _report(out: Path) -> Path:
-    from experiments.report.render import write_report
+    from experiments.studies.report.render import write_report
 
     return write_report(out)
 
@@ -120,8 +120,8 @@ def _report(out: Path) -> Path:
 @contextmanager
 def _failures() -> Iterator[None]:
     """A trial or a pipeline that fails ends the command with exit code 1 and its own message."""
-    from experiments.analysis import PipelineFailed
-    from experiments.batch import TrialFailed
+    from experiments.studies.analysis import PipelineFailed
+    from experiments.studies.batch import TrialFailed
 
     try:
         yield
@@ -135,9 +135,9 @@ def _print_json(document: Mapping[str, Any]) -> None:
 
 
 def _print_table(out: Path, cells: Sequence[Mapping[str, Any]]) -> None:
-    from experiments.metrics import METRICS
-    from experiments.output import read_record
-    from experiments.report.words import cell_name, minutes, number
+    from experiments.studies.metrics import METRICS
+    from experiments.studies.output import read_record
+    from experiments.studies.report.words import cell_name, minutes, number
 
     study = read_record(out).study
     table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)

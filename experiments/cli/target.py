@@ -18,8 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.admin import Admin, AdminError
-from experiments.errors import InputError
+from experiments.engines.ray.administration import Admin, AdminError
+from experiments.support.errors import InputError
 from protocol.messages.base import Message
 
 Bootstrap = Annotated[
@@ -128,7 +128,7 @@ def read_json(path: Path, allowed: str) -> Any:
 @contextmanager
 def open_admin(wanted: Target) -> Iterator[tuple[Admin, set[str]]]:
     """An administration client of the cluster, and the names of the nodes that run there."""
-    from experiments.live.connection import connection, find
+    from experiments.engines.ray.connection import connection, find
 
     with connection(find(wanted.bootstrap, wanted.name)) as (port, nodes):
         yield Admin(port, wanted.principal), nodes

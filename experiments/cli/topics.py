@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from experiments.admin import Admin, AdminError
 from experiments.cli.target import (
     Bootstrap,
     CommandConfig,
@@ -29,7 +28,8 @@ from experiments.cli.target import (
     print_json,
     target,
 )
-from experiments.errors import InputError
+from experiments.engines.ray.administration import Admin, AdminError
+from experiments.support.errors import InputError
 from protocol.config import INT_MAX, SHORT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, TopicPartition

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from experiments.errors import InputError
+from experiments.support.errors import InputError
 
 _NO_SUCH_COMMAND = "No such command"
 _TOO_MANY = "Got unexpected extra argument"
@@ -41,7 +41,7 @@ def _of_parameter(error: typer.BadParameter) -> InputError:
     """A value that is none, or none given."""
     from pydantic import ValidationError
 
-    from experiments.yaml_input import allowed_by, first_error
+    from experiments.support.yaml_input import allowed_by, first_error
 
     param: Any = error.param
     name = _hint(error) if param is None else max(param.opts, key=len) if param.opts else param.display_name_raw

@@ -13,7 +13,7 @@ remains of it intolerable, which is what lets timelines be shrunk.
 from __future__ import annotations
 
 from experiments.check.truth import GroundTruth
-from experiments.engine import Loss
+from experiments.engines.port import Loss
 from experiments.faults.voters import QuorumOperator
 from protocol.broker.context import log_name
 from protocol.ids import NodeId, TopicPartition, is_broker

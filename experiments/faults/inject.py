@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.engine import Loss
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import Loss
+from experiments.engines.requests import alter_config, reassign
+from experiments.engines.sim.network import Disturbance
 from experiments.faults.atlas import granted
 from experiments.faults.schema import (
     ClockSkew,
@@ -33,10 +36,7 @@ from experiments.faults.schema import (
     loss_of,
 )
 from experiments.faults.voters import QuorumOperator
-from experiments.requests import alter_config, reassign
-from experiments.sim.engine import SimEngine
-from experiments.sim.network import Disturbance
-from experiments.story import Chapter
+from experiments.story.chapter import Chapter
 from protocol.contract import Trace
 from protocol.ids import NodeId, TimeMs, is_controller
 from protocol.messages.admin import AdminRequest
@@ -113,7 +113,7 @@ class Injector:
 
     def __init__(
         self,
-        engine: SimEngine,
+        engine: CheckedEngine,
         topic_configs: Mapping[str, Mapping[str, object]],
         next_id: Callable[[], int],
         within_tolerance: bool = True,

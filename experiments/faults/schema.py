@@ -3,7 +3,7 @@
 A fault begins at `at_ms` and is healed `duration_ms` later; both halves belong to it, so that a run in which all faults
 are over is a run in which all is whole again. A *timeline* is a sequence of faults with their times. It can be written
 out, which is what replay files do, drawn from *rates* (`draw.py`), or left to a search that tries all there are within
-*bounds* (`experiments/explore`).
+*bounds* (`experiments/hunt/explore`).
 
 A fault says what is asked for. What a cluster that must stay within tolerance grants of it is the atlas's decision
 (`atlas.py`); how it is done to a simulated cluster is in `inject.py`.
@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from experiments.engine import Loss
-from experiments.scenarios.model import TopicConfig
+from experiments.engines.port import Loss
+from experiments.support.fields import TopicConfig
 from protocol.ids import NodeId
 
 

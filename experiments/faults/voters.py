@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from experiments.requests import add_voter, remove_voter
-from experiments.sim.disk import SimStorage
-from experiments.sim.engine import SimEngine
+from experiments.check.engine import CheckedEngine
+from experiments.engines.requests import add_voter, remove_voter
+from experiments.engines.sim.disk import SimStorage
 from protocol.ids import NodeId
 from protocol.messages.admin import AdminRequest
 from protocol.quorum import state_file
@@ -56,7 +56,7 @@ def can_bear(voters: Collection[ReplicaKey], disks: Mapping[NodeId, str], node: 
 class QuorumOperator:
     """See the module docstring. `ask` submits a request and gives its command's number."""
 
-    def __init__(self, engine: SimEngine, ask: Callable[[AdminRequest], int]) -> None:
+    def __init__(self, engine: CheckedEngine, ask: Callable[[AdminRequest], int]) -> None:
         self._engine = engine
         self._ask = ask
         self._asked: int | None = None

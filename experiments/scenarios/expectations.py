@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from experiments.engine import Engine
+from experiments.engines.port import Engine
 from experiments.scenarios.history import History
 from experiments.scenarios.model import Expectation
 from protocol.controller.metrics import partition_metrics

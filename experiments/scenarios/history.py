@@ -16,7 +16,7 @@ import msgpack
 
 from experiments.check.final_logs import log_start
 from experiments.check.history import Ended, Invoked, Operation, Result, Run, Seen
-from experiments.engine import Engine
+from experiments.engines.port import Engine
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId, Offset, TopicPartition

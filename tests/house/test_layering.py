@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.layering import imports, violations
+from tests.house.layering import STACKS, imports, violations
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protocol", "actors", "experiments")
+PACKAGES = ("protocol", "actors", "experiments", "build_tools")
 
 
 def module_name(path: Path) -> str:
@@ -28,6 +28,15 @@ def test_the_code_keeps_to_the_layering(package: str) -> None:
     assert found == []
 
 
+def test_experiments_and_its_engines_hold_packages_and_modules_of_their_stack_only() -> None:
+    """`experiments` has packages only; a unit that no floor names would be under no rule."""
+    assert [path.name for path in (ROOT / "experiments").glob("*.py")] == ["__init__.py"]
+    for stack, floors in STACKS.items():
+        folder = ROOT.joinpath(*stack.split("."))
+        units = {path.relative_to(folder).parts[0].removesuffix(".py") for path in folder.rglob("*.py")}
+        assert units - {"__init__"} <= {unit for floor in floors for unit in floor}
+
+
 BAD = [
     ("protocol.ids", "import time"),
     ("protocol.ids", "def f():\n    from datetime import datetime"),
@@ -39,7 +48,7 @@ BAD = [
     ("protocol.nodes.broker", "from pyspark.sql import Row"),
     ("protocol.nodes.broker", "import numpy"),
     ("protocol.nodes.broker", "import actors.host"),
-    ("protocol.nodes.broker", "from experiments import durations"),
+    ("protocol.nodes.broker", "from experiments.support import durations"),
     ("protocol.nodes.broker", "import random\nrandom.choice([1])"),
     ("protocol.nodes.broker", "from random import shuffle"),
     ("protocol.nodes.broker", "import random as dice"),
@@ -53,14 +62,22 @@ BAD = [
     ("protocol.quorum", "from protocol.nodes import controller"),
     ("protocol.metadata", "import protocol.quorum.voters"),
     ("protocol.other", "import protocol.ids"),
-    ("actors.host", "from experiments.errors import InputError"),
+    ("actors.host", "from experiments.support.errors import InputError"),
     ("actors.host", "import pyspark"),
     ("actors.host", "import pandas"),
-    ("experiments.sim.host", "from actors import transport"),
-    ("experiments.ray_session", "from actors import transport"),
-    ("experiments.sweep", "import pyspark"),
-    ("experiments.sweep", "import tests.helpers"),
-    ("experiments.sweep", "import flask"),
+    ("experiments.engines.sim.host", "from actors import transport"),
+    ("experiments.studies.sweep", "from actors import transport"),
+    ("experiments.engines.sim.engine", "from experiments.check.suite import InvariantSuite"),
+    ("experiments.engines.sim.engine", "from experiments.engines.ray import session"),
+    ("experiments.engines.port", "from experiments.engines import requests"),
+    ("experiments.faults.schema", "from experiments.scenarios.model import TopicConfig"),
+    ("experiments.studies.trial", "from experiments.hunt.fuzz import plan"),
+    ("experiments.support.errors", "from experiments.engines import port"),
+    ("experiments.other.thing", "import experiments.support.errors"),
+    ("build_tools.desugar", "import experiments.support.errors"),
+    ("experiments.studies.sweep", "import pyspark"),
+    ("experiments.studies.sweep", "import tests.helpers"),
+    ("experiments.studies.sweep", "import flask"),
 ]
 
 GOOD = [
@@ -70,10 +87,12 @@ GOOD = [
     ("protocol.nodes.broker", "import random\ndef f(dice: random.Random) -> float:\n    return dice.random()"),
     ("protocol.controller.topics", "from protocol.controller.partition_change import decide\nfrom . import brokers"),
     ("actors.host", "import ray, os, asyncio\nfrom protocol.nodes import broker"),
-    ("experiments.ray_engine", "from actors import cluster"),
-    ("experiments.ray.engine", "from actors import cluster"),
-    ("experiments.spark.session", "from pyspark.sql import SparkSession"),
-    ("experiments.sweep", "import ray\nimport pyarrow.parquet\nfrom protocol import ids"),
+    ("experiments.engines.ray.engine", "from actors import cluster"),
+    ("experiments.engines.ray.session", "from experiments.support.errors import InputError"),
+    ("experiments.check.engine", "from experiments.engines.sim.engine import SimEngine"),
+    ("experiments.cli.study", "from experiments.studies import sweep"),
+    ("experiments.studies.pipeline.session", "from pyspark.sql import SparkSession"),
+    ("experiments.studies.sweep", "import ray\nimport pyarrow.parquet\nfrom protocol import ids"),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.house.tidy import MAX_FILE_LINES, MAX_FUNCTION_LINES, UNFINISHED_WORDS, untidy
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("protocol", "actors", "experiments", "tests")
+FOLDERS = ("protocol", "actors", "experiments", "build_tools", "tests")
 SUFFIXES = {".py", ".j2", ".css", ".js"}
 AT_THE_TOP = ("Makefile", "cluster.yaml", "pyproject.toml", ".ci/run")
 

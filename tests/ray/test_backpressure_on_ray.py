@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from experiments.ray_session import ray_session
-from experiments.soak.lab import rss_of
+from experiments.engines.ray.session import ray_session
+from experiments.hunt.soak.lab import rss_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId
 from protocol.messages.commands import SendOutcome, SendRecords
-from tests.ray.lab import ALL, T0, Lab, running_lab
+from tests.ray.cluster_helpers import ALL, T0, Lab, running_lab
 
 MIB = 1_048_576
 RECORD_BYTES = 65_536

@@ -14,15 +14,15 @@ from actors.log.lock import LOCK_FILE
 from actors.nodes import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
-from experiments.engine import Loss
-from experiments.ray_session import ray_session
+from experiments.engines.port import Loss
+from experiments.engines.ray.session import ray_session
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
 from protocol.messages.codec import encode
 from protocol.messages.commands import SendOutcome, SendRecords
 from protocol.messages.data import ConsumeRequest, FetchPartition, FetchRequest, ProduceRequest
-from tests.ray.lab import ALL, T0, WITHIN_MS, Lab, running_lab
-from tests.unit.nodes_under_test import batch
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, Lab, running_lab
+from tests.unit.protocol.node_helpers import batch
 
 MAX_BYTES = 20_000
 STRANGER = 2

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.bench.failover import SAMPLE, SESSION_MS
 from experiments.bench.replication import DEPTH, RECORD_BYTES
-from tests.ray.command import isray
+from tests.ray.command_helpers import isray
 
 ROW = {
     *("batch_bytes", "partitions", "in_flight", "records_per_second", "megabytes_per_second", "p50_ms", "p99_ms"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.ray.lab import FAST
+from tests.ray.cluster_helpers import FAST
 from tests.strays import leaves_within
 
 ROOT = Path(__file__).parent.parent.parent

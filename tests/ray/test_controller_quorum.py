@@ -19,17 +19,17 @@ from experiments.check.final_logs import final_logs
 from experiments.check.history import Ended, Invoked
 from experiments.check.recorded import Checked, check
 from experiments.check.recording import Recording, RecordingWriter
-from experiments.engine import Loss
-from experiments.ray_session import ray_session
+from experiments.engines.port import Loss
+from experiments.engines.ray.session import ray_session
 from experiments.scenarios.history import runs_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.quorum.log import SNAPSHOT_FILE
 from protocol.quorum.state_file import FILE as STATE_FILE
-from tests.ray.lab import ALL, T0, WITHIN_MS, Lab, running_lab
-from tests.ray.scenario_on_ray import hold_on_ray_as_on_sim
-from tests.sim.run_scenario import FOLDER
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, Lab, running_lab
+from tests.ray.scenario_helpers import hold_on_ray_as_on_sim
+from tests.sim.scenario_helpers import FOLDER
 
 IN_FLIGHT = 10
 BETWEEN_KILLS = 50

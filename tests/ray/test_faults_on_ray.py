@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from actors.damage import DamageKind
-from experiments.engine import Loss
-from experiments.soak.ray_nodes import ray_nodes
+from experiments.engines.port import Loss
+from experiments.hunt.soak.ray_nodes import ray_nodes
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from tests.ray.lab import Lab, running_lab
+from tests.ray.cluster_helpers import Lab, running_lab
 
 BROKERS = (0, 1, 2)
 LARGE = b"L" * 10_000

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from experiments.engine import Loss, TraceEvent
-from experiments.ray_session import ray_session
-from experiments.requests import create_topic
+from experiments.engines.port import Loss, TraceEvent
+from experiments.engines.ray.session import ray_session
+from experiments.engines.requests import create_topic
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.recovery import MAX_PARTITIONS_PER_REQUEST
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-from tests.ray.lab import Lab, running_lab
+from tests.ray.cluster_helpers import Lab, running_lab
 
 TOPICS, PARTITIONS = 5, 1_000
 BROKERS = (0, 1, 2)

@@ -14,10 +14,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.nodes import pieces_of
 from actors.transport import NOTHING, pack_frame, unpack_frame
-from experiments.engine import ClusterSpec
-from experiments.ray_engine import RayEngine
-from experiments.soak.lab import Lab, homes_of
-from experiments.soak.ray_nodes import RayNodes, ray_nodes
+from experiments.engines.port import ClusterSpec
+from experiments.engines.ray.engine import RayEngine
+from experiments.hunt.soak.lab import Lab, homes_of
+from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, FIRST_LOAD, TopicPartition, node_name
@@ -26,7 +26,7 @@ from protocol.messages.codec import encode
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from protocol.metadata.authorizer import node_principal
-from tests.ray.lab import FAST
+from tests.ray.cluster_helpers import FAST
 from tests.strays import leaves_within
 
 SOAK = TopicPartition("soak", 0)

@@ -22,8 +22,8 @@ from ray.util.state import list_actors
 
 from actors.cluster import NodeFailedError
 from actors.transport import NOTHING, pack_frame
-from experiments.engine import Loss
-from experiments.ray_session import ray_session
+from experiments.engines.port import Loss
+from experiments.engines.ray.session import ray_session
 from protocol.config import Generation
 from protocol.controller.metrics import (
     CLUSTER_METRICS,
@@ -38,7 +38,7 @@ from protocol.controller.metrics import (
 )
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
-from tests.ray.lab import FAST, T0, WITHIN_MS, Lab, running_lab
+from tests.ray.cluster_helpers import FAST, T0, WITHIN_MS, Lab, running_lab
 
 ROOT = Path(__file__).parent.parent.parent
 STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
@@ -320,8 +320,8 @@ def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
 
 PRIVATE = f"""
 import os, signal, sys
-from experiments.engine import ClusterSpec
-from experiments.ray_engine import RayEngine
+from experiments.engines.port import ClusterSpec
+from experiments.engines.ray.engine import RayEngine
 from protocol.config import ClusterConfig, Generation
 engine = RayEngine(ClusterSpec(1, 1, ClusterConfig.of(Generation.KIP_966, {FAST!r})))
 for node in engine.spec.node_ids:

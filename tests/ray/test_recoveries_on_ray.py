@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ray_session import ray_session
-from tests.ray.scenario_on_ray import hold_on_ray_as_on_sim
-from tests.sim.run_scenario import FOLDER
+from experiments.engines.ray.session import ray_session
+from tests.ray.scenario_helpers import hold_on_ray_as_on_sim
+from tests.sim.scenario_helpers import FOLDER
 
 REAL = (
     "answer-then-reboot",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ray_session import ray_session
-from tests.ray.scenario_on_ray import hold_on_ray_as_on_sim
-from tests.sim.run_scenario import SCENARIOS
+from experiments.engines.ray.session import ray_session
+from tests.ray.scenario_helpers import hold_on_ray_as_on_sim
+from tests.sim.scenario_helpers import SCENARIOS
 
 ON_RAY = [path for path in SCENARIOS if not path.stem.startswith(("recovery-", "quorum-"))]
 """Those of unclean recovery are in `test_recoveries_on_ray.py`, those of quorums in `test_controller_quorum.py`."""

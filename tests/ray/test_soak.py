@@ -11,8 +11,8 @@ import pytest
 from experiments.check.history import Invoked, Seen
 from experiments.check.history_file import HistoryReader
 from experiments.check.recorded import ALL_SHOWN
-from experiments.soak.faults import FAULTS
-from tests.ray.command import isray
+from experiments.hunt.soak.faults import FAULTS
+from tests.ray.command_helpers import isray
 
 LEAST_ACKNOWLEDGED = 5_000
 WITHIN_S = 540

@@ -14,15 +14,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from experiments.batch import TrialFailed
-from experiments.errors import InputError
-from experiments.output import committed_batches
-from experiments.ray_session import ray_session
+from experiments.engines.ray.session import ray_session
+from experiments.studies.batch import TrialFailed
 from experiments.studies.loader import study_from
 from experiments.studies.model import CellParameters, Study
-from experiments.sweep import check_complete, sweep
-from experiments.trace_schema import TrialResult
-from tests.spark.fake_trial import fake_trial
+from experiments.studies.output import committed_batches
+from experiments.studies.sweep import check_complete, sweep
+from experiments.studies.trace_schema import TrialResult
+from experiments.support.errors import InputError
+from tests.spark.trial_helpers import fake_trial
 
 ROOT = Path(__file__).parent.parent.parent
 RAW = {"name": "s", "seed": 3, "trials": 16, "duration": "1h", "sweep": {"min_insync_replicas": [1, 2]}}
@@ -30,9 +30,9 @@ RAW = {"name": "s", "seed": 3, "trials": 16, "duration": "1h", "sweep": {"min_in
 INTERRUPTED = f"""
 import os, signal, sys
 from pathlib import Path
-import experiments.sweep as module
+import experiments.studies.sweep as module
 from experiments.studies.loader import study_from
-from tests.spark.fake_trial import fake_trial
+from tests.spark.trial_helpers import fake_trial
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
 commit = module.write_batch
 def commit_and_be_told_to_stop(*arguments):

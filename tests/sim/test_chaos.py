@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.config import Generation
-from tests.sim.chaos import PARTITIONS, Chaos
-from tests.sim.seeds import seeds
+from tests.sim.chaos_helpers import PARTITIONS, Chaos
+from tests.sim.seed_helpers import seeds
 
 
 @pytest.mark.covers("L18", "B24", "E25")

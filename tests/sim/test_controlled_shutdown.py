@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from experiments import requests
-from experiments.engine import ClusterSpec, TraceEvent
-from experiments.sim.engine import SimEngine
+from experiments.check.engine import CheckedEngine
+from experiments.engines import requests
+from experiments.engines.port import ClusterSpec, TraceEvent
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER
@@ -16,9 +16,9 @@ PARTITIONS = 6
 SHUTDOWN_TIME = "kafka.controller.controlled_shutdown_time_ms_last"
 
 
-def cluster(generation: Generation) -> SimEngine:
+def cluster(generation: Generation) -> CheckedEngine:
     """Three brokers; broker 0 leads all partitions, each with a record of its own on all replicas."""
-    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(generation)))
+    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation)))
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(1_000)
@@ -29,7 +29,7 @@ def cluster(generation: Generation) -> SimEngine:
     return engine
 
 
-def produce(engine: SimEngine, first_id: int) -> None:
+def produce(engine: CheckedEngine, first_id: int) -> None:
     for partition in range(PARTITIONS):
         payload = f"{first_id}-{partition}".encode()
         command = ProduceCommand(
@@ -42,13 +42,13 @@ def produce(engine: SimEngine, first_id: int) -> None:
     assert all(isinstance(outcome, ProduceOutcome) and outcome.error == 0 for outcome in outcomes)
 
 
-def leaders(engine: SimEngine) -> set[int]:
+def leaders(engine: CheckedEngine) -> set[int]:
     view = engine.view()
     assert view is not None
     return {state.leader for state in view.partitions.values()}
 
 
-def first(engine: SimEngine, kind: str, **detail: object) -> TraceEvent:
+def first(engine: CheckedEngine, kind: str, **detail: object) -> TraceEvent:
     return next(
         event
         for event in engine.traces()

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from experiments.engine import ClusterSpec, Loss
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.requests import add_voter, create_topic
+from experiments.engines.sim.network import NetworkModel
 from experiments.faults.schema import Crash, Cut, Fault, Pause, VoterChange
-from experiments.fuzz.bias import Bias
-from experiments.fuzz.plan import Plan
-from experiments.fuzz.run import run_plan
-from experiments.fuzz.swarm import draw
-from experiments.requests import add_voter, create_topic
-from experiments.sim.engine import SimEngine
-from experiments.sim.network import NetworkModel
+from experiments.hunt.fuzz.bias import Bias
+from experiments.hunt.fuzz.plan import Plan
+from experiments.hunt.fuzz.run import run_plan
+from experiments.hunt.fuzz.swarm import draw
 from protocol.config import METADATA_SNAPSHOT_BYTES, ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
@@ -30,7 +30,7 @@ class Quorum:
 
     def __init__(self, config: Mapping[str, object] | None = None, **options: bool) -> None:
         spec = ClusterSpec(3, 3, ClusterConfig.of(Generation.KIP_966, config), 7)
-        self.engine = SimEngine(spec, NetworkModel(1, 2), **options)
+        self.engine = CheckedEngine(spec, NetworkModel(1, 2), **options)
         self.asked = 0
         for node in spec.node_ids:
             self.engine.start(node)

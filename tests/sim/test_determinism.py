@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from protocol.config import Generation
-from tests.sim.chaos import Chaos
-from tests.sim.run_scenario import SCENARIOS, run_file
+from tests.sim.chaos_helpers import Chaos
+from tests.sim.scenario_helpers import SCENARIOS, run_file
 
 pytestmark = pytest.mark.proof
 ROOT = Path(__file__).parent.parent.parent
 _HASH = """
 from protocol.config import Generation
-from tests.sim.chaos import Chaos
+from tests.sim.chaos_helpers import Chaos
 print(Chaos(11, Generation.KIP_966).run().engine.trace_hash())
 """
 

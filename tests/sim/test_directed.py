@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.requests import reassign
-from experiments.sim.network import Disturbance
+from experiments.engines.requests import reassign
+from experiments.engines.sim.network import Disturbance
 from protocol.contract import Trace
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER
@@ -13,7 +13,7 @@ from protocol.messages.commands import AdminOutcome
 from protocol.messages.control import AlterPartitionRequest
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRequest, FetchResponse
 from protocol.messages.quorum import QuorumFetchResponse
-from tests.sim.one_partition import KEEP, Bench
+from tests.sim.partition_helpers import KEEP, Bench
 
 
 @pytest.mark.parametrize("elide_idle", [True, False])

@@ -1,5 +1,5 @@
 """The exhaustive search: it ends, it is the same every time, it finds a shortest way to what is wrong
-(experiments/explore).
+(experiments/hunt/explore).
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.explore.model import Model
-from experiments.explore.report import Question, Report, run
-from experiments.explore.search import Search
 from experiments.faults.schema import Bounds
-from experiments.mutants.mutant import switched_off
-from experiments.mutants.registry import MUTANTS
+from experiments.hunt.explore.model import Model
+from experiments.hunt.explore.report import Question, Report, run
+from experiments.hunt.explore.search import Search
+from experiments.hunt.mutants.mutant import switched_off
+from experiments.hunt.mutants.registry import MUTANTS
 from protocol.config import Generation
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}

@@ -6,15 +6,15 @@ from typing import Literal
 
 import pytest
 
-from experiments.engine import Loss
-from experiments.sim.disk import SimLog
+from experiments.engines.port import Loss
+from experiments.engines.sim.disk import SimLog
 from protocol.broker.context import log_name
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import BROKER_SESSION_TIMEOUT_MS
 from protocol.errors import StorageError, StorageFullError
 from protocol.log.tail import DAMAGED, TORN
 from protocol.messages.batch import RecordBatch
-from tests.sim.one_partition import Bench
+from tests.sim.partition_helpers import Bench
 
 
 class BrokenLog(SimLog):

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from experiments.engine import Loss
-from experiments.errors import InputError
-from experiments.faults.compile import timeline_of
+from experiments.engines.port import Loss
 from experiments.faults.schema import Configure, Crash, Cut, Pause, Reassign, Restart
-from experiments.fuzz.plan import Plan
-from experiments.fuzz.run import run_plan
+from experiments.hunt.fuzz.plan import Plan
+from experiments.hunt.fuzz.run import run_plan
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.model import Scenario, TopicModel
+from experiments.scenarios.timeline import timeline_of
+from experiments.support.errors import InputError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "experiments" / "scenarios").glob("*.yaml"))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from experiments.check.engine import CheckedEngine
 from experiments.cli import main
 from experiments.faults.atlas import granted
 from experiments.faults.draw import Targets, timeline
@@ -32,22 +33,21 @@ from experiments.faults.schema import (
     loss_of,
 )
 from experiments.faults.voters import QuorumOperator
-from experiments.fuzz import run as run_module
-from experiments.fuzz.bias import Bias
-from experiments.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
-from experiments.fuzz.hunt import Hunt, hunt, hunt_seed
-from experiments.fuzz.plan import Plan, load
-from experiments.fuzz.run import Result, run_plan
-from experiments.fuzz.swarm import draw
-from experiments.fuzz.themes import THEMES
-from experiments.sim.engine import SimEngine
+from experiments.hunt.fuzz import run as run_module
+from experiments.hunt.fuzz.bias import Bias
+from experiments.hunt.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
+from experiments.hunt.fuzz.hunt import Hunt, hunt, hunt_seed
+from experiments.hunt.fuzz.plan import Plan, load
+from experiments.hunt.fuzz.run import Result, run_plan
+from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.fuzz.themes import THEMES
 from protocol.broker.leadership import Leadership
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, TopicPartition
 from protocol.messages.data import ProduceResponse
 from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
-from tests.sim.seeds import seeds
+from tests.sim.seed_helpers import seeds
 
 ROOT = Path(__file__).parents[2]
 T0 = TopicPartition("t", 0)
@@ -121,7 +121,7 @@ def test_the_trace_does_not_depend_on_encoding_or_on_idle_timers(seed: int) -> N
     assert plain.events < full.events
 
 
-_HASH = "from experiments.fuzz.hunt import *; print(run_plan(draw(41)).trace_hash)"
+_HASH = "from experiments.hunt.fuzz.hunt import *; print(run_plan(draw(41)).trace_hash)"
 
 
 @pytest.mark.proof
@@ -170,7 +170,7 @@ def test_power_loss_takes_no_more_than_a_partition_can_bear() -> None:
 
 
 def test_the_atlas_grants_what_costs_nothing() -> None:
-    engine = SimEngine(plan_of(generation="kip-497").spec())
+    engine = CheckedEngine(plan_of(generation="kip-497").spec())
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(2_000)
@@ -297,8 +297,8 @@ def test_a_fault_that_never_heals_is_no_convergence(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_command_without_outcome_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = SimEngine.outcome
-    monkeypatch.setattr(SimEngine, "outcome", lambda self, number: None if number == 7 else whole(self, number))
+    whole = CheckedEngine.outcome
+    monkeypatch.setattr(CheckedEngine, "outcome", lambda self, number: None if number == 7 else whole(self, number))
     violation = run_plan(plan_of()).violation
     assert violation is not None
     assert violation.invariant == run_module.ANSWERED
@@ -306,8 +306,8 @@ def test_a_command_without_outcome_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_history_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = SimEngine.log
-    monkeypatch.setattr(SimEngine, "log", lambda self, broker, partition: whole(self, broker, partition)[:-1])
+    whole = CheckedEngine.log
+    monkeypatch.setattr(CheckedEngine, "log", lambda self, broker, partition: whole(self, broker, partition)[:-1])
     violation = run_plan(plan_of()).violation
     assert violation is not None
     assert violation.invariant == "History.LostRecord"
@@ -470,7 +470,7 @@ def test_an_interrupt_ends_the_hunt_and_what_was_done_is_told(jobs: str, tmp_pat
     """The hunt tells itself to stop when the first results are in."""
     program = """
 import os, signal, sys
-import experiments.fuzz.hunt as module
+import experiments.hunt.fuzz.hunt as module
 from experiments.cli.main import run
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
 take = module._take

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from experiments.engine import Loss
+from experiments.engines.port import Loss
 from protocol.client.lane import Lane, ProducerBatch
 from protocol.client.records import identity, join, record, split
 from protocol.config import Generation
@@ -28,8 +28,8 @@ from protocol.messages.commands import (
 )
 from protocol.messages.data import ProduceRequest
 from protocol.nodes.client import ClientNode
-from tests.sim.chaos import BROKERS, HEAL_MS, PARTITIONS, Chaos
-from tests.sim.seeds import seeds
+from tests.sim.chaos_helpers import BROKERS, HEAL_MS, PARTITIONS, Chaos
+from tests.sim.seed_helpers import seeds
 
 FAULTS = ("crash", "lossy", "shutdown", "pause", "isolate", "one_way", "mute", "mute", "deaf", "controller")
 Record = tuple[int, int]

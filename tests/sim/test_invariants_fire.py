@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_logs
 from experiments.check.invariants import INVARIANTS
-from experiments.engine import Loss
-from experiments.requests import alter_config, create_topic
+from experiments.engines.port import Loss
+from experiments.engines.requests import alter_config, create_topic
+from experiments.engines.sim.disk import SimLog
+from experiments.engines.sim.network import NetworkModel
+from experiments.hunt.load import runs_of
 from experiments.scenarios.history import History
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
-from experiments.sim.disk import SimLog
-from experiments.sim.engine import SimEngine
-from experiments.sim.network import NetworkModel
-from experiments.soak.load import runs_of
 from protocol.broker import leadership as rules
 from protocol.broker.context import Replica
 from protocol.broker.leadership import Leadership
@@ -37,8 +37,8 @@ from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
-from tests.sim.chaos import Chaos
-from tests.sim.run_scenario import ClusterSpec, spec_of
+from tests.sim.chaos_helpers import Chaos
+from tests.sim.scenario_helpers import ClusterSpec, spec_of
 
 PARTITION = TopicPartition("t", 0)
 QUIET = {
@@ -54,7 +54,7 @@ PRUNED_TOPIC = {"segment.bytes": 120, "retention.bytes": 120}
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "pruned"])
-def engine(request: pytest.FixtureRequest) -> SimEngine:
+def engine(request: pytest.FixtureRequest) -> CheckedEngine:
     """A healthy cluster with seven committed records in t-0, led by broker 0; of a pruned one retention has deleted
     the first ones on all replicas.
     """
@@ -64,19 +64,19 @@ def engine(request: pytest.FixtureRequest) -> SimEngine:
         text["topics"][0]["config"] |= PRUNED_TOPIC
     scenario = scenario_from(text, "inline")
     spec: ClusterSpec = spec_of(scenario, 0)
-    engine = SimEngine(spec)
+    engine = CheckedEngine(spec)
     assert Runner(scenario, engine).run().passed
     assert {bool(_log(engine, broker).start_offset) for broker in range(3)} == {request.param}
     return engine
 
 
-def _broker(engine: SimEngine, broker: int) -> BrokerNode:
+def _broker(engine: CheckedEngine, broker: int) -> BrokerNode:
     node = engine.cluster.nodes[broker]
     assert isinstance(node, BrokerNode)
     return node
 
 
-def _log(engine: SimEngine, broker: int) -> SimLog:
+def _log(engine: CheckedEngine, broker: int) -> SimLog:
     replica = _broker(engine, broker).context.replica_named("t", 0)
     assert replica is not None
     assert isinstance(replica.log.storage, SimLog)
@@ -89,7 +89,7 @@ def _set_state(image: MetadataImage, **changes: object) -> None:
     topic.partitions[0] = replace(topic.partitions[0], **changes)
 
 
-def _controller_image(engine: SimEngine) -> MetadataImage:
+def _controller_image(engine: CheckedEngine) -> MetadataImage:
     node = engine.cluster.nodes[FIRST_CONTROLLER]
     assert isinstance(node, ControllerNode)
     return node.state.image
@@ -102,107 +102,107 @@ def _forge(log: SimLog) -> None:
     log.append(last.model_copy(update={"payload": b"forged"}))
 
 
-def _second_leader(engine: SimEngine) -> None:
+def _second_leader(engine: CheckedEngine) -> None:
     detail = {"leader_epoch": 0, "log_end": 7, "high_watermark": 7}
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), 1, Trace("became_leader", PARTITION, detail))
 
 
-def _leader_forgets(engine: SimEngine) -> None:
+def _leader_forgets(engine: CheckedEngine) -> None:
     _log(engine, 0).truncate(6)
 
 
-def _follower_forgets(engine: SimEngine) -> None:
+def _follower_forgets(engine: CheckedEngine) -> None:
     _log(engine, 2).truncate(6)
 
 
-def _all_forget(engine: SimEngine) -> None:
+def _all_forget(engine: CheckedEngine) -> None:
     for broker in range(3):
         _log(engine, broker).truncate(6)
 
 
-def _follower_differs(engine: SimEngine) -> None:
+def _follower_differs(engine: CheckedEngine) -> None:
     _forge(_log(engine, 2))
     engine.crash(2, Loss())
     engine.start(2)
     engine.run_for(20_000)
 
 
-def _next_leader_differs(engine: SimEngine) -> None:
+def _next_leader_differs(engine: CheckedEngine) -> None:
     _forge(_log(engine, 1))
     engine.crash(0, Loss())
     engine.run_for(20_000)
 
 
-def _shown_is_taken_back(engine: SimEngine) -> None:
+def _shown_is_taken_back(engine: CheckedEngine) -> None:
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), 0, Trace("became_leader", PARTITION, {"leader_epoch": 0, "log_end": 6}))
 
 
-def _leader_drops_a_member(engine: SimEngine) -> None:
+def _leader_drops_a_member(engine: CheckedEngine) -> None:
     replica = _broker(engine, 0).context.replica_named("t", 0)
     assert replica is not None
     assert replica.leadership is not None
     replica.leadership.isr = (0, 1)
 
 
-def _recovery_quorum_shrinks(engine: SimEngine) -> None:
+def _recovery_quorum_shrinks(engine: CheckedEngine) -> None:
     _set_state(_controller_image(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1)
 
 
-def _elr_overlaps(engine: SimEngine) -> None:
+def _elr_overlaps(engine: CheckedEngine) -> None:
     _set_state(_controller_image(engine), elr=(1,))
 
 
-def _broker_image_differs(engine: SimEngine) -> None:
+def _broker_image_differs(engine: CheckedEngine) -> None:
     _set_state(_broker(engine, 1).context.image, leader_epoch=7)
 
 
-def _commits(engine: SimEngine, **changes: object) -> None:
+def _commits(engine: CheckedEngine, **changes: object) -> None:
     """The controller commits a state of the partition that differs by this."""
     _set_state(_controller_image(engine), **changes)
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), FIRST_CONTROLLER, Trace("partition", PARTITION, {}))
 
 
-def _fenced_isr_member(engine: SimEngine) -> None:
+def _fenced_isr_member(engine: CheckedEngine) -> None:
     registrations = _controller_image(engine).brokers
     registrations[1] = replace(registrations[1], fenced=True)
 
 
-def _change_without_an_epoch(engine: SimEngine) -> None:
+def _change_without_an_epoch(engine: CheckedEngine) -> None:
     _commits(engine, isr=(0, 1))
 
 
-def _unclean_leader_is_not_recovering(engine: SimEngine) -> None:
+def _unclean_leader_is_not_recovering(engine: CheckedEngine) -> None:
     _commits(engine, leader=-1, isr=(), last_known_elr=(0, 1, 2), leader_epoch=1, partition_epoch=1)
     _commits(engine, leader=2, isr=(2,), last_known_elr=(0, 1), leader_epoch=2, partition_epoch=2)
 
 
-def _move_ends_below_min_isr(engine: SimEngine) -> None:
+def _move_ends_below_min_isr(engine: CheckedEngine) -> None:
     _commits(engine, adding_replicas=(2,), partition_epoch=1)
     _commits(engine, adding_replicas=(), isr=(0,), elr=(1,), partition_epoch=2)
 
 
-def _runs_under_an_epoch_to_come(engine: SimEngine) -> None:
+def _runs_under_an_epoch_to_come(engine: CheckedEngine) -> None:
     _broker(engine, 1).context.broker_epoch = 1_000_000
 
 
-def _replica(engine: SimEngine, broker: int) -> Replica:
+def _replica(engine: CheckedEngine, broker: int) -> Replica:
     replica = _broker(engine, broker).context.replica_named("t", 0)
     assert replica is not None
     return replica
 
 
-def _high_watermark_beyond_the_end(engine: SimEngine) -> None:
+def _high_watermark_beyond_the_end(engine: CheckedEngine) -> None:
     _replica(engine, 2).log.high_watermark = 8
 
 
-def _follower_does_not_fetch(engine: SimEngine) -> None:
+def _follower_does_not_fetch(engine: CheckedEngine) -> None:
     _replica(engine, 2).wish = None
 
 
-def _tells(engine: SimEngine, kind: str, **changed: object) -> None:
+def _tells(engine: CheckedEngine, kind: str, **changed: object) -> None:
     """The controller tells of a balanced recovery, and differs from what is right by this."""
     image = _controller_image(engine)
     answers = tuple((broker, image.broker_epoch(broker), 0, 7) for broker in range(3))
@@ -212,7 +212,7 @@ def _tells(engine: SimEngine, kind: str, **changed: object) -> None:
         observer(engine.now_ms(), FIRST_CONTROLLER, Trace(kind, PARTITION, detail | changed))
 
 
-def _recovers(engine: SimEngine, **changed: object) -> None:
+def _recovers(engine: CheckedEngine, **changed: object) -> None:
     """The partition has lost everyone but its brokers, who are all back; the controller is about to record the outcome
     of a recovery.
     """
@@ -220,37 +220,37 @@ def _recovers(engine: SimEngine, **changed: object) -> None:
     _tells(engine, "recovery", **changed)
 
 
-def _answer_of_another_life(engine: SimEngine) -> None:
+def _answer_of_another_life(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
     first = ((0, image.broker_epoch(0), 0, 7), (1, 0, 0, 7), (2, image.broker_epoch(2), 0, 7))
     _recovers(engine, answers=first)
 
 
-def _answer_that_is_not_true(engine: SimEngine) -> None:
+def _answer_that_is_not_true(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
     _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 6) for broker in range(3)))
 
 
-def _leader_with_less(engine: SimEngine) -> None:
+def _leader_with_less(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
     _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), broker, 7 - broker) for broker in range(3)))
 
 
-def _one_is_not_heard(engine: SimEngine) -> None:
+def _one_is_not_heard(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
     _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 7) for broker in (0, 1)))
 
 
-def _recovers_what_is_led(engine: SimEngine) -> None:
+def _recovers_what_is_led(engine: CheckedEngine) -> None:
     _tells(engine, "recovery")
 
 
-def _begins_twice(engine: SimEngine) -> None:
+def _begins_twice(engine: CheckedEngine) -> None:
     for _ in range(2):
         _tells(engine, "recovery_began")
 
 
-BROKEN: dict[str, Callable[[SimEngine], None]] = {
+BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "OneLeaderPerEpoch": _second_leader,
     "LeaderCompleteness": _leader_forgets,
     "LeaderCandidateCompleteness": _follower_forgets,
@@ -282,33 +282,33 @@ def test_every_invariant_is_broken_here() -> None:
     assert set(BROKEN) == {invariant.__name__ for invariant in INVARIANTS}
 
 
-def test_a_healthy_cluster_breaks_none(engine: SimEngine) -> None:
+def test_a_healthy_cluster_breaks_none(engine: CheckedEngine) -> None:
     engine.suite.check_everything()
     assert engine.violations() == []
 
 
 @pytest.mark.covers("F11", "F12")
-def test_a_recovery_that_does_not_wait_is_noticed(engine: SimEngine) -> None:
+def test_a_recovery_that_does_not_wait_is_noticed(engine: CheckedEngine) -> None:
     _tells(engine, "recovery_began")
     _recovers(engine, silent=(0,))
     assert "RecoveryHearsAllItMust" in {violation.invariant for violation in engine.violations()}
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))
-def test_the_invariant_fires(name: str, engine: SimEngine) -> None:
+def test_the_invariant_fires(name: str, engine: CheckedEngine) -> None:
     BROKEN[name](engine)
     engine.suite.check_everything()
     assert name in {violation.invariant for violation in engine.violations()}
 
 
 @pytest.mark.parametrize(("broker", "name"), [(0, "LeaderCompleteness"), (2, "LeaderCandidateCompleteness")])
-def test_a_log_must_not_begin_behind_what_is_committed(broker: int, name: str, engine: SimEngine) -> None:
+def test_a_log_must_not_begin_behind_what_is_committed(broker: int, name: str, engine: CheckedEngine) -> None:
     _log(engine, broker).reset(8)
     engine.suite.check_everything()
     assert name in {violation.invariant for violation in engine.violations()}
 
 
-def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: SimEngine) -> None:
+def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: CheckedEngine) -> None:
     for broker in range(3):
         log = _log(engine, broker)
         log.roll()
@@ -325,7 +325,7 @@ def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: SimEngine) -
     assert engine.suite.truth.of(PARTITION).lossy == set(), "there was nothing to lose"
 
 
-def test_a_replica_of_which_retention_has_left_nothing_differs_from_no_other(engine: SimEngine) -> None:
+def test_a_replica_of_which_retention_has_left_nothing_differs_from_no_other(engine: CheckedEngine) -> None:
     log = _log(engine, 2)
     log.roll()
     log.delete_segments_before(log.end_offset)
@@ -333,7 +333,7 @@ def test_a_replica_of_which_retention_has_left_nothing_differs_from_no_other(eng
     assert (final.start, final.replicas) == (7, {0: [], 1: [], 2: []})
 
 
-def test_what_is_lost_while_no_controller_runs_counts(engine: SimEngine) -> None:
+def test_what_is_lost_while_no_controller_runs_counts(engine: CheckedEngine) -> None:
     engine.crash(FIRST_CONTROLLER, Loss())
     truth = engine.suite.truth.of(PARTITION)
     engine.crash(1, Loss("all"))
@@ -348,7 +348,7 @@ def test_an_elr_that_outlives_the_min_isr_that_it_was_for_promises_nothing(
     generation: Generation, elr: tuple[int, ...]
 ) -> None:
     """Nobody of two replicas is heard of, min ISR is lowered to 1, and the one that comes back first leads alone."""
-    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), 0), NetworkModel(1, 0))
+    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), 0), NetworkModel(1, 0))
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(2_000)
@@ -367,7 +367,7 @@ def test_an_elr_that_outlives_the_min_isr_that_it_was_for_promises_nothing(
     assert engine.suite.truth.of(PARTITION).tolerant is (not elr)
 
 
-def test_deleted_records_are_not_lost(engine: SimEngine) -> None:
+def test_deleted_records_are_not_lost(engine: CheckedEngine) -> None:
     history = History(engine, _next_id=100)
     for offset in range(9):
         outcome = history.produce(PARTITION, "all", ErrorCode.NONE)

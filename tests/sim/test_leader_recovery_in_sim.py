@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.engine import ClusterSpec
-from experiments.requests import elect_leader
-from experiments.sim.cluster import SimCluster
+from experiments.engines.port import ClusterSpec
+from experiments.engines.requests import elect_leader
+from experiments.engines.sim.cluster import SimCluster
 from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.contract import Trace
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import LeaderRecoveryState
-from tests.sim.written_to import WrittenTo
+from tests.sim.workload_helpers import WrittenTo
 
 RECOVERED, RECOVERING = LeaderRecoveryState.RECOVERED, LeaderRecoveryState.RECOVERING
 HOOK_MS = 10_000
@@ -21,7 +21,7 @@ GENERATIONS = [Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966]
 
 
 def elected_uncleanly(
-    generation: Generation = Generation.KIP_966, hook: str = "experiments.hooks:wait_10s"
+    generation: Generation = Generation.KIP_966, hook: str = "experiments.scenarios.hooks:wait_10s"
 ) -> WrittenTo:
     """Broker 1 leads by a user's word, without what 0 alone had; 0 and 2 are down."""
     cluster = WrittenTo(generation, brokers=3, min_isr=1, unclean_leader_hook=hook)
@@ -172,6 +172,6 @@ def test_without_a_hook_the_state_is_cleared_at_once() -> None:
 
 
 def test_a_hook_that_does_not_exist_is_found_out_before_anything_runs() -> None:
-    config = ClusterConfig.of(Generation.KIP_966, {"unclean.leader.hook": "experiments.hooks:nothing"})
-    with pytest.raises(ConfigError, match=r"unclean\.leader\.hook: found 'experiments\.hooks:nothing'"):
+    config = ClusterConfig.of(Generation.KIP_966, {"unclean.leader.hook": "experiments.scenarios.hooks:nothing"})
+    with pytest.raises(ConfigError, match=r"unclean\.leader\.hook: found 'experiments\.scenarios\.hooks:nothing'"):
         SimCluster(ClusterSpec(1, 1, config))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.errors import InputError
+from experiments.check.engine import CheckedEngine
+from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
-from experiments.sim.engine import SimEngine
-from experiments.sim.network import NetworkModel
-from experiments.story import tell
+from experiments.story.chapter import tell
+from experiments.support.errors import InputError
 from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS, FAILOVER_LATENCY
-from tests.sim.run_scenario import run_scenario, spec_of
+from tests.sim.scenario_helpers import run_scenario, spec_of
 
 UNDER = "kafka.controller.global_under_min_isr_partition_count"
 OFFLINE = "kafka.controller.offline_partitions_count"
@@ -90,7 +90,7 @@ def test_a_wrong_expectation_is_refused_with_what_is_allowed(
 @pytest.mark.covers("I10")
 def test_a_failover_takes_the_way_to_the_brokers_and_back() -> None:
     scenario = scenario_from(raw({"crash": {"broker": 0}}, {"await": {"topic": "t", "leader": 1}}), "inline")
-    engine = SimEngine(spec_of(scenario, 0), NetworkModel(base_ms=5, jitter_ms=0))
+    engine = CheckedEngine(spec_of(scenario, 0), NetworkModel(base_ms=5, jitter_ms=0))
     assert Runner(scenario, engine).run().passed
     assert engine.metrics()[f"{FAILOVER_LATENCY}_count"] == 0
     engine.run_for(1_000)
@@ -116,7 +116,7 @@ def test_a_story_tells_of_alerts() -> None:
     config: dict[str, object] = {"unclean.recovery.strategy": "proactive"}
     ends = [{"await": {"metrics": {OFFLINE: 1}, "within": "60s"}}, {"start": {"broker": 2}}, {"wait": "1s"}]
     scenario = scenario_from(raw(*steps, *ends, config=config), "inline")
-    engine = SimEngine(spec_of(scenario, 0))
+    engine = CheckedEngine(spec_of(scenario, 0))
     assert Runner(scenario, engine).run().passed
     alerts = [line.partition("ALERT: ")[2] for line in tell(engine.traces()) if "ALERT" in line]
     assert alerts == [

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 from experiments.check.history import Finding
 from experiments.check.invariants import INVARIANTS
 from experiments.cli.main import app
-from experiments.fuzz.bias import Bias
-from experiments.fuzz.plan import TimelineFile, load, save
-from experiments.fuzz.run import ANSWERED, HISTORY, WHOLE
-from experiments.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
-from experiments.mutants.mutant import Focus, Mutant, Patch, QuorumFocus, by_name, replaced_by, switched_off
-from experiments.mutants.registry import MUTANTS, mutated
-from experiments.quorum import chaos
-from experiments.quorum import invariants as quorum_invariants
-from experiments.quorum.properties import PROPERTIES
+from experiments.hunt.fuzz.bias import Bias
+from experiments.hunt.fuzz.plan import TimelineFile, load, save
+from experiments.hunt.fuzz.run import ANSWERED, HISTORY, WHOLE
+from experiments.hunt.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
+from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, QuorumFocus, by_name, replaced_by, switched_off
+from experiments.hunt.mutants.registry import MUTANTS, mutated
+from experiments.hunt.quorum import chaos
+from experiments.hunt.quorum import invariants as quorum_invariants
+from experiments.hunt.quorum.properties import PROPERTIES
 from protocol.broker import leadership
 
 FEW = 12

@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 
-from experiments import requests
-from experiments.engine import Loss
+from experiments.engines import requests
+from experiments.engines.port import Loss
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 from protocol.messages.commands import AdminOutcome
 from protocol.messages.partitions import ElectionType
 from protocol.nodes.controller import ControllerNode
-from tests.sim.one_partition import Bench
+from tests.sim.partition_helpers import Bench
 
 SEEDS = range(200)
 RECORDS = 5

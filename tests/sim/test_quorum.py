@@ -1,13 +1,13 @@
-"""The replicas of the metadata log among themselves (`experiments/quorum`): elections, replication, snapshots, changes
-of the voters, and all of it under faults. Invariants are checked after every event of every test here.
+"""The replicas of the metadata log among themselves (`experiments/hunt/quorum`): elections, replication, snapshots,
+changes of the voters, and all of it under faults. Invariants are checked after every event of every test here.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from experiments.engine import Loss
-from experiments.quorum.lab import CLUSTER, QuorumLab
+from experiments.engines.port import Loss
+from experiments.hunt.quorum.lab import CLUSTER, QuorumLab
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import (
@@ -26,7 +26,7 @@ from protocol.messages.quorum import (
 from protocol.quorum import state_file
 from protocol.quorum.election import Role
 from protocol.quorum.voters import ReplicaKey
-from tests.sim.quorum_driving import SOON_MS, answer, ask, change, leader, replica, settle, voter_ids
+from tests.sim.quorum_helpers import SOON_MS, answer, ask, change, leader, replica, settle, voter_ids
 
 
 def grown(size: int, observers: int = 0) -> QuorumLab:

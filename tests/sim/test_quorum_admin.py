@@ -1,4 +1,4 @@
-"""Descriptions of a quorum, and changes of its voters as an operator meets them, in `experiments/quorum/lab.py`."""
+"""Descriptions of a quorum, and changes of its voters as an operator meets them, in `hunt/quorum/lab.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments.engine import Loss
-from experiments.quorum.lab import CLUSTER, QuorumLab
-from experiments.sim.disk import SimStorage
+from experiments.engines.port import Loss
+from experiments.engines.sim.disk import SimStorage
+from experiments.hunt.quorum.lab import CLUSTER, QuorumLab
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
 from protocol.messages.admin import AdminRequest
@@ -27,8 +27,8 @@ from protocol.quorum.describe import OBSERVER_MS, QuorumGauges, describe_quorum,
 from protocol.quorum.format import format_voters
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from tests.sim.quorum_driving import SOON_MS, leader, settle
-from tests.unit.malformed import request
+from tests.sim.quorum_helpers import SOON_MS, leader, settle
+from tests.unit.protocol.messages.malformed_helpers import request
 
 
 def settled(lab: QuorumLab) -> QuorumLab:

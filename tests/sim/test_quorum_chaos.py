@@ -1,5 +1,5 @@
-"""Quorums under everything at once (`experiments/quorum/chaos.py`): whatever is drawn, nothing committed is lost, and
-all ends well; and the runs have in them what they promise to have.
+"""Quorums under everything at once (`experiments/hunt/quorum/chaos.py`): whatever is drawn, nothing committed is
+lost, and all ends well; and the runs have in them what they promise to have.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.quorum import chaos
-from experiments.quorum.chaos import FAULTS, Bias, Outcome, draw
-from experiments.quorum.truth import Event
+from experiments.hunt.quorum import chaos
+from experiments.hunt.quorum.chaos import FAULTS, Bias, Outcome, draw
+from experiments.hunt.quorum.truth import Event
 from protocol.quorum.election import Role
 
 ROOT = Path(__file__).parent.parent.parent
 SEEDS = range(40)
-_HASH = "from experiments.quorum.chaos import run; print(run(7).trace_hash)"
+_HASH = "from experiments.hunt.quorum.chaos import run; print(run(7).trace_hash)"
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.engine import Loss
-from experiments.quorum import chaos, invariants
-from experiments.quorum.chaos import Bias
-from experiments.quorum.invariants import INVARIANTS, Invariant
-from experiments.quorum.lab import CLUSTER, BrokenInvariantError, QuorumLab
-from experiments.quorum.operator import Operator, change_request
-from experiments.quorum.properties import PROPERTIES, missed
+from experiments.engines.port import Loss
+from experiments.hunt.quorum import chaos, invariants
+from experiments.hunt.quorum.chaos import Bias
+from experiments.hunt.quorum.invariants import INVARIANTS, Invariant
+from experiments.hunt.quorum.lab import CLUSTER, BrokenInvariantError, QuorumLab
+from experiments.hunt.quorum.operator import Operator, change_request
+from experiments.hunt.quorum.properties import PROPERTIES, missed
 from protocol.ids import DRIVER, METADATA_LOG, NodeId
 from protocol.messages.quorum import (
     AddVoterRecord,
@@ -29,7 +29,7 @@ from protocol.quorum import replica as module
 from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
-from tests.sim.quorum_driving import SOON_MS, leader, replica
+from tests.sim.quorum_helpers import SOON_MS, leader, replica
 
 NODES = (1000, 1001, 1002, 1003, 0)
 """Three voters that were added, one replica that was not, an observer."""

@@ -8,10 +8,10 @@ from collections.abc import Collection
 
 import pytest
 
-from experiments.mutants.registry import mutated
-from experiments.quorum.invariants import LeaderHasAllAckedValues
-from experiments.quorum.lab import BrokenInvariantError, QuorumLab
-from experiments.quorum.operator import Operator
+from experiments.hunt.mutants.registry import mutated
+from experiments.hunt.quorum.invariants import LeaderHasAllAckedValues
+from experiments.hunt.quorum.lab import BrokenInvariantError, QuorumLab
+from experiments.hunt.quorum.operator import Operator
 from protocol.ids import NodeId
 from protocol.messages.records import ConfigRecord
 from protocol.quorum.replica import QuorumReplica

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.quorum.lab import QuorumLab
+from experiments.hunt.quorum.lab import QuorumLab
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
 from protocol.messages.base import Message
@@ -20,7 +20,7 @@ from protocol.messages.quorum import (
     VoteRequest,
 )
 from protocol.quorum.voters import NO_UUID
-from tests.sim.quorum_driving import answer, ask, change, leader, replica, settle
+from tests.sim.quorum_helpers import answer, ask, change, leader, replica, settle
 
 FORMER: dict[type[Message], int] = {
     VoteRequest: 0,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from experiments.requests import alter_config, elect_leader, reassign
+from experiments.engines.requests import alter_config, elect_leader, reassign
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
-from tests.sim.written_to import WrittenTo
+from tests.sim.workload_helpers import WrittenTo
 
 pytestmark = pytest.mark.slow
 

@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
+from experiments.check.engine import CheckedEngine
 from experiments.check.history import Ended, FinalPartition, Operation
 from experiments.check.recorded import ALL_SHOWN, HISTORY_FINDING, NOT_SHOWN, Checked, check
 from experiments.check.recording import HISTORY, MANIFEST, METADATA, TRACE, Recording, RecordingWriter
 from experiments.cli.main import run as run_command
-from experiments.engine import ClusterSpec, TraceEvent, life_ended
-from experiments.errors import InputError
-from experiments.fuzz.run import run_plan
-from experiments.fuzz.swarm import draw
-from experiments.mutants.mutant import switched_off
-from experiments.mutants.registry import MUTANTS
+from experiments.engines.port import ClusterSpec, TraceEvent, life_ended
+from experiments.hunt.fuzz.run import run_plan
+from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.mutants.mutant import switched_off
+from experiments.hunt.mutants.registry import MUTANTS
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
-from experiments.sim.engine import SimEngine
+from experiments.support.errors import InputError
 from protocol.contract import Trace
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
-from tests.sim.run_scenario import SCENARIOS, spec_of
+from tests.sim.scenario_helpers import SCENARIOS, spec_of
 
 T0 = TopicPartition("t", 0)
 FAILOVER = {
@@ -94,7 +94,7 @@ def tape(tmp_path: Path) -> Tape:
     """A cluster of three, min ISR 2, whose first leader has crashed and come back; ten records acknowledged."""
     scenario = scenario_from(FAILOVER, "inline")
     spec = spec_of(scenario, 0)
-    assert run_recorded(Runner(scenario, SimEngine(spec)), tmp_path / "whole").passed
+    assert run_recorded(Runner(scenario, CheckedEngine(spec)), tmp_path / "whole").passed
     recording = Recording(tmp_path / "whole")
     finals = [
         replace(final, replicas={broker: list(runs) for broker, runs in final.replicas.items()})
@@ -326,7 +326,7 @@ def test_metadata_that_came_after_the_last_word_of_a_broker_is_no_ground_for_a_f
         FAILOVER | {"steps": [*FAILOVER["steps"], {"configure": {"topic": "t", "config": {"min.insync.replicas": 1}}}]},  # type: ignore[misc]
         "inline",
     )
-    run_recorded(Runner(scenario, SimEngine(tape.spec)), tmp_path / "lowered")
+    run_recorded(Runner(scenario, CheckedEngine(tape.spec)), tmp_path / "lowered")
     recording = Recording(tmp_path / "lowered")
     tape.events, tape.records = list(recording.events()), list(recording.records)
     told = max(at for at, it in enumerate(tape.events) if (it.node, it.trace.kind) == (1, "metadata_published"))
@@ -346,7 +346,7 @@ def test_metadata_that_came_after_the_last_word_of_a_broker_is_no_ground_for_a_f
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_shipped_scenario_is_found_clean(path: Path, tmp_path: Path) -> None:
     scenario = load_scenario(path)
-    engine = SimEngine(spec_of(scenario, 0))
+    engine = CheckedEngine(spec_of(scenario, 0))
     assert run_recorded(Runner(scenario, engine), tmp_path / "recording").passed
     checked = check(Recording(tmp_path / "recording"))
     assert (checked.violations, checked.unjudged) == ([], [])

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from experiments import requests
-from experiments.engine import ClusterSpec, Loss
+from experiments.check.engine import CheckedEngine
+from experiments.engines import requests
+from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.sim.network import Disturbance
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
-from experiments.sim.engine import SimEngine
-from experiments.sim.network import Disturbance
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, NodeId, TopicPartition
@@ -28,8 +28,8 @@ from protocol.messages.recovery import (
     RecoveryResults,
 )
 from protocol.metadata.partition import LeaderRecoveryState
-from tests.sim.one_partition import Bench
-from tests.sim.run_scenario import spec_of
+from tests.sim.partition_helpers import Bench
+from tests.sim.scenario_helpers import spec_of
 
 T0 = TopicPartition("t", 0)
 UNCLEAN = Loss("none")
@@ -228,7 +228,7 @@ def test_disabling_recovery_in_the_middle_of_one_cancels_it_and_elects_by_the_ru
 def test_five_thousand_leaderless_partitions_are_asked_for_in_three_requests_per_broker() -> None:
     count = 5_000
     config = ClusterConfig.of(Generation.KIP_966)
-    engine = SimEngine(ClusterSpec(3, 1, config))
+    engine = CheckedEngine(ClusterSpec(3, 1, config))
     engine.suite.stop()
     cluster = engine.cluster
     sizes: dict[NodeId, list[int]] = {0: [], 1: [], 2: []}
@@ -288,7 +288,7 @@ def scenario(strategy: str, *steps: dict[str, object]) -> ScenarioResult:
         ],
     }
     loaded = scenario_from(text, "inline")
-    return Runner(loaded, SimEngine(spec_of(loaded, 0))).run()
+    return Runner(loaded, CheckedEngine(spec_of(loaded, 0))).run()
 
 
 @pytest.mark.covers("F27")
@@ -348,7 +348,7 @@ def test_how_long_is_waited_is_the_word_of_the_topic(changed: str) -> None:
 
 @pytest.mark.covers("K8", "H6", "M73")
 def test_the_manager_starts_when_recovery_is_enabled() -> None:
-    engine = SimEngine(ClusterSpec(1, 1, ClusterConfig.of(Generation.KIP_966_ELR)))
+    engine = CheckedEngine(ClusterSpec(1, 1, ClusterConfig.of(Generation.KIP_966_ELR)))
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(1_000)

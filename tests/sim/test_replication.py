@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.engine import Loss
-from experiments.requests import create_topic
+from experiments.engines.port import Loss
+from experiments.engines.requests import create_topic
 from protocol.config import Generation
 from protocol.contract import BATCH_OVERHEAD_BYTES, Trace
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.data import ProduceRequest
-from tests.sim.chaos import PARTITIONS, Chaos
-from tests.sim.one_partition import KEEP, Bench
+from tests.sim.chaos_helpers import PARTITIONS, Chaos
+from tests.sim.partition_helpers import KEEP, Bench
 
 T0 = TopicPartition("t", 0)
 

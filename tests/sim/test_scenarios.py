@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments.engine import ClusterSpec
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
-from experiments.sim.engine import SimEngine
 from protocol.config import ClusterConfig, Generation
-from tests.sim.run_scenario import SCENARIOS, run_file, run_scenario
-from tests.sim.seeds import seeds
+from tests.sim.scenario_helpers import SCENARIOS, run_file, run_scenario
+from tests.sim.seed_helpers import seeds
 
 SHOWS = {
     "elr-clean-restart": ("M13", "M14", "E21", "E22", "E17", "E30", "E31"),
@@ -186,7 +186,7 @@ def test_a_step_that_cannot_be_carried_out_ends_the_run() -> None:
 def test_virtual_time_is_the_only_time() -> None:
     spec = ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966))
     raw: dict[str, object] = {"name": "n", "cluster": {"brokers": 3}, "steps": [{"wait": "30d"}]}
-    engine = SimEngine(spec)
+    engine = CheckedEngine(spec)
     result = Runner(scenario_from(raw, "inline"), engine).run()
     assert result.passed
     assert engine.now_ms() >= 30 * 86_400_000

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from experiments import requests
-from experiments.engine import ClusterSpec, Loss
+from experiments.check.engine import CheckedEngine
+from experiments.engines import requests
+from experiments.engines.port import ClusterSpec, Loss
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
-from experiments.sim.engine import SimEngine
-from experiments.story import Chapter, tell
+from experiments.story.chapter import Chapter, tell
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 from protocol.messages.commands import AdminCommand
-from tests.sim.quorum_stories import KRAFT_STORIES
-from tests.sim.run_scenario import SCENARIOS, spec_of
+from tests.sim.quorum_transcript_helpers import KRAFT_STORIES
+from tests.sim.scenario_helpers import SCENARIOS, spec_of
 
 TRACES = Path(__file__).parent.parent / "traces"
 T0 = TopicPartition("t", 0)
@@ -31,20 +31,20 @@ T0 = TopicPartition("t", 0)
 
 def _story_of_scenario(path: Path) -> str:
     scenario = load_scenario(path)
-    engine = SimEngine(spec_of(scenario, 0))
+    engine = CheckedEngine(spec_of(scenario, 0))
     runner = Runner(scenario, engine)
     result = runner.run()
     assert result.passed, result.steps[-1]
     return _told(scenario.name, engine, runner.chapters)
 
 
-def _told(name: str, engine: SimEngine, chapters: list[Chapter]) -> str:
+def _told(name: str, engine: CheckedEngine, chapters: list[Chapter]) -> str:
     return "\n".join([f"# {name}, seed 0", *tell(engine.traces(), chapters, engine.metadata_log())]) + "\n"
 
 
 def _story_of_a_stale_clean_shutdown_file() -> str:
     """The file vouches for one epoch only (M16): not for a later life, and not when it is torn."""
-    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966)))
+    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966)))
     chapters: list[Chapter] = []
     disk = engine.cluster.disks[2]
 
@@ -85,7 +85,7 @@ def _story_of_a_stale_clean_shutdown_file() -> str:
     return _told("stale-clean-shutdown-file", engine, chapters)
 
 
-def _eligible(engine: SimEngine) -> tuple[set[int], set[int]]:
+def _eligible(engine: CheckedEngine) -> tuple[set[int], set[int]]:
     view = engine.view()
     assert view is not None
     state = view.partitions[T0]

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from experiments import requests
-from experiments.engine import ClusterSpec, Loss
+from experiments.check.engine import CheckedEngine
+from experiments.engines import requests
+from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import ScenarioResult
-from experiments.sim.engine import SimEngine
-from experiments.sim.network import NetworkModel
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from tests.sim.run_scenario import run_scenario
+from tests.sim.scenario_helpers import run_scenario
 
 pytestmark = pytest.mark.slow
 
@@ -170,7 +170,7 @@ class Bench:
 
     def __init__(self, seed: int = 0, **options: bool) -> None:
         config = ClusterConfig.of(Generation.KIP_966)
-        self.engine = SimEngine(ClusterSpec(4, 1, config, seed), NetworkModel(1, 2), **options)
+        self.engine = CheckedEngine(ClusterSpec(4, 1, config, seed), NetworkModel(1, 2), **options)
         self.commands = 0
         for node in self.engine.spec.node_ids:
             self.engine.start(node)

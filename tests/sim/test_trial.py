@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from experiments.statistics import Estimate, Moments, fraction, rate
 from experiments.studies.model import DAY_MS, YEAR_MS, CellParameters, Distribution
-from experiments.trace_schema import CRASH, LOSS, STATE, TraceRow, check_trace
-from experiments.trial import TOPIC, _Trial, run_trial
+from experiments.studies.statistics import Estimate, Moments, fraction, rate
+from experiments.studies.trace_schema import CRASH, LOSS, STATE, TraceRow, check_trace
+from experiments.studies.trial import TOPIC, _Trial, run_trial
 from protocol.ids import TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.nodes.broker import BrokerNode

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from experiments import requests
-from experiments.engine import ClusterSpec, Loss
+from experiments.check.engine import CheckedEngine
+from experiments.engines import requests
+from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import ScenarioResult
-from experiments.sim.engine import SimEngine
-from experiments.sim.network import NetworkModel
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Trace
 from protocol.errors import ErrorCode
@@ -25,8 +25,8 @@ from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceComman
 from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
-from tests.sim.chaos import BROKERS, PARTITIONS, Chaos
-from tests.sim.run_scenario import run_scenario
+from tests.sim.chaos_helpers import BROKERS, PARTITIONS, Chaos
+from tests.sim.scenario_helpers import run_scenario
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ WAYS = {
 }
 
 
-def levels_request(engine: SimEngine, to: Generation) -> UpdateFeaturesRequest:
+def levels_request(engine: CheckedEngine, to: Generation) -> UpdateFeaturesRequest:
     """Moves the cluster to the levels of a generation, whatever is lost by it."""
     present = image_of(engine).feature_levels
     updates = tuple(
@@ -57,7 +57,7 @@ def levels_request(engine: SimEngine, to: Generation) -> UpdateFeaturesRequest:
     return UpdateFeaturesRequest(correlation_id=0, feature_updates=updates)
 
 
-def image_of(engine: SimEngine) -> MetadataImage:
+def image_of(engine: CheckedEngine) -> MetadataImage:
     """The controller's."""
     node = engine.cluster.nodes[FIRST_CONTROLLER]
     assert isinstance(node, ControllerNode)
@@ -136,7 +136,7 @@ def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed:
     parked fetch, without which the log is slower than the answer.
     """
     config = ClusterConfig.of(OLD)
-    engine = SimEngine(ClusterSpec(2, 1, config, seed), NetworkModel(1, 40))
+    engine = CheckedEngine(ClusterSpec(2, 1, config, seed), NetworkModel(1, 40))
     commands = iter(range(1, 100))
     proposed: list[int] = []
     shown: list[int] = []
@@ -347,7 +347,7 @@ def test_a_live_broker_that_is_unregistered_comes_back_by_itself(generation: Gen
 @pytest.mark.parametrize("generation", Generation)
 def test_it_comes_back_too_if_it_missed_the_record_for_another(generation: Generation, broker: int) -> None:
     """A record behind the unregistration crosses with the broker's fetch, which the controller then refuses."""
-    engine = SimEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), seed=broker))
+    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), seed=broker))
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(1_000)

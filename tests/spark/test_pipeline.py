@@ -13,17 +13,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from experiments import analysis
-from experiments.analysis import PipelineFailed, analyze, read_cells
-from experiments.batch import Batch, Trial, run_batch
-from experiments.errors import InputError
-from experiments.output import batch_name, claim, note_run, write_batch
-from experiments.report.render import write_report
-from experiments.statistics import Moments, fraction, rate
+from experiments.studies import analysis
+from experiments.studies.analysis import PipelineFailed, analyze, read_cells
+from experiments.studies.batch import Batch, Trial, run_batch
 from experiments.studies.loader import study_from
 from experiments.studies.model import CellParameters, Study
-from experiments.trace_schema import TraceRow, TrialResult
-from tests.spark.fake_trial import fake_trial
+from experiments.studies.output import batch_name, claim, note_run, write_batch
+from experiments.studies.report.render import write_report
+from experiments.studies.statistics import Moments, fraction, rate
+from experiments.studies.trace_schema import TraceRow, TrialResult
+from experiments.support.errors import InputError
+from tests.spark.trial_helpers import fake_trial
 
 TRIALS = 12
 ROOT = Path(__file__).parent.parent.parent
@@ -153,9 +153,9 @@ def test_no_process_and_no_half_folder_is_left(analysed: Path, spark_files: Path
 def test_a_session_told_to_stop_takes_its_jvm_with_it(spark_files: Path) -> None:
     script = """
 import os, signal
-from experiments.java import java_home
-from experiments.ray_session import orderly_signals
-from experiments.spark.session import spark_session
+from experiments.studies.pipeline.java import java_home
+from experiments.engines.ray.session import orderly_signals
+from experiments.studies.pipeline.session import spark_session
 with orderly_signals(), spark_session(java_home()):
     print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
     os.kill(os.getpid(), signal.SIGTERM)

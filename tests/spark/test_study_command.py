@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.study import app
-from experiments.errors import InputError
-from tests.spark.fake_trial import fake_trial
+from experiments.support.errors import InputError
+from tests.spark.trial_helpers import fake_trial
 
 STUDY = """
 name: small
@@ -24,7 +24,7 @@ sweep: {generation: [kip-497, kip-966]}
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(sys.modules, "experiments.trial", SimpleNamespace(run_trial=fake_trial))
+    monkeypatch.setitem(sys.modules, "experiments.studies.trial", SimpleNamespace(run_trial=fake_trial))
     path = tmp_path / "small.yaml"
     path.write_text(STUDY)
     return path

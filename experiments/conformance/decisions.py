@@ -1,0 +1,192 @@
+"""Conformance: does the protocol core decide as Apache Kafka's own controller code did?
+
+A vector is a JSON line of one of two kinds, told apart by their keys. A controller trace has `steps`; it is the matter
+of `conformance_traces.py`. A partition change has the state of a partition, a request, and the recorded answer:
+`replay_file` gives state and request to `protocol.controller.partition_change` and compares every field of the record,
+of the state after it, and the error, with the answer. Order within ELR and last known ELR carries no meaning and is not
+compared; order within replicas and ISR is.
+
+The two switches of a partition change choose the generation: without `elr_enabled` it is `kip-497`, with
+`use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows know no last known leader in a field of its own, so that it
+is not tracked here.
+
+A file that is not made of such rows, all of them, is wrong input and not a mismatch: every field is validated
+strictly and nothing is skipped. A gzip file is told by its first two bytes, whatever its name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import reprlib
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from experiments.conformance import traces as conformance_traces
+from experiments.conformance.shapes import (
+    Brokers,
+    BrokersOrNone,
+    Difference,
+    PartitionShape,
+    RecoveryName,
+    Replicas,
+    Strict,
+    compare,
+    state_fields,
+)
+from experiments.conformance.traces import ControllerTraceRow
+from experiments.support.errors import InputError
+from protocol.controller.partition_change import ChangeRequest, Election, decide
+from protocol.messages.records import PartitionChangeRecord
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
+
+PARTITION_CHANGE = "partition change"
+GZIP_MAGIC = b"\x1f\x8b"
+_STEPS = re.compile(rb'"steps"\s*:')
+READABLE = "a readable file of JSON lines, gzip or not"
+CONTROLLER_TRACE = "controller trace"
+
+
+class RecordShape(Strict):
+    """The recorded change: `None` is unchanged, as are leader -2 and leader recovery state -1."""
+
+    isr: Brokers | None
+    leader: Annotated[int, Field(ge=-2)]
+    replicas: Replicas | None
+    removing_replicas: Brokers | None
+    adding_replicas: Brokers | None
+    leader_recovery_state: Annotated[int, Field(ge=-1, le=1)]
+    elr: Brokers | None
+    last_known_elr: BrokersOrNone | None
+
+
+class PartitionChangeRow(Strict):
+    """One line of a partition change file: state and request, then the answer (`record`, `after`, `error`)."""
+
+    partition: PartitionShape
+    min_isr: Annotated[int, Field(ge=1)]
+    acceptable_leaders: Brokers
+    election: Election
+    elr_enabled: bool
+    use_last_known_leader: bool
+    target_isr: Brokers | None
+    target_replicas: Replicas | None
+    target_adding: Brokers | None
+    target_removing: Brokers | None
+    unclean_shutdown_replicas: Brokers | None
+    target_leader_recovery_state: RecoveryName | None
+    record: RecordShape | None
+    after: PartitionShape | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A row (counted from 1) and all its differences."""
+
+    row: int
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """What became of one file: `passed` rows and the mismatches, in the order of the file."""
+
+    file: str
+    kind: str
+    passed: int
+    mismatches: tuple[Mismatch, ...]
+
+    @property
+    def failed(self) -> int:
+        return len(self.mismatches)
+
+
+def replay_file(path: Path) -> FileResult:
+    """Replays all rows of a file. Raises InputError (file, row, field) if it cannot be read or is not made of rows."""
+    rows = [_parse(path, number, line) for number, line in enumerate(_lines(path), start=1)]
+    kind = CONTROLLER_TRACE if isinstance(rows[0], ControllerTraceRow) else PARTITION_CHANGE
+    found = ((number, _row_differences(row)) for number, row in enumerate(rows, start=1))
+    mismatches = tuple(Mismatch(number, unlike) for number, unlike in found if unlike)
+    return FileResult(str(path), kind, len(rows) - len(mismatches), mismatches)
+
+
+def _row_differences(row: PartitionChangeRow | ControllerTraceRow) -> tuple[Difference, ...]:
+    if isinstance(row, ControllerTraceRow):
+        return conformance_traces.differences(row)
+    return differences(row)
+
+
+def differences(row: PartitionChangeRow) -> tuple[Difference, ...]:
+    """The fields of record, state after and error in which the core's answer differs from the recorded one."""
+    before = _state(row.partition)
+    record = decide("vector", 0, before, _request(row))
+    after = before if record is None else replay_change(before, record)
+    unlike = [
+        *compare("record", _fields(row.record), None if record is None else _record_fields(record)),
+        *compare("after", _fields(row.after), state_fields(after)),
+    ]
+    if row.error is not None:
+        unlike.append(Difference("error", row.error, None))
+    return tuple(unlike)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        content = path.read_bytes()
+        if content.startswith(GZIP_MAGIC):
+            content = gzip.decompress(content)
+    except OSError as error:
+        raise InputError(str(path), "", error.strerror or error, READABLE) from error
+    except (EOFError, zlib.error) as error:
+        raise InputError(str(path), "", f"damaged gzip data ({error})", "a whole gzip file") from error
+    if not content.strip():
+        raise InputError(str(path), "", "no rows", "one JSON object per line")
+    return content.removesuffix(b"\n").split(b"\n")
+
+
+def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | ControllerTraceRow:
+    """A row of either kind; what is neither is judged as a partition change."""
+    model = ControllerTraceRow if _STEPS.search(line) else PartitionChangeRow
+    try:
+        return model.model_validate_json(line)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+    found = "nothing" if problem["type"] == "missing" else reprlib.repr(problem["input"])
+    field = ".".join(str(part) for part in problem["loc"])
+    raise InputError(str(path), f"row {number}: {field}" if field else f"row {number}", found, problem["msg"])
+
+
+def _state(shape: PartitionShape) -> PartitionState:
+    fields = shape.model_dump()
+    return PartitionState(**fields | {"leader_recovery_state": LeaderRecoveryState[shape.leader_recovery_state]})
+
+
+def _request(row: PartitionChangeRow) -> ChangeRequest:
+    recovery = row.target_leader_recovery_state
+    return ChangeRequest(
+        min_isr=row.min_isr,
+        is_acceptable_leader=frozenset(row.acceptable_leaders).__contains__,
+        elr_enabled=row.elr_enabled,
+        use_last_known_leader=row.use_last_known_leader,
+        election=row.election,
+        target_isr=row.target_isr,
+        target_replicas=row.target_replicas,
+        target_adding=row.target_adding,
+        target_removing=row.target_removing,
+        target_leader_recovery_state=None if recovery is None else LeaderRecoveryState[recovery],
+        unclean_shutdown_replicas=row.unclean_shutdown_replicas,
+    )
+
+
+def _fields(shape: Strict | None) -> dict[str, Any] | None:
+    return None if shape is None else shape.model_dump()
+
+
+def _record_fields(record: PartitionChangeRecord) -> dict[str, Any]:
+    named_alike = {name: getattr(record, name) for name in RecordShape.model_fields if name != "elr"}
+    return named_alike | {"elr": record.eligible_leader_replicas}

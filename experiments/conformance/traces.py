@@ -1,0 +1,273 @@
+"""Conformance of the controller as a whole: recorded sequences of events, replayed on a `ControllerNode`.
+
+A trace is one JSON line: events on one controller with one topic `foo` of one partition, each with its result (an
+error's name, or a heartbeat's reply) and the partition's state afterwards. Every event enters the node where it enters
+in an engine: requests through `receive`, a session that ends through `fire`. Brokers are taken to have applied all
+metadata by the time of the next event, as they had when the traces were recorded. Broker epochs are the recorder's own
+numbers there and log offsets here; a recorded epoch stands for the epoch that the same registration got.
+
+The recorder drove Kafka's replication manager without the part of its quorum controller that remembers at which offset
+a controlled shutdown began: to its heartbeats such a broker is one that merely runs. A controller that has just started
+knows as little, so after a heartbeat that asks for shutdown the node is started anew on its log.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
+
+from experiments.conformance.shapes import (
+    Broker,
+    Brokers,
+    Difference,
+    PartitionShape,
+    Replicas,
+    Strict,
+    compare,
+    state_fields,
+)
+from experiments.engines.requests import create_topic, elect_leader, metadata_fetch, reassign
+from experiments.engines.sim.disk import formatted_disk
+from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
+from protocol.contract import Send
+from protocol.controller.heartbeats import BrokerControlState
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.base import Message
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    BrokerState,
+    PartitionIsrProposal,
+)
+from protocol.messages.partitions import ElectionType
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+
+TOPIC = "foo"
+UNKNOWN_EPOCH = -2
+"""An epoch that no registration ever had."""
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class RegisterBroker(Strict):
+    type: Literal["register_broker"]
+    broker_id: Broker
+    broker_epoch: int
+    unclean_shutdown: bool
+
+
+class BrokerEvent(Strict):
+    """A heartbeat (`unfence`, `want_fence`, `controlled_shutdown`), or the end of a session (`fence`)."""
+
+    type: Literal["unfence", "want_fence", "controlled_shutdown", "fence"]
+    broker_id: Broker
+
+
+class CreateTopic(Strict):
+    type: Literal["create_topic"]
+    name: Literal["foo"]
+    replicas: Replicas
+    min_insync_replicas: Annotated[int, Field(ge=1)]
+
+
+class IsrMember(Strict):
+    broker_id: Broker
+    broker_epoch: int
+
+
+class AlterPartition(Strict):
+    type: Literal["alter_partition"]
+    broker_id: Broker
+    broker_epoch: int
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: Annotated[int, Field(ge=0, le=1)]
+    new_isr: tuple[IsrMember, ...]
+
+
+class ElectLeaders(Strict):
+    type: Literal["elect_leaders"]
+    election_type: Literal["PREFERRED", "UNCLEAN"]
+
+
+class Reassign(Strict):
+    """`replicas` None cancels."""
+
+    type: Literal["alter_partition_reassignments"]
+    replicas: Brokers | None
+
+
+class HeartbeatReply(Strict):
+    fenced: bool
+    in_controlled_shutdown: bool
+    should_shut_down: bool
+
+
+Event = Annotated[
+    RegisterBroker | BrokerEvent | CreateTopic | AlterPartition | ElectLeaders | Reassign, Field(discriminator="type")
+]
+
+
+class Step(Strict):
+    event: Event
+    result: str | HeartbeatReply
+    partition: PartitionShape | None
+
+
+class ControllerTraceRow(Strict):
+    """One recorded trace."""
+
+    elr_enabled: bool
+    effective_min_insync_replicas: Annotated[int, Field(ge=1)]
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+
+
+def differences(row: ControllerTraceRow) -> tuple[Difference, ...]:
+    """How the first step whose answer is not the recorded one differs; nothing if all are alike."""
+    controller = _Controller(row.elr_enabled)
+    for index, step in enumerate(row.steps):
+        result = controller.apply(step.event)
+        recorded = step.result.model_dump() if isinstance(step.result, HeartbeatReply) else step.result
+        unlike = [] if result == recorded else [Difference(f"steps[{index}].result", recorded, result)]
+        expected = None if step.partition is None else step.partition.model_dump()
+        unlike += compare(f"steps[{index}].partition", expected, controller.partition())
+        if isinstance(step.event, CreateTopic) and controller.min_isr() != row.effective_min_insync_replicas:
+            unlike.append(
+                Difference("effective_min_insync_replicas", row.effective_min_insync_replicas, controller.min_isr())
+            )
+        if unlike:
+            return tuple(unlike)
+    return ()
+
+
+class _Controller:
+    """A controller node on a disk of its own, fed with recorded events."""
+
+    def __init__(self, elr_enabled: bool) -> None:
+        self._config = ClusterConfig.of(Generation.KIP_966_ELR if elr_enabled else Generation.KIP_497)
+        self._storage = formatted_disk()
+        self._correlation_id = 0
+        self._epochs: dict[int, dict[int, Epoch]] = {}
+        self._start()
+
+    def _start(self) -> None:
+        self._node = ControllerNode(FIRST_CONTROLLER, (FIRST_CONTROLLER,), self._config, self._storage, Random(0))
+        self._image = self._node.state.image
+        self._node.start(0)
+
+    def apply(self, event: Any) -> Any:
+        """Feeds one event; an error's name, or a heartbeat's reply."""
+        result = self._event(event)
+        for broker in self._image.brokers:
+            self._node.receive(0, broker, metadata_fetch(self._node, broker))
+        return result
+
+    def partition(self) -> dict[str, Any] | None:
+        topic = self._image.topic_named(TOPIC)
+        return None if topic is None else state_fields(topic.partitions[0])
+
+    def min_isr(self) -> int | None:
+        """The min ISR that is effective for the partition, whatever the generation."""
+        topic = self._image.topic_named(TOPIC)
+        if topic is None:
+            return None
+        configured = self._image.int_config(topic.topic_id, MIN_INSYNC_REPLICAS)
+        return min(configured, len(topic.partitions[0].replicas))
+
+    def _event(self, event: Any) -> Any:
+        if isinstance(event, RegisterBroker):
+            return self._register(event)
+        if isinstance(event, BrokerEvent):
+            return self._fence(event) if event.type == "fence" else self._heartbeat(event)
+        if isinstance(event, AlterPartition):
+            return self._alter_partition(event)
+        request = self._admin_request(event).model_copy(update={"correlation_id": self._id()})
+        error, _ = self._ask(FIRST_CLIENT, request, AdminResponse).failure()
+        return error.name
+
+    def _id(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+    def _ask(self, sender: int, request: Message, answer: type[Answer]) -> Answer:
+        effects = self._node.receive(0, sender, request)
+        [found] = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, answer)]
+        return found
+
+    def _register(self, event: RegisterBroker) -> str:
+        known = self._image.broker_epoch(event.broker_id)
+        request = BrokerRegistrationRequest(
+            correlation_id=self._id(),
+            broker_id=event.broker_id,
+            incarnation_id=str(self._correlation_id),
+            previous_broker_epoch=NO_EPOCH if event.unclean_shutdown or known is None else known,
+        )
+        answer = self._ask(event.broker_id, request, BrokerRegistrationResponse)
+        self._epochs.setdefault(event.broker_id, {})[event.broker_epoch] = answer.broker_epoch
+        return answer.error.name
+
+    def _fence(self, event: BrokerEvent) -> str:
+        if event.broker_id not in self._image.brokers:
+            return ErrorCode.BROKER_ID_NOT_REGISTERED.name
+        self._node.fire(0, f"{SESSION_PREFIX}{event.broker_id}")
+        return ErrorCode.NONE.name
+
+    def _heartbeat(self, event: BrokerEvent) -> Any:
+        request = BrokerHeartbeatRequest(
+            correlation_id=self._id(),
+            broker_id=event.broker_id,
+            broker_epoch=self._image.broker_epoch(event.broker_id) or 0,
+            current_metadata_offset=self._image.next_offset,
+            want_fence=event.type == "want_fence",
+            want_shut_down=event.type == "controlled_shutdown",
+        )
+        answer = self._ask(event.broker_id, request, BrokerHeartbeatResponse)
+        if answer.error is not ErrorCode.NONE:
+            return answer.error.name
+        in_shutdown = self._node.lives.control_state(event.broker_id) is BrokerControlState.CONTROLLED_SHUTDOWN
+        if request.want_shut_down:
+            self._start()
+        return {
+            "fenced": answer.is_fenced,
+            "in_controlled_shutdown": in_shutdown,
+            "should_shut_down": answer.should_shut_down,
+        }
+
+    def _epoch(self, broker: int, recorded: int) -> Epoch:
+        return recorded if recorded == NO_EPOCH else self._epochs.get(broker, {}).get(recorded, UNKNOWN_EPOCH)
+
+    def _alter_partition(self, event: AlterPartition) -> str:
+        proposal = PartitionIsrProposal(
+            topic_id=self._image.topic_ids.get(TOPIC, ""),
+            partition_id=0,
+            leader_epoch=event.leader_epoch,
+            partition_epoch=event.partition_epoch,
+            new_isr=tuple(
+                BrokerState(broker_id=member.broker_id, broker_epoch=self._epoch(member.broker_id, member.broker_epoch))
+                for member in event.new_isr
+            ),
+            leader_recovery_state=event.leader_recovery_state,
+        )
+        request = AlterPartitionRequest(
+            correlation_id=self._id(),
+            broker_id=event.broker_id,
+            broker_epoch=self._epoch(event.broker_id, event.broker_epoch),
+            partitions=(proposal,),
+        )
+        answer = self._ask(event.broker_id, request, AlterPartitionResponse)
+        return (answer.partitions[0].error if answer.error is ErrorCode.NONE else answer.error).name
+
+    def _admin_request(self, event: CreateTopic | ElectLeaders | Reassign) -> AdminRequest:
+        if isinstance(event, CreateTopic):
+            return create_topic(TOPIC, (event.replicas,), {MIN_INSYNC_REPLICAS: event.min_insync_replicas})
+        if isinstance(event, ElectLeaders):
+            return elect_leader(TOPIC, 0, ElectionType[event.election_type])
+        return reassign(TOPIC, 0, event.replicas)

@@ -1,0 +1,42 @@
+"""`python -m experiments.engines.ray PLAN`: the supervisor of a cluster in the background (`launch.py`).
+
+PLAN is JSON. What it has to say goes to standard error. Exit codes are the command's: 1 where the cluster does not come
+up, 2 where the input is wrong, with one line that says why as the last one.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.engines.ray.launch import config_of
+from experiments.engines.ray.session import stay_on_loopback
+from experiments.engines.ray.state import ClusterState, Plan
+from experiments.support.errors import InputError
+
+
+def main(plan: Plan) -> int:
+    if plan.address is None:
+        stay_on_loopback()
+    from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
+
+    try:
+        run_cluster(plan, config_of(plan), _ready, _say)
+    except InputError as error:
+        _say(str(error))
+        return 2
+    except CLUSTER_FAILURES as error:
+        _say(" ".join(str(error).split()))
+        return 1
+    return 0
+
+
+def _ready(state: ClusterState) -> None:
+    _say(f"{state.plan.name} is ready at {state.address}")
+
+
+def _say(text: str) -> None:
+    print(f"isray: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Plan.model_validate_json(sys.argv[1])))

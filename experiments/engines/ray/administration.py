@@ -1,0 +1,324 @@
+"""An administration client: typed questions and orders over a port that carries one request and brings its response.
+
+What it adds to the requests themselves: the principal in whose name they are made; requests split where the server
+takes only so many things at once (20 topics in DescribeTopic and ElectLeaders: G31, J11, J13) and their answers
+joined; descriptions read page by page. A response that fails as a whole raises AdminError; what became of the parts
+of a request is returned, part by part, since one that failed does not undo the others.
+
+The port may lead to a running cluster (`experiments/engines/ray`) or into the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.ids import TopicPartition
+from protocol.messages.acls import (
+    AclEntry,
+    AclFilter,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DeleteAclsResult,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from protocol.messages.admin import AdminRequest, AdminResponse, Result
+from protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedFeature,
+    DescribeFeaturesRequest,
+    DescribeFeaturesResponse,
+    FeatureResult,
+    FeatureUpdate,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResponse,
+    AlterConfigsResult,
+    ConfigResourceType,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopic,
+    OngoingPartitionReassignment,
+    PartitionResult,
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
+)
+from protocol.messages.quorum import (
+    AddVoterRequest,
+    AddVoterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Endpoint,
+    RemoveVoterRequest,
+    RemoveVoterResponse,
+)
+from protocol.messages.topics import (
+    MAX_PARTITIONS_PER_RESPONSE,
+    MAX_TOPICS_PER_REQUEST,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    Cursor,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+    DescribedTopic,
+    DescribeTopicRequest,
+    DescribeTopicResponse,
+    RemovePartitionsRequest,
+    RemovePartitionsResponse,
+    RemovePartitionsTopic,
+    TopicResult,
+)
+
+R = TypeVar("R", bound=AdminResponse)
+Item = TypeVar("Item")
+
+
+class AdminError(Exception):
+    """A request failed as a whole, or one thing that was asked for did: the error and the server's words for it."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        self.error, self.message = error, message
+        super().__init__(f"{error.name}: {message}" if message else error.name)
+
+
+class Port(Protocol):
+    """The way to a cluster."""
+
+    def call(self, request: AdminRequest) -> AdminResponse:
+        """The response to a request; AdminError where none came."""
+
+
+class Admin:
+    """See the module docstring. Requests are made in the name of `principal` (`User:alice`), or of nobody."""
+
+    def __init__(self, port: Port, principal: str | None = None) -> None:
+        self._port = port
+        self._principal = principal
+
+    def _call(self, request: AdminRequest, answer: type[R]) -> R:
+        if self._principal is not None:
+            request = request.model_copy(update={"principal": self._principal})
+        response = self._port.call(request)
+        if response.error is not ErrorCode.NONE:
+            raise AdminError(response.error, response.message)
+        if not isinstance(response, answer):
+            raise ProtocolInvariantError(f"{type(response).__name__} answers a {type(request).__name__}")
+        return response
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def create_topics(self, *topics: CreatableTopic) -> Sequence[CreatableTopicResult]:
+        return self._call(CreateTopicsRequest(correlation_id=0, topics=topics), CreateTopicsResponse).topics
+
+    def delete_topics(self, names: Sequence[str]) -> Sequence[DeletableTopicResult]:
+        topics = tuple(DeleteTopicState(name=name) for name in names)
+        return self._call(DeleteTopicsRequest(correlation_id=0, topics=topics), DeleteTopicsResponse).topics
+
+    def create_partitions(self, *topics: CreatePartitionsTopic) -> Sequence[TopicResult]:
+        return self._call(CreatePartitionsRequest(correlation_id=0, topics=topics), CreatePartitionsResponse).topics
+
+    def remove_partitions(self, *topics: RemovePartitionsTopic) -> Sequence[TopicResult]:
+        return self._call(RemovePartitionsRequest(correlation_id=0, topics=topics), RemovePartitionsResponse).topics
+
+    def describe_topics(
+        self, names: Sequence[str] | None = None, limit: int = MAX_PARTITIONS_PER_RESPONSE
+    ) -> list[DescribedTopic]:
+        """Topics by name, or all that the principal may see (None), each with all its partitions; `limit` partitions
+        are read at a time. A topic that cannot be described carries its error.
+        """
+        if names is None:
+            return self._described((), limit)
+        return [topic for some in _chunks(names) for topic in self._described(some, limit)]
+
+    def _described(self, names: tuple[str, ...], limit: int) -> list[DescribedTopic]:
+        topics: dict[str, DescribedTopic] = {}
+        cursor: Cursor | None = None
+        while True:
+            request = DescribeTopicRequest(
+                correlation_id=0, topics=names, response_partition_limit=limit, cursor=cursor
+            )
+            response = self._call(request, DescribeTopicResponse)
+            for page in response.topics:
+                before = topics.get(page.name)
+                partitions = page.partitions if before is None else (*before.partitions, *page.partitions)
+                topics[page.name] = page.model_copy(update={"partitions": partitions})
+            if response.next_cursor is None:
+                return list(topics.values())
+            if response.next_cursor == cursor:
+                raise ProtocolInvariantError(f"the description does not get beyond {cursor}")
+            cursor = response.next_cursor
+
+    # -- partitions ----------------------------------------------------------------------------------------------------
+
+    def elect_leaders(
+        self, election_type: ElectionType, partitions: Mapping[TopicPartition, int | None] | None
+    ) -> dict[TopicPartition, PartitionResult]:
+        """Elects leaders for partitions, each with the leader to be for DESIGNATION (None otherwise), or for all
+        partitions; the result of each.
+        """
+        if partitions is None:
+            return self._elected(election_type, None)
+        topics = [
+            TopicPartitions(
+                topic=topic,
+                partitions=tuple(index for index, _ in wanted),
+                desired_leaders=tuple(leader for _, leader in wanted if leader is not None),
+            )
+            for topic, wanted in _by_topic(partitions).items()
+        ]
+        results: dict[TopicPartition, PartitionResult] = {}
+        for some in _chunks(topics):
+            results |= self._elected(election_type, some)
+        return results
+
+    def _elected(
+        self, election_type: ElectionType, topics: tuple[TopicPartitions, ...] | None
+    ) -> dict[TopicPartition, PartitionResult]:
+        request = ElectLeadersRequest(correlation_id=0, election_type=election_type, topic_partitions=topics)
+        return _by_partition(self._call(request, ElectLeadersResponse).partitions)
+
+    def alter_reassignments(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, PartitionResult]:
+        """Starts to move partitions to these replicas, or takes a move back (None); the result of each."""
+        topics = tuple(
+            ReassignableTopic(
+                name=topic,
+                partitions=tuple(
+                    ReassignablePartition(partition_index=index, replicas=None if replicas is None else tuple(replicas))
+                    for index, replicas in moves
+                ),
+            )
+            for topic, moves in _by_topic(wanted).items()
+        )
+        request = AlterPartitionReassignmentsRequest(correlation_id=0, topics=topics)
+        return _by_partition(self._call(request, AlterPartitionReassignmentsResponse).partitions)
+
+    def list_reassignments(
+        self, partitions: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OngoingPartitionReassignment]:
+        """The moves under way, of these partitions or of all."""
+        topics = None
+        if partitions is not None:
+            topics = tuple(
+                ListPartitionReassignmentsTopic(name=topic, partition_indexes=tuple(index for index, _ in some))
+                for topic, some in _by_topic(dict.fromkeys(partitions)).items()
+            )
+        request = ListPartitionReassignmentsRequest(correlation_id=0, topics=topics)
+        response = self._call(request, ListPartitionReassignmentsResponse)
+        return {TopicPartition(item.topic, item.partition_index): item for item in response.partitions}
+
+    # -- configs -------------------------------------------------------------------------------------------------------
+
+    def describe_configs(
+        self, resources: Sequence[tuple[ConfigResourceType, str]], synonyms: bool = False
+    ) -> Sequence[DescribeConfigsResult]:
+        """All configs of each resource (type and name), in the order of the resources."""
+        wanted = tuple(DescribeConfigsResource(resource_type=kind, resource_name=name) for kind, name in resources)
+        request = DescribeConfigsRequest(correlation_id=0, resources=wanted, include_synonyms=synonyms)
+        return self._call(request, DescribeConfigsResponse).results
+
+    def alter_configs(
+        self, kind: ConfigResourceType, name: str, changes: Sequence[AlterableConfig]
+    ) -> AlterConfigsResult:
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=tuple(changes))
+        request = IncrementalAlterConfigsRequest(correlation_id=0, resources=(resource,))
+        [result] = self._call(request, AlterConfigsResponse).resources
+        return result
+
+    # -- the cluster ---------------------------------------------------------------------------------------------------
+
+    def describe_cluster(self) -> DescribeClusterResponse:
+        return self._call(DescribeClusterRequest(correlation_id=0), DescribeClusterResponse)
+
+    def describe_features(self) -> Sequence[DescribedFeature]:
+        return self._call(DescribeFeaturesRequest(correlation_id=0), DescribeFeaturesResponse).features
+
+    def update_features(
+        self, updates: Sequence[FeatureUpdate], validate_only: bool = False
+    ) -> Mapping[str, FeatureResult]:
+        """The result of each update, by its feature; updates are done together or not at all, so what the request
+        fails of is the result of each.
+        """
+        request = UpdateFeaturesRequest(correlation_id=0, feature_updates=tuple(updates), validate_only=validate_only)
+        try:
+            results = self._call(request, UpdateFeaturesResponse).features
+        except AdminError as error:
+            names = [update.feature for update in updates]
+            return {name: FeatureResult(feature=name, error=error.error, message=error.message) for name in names}
+        return {result.feature: result for result in results}
+
+    # -- the quorum ----------------------------------------------------------------------------------------------------
+
+    def describe_quorum(self) -> DescribeQuorumResponse:
+        return self._call(DescribeQuorumRequest(correlation_id=0), DescribeQuorumResponse)
+
+    def add_voter(self, voter_id: int, voter_uuid: str, endpoints: Sequence[Endpoint] = ()) -> None:
+        """Makes a replica of the metadata log a voter; returns when that is committed (D30)."""
+        request = AddVoterRequest(
+            correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid, endpoints=tuple(endpoints)
+        )
+        self._call(request, AddVoterResponse)
+
+    def remove_voter(self, voter_id: int, voter_uuid: str) -> None:
+        """Ends the vote of a replica of the metadata log; returns when that is committed (D30)."""
+        request = RemoveVoterRequest(correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid)
+        self._call(request, RemoveVoterResponse)
+
+    # -- access control ------------------------------------------------------------------------------------------------
+
+    def create_acls(self, entries: Sequence[AclEntry]) -> Sequence[Result]:
+        return self._call(CreateAclsRequest(correlation_id=0, creations=tuple(entries)), CreateAclsResponse).results
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Sequence[DeleteAclsResult]:
+        request = DeleteAclsRequest(correlation_id=0, filters=tuple(filters))
+        return self._call(request, DeleteAclsResponse).filter_results
+
+    def describe_acls(self, wanted: AclFilter) -> Sequence[AclEntry]:
+        return self._call(DescribeAclsRequest(correlation_id=0, filter=wanted), DescribeAclsResponse).acls
+
+
+def _chunks(items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:
+    for start in range(0, len(items), MAX_TOPICS_PER_REQUEST):
+        yield tuple(items[start : start + MAX_TOPICS_PER_REQUEST])
+
+
+def _by_topic(partitions: Mapping[TopicPartition, Item]) -> dict[str, list[tuple[int, Item]]]:
+    """The partitions of each topic with what is said of them, topics in the order of their first partition."""
+    topics: dict[str, list[tuple[int, Item]]] = {}
+    for partition, item in partitions.items():
+        topics.setdefault(partition.topic, []).append((partition.partition, item))
+    return topics
+
+
+def _by_partition(results: Sequence[PartitionResult]) -> dict[TopicPartition, PartitionResult]:
+    return {TopicPartition(result.topic, result.partition_index): result for result in results}

@@ -1,0 +1,125 @@
+"""Directories of nodes as the tools see them: formatted before the node's first start, and described.
+
+To format is to say whose a directory is, and, for a controller, which uuid its disk has and who the first voters are
+(`protocol/quorum/format.py`). It takes the directory's lock. To describe takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from actors.log.dump import FoundBatch, read_segment
+from actors.log.files import typed_errors
+from actors.storage import DiskStorage, Owner, check_owner, read_meta
+from experiments.engines.ray.dump import log_files, log_names, records_of, snapshot_file
+from protocol.contract import Storage
+from protocol.errors import CorruptLogError
+from protocol.ids import METADATA_LOG, NodeId
+from protocol.messages.quorum import ControlRecord
+from protocol.quorum import state_file
+from protocol.quorum.format import format_voters, is_formatted
+from protocol.quorum.log import decode_snapshot
+from protocol.quorum.voters import ReplicaKey, VoterSet
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Storage]:
+    """The storage in a directory, whoever's it is, for the block; made where there is none. StorageError where it is in
+    use, or no node's directory.
+    """
+    storage = DiskStorage(directory)
+    try:
+        yield storage
+    finally:
+        storage.close()
+
+
+def format_directory(
+    directory: Path, cluster_id: str, node_id: NodeId, me: ReplicaKey | None, voters: VoterSet
+) -> bool:
+    """Formats a directory for a node, that of a controller with its key and the first voters; whether that was to be
+    done: False where it is this node's already. StorageError where it is another's, in use, or cannot be written.
+    """
+    owner = Owner(cluster_id, node_id)
+    if check_owner(directory, owner) and me is None:
+        return False
+    storage = DiskStorage(directory, owner)
+    try:
+        if me is None:
+            return True
+        if is_formatted(storage):
+            return False
+        format_voters(storage, cluster_id, me, voters)
+        return True
+    finally:
+        storage.close()
+
+
+def owner_of(directory: Path) -> tuple[str, NodeId] | None:
+    """The cluster and the node whose directory it is, None where it is nobody's yet. StorageError where it is no
+    node's directory.
+    """
+    meta = read_meta(directory)
+    return None if meta is None else (meta.cluster_id, meta.node_id)
+
+
+def describe_directory(directory: Path) -> dict[str, Any] | None:
+    """What a node's directory says of itself, None where it is not formatted; `faults` lists what cannot be read.
+    StorageError where it is no node's directory.
+    """
+    meta = read_meta(directory)
+    if meta is None:
+        return None
+    faults: list[str] = []
+    found: dict[str, Any] = {"directory": str(directory)} | meta.model_dump(mode="json")
+    try:
+        found |= _quorum_state(directory)
+        found["voters"] = [{"voter_id": key.id, "voter_uuid": key.uuid} for key in _voters(directory).keys]
+    except CorruptLogError as error:
+        faults.append(str(error))
+    logs = [log_files(directory, name) for name in log_names(directory)]
+    with typed_errors(directory):
+        found["logs"] = [
+            {
+                "log": log.name,
+                "start_offset": log.start_offset,
+                "flushed_offset": log.flushed_offset,
+                "size": sum(path.stat().st_size for path in log.segments),
+            }
+            for log in logs
+        ]
+    return found | {"faults": [*faults, *(log.fault for log in logs if log.fault)]}
+
+
+def _quorum_state(directory: Path) -> dict[str, Any]:
+    """What a replica of the metadata log must not forget; nothing where the node is none. CorruptLogError."""
+    path = directory / state_file.FILE
+    with typed_errors(path):
+        if not path.exists():
+            return {}
+        state = state_file.decode(path.read_bytes())
+    voted = None if state.voted is None else {"voter_id": state.voted.id, "voter_uuid": state.voted.uuid}
+    epoch = {"leader_id": state.leader, "leader_epoch": state.epoch, "voted": voted}
+    return {"directory_id": state.uuid, "quorum_cluster_id": state.cluster_id} | epoch
+
+
+def _voters(directory: Path) -> VoterSet:
+    """The voters that snapshot and metadata log say, none where they are static. CorruptLogError for the snapshot."""
+    voters, covered = VoterSet(), 0
+    path = snapshot_file(directory)
+    if path is not None:
+        with typed_errors(path):
+            snapshot = decode_snapshot(path.read_bytes())
+        voters, covered = snapshot.voters, snapshot.end_offset
+    segments = log_files(directory, METADATA_LOG).segments if METADATA_LOG in log_names(directory) else ()
+    for segment in segments:
+        for found in read_segment(segment):
+            if not isinstance(found, FoundBatch) or found.fault:
+                return voters
+            for offset, record in enumerate(records_of(found), found.batch.base_offset):
+                if offset >= covered and isinstance(record, ControlRecord):
+                    voters = voters.after(record)
+    return voters

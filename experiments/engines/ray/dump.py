@@ -1,0 +1,200 @@
+"""What lies on a node's disk, log by log and batch by batch, for `isray dump-log`: plain values, read without the lock.
+
+A finding below the mark of what was flushed is damage: a start would refuse the log, or a read would fail. The same
+finding above it is the end that a crash has left, or a node that is writing; the next start drops it. Segments below
+the log start are left over from a deletion and are not of the log any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from actors.log.checkpoints import Mark, read_mark
+from actors.log.dump import FoundBatch, Rest, read_segment, segment_files
+from actors.log.files import typed_errors
+from experiments.support.record_text import record_text, topic_names
+from protocol.errors import CodecError, CorruptLogError, ProtocolInvariantError
+from protocol.ids import METADATA_LOG, NO_OFFSET, Offset
+from protocol.messages.metadata_batch import unpack_records
+from protocol.messages.quorum import ControlRecord
+from protocol.messages.records import MetadataRecord
+from protocol.quorum.log import SNAPSHOT_FILE, decode_snapshot
+
+LOGS = "logs"
+Names = dict[str, str]
+"""Topic id -> name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """Segments of the log `TOPIC_ID/N`, in order; all of them, or one that was asked for alone. `flushed_offset` is -1
+    where the mark is damaged, as `fault` says.
+    """
+
+    name: str
+    segments: Sequence[Path]
+    start_offset: Offset
+    flushed_offset: Offset
+    fault: str
+    is_whole: bool = True
+
+
+def log_names(directory: Path) -> list[str]:
+    """The logs in a node's directory, as `TOPIC_ID/N`."""
+    with typed_errors(directory):
+        found = [path for path in (directory / LOGS).glob("*/*") if path.name.isdecimal()]
+    return sorted(f"{path.parent.name}/{path.name}" for path in found)
+
+
+def log_files(directory: Path, name: str) -> LogFiles:
+    """The files of one log. StorageError where they cannot be read."""
+    folder = directory / LOGS / name
+    mark, fault = _mark(folder)
+    segments = [path for path in segment_files(folder) if int(path.stem) >= mark.start_offset]
+    return LogFiles(name, segments, mark.start_offset, mark.flushed_offset, fault)
+
+
+def segment_alone(path: Path) -> LogFiles:
+    """One segment's file `OFFSET.log`, of the log in whose folder it lies. StorageError where it cannot be read."""
+    folder = path.resolve().parent
+    mark, fault = _mark(folder)
+    name = f"{folder.parent.name}/{folder.name}"
+    return LogFiles(name, [path], int(path.stem), mark.flushed_offset, fault, is_whole=False)
+
+
+def _mark(folder: Path) -> tuple[Mark, str]:
+    """The mark of the log in a folder, and what is wrong with it."""
+    try:
+        with typed_errors(folder):
+            return read_mark(folder), ""
+    except CorruptLogError as error:
+        return Mark(flushed_offset=NO_OFFSET), str(error)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def dump_log(log: LogFiles, topics: Names) -> Iterator[dict[str, Any]]:
+    """Every batch of a log, and what is no batch, in order. What is wrong is a `fault`, and `is_damage` says whether it
+    is in the durable part. `topics` give names to the topic ids in metadata records.
+    """
+    if log.fault:
+        yield {"fault": log.fault, "is_damage": True}
+    end = log.start_offset
+    for path in log.segments:
+        for found in read_segment(path, end):
+            document = _rest(found) if isinstance(found, Rest) else _batch(found, log.name == METADATA_LOG, topics)
+            if "fault" in document:
+                document["is_damage"] = (found.end_offset if isinstance(found, Rest) else end) < log.flushed_offset
+            yield {"file": str(path)} | document
+            end = end if isinstance(found, Rest) else found.batch.next_offset
+    if log.is_whole and end < log.flushed_offset:
+        yield {"fault": f"ends at offset {end}, flushed were {log.flushed_offset}", "is_damage": True}
+
+
+def _rest(found: Rest) -> dict[str, Any]:
+    return {"position": found.position, "size": found.size, "end_offset": found.end_offset, "fault": found.fault}
+
+
+def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> dict[str, Any]:
+    batch, fault = found.batch, found.fault
+    document: dict[str, Any] = {
+        "base_offset": batch.base_offset,
+        "last_offset": batch.next_offset - 1,
+        "count": batch.record_count,
+        "leader_epoch": batch.leader_epoch,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "timestamp_ms": batch.timestamp_ms,
+        "position": found.position,
+        "size": found.size,
+        "crc": found.crc,
+        "crc_ok": found.is_intact,
+    }
+    if is_metadata and found.is_intact:
+        records, unreadable = _unpacked(batch.payload)
+        fault = fault or unreadable
+        numbered = enumerate(records, batch.base_offset)
+        document["records"] = [{"offset": offset} | _record(record, topics) for offset, record in numbered]
+    return document | {"fault": fault} if fault else document
+
+
+def _record(record: MetadataRecord, topics: Names) -> dict[str, Any]:
+    return {
+        "type": type(record).__name__,
+        "is_control": isinstance(record, ControlRecord),
+        "fields": record.model_dump(mode="json"),
+        "text": record_text(record, topics),
+    }
+
+
+def records_of(found: FoundBatch) -> list[MetadataRecord]:
+    """The records of a batch of the metadata log; none where they cannot be read."""
+    return _unpacked(found.batch.payload)[0] if found.is_intact else []
+
+
+def _unpacked(payload: bytes) -> tuple[list[MetadataRecord], str]:
+    """The records of a metadata batch, and why they cannot be read."""
+    try:
+        return unpack_records(payload), ""
+    except (CodecError, ProtocolInvariantError, ValueError, TypeError, msgpack.UnpackException) as error:
+        return [], f"its records cannot be read: {error}"
+
+
+# -- the snapshot ------------------------------------------------------------------------------------------------------
+
+
+def snapshot_file(directory: Path) -> Path | None:
+    """The snapshot of the metadata log in a node's directory, None where there is none."""
+    path = directory / SNAPSHOT_FILE
+    return path if path.exists() else None
+
+
+def dump_snapshot(path: Path, topics: Names) -> dict[str, Any]:
+    """What the snapshot of a metadata log holds: the voters, and the records of the state. StorageError where it
+    cannot be read.
+    """
+    with typed_errors(path):
+        raw = path.read_bytes()
+    document: dict[str, Any] = {"file": str(path), "size": len(raw)}
+    try:
+        snapshot = decode_snapshot(raw)
+    except CorruptLogError as error:
+        return document | {"fault": str(error), "is_damage": True}
+    records, fault = _unpacked(snapshot.data) if snapshot.data else ([], "")
+    document |= {
+        "end_offset": snapshot.end_offset,
+        "last_epoch": snapshot.epoch,
+        "voters": [_record(record, topics) for record in snapshot.voters.to_records()],
+        "records": [_record(record, topics) for record in records],
+    }
+    return document | {"fault": fault, "is_damage": True} if fault else document
+
+
+def known_topics(directory: Path) -> Names:
+    """The names of all topics that the metadata log and its snapshot in a directory tell of, as far as they are
+    sound. StorageError where they cannot be read.
+    """
+    records: list[MetadataRecord] = []
+    path = snapshot_file(directory)
+    if path is not None:
+        records += _snapshot_records(path)
+    if METADATA_LOG in log_names(directory):
+        for segment in log_files(directory, METADATA_LOG).segments:
+            for found in read_segment(segment):
+                records += records_of(found) if isinstance(found, FoundBatch) else ()
+    return topic_names(records)
+
+
+def _snapshot_records(path: Path) -> list[MetadataRecord]:
+    try:
+        with typed_errors(path):
+            return _unpacked(decode_snapshot(path.read_bytes()).data)[0]
+    except CorruptLogError:
+        return []

@@ -1,0 +1,155 @@
+"""Starting a cluster in the background, and ending it.
+
+The background process leads a session of its own, so that neither the terminal's Ctrl-C nor its end reaches it, and
+writes to a log beside the state file. Who started it waits until the state file says `ready` or the process has ended.
+
+Ending is SIGTERM to the process that the state file names, and SIGKILL where it takes too long; then nothing of it may
+be left. After a SIGKILL the kernel ends a private Ray, and the folders are removed here, as they are for a stale file.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.engines.ray.state import (
+    ClusterState,
+    Plan,
+    Status,
+    log_file,
+    read_state,
+    remove_state,
+    require_free,
+    start_ticks,
+)
+from experiments.support.errors import InputError
+from protocol.config import (
+    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
+    CONTROLLER_QUORUM_VOTERS,
+    ClusterConfig,
+    ConfigError,
+    node_ids,
+)
+from protocol.ids import FIRST_CONTROLLER
+
+STOP_WITHIN_S = 30.0
+KILLED_WITHIN_S = 15.0
+_LOOK_S = 0.1
+_EXIT_WRONG_INPUT = 2
+
+
+class LaunchFailed(RuntimeError):
+    """The background process ended before the cluster was ready: why, in its own words, and its exit code."""
+
+    def __init__(self, why: str, exit_code: int) -> None:
+        super().__init__(why)
+        self.is_input_wrong = exit_code == _EXIT_WRONG_INPUT
+
+
+def config_of(plan: Plan) -> ClusterConfig:
+    """The static config of the nodes; InputError for a config that does not exist, a value that it does not take, and
+    controllers that the cluster does not have.
+    """
+    try:
+        config = ClusterConfig.of(plan.generation, plan.config)
+    except ConfigError as error:
+        raise InputError("--config", error.name, error.found, error.allowed) from error
+    controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + plan.controllers)
+    for name in (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
+        nodes = node_ids(config.values[name])
+        if not set(nodes) <= set(controllers) or len(set(nodes)) != len(nodes):
+            allowed = f"controllers {controllers[0]} to {controllers[-1]}, each once"
+            raise InputError("--config", name, list(nodes), allowed)
+    return config
+
+
+def launch(plan: Plan) -> ClusterState:
+    """Starts a cluster in the background; its state once it is ready.
+
+    InputError where the name is taken or the plan is wrong, LaunchFailed where the cluster does not come up.
+    """
+    require_free(plan.name)
+    log = log_file(plan.name)
+    with log.open("w", encoding="utf-8") as file:
+        log.chmod(0o600)
+        command = [sys.executable, "-m", "experiments.engines.ray", plan.model_dump_json()]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+    try:
+        return _await_ready(plan, process, log)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _await_ready(plan: Plan, process: subprocess.Popen[bytes], log: Path) -> ClusterState:
+    while True:
+        ended = process.poll()
+        if ended is not None:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            why = lines[-1].removeprefix("isray: ") if lines else f"it left with exit code {ended}"
+            raise LaunchFailed(f"{why} (log: {log})", ended)
+        state = read_state(plan.name)
+        if state is not None and state.pid == process.pid and state.status is Status.READY:
+            return state
+        time.sleep(_LOOK_S)
+
+
+def stop(state: ClusterState) -> str:
+    """Ends a cluster and removes what it leaves; how it ended, in words."""
+    how = _end(state)
+    for pid in list(_processes_of(state)):
+        _await_end(pid, KILLED_WITHIN_S)
+    for folder in state.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    remove_state(state.plan.name)
+    log_file(state.plan.name).unlink(missing_ok=True)
+    return how
+
+
+def _end(state: ClusterState) -> str:
+    try:
+        handle = os.pidfd_open(state.pid)
+    except ProcessLookupError:
+        return "had ended already"
+    try:
+        if start_ticks(state.pid) != state.started_ticks:
+            return "had ended already"
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        if select.select([handle], [], [], STOP_WITHIN_S)[0]:
+            return "stopped"
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        select.select([handle], [], [], KILLED_WITHIN_S)
+        return "killed"
+    finally:
+        os.close(handle)
+
+
+def _processes_of(state: ClusterState) -> Iterator[int]:
+    """Processes whose command line names a folder of the cluster: those of its private Ray."""
+    folders = [folder.encode() for folder in state.folders]
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if any(folder in line for folder in folders):
+            yield int(path.parent.name)
+
+
+def _await_end(pid: int, within_s: float) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([handle], [], [], within_s)
+    finally:
+        os.close(handle)

@@ -1,0 +1,162 @@
+"""The process that a running cluster belongs to: it starts the nodes, says when they are ready, watches, and ends them.
+
+Ray ties actors to the job that made them and a private Ray to the process that started it, so this process is the
+cluster's life: when it goes, in whatever way, everything else goes. SIGTERM, SIGINT and SIGHUP end it in good order.
+
+It watches by polling, which also takes away what nodes keep for an observer (trace events), so that nothing piles up.
+A node that died stays dead, as a broker on a machine does: a cluster is there to look at failures, not to hide them.
+The death is noted in the state file and told to `say`.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from actors.cluster import ActorCluster, NodeFailedError, PlacementError
+from actors.nodes import Report
+from experiments.engines.port import ClusterSpec, ClusterView
+from experiments.engines.ray.late_manager import needs_manager
+from experiments.engines.ray.session import ray_session
+from experiments.engines.ray.state import ClusterState, Plan, Status, claim, remove_state, write_state
+from protocol.config import ClusterConfig
+from protocol.ids import RECOVERY_MANAGER, NodeId, node_name
+
+READY_WITHIN_S = 180.0
+POLL_S = 0.5
+_STARTING_POLL_S = 0.05
+_ANSWER_WITHIN_S = 1.0
+_SETTLED = ("leader", "follower", "observer")
+"""Roles of controllers that know of a leader."""
+
+Say = Callable[[str], None]
+
+
+class NotReadyError(RuntimeError):
+    """The cluster did not come up."""
+
+
+CLUSTER_FAILURES = (NotReadyError, NodeFailedError, PlacementError)
+"""What `run_cluster` raises where the cluster, and not the input, is wrong."""
+
+
+def failure_in(report: Report) -> str:
+    """What a node says of the failure of its disk that has ended it, if it says that."""
+    traces = [trace for _, trace in report.traces if trace.kind == "storage_error" and trace.detail["halted"]]
+    return f"its disk has failed: {traces[0].detail['reason']}" if traces else ""
+
+
+class Supervisor:
+    """A cluster's nodes and its state file, which this object alone writes."""
+
+    def __init__(self, cluster: ActorCluster, spec: ClusterSpec, state: ClusterState, say: Say) -> None:
+        self.state = state
+        self._cluster = cluster
+        self._spec = spec
+        self._say = say
+        self._unfenced: frozenset[NodeId] = frozenset()
+        self._roles: dict[NodeId, str] = {}
+
+    def start(self) -> None:
+        """Starts all nodes; returns when every broker is unfenced and every controller follows the active one.
+        NotReadyError where that does not come.
+        """
+        for node in self._spec.node_ids:
+            self._cluster.start(node)
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while missing := self._missing():
+            if time.monotonic() > deadline_s:
+                raise NotReadyError(f"not ready within {READY_WITHIN_S:.0f} s: {', '.join(map(node_name, missing))}")
+            self.look()
+            self._look_at_state()
+            if self.state.dead:
+                raise NotReadyError("; ".join(self.state.events))
+            time.sleep(_STARTING_POLL_S)
+        pids = {node_name(node): pid for node, pid in self._cluster.pids().items()}
+        self._write(self.state.model_copy(update={"status": Status.READY, "pids": pids}))
+
+    def look(self) -> None:
+        """Polls the nodes once, and notes which of them have ended."""
+        before = self._cluster.running()
+        reasons: dict[NodeId, str] = {}
+        try:
+            reports = self._cluster.poll(_ANSWER_WITHIN_S)
+            reasons = {node: why for node, report in reports if (why := failure_in(report))}
+            if needs_manager(self._cluster, reports):
+                self._cluster.start(RECOVERY_MANAGER)
+        except NodeFailedError as error:
+            reasons[error.node] = str(error)
+        ended = [node for node in before if not self._cluster.is_running(node)]
+        for node in ended:
+            reason = reasons.get(node, "its process has ended")
+            text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {reason}"
+            self._say(text)
+            dead = (*self.state.dead, node_name(node))
+            self._write(self.state.with_event(text).model_copy(update={"dead": dead}))
+
+    def _missing(self) -> list[NodeId]:
+        """The brokers that are fenced, and the controllers that have no part in the quorum yet."""
+        controllers = [node for node in self._spec.controller_ids if self._roles.get(node) not in _SETTLED]
+        return controllers + [broker for broker in self._spec.broker_ids if broker not in self._unfenced]
+
+    def _look_at_state(self) -> None:
+        for node, snapshot in self._cluster.look(_ANSWER_WITHIN_S):
+            if snapshot.quorum is not None:
+                self._roles[node] = snapshot.quorum.role
+                if snapshot.quorum.is_active:
+                    self._unfenced = ClusterView(snapshot.partitions, snapshot.brokers).unfenced
+
+    def _write(self, state: ClusterState) -> None:
+        self.state = state
+        write_state(state)
+
+
+def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState], None], say: Say) -> None:
+    """Runs a cluster until a signal ends it; `ready` is called with its state once it can be used. Call from the main
+    thread.
+
+    InputError where the name is taken or the Ray cannot be reached; PlacementError, NodeFailedError, NotReadyError
+    where the cluster does not come up.
+    """
+    state = claim(plan)
+    try:
+        with ray_session(plan.address) as session:
+            spec = ClusterSpec(plan.brokers, plan.controllers, config)
+            racks = dict(enumerate(plan.racks))
+            cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters)
+            try:
+                folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
+                known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
+                state = state.model_copy(update=known | {"nodes": tuple(node_name(node) for node in spec.node_ids)})
+                write_state(state)
+                supervisor = Supervisor(cluster, spec, state, say)
+                supervisor.start()
+                with _told_to_stop() as stop:
+                    ready(supervisor.state)
+                    while not stop.wait(POLL_S):
+                        supervisor.look()
+            finally:
+                cluster.close()
+    finally:
+        remove_state(plan.name)
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """An event that SIGTERM, SIGINT and SIGHUP set, instead of what they do otherwise."""
+    stop = threading.Event()
+
+    def set_it(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, set_it) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

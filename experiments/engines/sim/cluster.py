@@ -1,0 +1,352 @@
+"""The simulator: the same nodes as everywhere, one process, one heap of events, a virtual clock.
+
+Events are ordered by time, then messages before timers before actions of the experiment, then by who is concerned, and
+last by the order in which they came up; nothing else decides, so a seed replays a run exactly, and leaving out an event
+does not reorder the others. The cluster
+carries out effects, keeps the disks, applies faults between events, and calls its observers after every event with
+what the node emitted. Objects pass by reference; with `paranoid` every message is encoded and decoded on its way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from pkgutil import resolve_name
+from random import Random
+from typing import cast
+from zlib import crc32
+
+from experiments.engines.port import ClusterSpec, Loss, TraceEvent, enables_recovery
+from experiments.engines.sim.disk import SimStorage, formatted_disk
+from experiments.engines.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
+from experiments.engines.sim.timers import Timer, Timers
+from protocol.broker.recovery import hook_named
+from protocol.config import UNCLEAN_LEADER_HOOK
+from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import (
+    DRIVER,
+    RECOVERY_MANAGER,
+    NodeId,
+    TimeMs,
+    TopicPartition,
+    is_broker,
+    is_client,
+    is_recovery_manager,
+)
+from protocol.log.tail import trace_of
+from protocol.messages.base import Message
+from protocol.messages.codec import decode, encode
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.client import ClientNode
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.recovery_manager import RecoveryManagerNode
+
+_DELIVER, _TIMER, _CALL = 0, 1, 2
+_KIND_SHIFT = 48 + SEQUENCE_BITS
+_TIME_SHIFT = 50 + SEQUENCE_BITS
+_MS = 1 << _TIME_SHIFT
+"""An event's place in the heap is one number: time, then order, then the sequence number."""
+
+_Delivery = tuple[int, NodeId, NodeId, Message, int]
+"""(_DELIVER, target, source, message, the target's life)."""
+_DueTimer = tuple[int, Timer, TimeMs]
+"""(_TIMER, the timer, the time for which the event was put into the heap)."""
+_Call = tuple[int, Callable[[], None]]
+_Event = _Delivery | _DueTimer | _Call
+_HASHED_AT_ONCE = 1_000
+"""Trace events."""
+
+Observer = Callable[[TimeMs, NodeId, Trace], None]
+
+
+class SimCluster:
+    """A simulated cluster. `on_event` is called after every event with (time, node) once its effects are carried
+    out. ConfigError where the config names a data-loss hook that does not exist.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        model: NetworkModel | None = None,
+        *,
+        elide_idle: bool = True,
+        paranoid: bool = False,
+        keep_traces: bool = True,
+        instant_detection: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.now_ms: TimeMs = 0
+        self.event_count = 0
+        self.network = Network(spec.seed, model or NetworkModel())
+        self.nodes: dict[NodeId, Node] = {}
+        self.disks: dict[NodeId, SimStorage] = {node: SimStorage() for node in spec.member_ids}
+        first_voters = spec.first_voters
+        self.disks.update({key.id: formatted_disk(key.id, first_voters) for key in first_voters.keys})
+        self.outcomes: dict[int, Message] = {}
+        self.traces: list[TraceEvent] = []
+        self.trace_observers: list[Observer] = []
+        self.on_event: Callable[[TimeMs, NodeId], None] | None = None
+        self.on_message: Callable[[NodeId, NodeId, Message], None] | None = None
+        self._data_loss_hook = hook_named(str(spec.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
+        self._paranoid = paranoid
+        self._keep_traces = keep_traces
+        self._instant_detection = instant_detection
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._unhashed: list[str] = []
+        self._heap: list[int] = []
+        self._events: dict[int, _Event] = {}
+        self._heads: dict[tuple[str, TopicPartition | None], str] = {}
+        self._sequence = 0
+        self._lives: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
+        self._backlogs: dict[NodeId, list[_Event]] = {}
+        self._skews_ms: dict[NodeId, int] = {}
+        self._timer_orders: dict[Timer, int] = {}
+        self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def step(self, until_ms: TimeMs) -> bool:
+        """Carries out the next event that is due by `until_ms`; False (and the clock at `until_ms`) if there is
+        none.
+        """
+        heap = self._heap
+        while heap:
+            due_ms = heap[0] >> _TIME_SHIFT
+            if due_ms > until_ms:
+                break
+            if self._dispatch(due_ms, self._events.pop(heappop(heap))):
+                return True
+        self.now_ms = max(self.now_ms, until_ms)
+        return False
+
+    def run_until(self, until_ms: TimeMs) -> None:
+        """Carries out everything that is due by `until_ms`."""
+        while self.step(until_ms):
+            pass
+
+    def _dispatch(self, due_ms: TimeMs, event: _Event) -> bool:
+        """Whether the event was still wanted."""
+        kind = event[0]
+        if kind == _DELIVER:
+            _, target, source, message, life = cast("_Delivery", event)
+            node = self.nodes.get(target)
+            if node is None or self._lives[target] != life or self.network.is_cut(source, target):
+                return False
+            if target in self._backlogs:
+                self._backlogs[target].append(event)
+                return False
+            self.now_ms = due_ms
+            shown_ms = self._clock(target, due_ms) if self._skews_ms else due_ms
+            self._carry_out(target, node.receive(shown_ms, source, message), due_ms)
+            if self.on_event is not None:
+                self.on_event(due_ms, target)
+        elif kind == _TIMER:
+            _, timer, queued_ms = cast("_DueTimer", event)
+            if not self._timers.is_due(timer, queued_ms, due_ms):
+                return False
+            owner = timer.owner
+            if owner in self._backlogs:
+                self._backlogs[owner].append(event)
+                return False
+            self.now_ms = due_ms
+            self._timers.fired(timer)
+            shown_ms = self._clock(owner, due_ms) if self._skews_ms else due_ms
+            self._carry_out(owner, self.nodes[owner].fire(shown_ms, timer.name), due_ms)
+            if self.on_event is not None:
+                self.on_event(due_ms, owner)
+        else:
+            self.now_ms = due_ms
+            cast("_Call", event)[1]()
+        self.event_count += 1
+        return True
+
+    def _after_event(self, node: NodeId) -> None:
+        if self.on_event is not None:
+            self.on_event(self.now_ms, node)
+
+    def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
+        """Has `action` called at a time, between events (faults and workload)."""
+        self._push(at_ms, _CALL << _KIND_SHIFT, (_CALL, action))
+
+    def _push(self, due_ms: TimeMs, order: int, event: _Event) -> None:
+        self._sequence += 1
+        place = due_ms * _MS + order + self._sequence
+        self._events[place] = event
+        heappush(self._heap, place)
+
+    def _push_timer(self, due_ms: TimeMs, timer: Timer) -> None:
+        order = self._timer_orders.get(timer)
+        if order is None:
+            among_timers = (timer.owner << NODE_BITS) | (crc32(timer.name.encode()) >> 8)
+            order = (_TIMER << _KIND_SHIFT) | (among_timers << SEQUENCE_BITS)
+            self._timer_orders[timer] = order
+        self._push(due_ms, order, (_TIMER, timer, due_ms))
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, node: NodeId, effects: Sequence[Effect], now_ms: TimeMs) -> None:
+        skew_ms = self._skews_ms.get(node, 0) if self._skews_ms else 0
+        for effect in effects:
+            if type(effect) is Send:
+                self._send(node, effect.to, effect.message, now_ms)
+            elif type(effect) is SetTimer:
+                timer = replace(effect, at_ms=effect.at_ms - skew_ms) if skew_ms else effect
+                self._timers.set(node, timer, now_ms)
+            elif type(effect) is Trace:
+                self._trace(now_ms, node, effect)
+            elif type(effect) is CancelTimer:
+                self._timers.cancel(node, effect.name, now_ms)
+            elif type(effect) is Exit:
+                self._end_process(node)
+
+    def _send(self, source: NodeId, target: NodeId, message: Message, now_ms: TimeMs) -> None:
+        if self._paranoid:
+            message = decode(encode(message))
+        if target == DRIVER:
+            self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
+            return
+        life = self._lives.get(target)
+        if life is None:
+            raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
+        if self.on_message is not None:
+            self.on_message(source, target, message)
+        network = self.network
+        route = network.route(source, target, type(message))
+        arrivals = network.arrivals(now_ms, route) if network.is_disturbed else (network.arrival_ms(now_ms, route),)
+        if target in self.nodes and not network.is_cut(source, target):
+            for arrival in arrivals:
+                self._push(arrival, route.order, (_DELIVER, target, source, message, life))
+
+    def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        about = (trace.kind, trace.partition)
+        head = self._heads.get(about)
+        if head is None:
+            head = self._heads[about] = f"{trace.kind!r}, {trace.partition!r}"
+        self._unhashed.append(f"({now_ms}, {node}, {head}, {trace.detail!r})")
+        if len(self._unhashed) >= _HASHED_AT_ONCE:
+            self._hash_traces()
+        if self._keep_traces:
+            self.traces.append(TraceEvent(now_ms, node, trace))
+        for observer in self.trace_observers:
+            observer(now_ms, node, trace)
+        if enables_recovery(trace):
+            self.call_at(now_ms, self._start_manager)
+
+    def _start_manager(self) -> None:
+        if RECOVERY_MANAGER not in self.nodes:
+            self.start(RECOVERY_MANAGER)
+
+    def trace_hash(self) -> str:
+        """Digest of all trace events so far, in order."""
+        self._hash_traces()
+        return self._hash.hexdigest()
+
+    def _hash_traces(self) -> None:
+        self._hash.update("".join(self._unhashed).encode())
+        self._unhashed.clear()
+
+    def command(self, client: NodeId, message: Message) -> None:
+        """The experiment hands a node a message (a command to a client, a shutdown to a broker)."""
+        now_ms = self._clock(client, self.now_ms)
+        self._carry_out(client, self.nodes[client].receive(now_ms, DRIVER, message), self.now_ms)
+        self._after_event(client)
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def _is_sound(self, a: NodeId, b: NodeId) -> bool:
+        nodes, backlogs = self.nodes, self._backlogs
+        return (
+            a in nodes
+            and b in nodes
+            and (not backlogs or (a not in backlogs and b not in backlogs))
+            and self.network.is_sound(a, b, self.now_ms)
+        )
+
+    def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
+        """Wakes the idle timers of pairs that are about to become unsound, renewals on their way included."""
+        for tick_ms, node, name in self._timers.disturb(concerns, self.now_ms):
+            self._carry_out(node, self.nodes[node].fire(self._clock(node, tick_ms), name), tick_ms)
+        self._timers.disturb(concerns, self.now_ms)
+
+    def start(self, node: NodeId) -> None:
+        """Starts a node on its disk."""
+        if node in self.nodes:
+            raise ProtocolInvariantError(f"node {node} runs already")
+        self._lives[node] += 1
+        for dropped in self.disks[node].take_dropped():
+            self._trace(self.now_ms, node, trace_of(dropped))
+        self.nodes[node] = self._build(node)
+        self._carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)), self.now_ms)
+        self._after_event(node)
+
+    def _build(self, node: NodeId) -> Node:
+        spec, storage = self.spec, self.disks[node]
+        rng = Random(f"{spec.seed}/node/{node}/{self._lives[node]}")
+        if is_broker(node):
+            hook = self._data_loss_hook
+            return BrokerNode(node, spec.controller_ids, spec.config, storage, rng, data_loss_hook=hook)
+        if is_recovery_manager(node):
+            return RecoveryManagerNode(spec.config)
+        if is_client(node):
+            return ClientNode(node, spec.broker_ids, spec.controller_ids, spec.config)
+        return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)
+
+    def crash(self, node: NodeId, loss: Loss) -> int:
+        """Ends a node at once; the number of records that its disk lost."""
+        self._disturb(lambda a, b: node in (a, b))
+        self._end_process(node)
+        lost = self.disks[node].apply_loss(loss)
+        if self._instant_detection and is_broker(node):
+            for controller in self.spec.controller_ids:
+                self._timers.expire_now(controller, f"{SESSION_PREFIX}{node}", self.now_ms)
+        return lost
+
+    def _end_process(self, node: NodeId) -> None:
+        self._disturb(lambda a, b: node in (a, b))
+        del self.nodes[node]
+        self._backlogs.pop(node, None)
+        self._lives[node] += 1
+        self._timers.forget_node(node)
+
+    def pause(self, node: NodeId) -> None:
+        """The node takes no input; what arrives waits."""
+        self._disturb(lambda a, b: node in (a, b))
+        self._backlogs[node] = []
+
+    def resume(self, node: NodeId) -> None:
+        for event in self._backlogs.pop(node):
+            self._push(self.now_ms, 0, event)
+
+    def life_of(self, node: NodeId) -> int:
+        """Counts starts and ends of a node; the same number means the same life."""
+        return self._lives[node]
+
+    def is_paused(self, node: NodeId) -> bool:
+        return node in self._backlogs
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        if not up:
+            self._disturb(lambda a, b: {a, b} == {source, target})
+        self.network.set_link(source, target, up)
+
+    def disturb_link(self, disturbance: Disturbance) -> None:
+        """From now on the direction does this to its messages."""
+        self._disturb(lambda a, b: {a, b} == {disturbance.source, disturbance.target})
+        self.network.disturb(disturbance)
+
+    def calm_link(self, disturbance: Disturbance) -> None:
+        """Ends a disturbance."""
+        self.network.calm(disturbance)
+
+    def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """A node that does not run has its clock `skew_ms` ahead of true time from its next life on."""
+        if node in self.nodes:
+            raise ProtocolInvariantError(f"node {node} runs, and time must not jump within a life")
+        self._skews_ms[node] = skew_ms
+
+    def _clock(self, node: NodeId, true_ms: TimeMs) -> TimeMs:
+        """What the node's clock shows."""
+        return true_ms + self._skews_ms.get(node, 0)

@@ -1,0 +1,278 @@
+"""Simulated disks: the storage port in memory, with a flushed and an unflushed part per log.
+
+The process writes into the page cache; `flush` moves the line up to which the platter has it. A process crash keeps the
+page cache. A machine crash may lose any suffix of what lies above the line, or leave a batch there torn or damaged:
+what is left of the log then is what a disk's recovery makes of it (`protocol/log/tail.py`), settled at the crash and
+told at the next start. A replaced disk holds nothing. Small files are written durably at once, as the port says. A full
+disk takes nothing more until it has room again.
+
+The segments of a log are the offsets at which they begin; their sizes and timestamps are counted when they are asked
+for, which is only where a log has been rolled. Those of its batches lie beside them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from experiments.engines.port import Loss
+from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
+from protocol.errors import ProtocolInvariantError, StorageFullError
+from protocol.ids import CLUSTER_ID, FIRST_CONTROLLER, NO_EPOCH, Epoch, NodeId, Offset, TimeMs
+from protocol.log.epochs import LeaderEpochCache
+from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, why_it_ends
+from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
+from protocol.quorum.format import format_voters
+from protocol.quorum.voters import ReplicaKey, VoterSet
+
+_ALL = 2**62
+
+
+class SimLog:
+    """A log of batches in memory (`contract.LogStorage`)."""
+
+    __slots__ = (
+        "_bases",
+        "_batches",
+        "_deleted_epoch",
+        "_rolls",
+        "_sizes",
+        "_snapshots",
+        "_times_ms",
+        "active_bytes",
+        "end_offset",
+        "flushed_offset",
+        "full",
+    )
+
+    def __init__(self) -> None:
+        self._batches: list[RecordBatch] = []
+        self._bases: list[Offset] = []
+        self._sizes: list[int] = []
+        self._times_ms: list[TimeMs] = []
+        self._rolls: list[Offset] = [0]
+        self._snapshots: dict[Offset, bytes] = {}
+        self._deleted_epoch: Epoch = NO_EPOCH
+        self.active_bytes = 0
+        self.end_offset: Offset = 0
+        self.flushed_offset: Offset = 0
+        self.full = False
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._rolls[0]
+
+    def append(self, batch: RecordBatch) -> None:
+        base_offset = batch.base_offset
+        if base_offset != self.end_offset:
+            raise ProtocolInvariantError(f"append at {base_offset} to a log that ends at {self.end_offset}")
+        if self.full:
+            raise StorageFullError("no space left")
+        self._batches.append(batch)
+        size_bytes = len(batch.payload)
+        self._bases.append(base_offset)
+        self._sizes.append(size_bytes)
+        self._times_ms.append(batch.timestamp_ms)
+        self.active_bytes += BATCH_OVERHEAD_BYTES + size_bytes
+        self.end_offset = base_offset + batch.record_count
+
+    def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
+        batches = self._batches
+        first = bisect_right(self._bases, from_offset) - 1 if from_offset < self.end_offset else len(batches)
+        first = last = max(first, 0)
+        size = 0
+        while last < len(batches) and (size < max_bytes or last == first):
+            size += self._sizes[last]
+            last += 1
+        return batches[first:last]
+
+    def truncate(self, end_offset: Offset) -> None:
+        index = bisect_left(self._bases, end_offset)
+        while index and self._batches[index - 1].next_offset > end_offset:
+            index -= 1
+        if index == len(self._batches):
+            return
+        del self._batches[index:], self._bases[index:], self._sizes[index:], self._times_ms[index:]
+        self.end_offset = self._batches[-1].next_offset if self._batches else self.start_offset
+        self.flushed_offset = min(self.flushed_offset, self.end_offset)
+        self._keep_snapshots(self.start_offset, self.end_offset)
+        while self._rolls[-1] > self.end_offset:
+            self._rolls.pop()
+        self._count_active()
+
+    def flush(self) -> None:
+        self.flushed_offset = self.end_offset
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        ends = [*self._rolls[1:], self.end_offset]
+        return [self._segment(base, end) for base, end in zip(self._rolls, ends, strict=True)]
+
+    def _segment(self, base_offset: Offset, end_offset: Offset) -> SegmentInfo:
+        first, last = bisect_left(self._bases, base_offset), bisect_left(self._bases, end_offset)
+        size = BATCH_OVERHEAD_BYTES * (last - first) + sum(self._sizes[first:last])
+        newest_ms = max(self._times_ms[first:last], default=NO_TIMESTAMP)
+        return SegmentInfo(base_offset, end_offset, size, newest_ms)
+
+    def roll(self) -> None:
+        if self.active_bytes:
+            self._rolls.append(self.end_offset)
+            self.active_bytes = 0
+
+    def delete_segments_before(self, offset: Offset) -> None:
+        kept = max(0, bisect_right(self._rolls, offset) - 1)
+        if not kept:
+            return
+        del self._rolls[:kept]
+        index = bisect_left(self._bases, self.start_offset)
+        self._deleted_epoch = self._batches[index - 1].leader_epoch
+        del self._batches[:index], self._bases[:index], self._sizes[:index], self._times_ms[:index]
+        self.flushed_offset = max(self.flushed_offset, self.start_offset)
+        self._keep_snapshots(self.start_offset, self.end_offset)
+
+    def reset(self, offset: Offset) -> None:
+        for part in (self._batches, self._bases, self._sizes, self._times_ms):
+            part.clear()
+        self._rolls = [offset]
+        self._snapshots.clear()
+        self._deleted_epoch = NO_EPOCH
+        self.active_bytes = 0
+        self.end_offset = self.flushed_offset = offset
+
+    def write_snapshot(self, data: bytes) -> None:
+        rolls = set(self._rolls)
+        self._snapshots = {offset: old for offset, old in self._snapshots.items() if offset in rolls}
+        self._snapshots[self.end_offset] = data
+
+    def snapshot(self) -> tuple[Offset, bytes] | None:
+        return max(self._snapshots.items(), default=None)
+
+    def _keep_snapshots(self, start: Offset, end: Offset) -> None:
+        self._snapshots = {offset: data for offset, data in self._snapshots.items() if start <= offset <= end}
+
+    def unflushed(self) -> list[Offset]:
+        """Base offsets of the batches that a crash of the machine may take."""
+        return self._bases[bisect_left(self._bases, self.flushed_offset) :]
+
+    def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
+        cache = LeaderEpochCache()
+        for batch in self._batches:
+            cache.assign(batch.leader_epoch, batch.base_offset)
+        if not self._batches and self._deleted_epoch != NO_EPOCH:
+            cache.assign(self._deleted_epoch, self.start_offset)
+        return cache.entries()
+
+    def _count_active(self) -> None:
+        """Sets what `truncate` may have changed."""
+        self.active_bytes = self._segment(self._rolls[-1], self.end_offset).size_bytes
+        if not self._batches:
+            self._deleted_epoch = NO_EPOCH
+
+
+class SimStorage:
+    """A node's disk (`contract.Storage`); survives the node, not its replacement."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, SimLog] = {}
+        self._files: dict[str, bytes] = {}
+        self._dropped: dict[str, Dropped] = {}
+        self._full = False
+
+    def open_log(self, name: str) -> SimLog:
+        log = self._logs.setdefault(name, SimLog())
+        log.full = self._full
+        return log
+
+    def log_names(self) -> Sequence[str]:
+        return sorted(self._logs)
+
+    def log_end(self, name: str) -> Offset | None:
+        """Where a log on this disk ends, None where there is no such log; for observers."""
+        log = self._logs.get(name)
+        return None if log is None else log.end_offset
+
+    def delete_log(self, name: str) -> None:
+        self._logs.pop(name, None)
+
+    def read_file(self, name: str) -> bytes | None:
+        return self._files.get(name)
+
+    def write_file(self, name: str, data: bytes) -> None:
+        if self._full:
+            raise StorageFullError("no space left")
+        self._files[name] = data
+
+    def delete_file(self, name: str) -> None:
+        self._files.pop(name, None)
+
+    def apply_loss(self, loss: Loss) -> int:
+        """What a crash does to this disk; the number of records lost over all logs."""
+        before = self._count_records()
+        if loss.kind == "all":
+            self._logs.clear()
+            self._files.clear()
+        elif loss.kind == "suffix":
+            for name, log in self._logs.items():
+                log.truncate(_drawn([*log.unflushed(), log.end_offset], loss, name))
+        elif loss.kind in ("torn", "corrupt"):
+            for name, log in self._logs.items():
+                self._recover(name, log, loss)
+        elif loss.kind in ("unflushed", "records"):
+            for log in self._logs.values():
+                keep = log.flushed_offset if loss.kind == "unflushed" else log.end_offset - loss.count
+                log.truncate(max(keep, log.flushed_offset))
+        return before - self._count_records()
+
+    def _recover(self, name: str, log: SimLog, loss: Loss) -> None:
+        """Has a log end where one ends in whose unflushed part the last batch is torn, or a drawn one damaged."""
+        unflushed = log.unflushed()
+        if not unflushed:
+            return
+        is_torn = loss.kind == "torn"
+        victim = unflushed[-1] if is_torn else _drawn(unflushed, loss, name)
+        end_offset, why, written = log.flushed_offset, "", log.active_bytes
+        for found in _read_back(log, victim, TORN if is_torn else DAMAGED):
+            why = why_it_ends(end_offset, found) or ""
+            if why:
+                break
+            end_offset = found.next_offset
+        log.truncate(end_offset)
+        position = log.active_bytes
+        size = written - position - is_torn  # a torn batch lacks its last byte
+        path = f"logs/{name}/{log.segments()[-1].base_offset:020d}.log"
+        self._dropped[name] = Dropped(path, end_offset, position, size, why)
+
+    def take_dropped(self) -> list[Dropped]:
+        """What recovery has dropped from the logs, for the host of the next life to tell; nothing where a later loss
+        has taken more.
+        """
+        dropped, self._dropped = self._dropped, {}
+        return [found for name, found in dropped.items() if self.log_end(name) == found.end_offset]
+
+    def set_full(self, full: bool) -> None:
+        """Whether there is no room for anything more."""
+        self._full = full
+        for log in self._logs.values():
+            log.full = full
+
+    def _count_records(self) -> int:
+        return sum(log.end_offset - log.start_offset for log in self._logs.values())
+
+
+def _drawn(offsets: Sequence[Offset], loss: Loss, name: str) -> Offset:
+    """One of the offsets, by the seed of the loss and the log's name."""
+    return Random(f"{loss.count}/{name}").choice(offsets)
+
+
+def _read_back(log: SimLog, victim: Offset, fault: str) -> Iterator[ReadBack]:
+    """The unflushed batches as they are read back where the one at `victim` has been struck."""
+    for batch in log.read(log.flushed_offset, _ALL):
+        yield ReadBack(batch.base_offset, batch.next_offset, fault if batch.base_offset == victim else "")
+
+
+def formatted_disk(controller: NodeId = FIRST_CONTROLLER, voters: VoterSet | None = None) -> SimStorage:
+    """The disk of a controller that is one of the first voters; by default the only one."""
+    disk, key = SimStorage(), ReplicaKey(controller, f"disk-of-{controller}")
+    found = None if voters is None else voters.key_of(controller)
+    format_voters(disk, CLUSTER_ID, found or key, voters or VoterSet.of([key]))
+    return disk

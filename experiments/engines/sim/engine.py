@@ -1,0 +1,194 @@
+"""The sim engine: `Engine` on top of `SimCluster`. `experiments.check.engine` adds the invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from experiments.engines.port import (
+    ClusterSpec,
+    ClusterView,
+    Engine,
+    Loss,
+    ReplicaView,
+    TraceEvent,
+    life_began,
+    life_ended,
+)
+from experiments.engines.sim.cluster import SimCluster
+from experiments.engines.sim.network import NetworkModel
+from protocol.contract import Trace
+from protocol.ids import FIRST_CLIENT, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import Command, ShutdownCommand
+from protocol.messages.records import MetadataRecord
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+from protocol.nodes.quorum_view import QuorumView
+
+_COMMITTED_TO = {"committed": "end_offset", "controller_started": "next_offset"}
+"""Trace events of controllers that tell how far the metadata log is committed."""
+
+
+class SimEngine(Engine):
+    """A simulated cluster; see `SimCluster` for the options."""
+
+    name = "sim"
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        model: NetworkModel | None = None,
+        *,
+        elide_idle: bool = True,
+        paranoid: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
+        self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
+        self._sink: Callable[[TraceEvent], None] | None = None
+        self._metadata: list[MetadataRecord] = []
+        self.cluster.trace_observers.append(self._keep_metadata)
+
+    def now_ms(self) -> TimeMs:
+        return self.cluster.now_ms
+
+    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
+        deadline_ms = self.cluster.now_ms + within_ms
+        if condition():
+            return True
+        while self.cluster.step(deadline_ms):
+            if condition():
+                return True
+        return False
+
+    def run_for(self, duration_ms: int) -> None:
+        self.cluster.run_until(self.cluster.now_ms + duration_ms)
+
+    def start(self, node: NodeId) -> None:
+        if self._sink is not None:
+            self._sink(life_began(self.now_ms(), node))
+        self.cluster.start(node)
+
+    def crash(self, node: NodeId, loss: Loss) -> None:
+        lost = self._crash(node, loss)
+        if self._sink is not None:
+            self._sink(life_ended(self.now_ms(), node, loss.kind, lost))
+
+    def _crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int] | None:
+        """Crashes a running node. How many records its disk lost by partition, None if not counted."""
+        self.cluster.crash(node, loss)
+        return None
+
+    def terminate(self, node: NodeId) -> None:
+        self.cluster.command(node, ShutdownCommand())
+
+    def pause(self, node: NodeId) -> None:
+        self.cluster.pause(node)
+
+    def resume(self, node: NodeId) -> None:
+        self.cluster.resume(node)
+
+    def is_running(self, node: NodeId) -> bool:
+        return node in self.cluster.nodes
+
+    def is_paused(self, node: NodeId) -> bool:
+        return self.cluster.is_paused(node)
+
+    def flush(self, broker: NodeId) -> None:
+        self._broker(broker).flush_all()
+
+    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
+        self.cluster.set_link(source, target, up)
+
+    def heal_links(self) -> None:
+        for source, target in self.cluster.network.cuts():
+            self.cluster.set_link(source, target, True)
+
+    def submit(self, command: Command) -> None:
+        self.cluster.command(FIRST_CLIENT, command)
+
+    def outcome(self, command_id: int) -> Message | None:
+        return self.cluster.outcomes.get(command_id)
+
+    def controller_nodes(self) -> list[ControllerNode]:
+        """Those that run."""
+        found = [self.cluster.nodes.get(controller) for controller in self.spec.controller_ids]
+        return [node for node in found if isinstance(node, ControllerNode)]
+
+    def active_node(self) -> ControllerNode | None:
+        """The active controller, the one of the later epoch where two take themselves for it."""
+        active = [node for node in self.controller_nodes() if node.is_active]
+        return max(active, key=lambda node: node.active_epoch, default=None)
+
+    def quorum(self) -> Mapping[NodeId, QuorumView]:
+        return {node.node_id: node.quorum for node in self.controller_nodes()}
+
+    def view(self) -> ClusterView | None:
+        node = self.active_node()
+        return None if node is None else self._view_of(node)
+
+    def _view_of(self, node: ControllerNode) -> ClusterView:
+        """Made anew only when the controller has replayed more: conditions ask for it after every event."""
+        image = node.state.image
+        if self._view is None or self._view[:2] != (node, image.next_offset):
+            partitions = {image.name_of(key): state for key, state in image.partitions()}
+            voters = tuple(key.id for key in node.replica.voters.keys)
+            self._view = (node, image.next_offset, ClusterView(partitions, dict(image.brokers), voters))
+        return self._view[2]
+
+    def metrics(self) -> Mapping[str, int]:
+        node = self.active_node()
+        return {} if node is None else node.metrics()
+
+    def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
+        node = self.cluster.nodes.get(broker)
+        replica = (
+            node.context.replica_named(partition.topic, partition.partition) if isinstance(node, BrokerNode) else None
+        )
+        if replica is None:
+            return None
+        leadership = replica.leadership
+        return ReplicaView(
+            leads=leadership is not None,
+            leader_epoch=replica.leader_epoch,
+            log_end_offset=replica.log.end_offset,
+            high_watermark=replica.log.high_watermark,
+            maximal_isr=() if leadership is None else leadership.maximal_isr,
+        )
+
+    def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
+        context = self._broker(broker).context
+        key = TopicIdPartition(context.image.topic_ids[partition.topic], partition.partition)
+        return context.replicas[key].log.storage.read(0, 2**62)
+
+    def _broker(self, broker: NodeId) -> BrokerNode:
+        node = self.cluster.nodes[broker]
+        assert isinstance(node, BrokerNode), f"node {broker} is no broker"
+        return node
+
+    def metadata_log(self) -> Sequence[MetadataRecord]:
+        return self._metadata
+
+    def _keep_metadata(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        """Keeps what is committed; controllers forget what a snapshot stands for."""
+        field = _COMMITTED_TO.get(trace.kind)
+        if field is None:
+            return
+        end, controller = trace.detail.get(field), self.cluster.nodes.get(node)
+        if isinstance(end, int) and end > len(self._metadata) and isinstance(controller, ControllerNode):
+            begin = len(self._metadata) - controller.first_record
+            self._metadata += controller.records[begin : end - controller.first_record]
+
+    def traces(self) -> Sequence[TraceEvent]:
+        return self.cluster.traces
+
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
+        self._sink = sink
+        self.cluster.trace_observers.append(lambda now_ms, node, trace: sink(TraceEvent(now_ms, node, trace)))
+
+    def trace_hash(self) -> str:
+        return self.cluster.trace_hash()
+
+    def close(self) -> None:
+        self.cluster.nodes.clear()

@@ -1,0 +1,188 @@
+"""Nodes as machines with numbered states, whose steps are computed once by the node code and remembered.
+
+A node is deterministic, and its state is all that it knows. So what a node in state 17 does with message 5 need be
+found out only once, however many states of the whole cluster contain it; in a search many thousands do. A state of the
+cluster is then a handful of numbers, and a step of it a few lookups. The node code is run, unchanged, on a copy of the
+node.
+
+Time. Nodes are told that it is 0 whenever a message comes, and `replica.lag.time.max.ms` whenever a timer fires: so a
+follower may turn out to be late at any moment, and no time gets into the state. Which timers fire, and when, is decided
+by `model.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.sim.disk import SimStorage, formatted_disk
+from experiments.hunt.explore.values import UNSEEN, VALUES, Keys, dump
+from protocol.config import REPLICA_LAG_TIME_MAX_MS
+from protocol.contract import Effect, Exit, Send, Trace
+from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NodeId
+from protocol.messages.base import Message
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+from protocol.quorum import state_file
+
+Local = int
+"""The number of a node's state."""
+
+
+class Dice(Random):
+    """Always shows what it was made with: the names of a broker's incarnations are functions of its epoch."""
+
+    def __init__(self, face: int) -> None:
+        super().__init__(0)
+        self.face = face
+
+    def getrandbits(self, bits: int) -> int:
+        return self.face % (1 << bits)
+
+    def random(self) -> float:
+        return 0.0
+
+    def getstate(self) -> Any:
+        return ("dice", self.face)
+
+    def __reduce__(self) -> Any:
+        return Dice, (self.face,)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadBroker:
+    """What is left of a broker that is not running."""
+
+    broker: NodeId
+    disk: SimStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step came to: the node's next state, what it sent (receiver, number of the message), and its trace events.
+    `told` is a number for these events, 0 for none.
+    """
+
+    told: int
+    local: Local
+    sends: tuple[tuple[NodeId, int], ...]
+    traces: tuple[Trace, ...]
+
+
+class Machines:
+    """All states of all nodes that came up. `exhibits[local]` is a node in that state, to look at and never to change:
+    a BrokerNode, a DeadBroker or a ControllerNode.
+    """
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.exhibits: list[BrokerNode | DeadBroker | ControllerNode] = []
+        self._spec = spec
+        self._late_ms = spec.config.int_value(REPLICA_LAG_TIME_MAX_MS)
+        self._snapshots: dict[Local, bytes] = {}
+        self._locals: dict[object, Local] = {}
+        self._outcomes: dict[tuple[Any, ...], Outcome] = {}
+        self._keys = Keys()
+        self._sights: list[int] = []
+        self._sight_numbers: dict[object, int] = {}
+        self._sight_keys = Keys(UNSEEN)
+        self._told: dict[str, int] = {"": 0}
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def intern(self, node: BrokerNode | DeadBroker | ControllerNode) -> Local:
+        """The number of the node's state; the node must not be changed any more."""
+        key = self._keys.key(node)
+        local = self._locals.get(key)
+        if local is None:
+            local = self._locals[key] = len(self.exhibits)
+            self.exhibits.append(node)
+            self._sights.append(_number_of(self._sight_keys.key(node), self._sight_numbers))
+        return local
+
+    def sight(self, local: Local) -> int:
+        """A number for what invariants see of a state."""
+        return self._sights[local]
+
+    def new_controller(self) -> ControllerNode:
+        spec, controller = self._spec, FIRST_CONTROLLER
+        return ControllerNode(controller, spec.controller_ids, spec.config, formatted_disk(), Dice(0))
+
+    def _copy(self, local: Local) -> Any:
+        snapshot = self._snapshots.get(local)
+        if snapshot is None:
+            snapshot = self._snapshots[local] = dump(self.exhibits[local])
+        return pickle.loads(snapshot)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:
+        """A running node gets a message, by its number."""
+        return self._step((local, sender, message), lambda node: node.receive(0, sender, VALUES.value(message)))
+
+    def fire(self, local: Local, name: str) -> Outcome:
+        """A timer of a running node is due."""
+        return self._step((local, name), lambda node: node.fire(self._late_ms, name))
+
+    def start(self, local: Local, life: int) -> Outcome:
+        """A dead broker is started on its disk; `life` is different from that of all its former lives."""
+        key = (local, "start", life)
+        return self._outcomes.get(key) or self._start(key, self._copy(local), life)
+
+    def _start(self, key: tuple[Any, ...], dead: DeadBroker, life: int) -> Outcome:
+        spec = self._spec
+        node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, Dice(life))
+        return self._remember(key, node, node.start(0))
+
+    def crash(self, local: Local, loss: Loss) -> Local:
+        """What is left of a running broker after a crash."""
+        key = (local, loss)
+        outcome = self._outcomes.get(key)
+        if outcome is None:
+            node = self._copy(local)
+            node.storage.apply_loss(loss)
+            outcome = self._remember(key, _dead(node), [])
+        return outcome.local
+
+    def _step(self, key: tuple[Any, ...], act: Callable[[Any], list[Effect]]) -> Outcome:
+        outcome = self._outcomes.get(key)
+        if outcome is None:
+            node = self._copy(key[0])
+            effects = act(node)
+            if any(isinstance(effect, Exit) for effect in effects):
+                node = _dead(node)
+            outcome = self._remember(key, node, effects)
+        return outcome
+
+    def _remember(self, key: tuple[Any, ...], node: Any, effects: list[Effect]) -> Outcome:
+        sends = tuple((effect.to, VALUES.number(effect.message)) for effect in effects if isinstance(effect, Send))
+        traces = tuple(effect for effect in effects if isinstance(effect, Trace))
+        told = _number_of("\n".join(map(repr, traces)), self._told)
+        outcome = self._outcomes[key] = Outcome(told, self.intern(node), sends, traces)
+        return outcome
+
+    def sizes(self) -> Mapping[str, int]:
+        """How much was computed: states of nodes, and steps of nodes."""
+        return {"node_states": len(self.exhibits), "node_steps": len(self._outcomes)}
+
+
+def _dead(node: BrokerNode) -> DeadBroker:
+    """What is left of a broker, without its copy of the metadata log: the next life fetches that anew, and how much of
+    it was there makes no difference.
+    """
+    node.storage.delete_log(METADATA_LOG)
+    node.storage.delete_file(state_file.FILE)
+    return DeadBroker(node.node_id, node.storage)
+
+
+def _number_of(thing: Any, numbers: dict[Any, int]) -> int:
+    return numbers.setdefault(thing, len(numbers))
+
+
+def message_of(number: int) -> Message:
+    """The message of that number."""
+    message: Message = VALUES.value(number)
+    return message

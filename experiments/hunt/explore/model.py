@@ -1,0 +1,488 @@
+"""The cluster as a transition system: its states, and the actions that lead from one to the next.
+
+A state is a tuple of numbers: the states of the controller and of the brokers (`machines.py`), the contents of the
+channels between them, what is left of each bound, how many records were produced, and what the invariants remember
+(`judge.py`). Every action is an input to one node, or a short exchange between two that nothing can come between. What
+is abstracted, and why nothing is missed by it, is said in docs/explore.md.
+
+- A channel is a queue per pair of nodes and direction; its first message may arrive at any time. A crash loses what was
+  on its way to the broker, and not what it has sent.
+- Clients: the next record may arrive at any broker that takes itself for the leader, with acks=all, once.
+- Metadata: any broker may get what the metadata log has behind its offset, up to the end of any batch.
+- Registration, and the heartbeat that unfences, are exchanges; other heartbeats change nothing and are left out.
+- A session may expire at any time where the broker is dead, and within a bound where it lives.
+- A follower may be found late or silent at any time, within a bound; a fetch is repeated where that would help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.requests import create_topic
+from experiments.engines.sim.disk import SimStorage
+from experiments.faults.schema import Bounds
+from experiments.hunt.explore.channels import Channels
+from experiments.hunt.explore.judge import Judge
+from experiments.hunt.explore.machines import DeadBroker, Local, Machines, Outcome, message_of
+from experiments.hunt.explore.values import VALUES
+from protocol.broker.fetcher import FETCH_PREFIX
+from protocol.broker.isr_manager import ALTER_PARTITION_TIMER
+from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, SILENT_PREFIX
+from protocol.config import ClusterConfig, Generation
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, METADATA_LOG, NodeId, Offset, is_broker, node_name
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from protocol.messages.data import FetchResponse, ProduceRequest
+from protocol.messages.quorum import QuorumFetchResponse
+from protocol.messages.records import MetadataRecord
+from protocol.nodes.broker import HEARTBEAT_TIMER, SHUTDOWN_TIMER, BrokerNode
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+
+TOPIC = "t"
+CONTROLLER = FIRST_CONTROLLER
+_MAX_BYTES = 2**62
+
+
+BOUND_NAMES = tuple(Bounds.model_fields)
+RECORDS, LOSSY, CRASHES, SHUTDOWNS, FENCES, SHRINKS, RETRIES, DELAYS = range(len(BOUND_NAMES))
+HELD = len(BOUND_NAMES)
+"""Behind the bounds: one bit for each queue that is held up."""
+
+Action = tuple[object, ...]
+"""What happened: a word and what it is about."""
+
+State = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Step:
+    """A step under way: the state's parts, to be changed, and the outcomes of the inputs so far."""
+
+    nodes: list[Local]
+    channels: list[int]
+    bounds: list[int]
+    outcomes: list[tuple[NodeId, Outcome]] = field(default_factory=list)
+    crash: tuple[NodeId, Loss] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """A step that can be taken: the state behind it, and what is wrong there (empty: nothing)."""
+
+    action: Action
+    state: State
+    wrong: str
+    outcomes: tuple[tuple[NodeId, Outcome], ...]
+
+
+class Model:
+    """The transition system of one configuration. `first` is the state in which the search begins: all brokers are up,
+    unfenced and in the ISR of one partition, led by broker 0, and nothing is under way.
+    """
+
+    def __init__(self, generation: Generation, brokers: int, min_isr: int, bounds: Bounds) -> None:
+        self.spec = ClusterSpec(brokers, 1, ClusterConfig.of(generation))
+        self.bounds = bounds
+        self.machines = Machines(self.spec)
+        self.judge = Judge(self.spec, self.machines)
+        self.channels = Channels()
+        self._brokers = range(brokers)
+        pairs = [(a, b) for a in self._brokers for b in self._brokers if a != b]
+        control = [(b, CONTROLLER) for b in self._brokers] + [(CONTROLLER, b) for b in self._brokers]
+        self.links: tuple[tuple[NodeId, NodeId], ...] = (*pairs, *control)
+        self._link_number = {link: number for number, link in enumerate(self.links)}
+        self._queues = len(self.links) + 3 * brokers
+        self._first_bound = 1 + brokers + len(self.links)
+        self._may_help = cache(self._repetition_may_help)
+        self._ends = cache(self._batch_ends)
+        self.boot: list[Successor] = []
+        self.first = self._boot(min_isr)
+
+    # -- parts of a state ----------------------------------------------------------------------------------------------
+
+    def _open(self, state: State) -> Step:
+        nodes = len(self._brokers) + 1
+        links = nodes + len(self.links)
+        return Step(list(state[:nodes]), list(state[nodes:links]), list(state[links:-1]))
+
+    def _close(self, before: State, step: Step, action: Action) -> Successor | None:
+        """The step as a successor; None where it has changed nothing."""
+        parts = (*step.nodes, *step.channels, *step.bounds)
+        nodes = len(self._brokers) + 1
+        if parts == before[:-1]:
+            return None
+        history, wrong = before[-1], ""
+        if step.crash is not None or step.outcomes:
+            old, new = before[:nodes], tuple(step.nodes)
+            history, wrong = self.judge.judge(history, old, new, step.outcomes, step.crash)
+        return Successor(action, (*parts, history), wrong, tuple(step.outcomes))
+
+    def broker(self, step: Step, broker: NodeId) -> BrokerNode | None:
+        """The broker's exhibit, None while it is dead."""
+        exhibit = self.machines.exhibits[step.nodes[1 + broker]]
+        return exhibit if isinstance(exhibit, BrokerNode) else None
+
+    def controller(self, step: Step) -> ControllerNode:
+        exhibit = self.machines.exhibits[step.nodes[0]]
+        assert isinstance(exhibit, ControllerNode)
+        return exhibit
+
+    def records_of(self, state: State) -> Sequence[MetadataRecord]:
+        """The metadata log."""
+        return self.controller(self._open(state)).records
+
+    # -- inputs and what follows from them -----------------------------------------------------------------------------
+
+    def _local(self, step: Step, node: NodeId) -> Local:
+        return step.nodes[0 if node == CONTROLLER else 1 + node]
+
+    def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:
+        """Carries out what an input came to. A request of the type `exchange` reaches the controller at once."""
+        step.nodes[0 if node == CONTROLLER else 1 + node] = outcome.local
+        step.outcomes.append((node, outcome))
+        for receiver, number in outcome.sends:
+            message = message_of(number)
+            if isinstance(message, BrokerHeartbeatResponse | BrokerRegistrationResponse):
+                self._receive(step, receiver, node, number)
+            elif receiver == CONTROLLER and exchange is not None and isinstance(message, exchange):
+                self._receive(step, CONTROLLER, node, number)
+            elif isinstance(message, AlterPartitionRequest) or is_broker(receiver):
+                self._push(step, node, receiver, number)
+
+    def _receive(self, step: Step, node: NodeId, sender: NodeId, number: int) -> None:
+        self._take(step, node, self.machines.receive(self._local(step, node), sender, number))
+
+    def _push(self, step: Step, sender: NodeId, receiver: NodeId, number: int) -> None:
+        if is_broker(receiver) and self.broker(step, receiver) is None:
+            return
+        link = self._link_number[sender, receiver]
+        step.channels[link] = self.channels.number((*self.channels[step.channels[link]], number))
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def successors(self, state: State) -> Iterator[Successor]:
+        """Every step that can be taken, in a fixed order.
+
+        Without a bound on delays all queues move in every order. With one, the first queue in which anything waits
+        moves before the others do, unless it is held up, which is a step of its own; one that is held up may move at
+        any time, and is not held up any more.
+        """
+        if self.bounds.delays < 0:
+            yield from (successor for _, successor in self._progress(state))
+        else:
+            yield from self._ordered_progress(state)
+        yield from self._environment(state)
+
+    def _ordered_progress(self, state: State) -> Iterator[Successor]:
+        held, first = state[self._first_bound + HELD], True
+        for queue in range(self._queues):
+            is_held = held >> queue & 1
+            if not (first or is_held):
+                continue
+            for successor in self._from_queue(state, queue):
+                if is_held:
+                    yield self._changed(replace(successor, action=(*successor.action, LATE)), HELD, -(1 << queue))
+                    continue
+                first = False
+                yield successor
+                if state[self._first_bound + DELAYS]:
+                    yield self._hold(state, queue)
+
+    def _hold(self, state: State, queue: int) -> Successor:
+        held = self._changed(Successor(("hold", queue), state, "", ()), HELD, 1 << queue)
+        return self._changed(held, DELAYS, -1)
+
+    def _changed(self, successor: Successor, bound: int, change: int) -> Successor:
+        """The same step, with another account of what may still be done."""
+        place, state = self._first_bound + bound, successor.state
+        return replace(successor, state=(*state[:place], state[place] + change, *state[place + 1 :]))
+
+    def queue_name(self, queue: int) -> str:
+        """What waits in a queue, in words."""
+        if queue < len(self.links):
+            source, target = self.links[queue]
+            return f"what {node_name(source)} sends to {node_name(target)}"
+        place, broker = divmod(queue - len(self.links), len(self._brokers))
+        return f"{('metadata for', 'heartbeats of', 'repetitions of')[place]} broker {broker}"
+
+    def _progress(self, state: State) -> Iterator[tuple[int, Successor]]:
+        """What happens by itself sooner or later, with the number of the queue that it is taken from."""
+        for queue in range(self._queues):
+            for successor in self._from_queue(state, queue):
+                yield queue, successor
+
+    def _from_queue(self, state: State, queue: int) -> Iterator[Successor]:
+        """What a queue's next move leads to, if anything waits in it."""
+        if queue < len(self.links):
+            yield from self._delivery(state, queue)
+            return
+        place, broker = divmod(queue - len(self.links), len(self._brokers))
+        node = self.machines.exhibits[state[1 + broker]]
+        if isinstance(node, BrokerNode):
+            step = (self._metadata, self._heartbeat, self._repetition)[place]
+            yield from self._some(state, step(state, broker, node))
+
+    def _environment(self, state: State) -> Iterator[Successor]:
+        """What clients, disks and time may do at any moment."""
+        running = dict(self._running(state))
+        step = self._open(state)
+        for broker in self._brokers:
+            node = running.get(broker)
+            if node is None:
+                yield from self._some(state, self._restart(state, broker))
+            else:
+                yield from self._crashes(state, step, broker, node)
+                replica = next(iter(node.context.replicas.values()), None)
+                if replica is not None and replica.leadership is not None:
+                    yield from self._some(state, self._produce(state, broker))
+                    yield from self._leader_timers(state, step, broker, node)
+            yield from self._some(state, self._session_expires(state, broker, is_dead=node is None))
+
+    def _running(self, state: State) -> list[tuple[NodeId, BrokerNode]]:
+        exhibits = [(broker, self.machines.exhibits[state[1 + broker]]) for broker in self._brokers]
+        return [(broker, node) for broker, node in exhibits if isinstance(node, BrokerNode)]
+
+    def _some(self, state: State, done: tuple[Step, Action] | None) -> Iterator[Successor]:
+        successor = None if done is None else self._close(state, *done)
+        if successor is not None:
+            yield successor
+
+    def _delivery(self, state: State, number: int) -> Iterator[Successor]:
+        if state[1 + len(self._brokers) + number]:
+            link, step = self.links[number], self._open(state)
+            content = self.channels[step.channels[number]]
+            step.channels[number] = self.channels.number(content[1:])
+            self._receive(step, link[1], link[0], content[0])
+            yield from self._some(state, (step, ("deliver", *link, content[0])))
+
+    def _repetition(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
+        """The fetch timer of a follower."""
+        replica = next(iter(node.context.replicas.values()), None)
+        if replica is None or replica.leadership is not None or not self._repeats(state, broker, replica.leader_id):
+            return None
+        return self._fire(state, broker, f"{FETCH_PREFIX}{replica.leader_id}")
+
+    def _fire(self, state: State, node: NodeId, timer: str, bound: int | None = None) -> tuple[Step, Action]:
+        step = self._open(state)
+        if bound is not None:
+            step.bounds[bound] -= 1
+        self._take(step, node, self.machines.fire(self._local(step, node), timer))
+        return step, ("fire", node, timer)
+
+    # -- metadata and the controller -----------------------------------------------------------------------------------
+
+    def _batch_ends(self, controller: Local) -> tuple[Offset, ...]:
+        node = self.machines.exhibits[controller]
+        assert isinstance(node, ControllerNode)
+        return tuple(batch.next_offset for batch in node.storage.open_log(METADATA_LOG).read(0, _MAX_BYTES))
+
+    def _metadata(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
+        """The next batch that lets the broker do anything."""
+        offset, epoch = node.context.image.next_offset, node.context.broker_epoch
+        end = next((end for end in self._ends(state[0]) if end > offset and end > epoch), None)
+        return None if end is None else self._publish(state, broker, offset, end)
+
+    def _publish(self, state: State, broker: NodeId, offset: Offset, end: Offset) -> tuple[Step, Action]:
+        step = self._open(state)
+        self._feed(step, broker, offset, end)
+        return step, ("metadata", broker, offset, end)
+
+    def _feed(self, step: Step, broker: NodeId, offset: Offset, end: Offset) -> None:
+        """The answer to the broker's fetch of the metadata log: the batches between these offsets."""
+        node, controller = self.broker(step, broker), self.controller(step)
+        assert node is not None
+        log = controller.storage.open_log(METADATA_LOG)
+        batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
+        message = QuorumFetchResponse(
+            correlation_id=node.replica.awaited or 0,
+            leader_id=CONTROLLER,
+            leader_epoch=controller.replica.epoch,
+            high_watermark=end,
+            batches=tuple(batches),
+        )
+        self._receive(step, broker, CONTROLLER, VALUES.number(message))
+
+    def _heartbeat(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
+        """The heartbeat by which a broker is unfenced."""
+        step = self._open(state)
+        registration = self.controller(step).state.image.brokers.get(broker)
+        if registration is None or not registration.fenced or registration.broker_epoch != node.context.broker_epoch:
+            return None
+        outcome = self.machines.fire(step.nodes[1 + broker], HEARTBEAT_TIMER)
+        self._take(step, broker, outcome, exchange=BrokerHeartbeatRequest)
+        unfenced = self.controller(step).state.image.is_active(broker)
+        return (step, ("heartbeat", broker)) if unfenced else None
+
+    def _session_expires(self, state: State, broker: NodeId, *, is_dead: bool) -> tuple[Step, Action] | None:
+        step = self._open(state)
+        registration = self.controller(step).state.image.brokers.get(broker)
+        if registration is None or registration.fenced or not (is_dead or step.bounds[FENCES]):
+            return None
+        step, action = self._fire(state, CONTROLLER, f"{SESSION_PREFIX}{broker}")
+        step.bounds[FENCES] -= not is_dead
+        return step, action
+
+    # -- lives of brokers ----------------------------------------------------------------------------------------------
+
+    def _restart(self, state: State, broker: NodeId) -> tuple[Step, Action] | None:
+        """A start with its registration; None while the controller would refuse that."""
+        step = self._open(state)
+        life = self.controller(step).state.image.next_offset + 1
+        outcome = self.machines.start(step.nodes[1 + broker], life)
+        self._take(step, broker, outcome, exchange=BrokerRegistrationRequest)
+        self._feed(step, broker, 0, 0)
+        node = self.broker(step, broker)
+        return None if node is None or node.context.broker_epoch < 0 else (step, ("start", broker))
+
+    def _crashes(self, state: State, step: Step, broker: NodeId, node: BrokerNode) -> Iterator[Successor]:
+        if step.bounds[CRASHES]:
+            yield from self._some(state, self._crash(state, broker, Loss("none"), CRASHES))
+        if step.bounds[LOSSY]:
+            longest = max((replica.log.end_offset for replica in node.context.replicas.values()), default=0)
+            for count in range(1, longest + 1):
+                yield from self._some(state, self._crash(state, broker, Loss("records", count), LOSSY))
+        if step.bounds[SHUTDOWNS]:
+            yield from self._some(state, self._shut_down(state, broker))
+
+    def _crash(self, state: State, broker: NodeId, loss: Loss, bound: int) -> tuple[Step, Action]:
+        step = self._open(state)
+        step.bounds[bound] -= 1
+        step.nodes[1 + broker] = self.machines.crash(step.nodes[1 + broker], loss)
+        step.crash = (broker, loss)
+        self._lose_what_is_on_its_way_to(step, broker)
+        return step, ("crash", broker, loss.count)
+
+    def _shut_down(self, state: State, broker: NodeId) -> tuple[Step, Action]:
+        """A broker whose controller has not answered for five minutes goes by itself, in good order."""
+        step = self._open(state)
+        step.bounds[SHUTDOWNS] -= 1
+        command = VALUES.number(ShutdownCommand())
+        self._receive(step, broker, FIRST_CONTROLLER, command)
+        self._take(step, broker, self.machines.fire(step.nodes[1 + broker], SHUTDOWN_TIMER))
+        self._lose_what_is_on_its_way_to(step, broker)
+        return step, ("shut down", broker)
+
+    def _lose_what_is_on_its_way_to(self, step: Step, broker: NodeId) -> None:
+        for number, link in enumerate(self.links):
+            if link[1] == broker:
+                step.channels[number] = 0
+
+    # -- leaders and followers -----------------------------------------------------------------------------------------
+
+    def _produce(self, state: State, broker: NodeId) -> tuple[Step, Action] | None:
+        step = self._open(state)
+        left = step.bounds[RECORDS]
+        if not left:
+            return None
+        record = self.bounds.records - left
+        batch = RecordBatch(record_count=1, payload=b"%d" % record)
+        request = ProduceRequest(correlation_id=record, topic=TOPIC, partition=0, acks=-1, batch=batch)
+        before = step.nodes[1 + broker]
+        self._receive(step, broker, FIRST_CLIENT, VALUES.number(request))
+        step.bounds[RECORDS] -= 1
+        return None if step.nodes[1 + broker] == before else (step, ("produce", broker, record))
+
+    def _leader_timers(self, state: State, step: Step, broker: NodeId, node: BrokerNode) -> Iterator[Successor]:
+        [replica] = node.context.replicas.values()
+        leadership = replica.leadership
+        assert leadership is not None
+        if step.bounds[SHRINKS] and leadership.proposed_isr is None:
+            for follower, progress in leadership.followers.items():
+                if follower in leadership.isr:
+                    prefix = LAG_PREFIX if progress.wish is None else SILENT_PREFIX
+                    yield from self._some(state, self._fire(state, broker, f"{prefix}{follower}", SHRINKS))
+        to, back = self._link_number[broker, CONTROLLER], self._link_number[CONTROLLER, broker]
+        if step.bounds[RETRIES] and not step.channels[to] and not step.channels[back]:
+            timer = ISR_RETRY_TIMER if leadership.proposed_isr is None else ALTER_PARTITION_TIMER
+            yield from self._some(state, self._fire(state, broker, timer, RETRIES))
+
+    def _repeats(self, state: State, follower: NodeId, leader: NodeId) -> bool:
+        """Whether a follower's timer may lead anywhere: nothing is under way between it and its leader, and the leader
+        would take what it has refused, or does not know the follower's session.
+        """
+        if not is_broker(leader):
+            return False
+        to, back = self._link_number[follower, leader], self._link_number[leader, follower]
+        first = 1 + len(self._brokers)
+        if state[first + to] or state[first + back]:
+            return False
+        return self._may_help(state[1 + follower], state[1 + leader])
+
+    def _repetition_may_help(self, follower: Local, leader: Local) -> bool:
+        mine, theirs = self.machines.exhibits[follower], self.machines.exhibits[leader]
+        if isinstance(mine, DeadBroker | ControllerNode) or not isinstance(theirs, BrokerNode):
+            return False
+        [replica] = mine.context.replicas.values()
+        led = theirs.context.replicas.get(replica.key)
+        if led is None or led.leadership is None or led.leader_epoch != replica.leader_epoch:
+            return False
+        fired = self.machines.fire(follower, f"{FETCH_PREFIX}{theirs.node_id}")
+        return any(self._is_news(leader, mine.node_id, number) for to, number in fired.sends if to == theirs.node_id)
+
+    def _is_news(self, leader: Local, follower: NodeId, message: int) -> bool:
+        """Whether a repetition tells the leader something, and is not refused once more."""
+        heard = self.machines.receive(leader, follower, message)
+        answers = [message_of(number) for to, number in heard.sends if to == follower]
+        refused = any(
+            result.error for answer in answers if isinstance(answer, FetchResponse) for result in answer.partitions
+        )
+        return (heard.local != leader or bool(answers)) and not refused
+
+    # -- the first state -----------------------------------------------------------------------------------------------
+
+    def _boot(self, min_isr: int) -> State:
+        """Starts everything, creates the topic, and lets all that is under way arrive."""
+        controller = self.machines.new_controller()
+        controller.start(0)
+        nodes = [self.machines.intern(controller)]
+        nodes += [self.machines.intern(DeadBroker(broker, SimStorage())) for broker in self._brokers]
+        nothing = [0] * len(self.links)
+        bounds = [max(0, getattr(self.bounds, name)) for name in BOUND_NAMES]
+        state: State = (*nodes, *nothing, *bounds, 0, self.judge.first)
+        for broker in self._brokers:
+            state = self._booted(state, self._restart(state, broker))
+        for broker in self._brokers:
+            state = self._settled(state)
+            node = self.broker(self._open(state), broker)
+            assert node is not None
+            state = self._booted(state, self._heartbeat(state, broker, node))
+        state = self._settled(self._booted(state, self._create_topic(state, min_isr)))
+        return state
+
+    def _create_topic(self, state: State, min_isr: int) -> tuple[Step, Action]:
+        step = self._open(state)
+        request = create_topic(TOPIC, [tuple(self._brokers)], {"min.insync.replicas": min_isr})
+        self._receive(step, CONTROLLER, FIRST_CLIENT, VALUES.number(request))
+        return step, ("create topic",)
+
+    def _settled(self, state: State) -> State:
+        """What comes when all metadata and all messages have arrived, brokers in order."""
+        while True:
+            following = next((found for _, found in self._progress(state) if found.action[0] in _SETTLING), None)
+            if following is None:
+                return state
+            self.boot.append(following)
+            state = following.state
+
+    def _booted(self, state: State, done: tuple[Step, Action] | None) -> State:
+        successor = None if done is None else self._close(state, *done)
+        if successor is None or successor.wrong:
+            raise ProtocolInvariantError(f"the cluster does not come up: {successor}")
+        self.boot.append(successor)
+        return successor.state
+
+
+_SETTLING = frozenset({"deliver", "metadata"})
+LATE = "late"
+"""The last word of an action that a queue had been held up for."""

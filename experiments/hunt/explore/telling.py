@@ -1,0 +1,124 @@
+"""A counterexample as a readable story: each action in a sentence, and below it what the nodes told of it.
+
+The time in front of a line is the number of the step, as if each had taken a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.engines.port import TraceEvent
+from experiments.hunt.explore.machines import message_of
+from experiments.hunt.explore.model import LATE, Action, Model, Successor
+from experiments.hunt.explore.search import Counterexample
+from experiments.story.chapter import Chapter, tell
+from protocol.broker.fetcher import FETCH_PREFIX
+from protocol.broker.leader import LAG_PREFIX, SILENT_PREFIX
+from protocol.ids import NodeId, node_name
+from protocol.messages.base import Message
+from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
+from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
+from protocol.nodes.controller import SESSION_PREFIX
+
+MS_PER_STEP = 1_000
+
+
+def story_of(model: Model, found: Counterexample) -> list[str]:
+    """The lines of the story, the last of which says what is wrong."""
+    events: list[TraceEvent] = []
+    chapters: list[Chapter] = []
+    for number, step in enumerate(found.path, 1):
+        chapters.append(Chapter(f"{number}. {_step(model, step.action)}", len(events)))
+        events += _events(number, step)
+    return [*tell(events, chapters, model.records_of(found.path[-1].state)), f"!! {found.wrong}"]
+
+
+def _events(number: int, step: Successor) -> list[TraceEvent]:
+    return [
+        TraceEvent(number * MS_PER_STEP, node, trace) for node, outcome in step.outcomes for trace in outcome.traces
+    ]
+
+
+def _step(model: Model, action: Action) -> str:
+    if action[0] == "hold":
+        return f"{model.queue_name(int(str(action[1])))} is held up"
+    return sentence(action) + (", late" if action[-1] == LATE else "")
+
+
+def sentence(action: Action) -> str:
+    """What happened."""
+    kind, about = action[0], action[1:]
+    numbers = [part for part in about if isinstance(part, int)]
+    if kind == "deliver":
+        source, target, message = numbers
+        return f"{node_name(target)} takes from {node_name(source)}: {_said(message_of(message))}"
+    if kind == "fire":
+        return _timer(numbers[0], str(about[1]))
+    name = node_name(numbers[0]) if numbers else ""
+    if kind == "metadata":
+        return f"{name} applies the metadata records {numbers[1]} to {numbers[2] - 1}"
+    if kind == "crash":
+        return f"{name} crashes; its disk loses {_records(numbers[1])}"
+    if kind == "produce":
+        return f"a client sends record {numbers[1]} to {name}"
+    return f"{name} {_DEEDS[str(kind)]}"
+
+
+_DEEDS = {
+    "heartbeat": "is heard by the controller, and unfenced",
+    "start": "starts, and registers",
+    "shut down": "shuts down in good order",
+}
+
+
+def _records(count: int) -> str:
+    return {0: "nothing", 1: "its last record"}.get(count, f"its last {count} records")
+
+
+def _timer(node: NodeId, timer: str) -> str:
+    about = timer.rpartition("/")[2]
+    if timer.startswith(SESSION_PREFIX):
+        return f"the session of broker {about} expires"
+    if timer.startswith((LAG_PREFIX, SILENT_PREFIX)):
+        return f"{node_name(node)} finds broker {about} {'late' if timer.startswith(LAG_PREFIX) else 'silent'}"
+    if timer.startswith(FETCH_PREFIX):
+        return f"{node_name(node)} repeats its fetch to broker {about}"
+    return f"{node_name(node)} tries its ISR proposal again"
+
+
+def _said(message: Message) -> str:
+    """What a message says, in a few words."""
+    if isinstance(message, FetchRequest):
+        return "; ".join(f"fetch from {w.fetch_offset}, epoch {w.current_leader_epoch}" for w in message.partitions)
+    if isinstance(message, FetchResponse):
+        return (
+            "; ".join(
+                f"epoch {r.leader_epoch}, {r.error.name if r.error else _records_of(r)}" for r in message.partitions
+            )
+            or f"session: {message.error.name}"
+        )
+    if isinstance(message, AlterPartitionRequest):
+        return "; ".join(
+            f"wants ISR {_isr([m.broker_id for m in p.new_isr])} in epochs {p.leader_epoch}/{p.partition_epoch}"
+            for p in message.partitions
+        )
+    if isinstance(message, AlterPartitionResponse):
+        return (
+            "; ".join(
+                f"ISR {_isr(r.isr)}, partition epoch {r.partition_epoch}" if not r.error else r.error.name
+                for r in message.partitions
+            )
+            or message.error.name
+        )
+    return type(message).__name__
+
+
+def _records_of(result: FetchPartitionResult) -> str:
+    if result.diverging_epoch is not None:
+        end = result.diverging_epoch
+        return f"the logs part behind epoch {end.leader_epoch}, which ends at {end.end_offset}"
+    return f"{len(result.batches)} batches from {result.fetch_offset}, high watermark {result.high_watermark}"
+
+
+def _isr(brokers: Sequence[int]) -> str:
+    return "{" + " ".join(map(str, brokers)) + "}"

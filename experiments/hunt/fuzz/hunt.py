@@ -1,0 +1,218 @@
+"""The hunt: seeds, spread over processes or over a Ray cluster, each drawn, run and, where it breaks, shrunk and saved.
+
+A seed's result depends on the seed alone (and on the generation and the mutant that were asked for), not on who runs
+it, so results come in any order and are sorted. Workers shrink what they find and hand back the file; the caller writes
+it. An interrupt ends the workers; what they had handed back is the result.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.hunt.fuzz import coverage
+from experiments.hunt.fuzz.plan import Plan, TimelineFile, save
+from experiments.hunt.fuzz.run import Result, run_plan
+from experiments.hunt.fuzz.shrink import shrink
+from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.mutants.registry import mutated
+from experiments.support.errors import InputError
+from experiments.support.processes import process_pool
+from protocol.config import Generation
+
+ON_RAY = "ray"
+SEEDS_PER_TASK = 5
+TASKS_PER_WORKER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What is asked for: `seeds` in order, each at most once; None for a drawn generation, for the real protocol, for
+    no limit of time. `jobs` is a number of processes, or ON_RAY.
+    """
+
+    seeds: Sequence[int]
+    generation: Generation | None = None
+    mutant: str | None = None
+    minutes: float | None = None
+    jobs: int | str = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """What came of one seed; `file` where something was violated. `events` are those of the first run."""
+
+    seed: int
+    events: int
+    counts: Counter[tuple[str, str]]
+    file: TimelineFile | None
+
+
+@dataclass(slots=True)
+class HuntResult:
+    """What came of all seeds that were run, in order; `interrupted`: these are not all that were asked for."""
+
+    seeds: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
+
+    def document(self) -> dict[str, object]:
+        """The JSON document (the project's interfaces, section 4)."""
+        return {
+            "seeds": self.seeds,
+            "events": self.events,
+            "seconds": round(self.seconds, 3),
+            "events_per_second": round(self.events / max(self.seconds, 1e-9)),
+            "violations": [
+                {
+                    "seed": seed,
+                    "invariant": file.violation.invariant,
+                    "step": file.violation.step,
+                    "detail": file.violation.detail,
+                    "file": str(path),
+                }
+                for seed, file, path in self.violations
+                if file.violation is not None
+            ],
+            "coverage": coverage.document(self.counts),
+        }
+
+
+def hunt(asked: Hunt, out: Path) -> HuntResult:
+    """Runs the seeds; writes each violation's timeline to `out` as it is found. A KeyboardInterrupt ends it early.
+    InputError for a mutant that there is not, or an `out` that takes no files.
+    """
+    with mutated(asked.mutant):
+        pass
+    if not _can_hold_files(out):
+        raise InputError("--out", "", str(out), "a folder that can be written to, or nothing yet in such a folder")
+    began_s = time.monotonic()
+    deadline_s = None if asked.minutes is None else began_s + asked.minutes * 60
+
+    def is_over() -> bool:
+        return deadline_s is not None and time.monotonic() >= deadline_s
+
+    result = HuntResult()
+    try:
+        with closing(_spread(asked, is_over)) as spread:
+            for done in spread:
+                _take(result, done, out, asked.mutant)
+    except KeyboardInterrupt:
+        result.interrupted = True
+    result.violations.sort(key=lambda found: found[0])
+    result.seconds = time.monotonic() - began_s
+    return result
+
+
+def _can_hold_files(out: Path) -> bool:
+    """Whether `out` is a folder that takes files, or can be made one; it is not made before there is a file."""
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def _take(result: HuntResult, done: SeedResult, out: Path, mutant: str | None) -> None:
+    result.seeds += 1
+    result.events += done.events
+    result.counts.update(done.counts)
+    if done.file is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{'' if mutant is None else mutant + '-'}seed-{done.seed}.yaml"
+        save(done.file, path)
+        result.violations.append((done.seed, done.file, path))
+
+
+def hunt_seed(seed: int, generation: Generation | None = None, mutant: str | None = None) -> SeedResult:
+    """Draws and runs one seed, and shrinks what it breaks."""
+    plan = draw(seed, generation)
+    with mutated(mutant):
+        first = run_plan(plan)
+        file = None if first.violation is None else shrunk_file(plan, first, mutant)
+    return SeedResult(seed, first.events, first.coverage.counts, file)
+
+
+def shrunk_file(plan: Plan, first: Result, mutant: str | None) -> TimelineFile:
+    """The file of a violation, shrunk. The mutant must be switched off already."""
+    small, result, _ = shrink(plan, first, run_plan)
+    return TimelineFile(
+        mutant=mutant,
+        violation=result.violation,
+        trace_hash=result.trace_hash,
+        before=plan.sizes,
+        after=small.sizes,
+        story=result.story,
+        plan=small,
+    )
+
+
+# -- spreading ---------------------------------------------------------------------------------------------------------
+
+
+def _task(seeds: Sequence[int], generation: Generation | None, mutant: str | None) -> list[SeedResult]:
+    return [hunt_seed(seed, generation, mutant) for seed in seeds]
+
+
+def _spread(asked: Hunt, is_over: Callable[[], bool]) -> Generator[SeedResult]:
+    size = SEEDS_PER_TASK if asked.jobs != 1 else 1
+    parts = [asked.seeds[begin : begin + size] for begin in range(0, len(asked.seeds), size)]
+    if asked.jobs == 1:
+        for part in parts:
+            if is_over():
+                return
+            yield from _task(part, asked.generation, asked.mutant)
+    elif isinstance(asked.jobs, int):
+        yield from _over_processes(asked, parts, is_over, asked.jobs)
+    else:
+        yield from _over_ray(asked, parts, is_over)
+
+
+def _over_processes(
+    asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool], jobs: int
+) -> Iterator[SeedResult]:
+    with process_pool(jobs) as pool:
+        waiting = iter(parts)
+        under_way: set[Future[list[SeedResult]]] = set()
+        while True:
+            while len(under_way) < TASKS_PER_WORKER * jobs and not is_over():
+                part = next(waiting, None)
+                if part is None:
+                    break
+                under_way.add(pool.submit(_task, part, asked.generation, asked.mutant))
+            if not under_way:
+                return
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result()
+
+
+def _over_ray(asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool]) -> Iterator[SeedResult]:
+    """A Ray task for every part; call `stay_on_loopback` before anything imports ray."""
+    from experiments.engines.ray.session import ray_session
+
+    with ray_session():
+        import ray
+
+        remote = ray.remote(_task)
+        cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        waiting = iter(parts)
+        under_way: list[Any] = []
+        while True:
+            while len(under_way) < TASKS_PER_WORKER * cpus and not is_over():
+                part = next(waiting, None)
+                if part is None:
+                    break
+                under_way.append(remote.remote(part, asked.generation, asked.mutant))
+            if not under_way:
+                return
+            done, under_way = ray.wait(under_way)
+            for reference in done:
+                yield from ray.get(reference)

@@ -1,0 +1,198 @@
+"""A run of the hunt as a value: the cluster, what its clients do, and what goes wrong; and the file that keeps it.
+
+A *plan* is all that a run depends on. Its operations and faults stand alone, each with its time, so that any of them
+can be left out. The file (YAML, `isray-timeline`) holds a plan with what came of it: the violation, the trace hash at
+that moment, what shrinking took away, and the story of the last steps. `isray replay` needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError
+
+from experiments.engines.port import ClusterSpec
+from experiments.faults.schema import Configure, Cut, Disturb, Fault, Index, Reassign, Value
+from experiments.scenarios.model import TopicModel
+from experiments.support.errors import InputError
+from experiments.support.fields import ClusterConfigs, GenerationName
+from experiments.support.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
+from protocol.config import ClusterConfig, Generation
+from protocol.ids import FIRST_CLIENT, TopicPartition
+
+WHAT = "a timeline file of isray fuzz"
+
+
+def _listed(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class _Operation(Value):
+    """What a client does at a time; `id` is its command's, and stays when others are left out."""
+
+    at_ms: Index
+    id: Annotated[int, Field(ge=1, lt=1_000_000)]
+    topic: str
+    partition: Index
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class Send(_Operation):
+    """The producer is given records (`SendRecords`); acks -1 means all."""
+
+    kind: Literal["send"] = "send"
+    acks: Literal[-1, 0, 1] = -1
+    records: Annotated[int, Field(ge=1)] = 1
+    record_bytes: Annotated[int, Field(ge=12)] = 12
+
+
+class Read(_Operation):
+    """A reader goes on from where its last read ended, or from the beginning; nothing while that is under way."""
+
+    kind: Literal["read"] = "read"
+    reader: Index
+    from_start: bool = False
+    max_wait_ms: Index = 0
+
+
+class Elect(_Operation):
+    """A preferred leader election, or an unclean one."""
+
+    kind: Literal["elect"] = "elect"
+    unclean: bool = False
+
+
+Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
+
+
+class Plan(Value):
+    """See the module docstring. `voters` are the controllers with which the quorum begins, none: all. `jitter_ms` is
+    that of the network. Unless the run is to stay `within_tolerance`, crashes take what they ask for; then only what
+    holds at any loss is held against it.
+    """
+
+    seed: Index
+    brokers: Annotated[int, Field(ge=1, le=99)]
+    controllers: Annotated[int, Field(ge=1, le=9)] = 1
+    voters: Annotated[tuple[Index, ...], BeforeValidator(_listed)] = ()
+    generation: GenerationName
+    config: ClusterConfigs = Field(default_factory=dict)
+    jitter_ms: Index = 2
+    within_tolerance: bool = True
+    topics: Annotated[tuple[TopicModel, ...], BeforeValidator(_listed), Field(min_length=1)]
+    operations: Annotated[tuple[Operation, ...], BeforeValidator(_listed)] = ()
+    faults: Annotated[tuple[Fault, ...], BeforeValidator(_listed)] = ()
+
+    def spec(self) -> ClusterSpec:
+        """The cluster to run."""
+        config = ClusterConfig.of(Generation(self.generation), self.config)
+        return ClusterSpec(self.brokers, self.controllers, config, self.seed, self.voters or None)
+
+    @property
+    def end_ms(self) -> int:
+        """When the last operation has begun and the last fault is over."""
+        times = [operation.at_ms for operation in self.operations] + [fault.end_ms for fault in self.faults]
+        return max(times, default=0)
+
+    @property
+    def doubles_sends(self) -> bool:
+        """Whether what producers send may arrive twice: then one of the two may be refused, and the other be stored
+        after the producer has been told that its records have failed.
+        """
+        return any(
+            isinstance(fault, Disturb)
+            and fault.effect == "duplicate"
+            and fault.only in (None, "produce")
+            and FIRST_CLIENT in fault.source
+            for fault in self.faults
+        )
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(faults=len(self.faults), operations=len(self.operations))
+
+
+class Sizes(Value):
+    """How large a plan is."""
+
+    faults: int
+    operations: int
+
+
+class Broken(Value):
+    """What was violated, at which event and time; `detail` is one line."""
+
+    invariant: str
+    step: int
+    time_ms: int
+    detail: str
+
+
+class TimelineFile(Value):
+    """What a file holds. `before` are the sizes before shrinking."""
+
+    format: Literal["isray-timeline"] = "isray-timeline"
+    version: Literal[1] = 1
+    mutant: str | None = None
+    violation: Broken | None = None
+    trace_hash: str
+    before: Sizes
+    after: Sizes
+    story: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    plan: Plan
+
+
+def save(file: TimelineFile, path: Path) -> None:
+    """Writes the file."""
+    document = file.model_dump(mode="json", exclude_none=True)
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def load(path: Path) -> TimelineFile:
+    """Reads a file; InputError for one that is no timeline, or whose parts do not fit together."""
+    raw = read_yaml_mapping(path, WHAT)
+    try:
+        file = TimelineFile.model_validate(raw)
+    except ValidationError as error:
+        details = first_error(error)
+        raise InputError(str(path), dotted(details["loc"]), details["input"], allowed_by(details)) from error
+    for field, found, allowed in _misfits(file.plan):
+        raise InputError(str(path), field, found, allowed)
+    return file
+
+
+def _misfits(plan: Plan) -> Iterator[tuple[str, object, str]]:
+    """What in a plan speaks of things that it does not have: field, found, allowed."""
+    spec = plan.spec()
+    nodes = frozenset(spec.node_ids)
+    sizes = {topic.name: len(topic.assignments) for topic in plan.topics}
+    ids = [operation.id for operation in plan.operations]
+    if len(set(ids)) < len(ids):
+        yield "plan.operations", "an id twice", "each id once"
+    places = [(f"plan.operations[{index}]", item.topic, item.partition) for index, item in enumerate(plan.operations)]
+    for index, fault in enumerate(plan.faults):
+        where = f"plan.faults[{index}]"
+        named = [*fault.nodes]
+        if isinstance(fault, Cut | Disturb):
+            named += [*fault.source, *fault.target]
+        elif isinstance(fault, Reassign):
+            places.append((where, fault.topic, fault.partition))
+            named += fault.replicas
+        elif isinstance(fault, Configure):
+            places.append((where, fault.topic, 0))
+        for node in named:
+            if node not in nodes or (isinstance(fault, Reassign) and node not in spec.broker_ids):
+                yield where, f"node {node}", f"one of {sorted(nodes)}"
+    for where, topic, partition in places:
+        if partition >= sizes.get(topic, 0):
+            yield where, f"{topic}-{partition}", f"a partition of {', '.join(sorted(sizes))}"
+    for index, made in enumerate(plan.topics):
+        if any(broker >= plan.brokers for replicas in made.assignments for broker in replicas):
+            yield f"plan.topics[{index}].assignments", "a broker that is not there", f"0 to {plan.brokers - 1}"

@@ -1,0 +1,412 @@
+"""One run of a plan: break and load, heal, judge; and what was violated, if anything.
+
+Phase 1 is the plan's operations and faults, at their times. Phase 2 begins when the last fault is over: the cluster
+must become whole by itself, and every command must have come to its end, both within `WHOLE_WITHIN_MS` of virtual time.
+Phase 3 reads every partition from its start and hands the history to the judge (`experiments/check/history.py`). The
+invariants are asked after every event of all phases. The first violation ends the run; the same plan gives the same
+events, up to it and beyond.
+
+What the judge may hold against a run depends on what was promised. Only acks=all is a promise, and only within the
+tolerance of a partition; only an idempotent producer promises order, and that nothing is there twice. Replicas must be
+equal and commands must end, come what may.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from experiments.check.engine import CheckedEngine
+from experiments.check.final_logs import final_partition
+from experiments.check.history import (
+    DuplicatedRecord,
+    Ended,
+    FailedRecordStored,
+    FinalPartition,
+    Finding,
+    Invoked,
+    ReorderedRecords,
+    ReplicasDiffer,
+    Seen,
+    Unanswered,
+    judge,
+)
+from experiments.check.history import Operation as Told
+from experiments.check.recording import RecordingWriter
+from experiments.engines.requests import create_topic, elect_leader
+from experiments.engines.sim.memory import rare_collections
+from experiments.engines.sim.network import NetworkModel
+from experiments.faults.inject import Injector
+from experiments.hunt.fuzz.coverage import Coverage
+from experiments.hunt.fuzz.plan import Broken, Elect, Plan, Read, Send
+from experiments.hunt.load import result_of, runs_of
+from experiments.story.chapter import Chapter, tell
+from protocol.config import ENABLE_IDEMPOTENCE
+from protocol.errors import ProtocolError
+from protocol.ids import NO_LEADER, NO_OFFSET, BrokerId, Offset, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.commands import AdminCommand, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
+from protocol.messages.data import EARLIEST
+from protocol.messages.partitions import ElectionType
+
+CREATE_AT_MS = 1_000
+CREATE_AGAIN_MS = 100
+BEGIN_MS = 3_000
+"""Operations and faults begin no earlier: the cluster is up, and its topics are created."""
+WHOLE_WITHIN_MS = 300_000
+LOOK_EVERY_MS = 500
+MAX_EVENTS = 500_000
+"""Many times what a plan of the swarm comes to."""
+FIRST_OWN_ID = 1_000_000
+"""Ids of the commands that no operation stands for."""
+FINAL_READER = -1
+STORY_LINES = 60
+
+WHOLE, ANSWERED, HISTORY = "AllConverges", "EveryCommandIsAnswered", "History"
+_BREAKS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
+"""What a node that is wrong may raise."""
+_ALWAYS_WRONG = (ReplicasDiffer, Unanswered)
+_Outcome = TypeVar("_Outcome", SendOutcome, ConsumeOutcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run: its number of events, the violation (None: all is well), the trace hash at the end, and the
+    story of the last steps, told only where something is violated.
+    """
+
+    events: int
+    trace_hash: str
+    violation: Broken | None
+    story: tuple[str, ...]
+    coverage: Coverage
+
+
+class _Violated(Exception):
+    """Ends a run."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(detail)
+        self.invariant, self.detail = invariant, detail
+
+
+def run_plan(plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False) -> Result:
+    """Runs a plan to its end, or to the first violation. With a folder for it, new or empty, a recording is written
+    there; of a run that something ended early it has neither history nor logs. With `paranoid` every message is encoded
+    and decoded on its way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
+    """
+    run = _PlanRun(plan, elide_idle, paranoid)
+    with rare_collections():
+        if recording is None:
+            return run.run()
+        writer = RecordingWriter(recording)
+        try:
+            return run.recorded(writer)
+        finally:
+            writer.close()
+
+
+def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
+    """The first two phases of a plan, for benchmarks: nothing but the simulation, and the invariants if they are asked
+    for. The number of events, and the trace hash. Where no invariant is asked nobody knows of outstanding losses
+    either, so that some crashes may lose more than in a run.
+    """
+    with rare_collections():
+        return _PlanRun(plan).simulate(invariants)
+
+
+@dataclass(slots=True)
+class _Clients:
+    """What clients were told to do. `offsets` says where readers are; `reads` are reads with their readers."""
+
+    sends: dict[int, Send] = field(default_factory=dict)
+    reads: dict[int, tuple[int, TopicPartition]] = field(default_factory=dict)
+    latest: dict[tuple[int, TopicPartition], int] = field(default_factory=dict)
+    commands: list[int] = field(default_factory=list)
+
+
+class _PlanRun:
+    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
+        self._plan = plan
+        model = NetworkModel(jitter_ms=plan.jitter_ms)
+        self._engine = CheckedEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
+        self._cluster = self._engine.cluster
+        self._coverage = Coverage()
+        self._cluster.trace_observers.append(self._coverage.observe)
+        self._cluster.on_message = self._coverage.message
+        self._own_id = FIRST_OWN_ID
+        self._clients = _Clients()
+        configs = {topic.name: topic.config for topic in plan.topics}
+        self._injector = Injector(self._engine, configs, self._next_id, plan.within_tolerance)
+
+    def _next_id(self) -> int:
+        self._own_id += 1
+        return self._own_id
+
+    def recorded(self, writer: RecordingWriter) -> Result:
+        """Runs the plan and writes a recording of it."""
+        self._engine.record_to(writer.event)
+        result = self.run()
+        finals: list[FinalPartition] = []
+        if result.violation is None:
+            for operation in self._history():
+                writer.operation(operation)
+            finals = [self._final(partition) for partition in self._partitions()]
+        engine = self._engine
+        writer.finish(f"plan {self._plan.seed}", engine.name, engine.spec, engine.metadata_log(), finals)
+        return result
+
+    def run(self) -> Result:
+        violation: Broken | None = None
+        try:
+            self._phases()
+        except _Violated as found:
+            violation = self._broken(found.invariant, found.detail)
+        except _BREAKS as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            detail = f"{error} ({place.filename.rpartition('/')[2]}, {place.name})"
+            violation = self._broken(type(error).__name__, detail)
+        self._note_faults()
+        story = () if violation is None else self._story(violation)
+        return Result(self._cluster.event_count, self._cluster.trace_hash(), violation, story, self._coverage)
+
+    def _broken(self, invariant: str, detail: str) -> Broken:
+        text = " ".join(detail.split())
+        return Broken(invariant=invariant, step=self._cluster.event_count, time_ms=self._cluster.now_ms, detail=text)
+
+    def simulate(self, invariants: bool) -> tuple[int, str]:
+        """See `simulate_plan`."""
+        self._cluster.trace_observers.remove(self._coverage.observe)
+        self._cluster.on_message = None
+        if not invariants:
+            self._engine.suite.stop()
+        self._begin()
+        self._pass_until(self._plan.end_ms)
+        self._become_whole()
+        return self._cluster.event_count, self._cluster.trace_hash()
+
+    def _phases(self) -> None:
+        self._begin()
+        self._pass_until(self._plan.end_ms)
+        self._tell("all faults are over, all operations have begun")
+        self._become_whole()
+        self._read_to_the_end()
+        self._judge()
+
+    # -- phase 1 -------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        for node in self._engine.spec.node_ids:
+            self._engine.start(node)
+        self._cluster.call_at(CREATE_AT_MS, self._create_topics)
+        for operation in self._plan.operations:
+            self._cluster.call_at(operation.at_ms, partial(self._operate, operation))
+        self._injector.schedule(self._plan.faults)
+
+    def _create_topics(self) -> None:
+        """As soon as all brokers are in service."""
+        if not self._engine.unfenced().issuperset(self._engine.spec.broker_ids):
+            self._cluster.call_at(self._cluster.now_ms + CREATE_AGAIN_MS, self._create_topics)
+            return
+        for topic in self._plan.topics:
+            request = create_topic(topic.name, topic.assignments, topic.config)
+            self._engine.submit(AdminCommand(command_id=self._next_id(), request=request))
+
+    def _pass_until(self, until_ms: int) -> None:
+        """Lets time pass; ends the run where an invariant does not hold."""
+        cluster, violations = self._cluster, self._engine.suite.violations
+        while cluster.step(until_ms):
+            if violations:
+                raise _Violated(violations[0].invariant, violations[0].detail)
+            if cluster.event_count > MAX_EVENTS:
+                raise _Violated(WHOLE, f"the cluster does not come to rest: {MAX_EVENTS} events")
+
+    def _operate(self, operation: Send | Read | Elect) -> None:
+        if isinstance(operation, Send):
+            self._clients.sends[operation.id] = operation
+            self._clients.commands.append(operation.id)
+            self._engine.submit(
+                SendRecords(
+                    command_id=operation.id,
+                    topic=operation.topic,
+                    partition=operation.partition,
+                    acks=operation.acks,
+                    record_count=operation.records,
+                    record_bytes=operation.record_bytes,
+                )
+            )
+        elif isinstance(operation, Read):
+            self._read(operation)
+        else:
+            election = ElectionType.UNCLEAN if operation.unclean else ElectionType.PREFERRED
+            request = elect_leader(operation.topic, operation.partition, election)
+            self._clients.commands.append(operation.id)
+            self._engine.submit(AdminCommand(command_id=operation.id, request=request))
+
+    def _read(self, read: Read) -> None:
+        key = (read.reader, read.place)
+        offset: Offset = EARLIEST
+        latest = self._clients.latest.get(key)
+        if latest is not None:
+            outcome = self._engine.outcome(latest)
+            if not isinstance(outcome, ConsumeOutcome):
+                return
+            if not read.from_start and outcome.next_offset != NO_OFFSET:
+                offset = outcome.next_offset
+        self._consume(read.id, read.reader, read.place, offset, read.max_wait_ms)
+
+    def _consume(self, command_id: int, reader: int, partition: TopicPartition, offset: Offset, wait_ms: int) -> None:
+        clients = self._clients
+        clients.latest[reader, partition] = command_id
+        clients.reads[command_id] = (reader, partition)
+        clients.commands.append(command_id)
+        self._engine.submit(
+            ConsumeCommand(
+                command_id=command_id,
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=offset,
+                max_wait_ms=wait_ms,
+            )
+        )
+
+    # -- phase 2 -------------------------------------------------------------------------------------------------------
+
+    def _become_whole(self) -> None:
+        deadline_ms = self._cluster.now_ms + WHOLE_WITHIN_MS
+        while self._lacks():
+            if self._cluster.now_ms >= deadline_ms:
+                invariant, lacks = next(self._lacks_in_words())
+                raise _Violated(invariant, f"{WHOLE_WITHIN_MS} ms after the last fault {lacks}")
+            self._pass_until(self._cluster.now_ms + LOOK_EVERY_MS)
+
+    def _lacks(self) -> bool:
+        return next(self._lacks_in_words(), None) is not None
+
+    def _lacks_in_words(self) -> Iterator[tuple[str, str]]:
+        """What is not yet as it must be, the name of the rule with it."""
+        view = self._engine.view()
+        if view is None:
+            yield WHOLE, "there is no controller"
+            return
+        for broker in self._engine.spec.broker_ids:
+            registration = view.brokers.get(broker)
+            if registration is None or registration.fenced or registration.in_controlled_shutdown:
+                yield WHOLE, f"broker {broker} is not in service"
+        for partition in self._partitions():
+            state = view.partitions.get(partition)
+            if state is None:
+                yield WHOLE, f"{partition} does not exist"
+            elif state.leader == NO_LEADER or sorted(state.isr) != sorted(state.replicas) or state.elr:
+                sets = f"ISR {state.isr}, ELR {state.elr} of {state.replicas}"
+                yield WHOLE, f"{partition} has leader {state.leader}, {sets}"
+            elif state.adding_replicas or state.removing_replicas or state.leader_recovery_state:
+                yield WHOLE, f"{partition} is still being moved or recovered"
+            else:
+                yield from self._parted(partition, state.replicas)
+        if not self._injector.operator.is_settled():
+            yield WHOLE, "the quorum of the controllers is not whole"
+        open_commands = [number for number in self._clients.commands if self._engine.outcome(number) is None]
+        if open_commands:
+            yield ANSWERED, f"commands {open_commands[:10]} have no outcome"
+
+    def _parted(self, partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> Iterator[tuple[str, str]]:
+        views = {broker: self._engine.replica(broker, partition) for broker in replicas}
+        ends = {broker: None if view is None else view.log_end_offset for broker, view in views.items()}
+        marks = {view.high_watermark for view in views.values() if view is not None and view.leads}
+        if None in ends.values() or set(ends.values()) != marks:
+            yield WHOLE, f"the logs of {partition} end at {ends}, the leader's high watermark is {sorted(marks)}"
+
+    def _partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.name, index) for topic in self._plan.topics for index in range(len(topic.assignments))
+        ]
+
+    # -- phase 3 -------------------------------------------------------------------------------------------------------
+
+    def _read_to_the_end(self) -> None:
+        for partition in self._partitions():
+            self._consume(self._next_id(), FINAL_READER, partition, EARLIEST, 0)
+        self._become_whole()
+        self._engine.suite.check_everything()
+        if self._engine.suite.violations:
+            found = self._engine.suite.violations[0]
+            raise _Violated(found.invariant, found.detail)
+
+    def _judge(self) -> None:
+        finals = [self._final(partition) for partition in self._partitions()]
+        for finding in judge(self._history(), finals):
+            if self._counts(finding):
+                raise _Violated(f"{HISTORY}.{type(finding).__name__}", finding.text)
+
+    def _final(self, partition: TopicPartition) -> FinalPartition:
+        view = self._engine.view()
+        assert view is not None
+        state = view.partitions[partition]
+        return final_partition(self._engine, partition, state.leader, state.isr, runs_of)
+
+    def _history(self) -> Iterator[Told]:
+        """What clients did and were told. Plain sends are each a producer of their own, since they promise no order
+        among each other; of what is acknowledged by less than all nothing is promised.
+        """
+        for number, send in self._clients.sends.items():
+            idempotent = self._is_idempotent(number)
+            yield Invoked(number, 0 if idempotent else number, send.place, send.records, idempotent)
+        for number, send in self._clients.sends.items():
+            for part in _outcome(self._engine.outcome(number), SendOutcome).ranges:
+                result = result_of(part)
+                if result == "acknowledged" and send.acks != -1:
+                    result = "unknown"
+                yield Ended(number, part.first, part.count, result, part.base_offset)
+        for number, (reader, partition) in self._clients.reads.items():
+            read = _outcome(self._engine.outcome(number), ConsumeOutcome)
+            runs = tuple(run for batch in read.batches for run in runs_of(batch))
+            if runs:
+                yield Seen(reader, partition, runs, read.high_watermark)
+
+    def _is_idempotent(self, send: int) -> bool:
+        return self._clients.sends[send].acks == -1 and bool(self._engine.spec.config.values[ENABLE_IDEMPOTENCE])
+
+    def _counts(self, finding: Finding) -> bool:
+        """Whether the finding breaks a promise."""
+        if isinstance(finding, _ALWAYS_WRONG):
+            return True
+        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._is_idempotent(finding.record.send):
+            return False
+        if isinstance(finding, FailedRecordStored) and self._plan.doubles_sends:
+            return False
+        return self._engine.suite.truth.of(finding.partition).tolerant
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def _tell(self, text: str) -> None:
+        self._injector.chapters.append(Chapter(text, len(self._cluster.traces)))
+
+    def _story(self, violation: Broken) -> tuple[str, ...]:
+        self._tell(f"violated: {violation.invariant}: {violation.detail}")
+        lines = tell(self._cluster.traces, self._injector.chapters, self._engine.metadata_log())
+        return tuple(lines[-STORY_LINES:])
+
+    def _note_faults(self) -> None:
+        """Faults and outcomes for the coverage table."""
+        for kind, count in sorted(self._injector.done.items()):
+            self._coverage.note("fault", kind, count)
+        kept = [of.tolerant for of in self._engine.suite.truth.partitions.values()]
+        self._coverage.note("tolerance", "losses withheld", self._injector.withheld)
+        self._coverage.note("tolerance", "partitions within it", sum(kept))
+        self._coverage.note("tolerance", "partitions beyond it", len(kept) - sum(kept))
+        for number, send in self._clients.sends.items():
+            outcome = self._engine.outcome(number)
+            if isinstance(outcome, SendOutcome):
+                for part in outcome.ranges:
+                    acks = "all" if send.acks == -1 else str(send.acks)
+                    self._coverage.note("records", f"acks {acks}, {result_of(part)}", part.count)
+
+
+def _outcome(outcome: Message | None, kind: type[_Outcome]) -> _Outcome:
+    assert isinstance(outcome, kind), outcome
+    return outcome

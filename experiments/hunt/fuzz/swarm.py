@@ -1,0 +1,322 @@
+"""The swarm: a plan for every seed.
+
+Each seed draws its own sizes, configs and kinds of faults, most of them left out: what a kind of fault hides, when it
+is common, shows where it is missing (swarm testing). Nothing but the seed, the generation and a bias, if there is one,
+goes into a plan. Times are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them
+meet.
+
+Three plans in four are *staged*: episodes of two themes (`themes.py`) follow each other, in some plans with single
+faults among them. The themes take turns with the seed, so that few seeds in a row have been through all of them. The
+other plans are faults one by one: half of them *brisk*, with short sessions and patience, many operations, and faults
+that follow each other within a session, so that a leader is deposed with something on its way; the others *steady*,
+with the times of a cluster in service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from random import Random
+from typing import Any
+
+from experiments.faults.draw import Targets, timeline
+from experiments.faults.schema import FAULT_KINDS, Fault, Rates
+from experiments.hunt.fuzz.bias import NO_BIAS, Bias
+from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
+from experiments.hunt.fuzz.run import BEGIN_MS
+from experiments.hunt.fuzz.themes import THEMES, Election, Part, Quiet, Scene
+from experiments.scenarios.model import TopicModel
+from experiments.support.fields import ConfigSetting
+from protocol.config import (
+    BATCH_SIZE,
+    BROKER_HEARTBEAT_INTERVAL_MS,
+    BROKER_SESSION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS,
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    CONTROLLER_QUORUM_VOTERS,
+    DELIVERY_TIMEOUT_MS,
+    ENABLE_IDEMPOTENCE,
+    FLUSH_MESSAGES,
+    FLUSH_MS,
+    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+    LINGER_MS,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+    METADATA_SNAPSHOT_BYTES,
+    MIN_INSYNC_REPLICAS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+    REPLICA_LAG_TIME_MAX_MS,
+    REQUEST_TIMEOUT_MS,
+    RETENTION_BYTES,
+    SEGMENT_BYTES,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+    UNCLEAN_RECOVERY_STRATEGY,
+    Generation,
+)
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER
+
+TOPIC = "t"
+READERS = 2
+FLUSHING, FLUSHING_STAGED = 4, 10
+
+_STATIC: dict[str, Sequence[int]] = {
+    REPLICA_FETCH_WAIT_MAX_MS: (100, 500),
+    REPLICA_FETCH_MAX_BYTES: (1, 100, 1_048_576),
+    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS: (500, 5_000),
+    LINGER_MS: (0, 5, 100),
+    BATCH_SIZE: (1, 200, 16_384),
+}
+
+
+_ELECTIONS: Mapping[str, Sequence[int]] = {
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS: (200, 1_000),
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS: (400, 2_000),
+    CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS: (50, 1_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tempo:
+    """Times in ms to draw from: how long clients go on, how long before that no fault begins any more, the mean times
+    between operations and between faults, how long faults last, session timeouts with their heartbeat intervals, and
+    how long leaders and clients wait.
+    """
+
+    lengths: Sequence[int]
+    settling: int
+    operations: Sequence[int]
+    faults: Sequence[int]
+    durations: Sequence[int]
+    sessions: Sequence[tuple[int, int]]
+    patience: Mapping[str, Sequence[int]]
+
+
+_BRISK = _Tempo(
+    lengths=(10_000, 15_000),
+    settling=2_500,
+    operations=(20, 50, 200),
+    faults=(60, 200, 600),
+    durations=(3, 30, 300, 1_000, 2_500, 6_000),
+    sessions=((2_000, 500),),
+    patience={
+        REPLICA_LAG_TIME_MAX_MS: (1_500, 4_000),
+        REQUEST_TIMEOUT_MS: (1_000, 1_500),
+        DELIVERY_TIMEOUT_MS: (5_000, 12_000),
+    },
+)
+_STAGED = _Tempo(
+    lengths=(24_000, 28_000),
+    settling=0,
+    operations=(80, 150, 250),
+    faults=(1_500, 4_000),
+    durations=(30, 300, 1_000, 2_500),
+    sessions=((2_000, 500),),
+    patience={
+        REPLICA_LAG_TIME_MAX_MS: (1_000, 1_500, 1_500, 2_500),
+        REQUEST_TIMEOUT_MS: (1_000, 1_500),
+        DELIVERY_TIMEOUT_MS: (5_000, 12_000),
+    },
+)
+_STEADY = _Tempo(
+    lengths=(20_000, 40_000),
+    settling=10_000,
+    operations=(100, 300, 1_000),
+    faults=(500, 2_000, 6_000),
+    durations=(50, 300, 1_000, 3_000, 8_000, 12_000, 35_000),
+    sessions=((3_000, 500), (9_000, 2_000)),
+    patience={
+        REPLICA_LAG_TIME_MAX_MS: (2_000, 5_000, 30_000),
+        REQUEST_TIMEOUT_MS: (1_000, 5_000, 30_000),
+        DELIVERY_TIMEOUT_MS: (5_000, 30_000, 60_000),
+    },
+)
+
+
+def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:
+    """The plan of a seed; what neither the generation nor the bias says is drawn."""
+    rng = Random(f"{seed}/swarm")
+    drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
+    themes = themes_of(seed, bias)
+    tempo = _STAGED if themes else rng.choice((_BRISK, _STEADY))
+    wanted = reduce(Bias.or_else, (THEMES[name][1] for name in themes), bias)
+    born = generation or wanted.generation or drawn
+    brokers = wanted.brokers or rng.choice((3, 3, 4, 5))
+    factor = wanted.replicas or (rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5)))
+    topic = _topic(rng, brokers, factor, FLUSHING_STAGED if themes else FLUSHING, wanted)
+    controllers, voters, quorum = _quorum(Random(f"{seed}/quorum"), bias, wanted.controllers)
+    config = _config(rng, tempo) | quorum | dict(wanted.config)
+    length_ms = rng.choice(tempo.lengths)
+    operations = _operations(rng, tempo, len(topic.assignments), length_ms)
+    targets = Targets(
+        brokers=range(brokers),
+        controllers=range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers),
+        clients=(FIRST_CLIENT,),
+        topics={TOPIC: len(topic.assignments)},
+        replication_factor=factor,
+        managers=(RECOVERY_MANAGER,) if born.features.unclean_recovery else (),
+    )
+    singles = () if themes and rng.random() < 0.6 else _faults(rng, tempo, targets, length_ms, wanted)
+    staged = _episodes(rng, themes, targets, topic, config, length_ms) if themes else []
+    return Plan(
+        seed=seed,
+        brokers=brokers,
+        controllers=controllers,
+        voters=voters,
+        generation=born.value,
+        config=config,
+        jitter_ms=rng.choice((0, 2, 20)),
+        within_tolerance=wanted.within_tolerance,
+        topics=(topic,),
+        operations=_as_staged(operations, staged),
+        faults=singles + tuple(part for _, part in staged if not isinstance(part, Election | Quiet)),
+    )
+
+
+def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int, ...], dict[str, ConfigSetting]]:
+    """How many controllers there are, which of them vote in the beginning (none: all), and configs of the quorum; one
+    controller where a bias looks for something else.
+    """
+    controllers = wanted or (rng.choice((1, 1, 1, 1, 1, 1, 3, 3, 5)) if bias == NO_BIAS else 1)
+    config: dict[str, ConfigSetting] = {METADATA_SNAPSHOT_BYTES: rng.choice((400, 2_000, 20_971_520, 20_971_520))}
+    ids = tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers))
+    if controllers == 1:
+        return 1, (), config
+    config |= {name: rng.choice(values) for name, values in _ELECTIONS.items()}
+    form = rng.randrange(5)
+    if form == 0:
+        return controllers, (), config | {CONTROLLER_QUORUM_VOTERS: ",".join(map(str, ids))}
+    return controllers, ids[:1] if form == 1 else (), config
+
+
+def themes_of(seed: int, bias: Bias = NO_BIAS) -> tuple[str, ...]:
+    """The themes of a seed; none: faults one by one."""
+    if bias.themes is not None:
+        return bias.themes
+    if bias.weights or seed % 4 == 3:
+        return ()
+    turn, names = seed - seed // 4, list(THEMES)
+    return names[turn % len(names)], names[(turn + 1 + turn // len(names)) % len(names)]
+
+
+def _topic(rng: Random, brokers: int, factor: int, flushing: int, wanted: Bias) -> TopicModel:
+    """`flushing`: one topic in so many flushes by messages, and one by time."""
+    partitions = wanted.partitions or rng.choice((1, 1, 2, 3))
+    assignments = [rng.sample(range(brokers), factor) for _ in range(partitions)]
+    min_isr = wanted.min_isr or rng.choice((1, 2, 2, 2, 3)[: factor + 2])
+    config: dict[str, ConfigSetting] = {MIN_INSYNC_REPLICAS: min_isr}
+    flush = rng.randrange(flushing)
+    if flush == 0:
+        config[FLUSH_MESSAGES] = rng.choice((1, 1, 5))
+    elif flush == 1:
+        config[FLUSH_MS] = rng.choice((100, 1_000, 5_000))
+    if rng.random() < 0.3:
+        config[SEGMENT_BYTES] = rng.choice((200, 1_000))
+        if rng.random() < 0.4:
+            config[RETENTION_BYTES] = rng.choice((500, 2_000))
+    if rng.random() < 0.08:
+        config |= {UNCLEAN_LEADER_ELECTION_ENABLE: True, UNCLEAN_RECOVERY_STRATEGY: "proactive"}
+    return TopicModel(name=TOPIC, assignments=assignments, config=config | dict(wanted.topic))
+
+
+def _config(rng: Random, tempo: _Tempo) -> dict[str, ConfigSetting]:
+    session_ms, heartbeat_ms = rng.choice(tempo.sessions)
+    choices = {**_STATIC, **tempo.patience}
+    config: dict[str, ConfigSetting] = {name: rng.choice(values) for name, values in choices.items()}
+    config |= {BROKER_SESSION_TIMEOUT_MS: session_ms, BROKER_HEARTBEAT_INTERVAL_MS: heartbeat_ms}
+    config |= {ENABLE_IDEMPOTENCE: rng.random() < 0.75, LOG_RETENTION_CHECK_INTERVAL_MS: 2_000}
+    return config
+
+
+def _operations(rng: Random, tempo: _Tempo, partitions: int, length_ms: int) -> tuple[Operation, ...]:
+    every_ms = rng.choice(tempo.operations)
+    plain = rng.choice(((), (0, 1), (1,)))
+    operations: list[Operation] = []
+    at_ms = BEGIN_MS
+    while at_ms < BEGIN_MS + length_ms:
+        place = {"at_ms": at_ms, "id": len(operations) + 1, "topic": TOPIC, "partition": rng.randrange(partitions)}
+        operations.append(_operation(rng, place, (-1, -1, *plain)))
+        at_ms += 1 + round(rng.expovariate(1 / every_ms))
+    return tuple(operations)
+
+
+def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Operation:
+    """Mostly something to write, or else something to read, and seldom an election."""
+    dice = rng.random()
+    if dice < 0.70:
+        size = rng.choice((12, 12, 100))
+        return Send.model_validate(
+            place | {"acks": rng.choice(acks), "records": rng.choice((1, 1, 3, 20)), "record_bytes": size}
+        )
+    if dice < 0.98:
+        reader, again, wait_ms = rng.randrange(READERS), rng.random() < 0.2, rng.choice((0, 0, 500))
+        return Read(**place, reader=reader, from_start=again, max_wait_ms=wait_ms)
+    return Elect(**place, unclean=rng.random() < 0.2)
+
+
+def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int, wanted: Bias) -> tuple[Fault, ...]:
+    kinds = [kind for kind in FAULT_KINDS if kind != "voter_change" or len(targets.controllers) > 1]
+    chosen = rng.sample(kinds, rng.choice((1, 2, 3, 4, 6, len(kinds))))
+    rates = Rates(
+        mean_between_ms=rng.choice(tempo.faults),
+        durations_ms=tuple(sorted(rng.sample(list(tempo.durations), 3))),
+        weights=dict(wanted.weights) or {kind: rng.choice((1, 2, 4)) for kind in chosen},
+    )
+    return timeline(rates, targets, rng, BEGIN_MS + 500, BEGIN_MS + length_ms - tempo.settling)
+
+
+# -- episodes ----------------------------------------------------------------------------------------------------------
+
+
+def _episodes(
+    rng: Random,
+    themes: Sequence[str],
+    targets: Targets,
+    topic: TopicModel,
+    config: Mapping[str, ConfigSetting],
+    length_ms: int,
+) -> list[tuple[int, Part]]:
+    """Episodes of these themes, in turn, the next one when the last one is over; each part with its partition."""
+    staged: list[tuple[int, Part]] = []
+    at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
+    while at_ms < BEGIN_MS + length_ms:
+        scene = _scene(rng, at_ms, targets, topic, config)
+        parts = [Election(at_ms - 200), *THEMES[themes[turn % len(themes)]][0](scene)]
+        staged += [(scene.partition, part) for part in parts]
+        at_ms = max(part.at_ms if isinstance(part, Election) else part.end_ms for part in parts)
+        at_ms, turn = at_ms + rng.choice((300, 1_000, 3_000)), turn + 1
+    return staged
+
+
+def _scene(rng: Random, at_ms: int, targets: Targets, topic: TopicModel, config: Mapping[str, ConfigSetting]) -> Scene:
+    partition = rng.randrange(len(topic.assignments))
+    leader, *followers = topic.assignments[partition]
+    member, *others = rng.sample(followers, len(followers))
+    lag_ms, session_ms = int(config[REPLICA_LAG_TIME_MAX_MS]), int(config[BROKER_SESSION_TIMEOUT_MS])
+    return Scene(
+        rng=rng,
+        at_ms=at_ms,
+        topic=TOPIC,
+        partition=partition,
+        min_isr=int(topic.config[MIN_INSYNC_REPLICAS]),
+        brokers=targets.brokers,
+        leader=leader,
+        member=member,
+        others=others,
+        away_ms=lag_ms + lag_ms // 2 + rng.randint(100, 900),
+        gone_ms=session_ms + rng.randint(300, 1_000),
+        recovers=bool(targets.managers),
+    )
+
+
+def _as_staged(operations: Sequence[Operation], staged: Sequence[tuple[int, Part]]) -> tuple[Operation, ...]:
+    """The operations without those that come in a quiet time, and the elections of episodes."""
+    quiet = [part for _, part in staged if isinstance(part, Quiet)]
+    asked = [(partition, part) for partition, part in staged if isinstance(part, Election)]
+    elections = (
+        Elect(at_ms=part.at_ms, id=len(operations) + 1 + index, topic=TOPIC, partition=partition)
+        for index, (partition, part) in enumerate(asked)
+    )
+    left = (item for item in operations if not any(part.at_ms <= item.at_ms < part.end_ms for part in quiet))
+    return (*left, *elections)

@@ -1,0 +1,490 @@
+"""Themes: short sequences of faults that live near each other, with random times and random parts.
+
+Faults that are drawn one by one seldom meet in the order in which a protocol is weakest: something is held up,
+meanwhile somebody fails, and then what was held up arrives. An *episode* is such an order. It happens to one partition:
+its `leader`, a `member` that follows, and the `others` that do. An episode begins by asking for the preferred leader,
+so that it is about whom it thinks it is about in most cases; in the rest it is one more random sequence. Themes know
+the protocol's times (session, lag) and its kinds of messages; that is all they know.
+
+A theme may need sizes or configs to have its effect; these are its bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from experiments.faults import aims
+from experiments.faults.aims import CLIENT, CONTROLLER
+from experiments.faults.schema import Configure, Crash, Cut, Disturb, Fault, FullDisk, Pause, Reassign, Restart
+from experiments.hunt.fuzz.bias import NO_BIAS, Bias
+from protocol.config import (
+    BROKER_HEARTBEAT_INTERVAL_MS,
+    BROKER_SESSION_TIMEOUT_MS,
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+    MIN_INSYNC_REPLICAS,
+    REPLICA_LAG_TIME_MAX_MS,
+    RETENTION_BYTES,
+    SEGMENT_BYTES,
+    UNCLEAN_LEADER_HOOK,
+    UNCLEAN_RECOVERY_STRATEGY,
+    UNCLEAN_RECOVERY_TIMEOUT_MS,
+    Generation,
+)
+from protocol.ids import RECOVERY_MANAGER, NodeId
+
+RECOVERIES = Bias(
+    generation=Generation.KIP_966, replicas=3, min_isr=2, partitions=1, config={UNCLEAN_RECOVERY_TIMEOUT_MS: 2_000}
+)
+"""Partitions that are recovered, by a manager with little patience."""
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """The preferred leader of the episode's partition is asked for."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Clients begin nothing from `at_ms` to `end_ms`."""
+
+    at_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What an episode is about. `at_ms` is when it begins; `away_ms` how long a follower must hear nothing to be out of
+    the ISR, `gone_ms` how long a broker must be silent to be fenced, both with some time to spare. `recovers`: there is
+    a recovery manager.
+    """
+
+    rng: Random
+    at_ms: int
+    topic: str
+    partition: int
+    min_isr: int
+    brokers: Sequence[NodeId]
+    leader: NodeId
+    member: NodeId
+    others: Sequence[NodeId]
+    away_ms: int
+    gone_ms: int
+    recovers: bool
+
+    def after(self, begin_ms: int, least_ms: int, most_ms: int) -> int:
+        """A time that much later."""
+        return begin_ms + self.rng.randint(least_ms, most_ms)
+
+    def perhaps(self, probability: float = 0.5) -> bool:
+        return self.rng.random() < probability
+
+    @property
+    def followers(self) -> tuple[NodeId, ...]:
+        return (self.member, *self.others)
+
+
+Part = Fault | Election | Quiet
+Episode = Callable[[Scene], Iterator[Part]]
+
+
+def _empty_member(scene: Scene) -> Iterator[Part]:
+    """A proposal is held up while the member that it adds loses what it had and comes back."""
+    back_ms = scene.at_ms + scene.away_ms
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
+    arrives_ms = scene.after(back_ms, 3_000, 5_500)
+    yield aims.hushed(scene.leader, back_ms - 100, arrives_ms)
+    fails_ms = scene.after(back_ms, 500, 1_300)
+    starts_ms = scene.after(fails_ms, 50, 2_000)
+    yield aims.unpowered(scene.member, fails_ms, starts_ms)
+    yield aims.starved(scene.member, scene.brokers, starts_ms - 20, scene.after(arrives_ms, 500, 3_000))
+
+
+def _unheard_answer(scene: Scene) -> Iterator[Part]:
+    """A leader does not hear what became of its proposal, while members come and go."""
+    back_ms = scene.at_ms + scene.away_ms
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
+    end_ms = scene.after(back_ms, 3_000, 5_500)
+    if scene.perhaps():
+        yield aims.deaf(scene.leader, back_ms - 100, end_ms)
+    else:
+        yield aims.blind(scene.leader, back_ms - 100, end_ms)
+        yield aims.unanswered(scene.leader, back_ms - 100, scene.after(back_ms, 600, 1_600))
+    yield aims.starved(scene.member, scene.brokers, scene.after(back_ms, 500, 1_000), end_ms)
+    if scene.others and scene.perhaps():
+        yield aims.starved(scene.others[0], scene.brokers, scene.at_ms, scene.after(back_ms, 400, 1_200))
+
+
+def _raised_min_isr(scene: Scene) -> Iterator[Part]:
+    """Min ISR is raised while a smaller ISR is proposed, and the leader reads of neither."""
+    end_ms = scene.after(scene.at_ms + scene.away_ms, 2_500, 4_000)
+    for follower in scene.followers if scene.perhaps(0.8) else (scene.member,):
+        yield aims.starved(follower, scene.brokers, scene.at_ms, end_ms)
+    yield aims.blind(scene.leader, scene.after(scene.at_ms, 100, 600), end_ms)
+    raised_ms = scene.after(scene.at_ms, 600, scene.away_ms)
+    yield Configure(
+        at_ms=raised_ms,
+        duration_ms=scene.after(end_ms, 500, 2_000) - raised_ms,
+        topic=scene.topic,
+        config={MIN_INSYNC_REPLICAS: scene.min_isr + 1},
+    )
+
+
+def _there_and_back(scene: Scene) -> Iterator[Part]:
+    """Leadership goes away and comes back while a follower does not hear of it."""
+    unseen_ms = scene.after(scene.at_ms, 50, 400)
+    yield aims.unseen(scene.leader, unseen_ms, unseen_ms + scene.gone_ms)
+    back_ms = scene.after(unseen_ms + scene.gone_ms, 1_000, 2_000)
+    later_ms = scene.after(back_ms, 1_000, 2_500)
+    yield Election(back_ms)
+    yield Election(later_ms)
+    not_hearing = aims.deaf if scene.perhaps(0.7) else aims.blind
+    yield not_hearing(scene.member, scene.at_ms, scene.after(later_ms, 1_000, 4_000))
+
+
+def _unheard_fencing(scene: Scene) -> Iterator[Part]:
+    """A follower catches up whose fencing its leader has not heard of; what was refused for it may come once more."""
+    unseen_ms = scene.at_ms + scene.away_ms
+    fenced_ms = unseen_ms + scene.gone_ms
+    back_ms = scene.after(fenced_ms, 0, 700)
+    seen_ms = scene.after(back_ms, 600, 2_000)
+    end_ms = scene.after(seen_ms, 1_500, 4_000)
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield aims.unseen(scene.member, unseen_ms, seen_ms)
+    if scene.perhaps():
+        yield aims.deaf(scene.leader, unseen_ms, end_ms)
+    else:
+        yield aims.blind(scene.leader, unseen_ms, end_ms)
+        yield aims.echoed(scene.leader, 4_000, back_ms - 100, seen_ms)
+        yield aims.starved(scene.member, scene.brokers, seen_ms - 100, end_ms)
+
+
+def _deposed_proposer(scene: Scene) -> Iterator[Part]:
+    """A proposal is held up until another leads, and the proposer is unfenced and knows nothing of that."""
+    unseen_ms = scene.after(scene.at_ms + scene.away_ms, -1_000, 200)
+    seen_ms = unseen_ms + scene.gone_ms
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, scene.after(unseen_ms, 300, 1_200))
+    yield aims.hushed(scene.leader, scene.at_ms, scene.after(seen_ms, 200, 1_000))
+    yield aims.unseen(scene.leader, unseen_ms, seen_ms)
+    yield aims.deaf(scene.leader, scene.after(unseen_ms, 500, 1_500), scene.after(seen_ms, 1_500, 4_000))
+
+
+def _late_proposals(scene: Scene) -> Iterator[Part]:
+    """Proposals come late, or twice, when others have followed, or when the partition is to move."""
+    back_ms = scene.at_ms + scene.away_ms
+    end_ms = scene.after(back_ms, 4_000, 6_000)
+    held_up = aims.late if scene.perhaps() else aims.echoed
+    yield held_up(scene.leader, scene.rng.choice((2_500, 6_000)), back_ms - 100, end_ms)
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield aims.starved(scene.member, scene.brokers, scene.after(back_ms, 30, 1_000), end_ms)
+    if scene.perhaps():
+        moves_ms = scene.after(back_ms, 50, 1_000)
+        yield Reassign(
+            at_ms=moves_ms,
+            duration_ms=end_ms + 1_000 - moves_ms,
+            topic=scene.topic,
+            partition=scene.partition,
+            replicas=_elsewhere(scene),
+        )
+
+
+def _elsewhere(scene: Scene) -> tuple[NodeId, ...]:
+    """As many replicas, none of them the leader, as far as there are others."""
+    others = [broker for broker in scene.brokers if broker != scene.leader]
+    return tuple(scene.rng.sample(others, min(1 + len(scene.followers), len(others))))
+
+
+def _power_after_shutdown(scene: Scene) -> Iterator[Part]:
+    """The power fails after a clean shutdown, or when the broker is back from it."""
+    broker = scene.rng.choice((scene.leader, *scene.followers))
+    up_ms = scene.after(scene.at_ms, 1_200, 2_500)
+    yield Restart(at_ms=scene.at_ms, duration_ms=up_ms - scene.at_ms, node=broker)
+    fails_ms = scene.after(scene.at_ms, 700, 1_200) if scene.perhaps() else scene.after(up_ms, 500, 4_000)
+    yield aims.unpowered(broker, fails_ms, scene.after(fails_ms, 50, 1_500))
+
+
+def _all_restart(scene: Scene) -> Iterator[Part]:
+    """All brokers restart while a producer waits for answers."""
+    deaf_ms = scene.after(scene.at_ms, 0, 500)
+    fails_ms = scene.after(deaf_ms, 50, 1_200)
+    yield Cut(
+        at_ms=deaf_ms,
+        duration_ms=scene.after(fails_ms, 20, 1_500) - deaf_ms,
+        source=tuple(scene.brokers),
+        target=CLIENT,
+        one_way=True,
+    )
+    for broker in scene.brokers:
+        yield aims.killed(broker, fails_ms, scene.after(fails_ms, 1, 300))
+
+
+def _sessions(scene: Scene) -> Iterator[Part]:
+    """Single fetches and answers of a follower are lost, late or doubled."""
+    begin_ms = scene.at_ms
+    for _ in range(4):
+        end_ms = scene.after(begin_ms, 500, 2_500)
+        ends = (scene.member,), tuple(broker for broker in scene.brokers if broker != scene.member)
+        source, target = ends if scene.perhaps() else ends[::-1]
+        effect = scene.rng.choice(("lose", "lose", "duplicate", "reorder"))
+        yield Disturb(
+            at_ms=begin_ms,
+            duration_ms=end_ms - begin_ms,
+            source=source,
+            target=target,
+            effect=effect,
+            per_mille=scene.rng.choice((50, 300)),
+            delay_ms=0 if effect == "lose" else scene.rng.choice((10, 300, 2_500)),
+            only="fetches",
+        )
+        begin_ms = scene.after(begin_ms, 200, 2_500)
+
+
+def _unaware_successor(scene: Scene) -> Iterator[Part]:
+    """A leader has not heard how far its predecessor had committed, nor has a follower the records."""
+    back_ms = scene.after(scene.at_ms + scene.away_ms, 200, 800)
+    taken_ms = scene.after(back_ms, 700, 1_200)
+    fails_ms = scene.after(taken_ms, 700, 1_500)
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield aims.hushed(scene.leader, back_ms - 1_000, taken_ms)
+    yield aims.starved(scene.member, scene.brokers, scene.after(taken_ms, -400, 0), fails_ms + 100)
+    end_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
+    yield aims.killed(scene.leader, fails_ms, end_ms)
+    for other in scene.others:
+        yield aims.starved(other, scene.brokers, scene.at_ms, end_ms)
+
+
+def _quick_return(scene: Scene) -> Iterator[Part]:
+    """A follower that was caught up loses what it had and is back at once; who should hear of that does not."""
+    back_ms = scene.after(scene.at_ms, 30, 150)
+    yield aims.unpowered(scene.member, scene.at_ms, back_ms)
+    end_ms = scene.after(back_ms, 1_500, 4_500)
+    yield Quiet(scene.at_ms - 150, scene.after(back_ms + scene.gone_ms, 0, 1_000))
+    if scene.perhaps(0.7):
+        yield aims.silenced(scene.member, scene.brokers, scene.at_ms, end_ms)
+    else:
+        yield aims.blind(scene.leader, scene.at_ms - 100, end_ms)
+
+
+def _slow_routine(scene: Scene) -> Iterator[Part]:
+    """All brokers restart, and who is elected for want of better takes its time, and is fenced in it."""
+    for broker in scene.brokers:
+        yield aims.killed(broker, scene.at_ms, scene.after(scene.at_ms, 1, 300))
+    unseen_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_000)
+    for broker in scene.brokers if scene.perhaps() else (scene.leader,):
+        yield aims.unseen(broker, unseen_ms, unseen_ms + scene.gone_ms)
+
+
+def _move_away(scene: Scene) -> Iterator[Part]:
+    """A partition moves away from the last members of its ISR."""
+    moves_ms = scene.after(scene.at_ms + scene.gone_ms, 200, 1_500)
+    end_ms = scene.after(moves_ms, 3_000, 5_000)
+    for follower in scene.followers:
+        yield aims.killed(follower, scene.at_ms, end_ms if scene.perhaps(0.8) else moves_ms + 500)
+    yield Reassign(
+        at_ms=moves_ms,
+        duration_ms=end_ms + 1_500 - moves_ms,
+        topic=scene.topic,
+        partition=scene.partition,
+        replicas=_elsewhere(scene),
+    )
+
+
+def _deposed_writer(scene: Scene) -> Iterator[Part]:
+    """A leader is deposed with records that nobody else has, and leads again, perhaps before its clients knew."""
+    end_ms = scene.after(scene.at_ms + scene.gone_ms, 300, 1_500)
+    back_ms = scene.after(end_ms, 1_500, 2_500)
+    yield aims.isolated(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, end_ms)
+    yield Election(back_ms)
+    yield Election(scene.after(back_ms, 800, 1_200))
+    if scene.perhaps(0.7):
+        for follower in scene.followers:
+            yield aims.isolated(follower, CLIENT, scene.at_ms - 100, scene.after(back_ms, 1_500, 3_000))
+
+
+def _told_twice(scene: Scene) -> Iterator[Part]:
+    """A leader is deposed in a quiet time, and what it is told when it follows comes twice."""
+    back_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_500)
+    yield aims.isolated(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
+    yield Quiet(scene.after(scene.at_ms, 50, 600), scene.after(back_ms, 1_000, 3_000))
+    others = [broker for broker in scene.brokers if broker != scene.leader]
+    end_ms, late_ms = scene.after(back_ms, 1_000, 3_000), scene.rng.choice((500, 2_500))
+    yield aims.disturbed(others, (scene.leader,), "duplicate", back_ms - 100, end_ms, only="fetches", delay_ms=late_ms)
+
+
+def _short_segments(scene: Scene) -> Iterator[Part]:
+    """Segments are short-lived and followers late; then the leader fails."""
+    end_ms = scene.after(scene.at_ms, 500, scene.away_ms)
+    for follower in scene.followers:
+        if scene.perhaps(0.8):
+            yield aims.starved(follower, scene.brokers, scene.at_ms, scene.after(end_ms, 0, 500))
+    yield aims.killed(scene.leader, end_ms, scene.after(end_ms, 50, scene.gone_ms + 500))
+
+
+def _producer_trouble(scene: Scene) -> Iterator[Part]:
+    """Batches and their answers are lost, late or doubled, while leaders change."""
+    for _ in range(2):
+        ends = CLIENT, tuple(scene.brokers)
+        source, target = ends if scene.perhaps() else ends[::-1]
+        effect = scene.rng.choice(("lose", "duplicate", "reorder"))
+        begin_ms = scene.after(scene.at_ms, 0, 1_500)
+        yield Disturb(
+            at_ms=begin_ms,
+            duration_ms=scene.rng.randint(500, 3_000),
+            source=source,
+            target=target,
+            effect=effect,
+            per_mille=scene.rng.choice((100, 300, 1_000)),
+            delay_ms=0 if effect == "lose" else scene.rng.choice((50, 1_000)),
+            only="produce",
+        )
+    fails_ms = scene.after(scene.at_ms, 300, 2_000)
+    yield Restart(at_ms=fails_ms, duration_ms=scene.rng.randint(300, 1_500), node=scene.leader)
+    yield Election(scene.after(fails_ms, 2_000, 3_000))
+
+
+def _full_disks(scene: Scene) -> Iterator[Part]:
+    """One disk after the other runs full while it is written to."""
+    for broker in (scene.leader, *scene.followers):
+        if broker == scene.leader or scene.perhaps():
+            begins_ms = scene.after(scene.at_ms, 0, 3_000)
+            yield FullDisk(at_ms=begins_ms, duration_ms=scene.rng.randint(300, 3_000), node=broker)
+
+
+def _handovers(scene: Scene) -> Iterator[Part]:
+    """Leaders change, again and again, while records are on their way."""
+    begin_ms = scene.at_ms
+    for _ in range(3):
+        broker = scene.rng.choice((scene.leader, scene.leader, *scene.followers))
+        kind = scene.rng.randrange(3)
+        if kind == 0:
+            yield Restart(at_ms=begin_ms, duration_ms=scene.rng.randint(100, 1_000), node=broker)
+        elif kind == 1:
+            yield aims.unseen(broker, begin_ms, begin_ms + scene.gone_ms)
+        else:
+            yield Pause(at_ms=begin_ms, duration_ms=scene.rng.randint(100, scene.gone_ms), node=broker)
+        begin_ms = scene.after(begin_ms, 700, scene.gone_ms)
+        yield Election(begin_ms)
+        begin_ms += scene.rng.randint(50, 500)
+
+
+def _controller_gone(scene: Scene) -> Iterator[Part]:
+    """The controller's machine fails near a broker's failure."""
+    broker = scene.rng.choice((scene.leader, *scene.followers))
+    fails_ms = scene.after(scene.at_ms, 0, 800)
+    yield aims.unpowered(broker, fails_ms, scene.after(fails_ms, 50, scene.gone_ms))
+    down_ms = scene.after(scene.at_ms, 0, 3_000)
+    yield aims.unpowered(CONTROLLER[0], down_ms, scene.after(down_ms, 20, 2_000))
+
+
+def _recovered_by(scene: Scene, strategy: str, begin_ms: int, end_ms: int) -> Fault:
+    """The topic's strategy, for so long."""
+    config: dict[str, int | bool | str] = {UNCLEAN_RECOVERY_STRATEGY: strategy}
+    return Configure(at_ms=begin_ms, duration_ms=end_ms - begin_ms, topic=scene.topic, config=config)
+
+
+def _unheard_candidate(scene: Scene) -> Iterator[Part]:
+    """All replicas restart, one of them before the others; who must be heard is not, while another one, who has
+    answered, restarts; and manager and controller may fail meanwhile.
+    """
+    rest_ms = scene.after(scene.at_ms + scene.gone_ms, 0, 500)
+    back_ms = scene.after(rest_ms, 100, scene.gone_ms)
+    yield aims.killed(scene.member, scene.at_ms, back_ms)
+    for broker in (scene.leader, *scene.others):
+        yield aims.killed(broker, rest_ms, scene.after(back_ms, 100, 500))
+    asked_ms = max(back_ms, rest_ms + scene.gone_ms)
+    heard_ms = scene.after(asked_ms, 3_500, 6_000)
+    if scene.perhaps(0.2):
+        yield _recovered_by(scene, scene.rng.choice(("manual", "proactive")), scene.at_ms, heard_ms)
+    if scene.recovers and scene.perhaps(0.6):
+        silent = scene.rng.choice((scene.leader, *scene.others))
+        cut = {"source": (silent,), "target": (RECOVERY_MANAGER,), "one_way": True}
+        yield Cut(at_ms=rest_ms, duration_ms=heard_ms - rest_ms, **cut)
+        if scene.perhaps(0.7):
+            again_ms = scene.after(asked_ms, 600, 1_500)
+            yield aims.killed(scene.member, again_ms, scene.after(again_ms, 50, 400))
+        if scene.perhaps(0.4):
+            down_ms = scene.after(asked_ms, 700, 2_500)
+            yield aims.killed(CONTROLLER[0], down_ms, scene.after(down_ms, 50, 500))
+    elif scene.recovers:
+        yield aims.killed(RECOVERY_MANAGER, rest_ms, heard_ms)
+
+
+def _late_news(scene: Scene) -> Iterator[Part]:
+    """Nobody in sync is left, and the only candidate learns late that nobody leads, or answers late; meanwhile who is
+    eligible may come back.
+    """
+    fails_ms = scene.at_ms + scene.away_ms
+    back_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
+    end_ms = scene.after(back_ms, 3_000, 4_500)
+    yield _recovered_by(scene, "proactive", scene.at_ms, end_ms)
+    yield aims.starved(scene.member, scene.brokers, scene.at_ms, end_ms)
+    for other in scene.others:
+        yield aims.killed(other, fails_ms, end_ms)
+    late_ms = scene.rng.choice((400, 1_000))
+    yield aims.disturbed(CONTROLLER, (scene.member,), "delay", fails_ms, back_ms, delay_ms=late_ms, only="metadata")
+    yield Restart(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.leader)
+    if scene.recovers and scene.perhaps():
+        source, target = (scene.member,), (RECOVERY_MANAGER,)
+        late_ms = scene.rng.choice((3_000, 4_000))
+        yield aims.disturbed(source, target, "delay", fails_ms, end_ms, delay_ms=late_ms, only="recoveries")
+
+
+def _longer_log(scene: Scene) -> Iterator[Part]:
+    """A leader that is cut off goes on writing for itself; the next one writes little and loses some of it, and then
+    nobody leads.
+    """
+    back_ms = scene.after(scene.at_ms + 2 * scene.gone_ms, 1_000, 2_000)
+    leads_ms = scene.at_ms + scene.gone_ms
+    fails_ms = scene.after(leads_ms, 100, 700)
+    yield aims.isolated(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
+    cut_ms = leads_ms - scene.rng.randint(400, 1_100)
+    for other in scene.others:
+        yield aims.isolated(scene.member, (other,), cut_ms, fails_ms + 100)
+        yield aims.killed(other, fails_ms, scene.after(back_ms, 100, 800))
+    yield Crash(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.member, loses="records", count=20)
+
+
+THEMES: dict[str, tuple[Episode, Bias]] = {
+    "empty member": (_empty_member, Bias(replicas=3, min_isr=2)),
+    "unheard answer": (_unheard_answer, NO_BIAS),
+    "unheard candidate": (_unheard_candidate, RECOVERIES),
+    "late news": (_late_news, RECOVERIES),
+    "longer log": (_longer_log, RECOVERIES),
+    "raised min ISR": (_raised_min_isr, Bias(min_isr=1)),
+    "there and back": (_there_and_back, NO_BIAS),
+    "unheard fencing": (_unheard_fencing, NO_BIAS),
+    "deposed proposer": (_deposed_proposer, NO_BIAS),
+    "late proposals": (_late_proposals, Bias(brokers=4)),
+    "power after shutdown": (_power_after_shutdown, Bias(replicas=3, min_isr=3)),
+    "all restart": (_all_restart, NO_BIAS),
+    "sessions": (_sessions, Bias(partitions=5)),
+    "unaware successor": (_unaware_successor, Bias(replicas=3)),
+    "quick return": (
+        _quick_return,
+        Bias(
+            replicas=3,
+            min_isr=2,
+            config={
+                REPLICA_LAG_TIME_MAX_MS: 3_000,
+                BROKER_SESSION_TIMEOUT_MS: 1_000,
+                BROKER_HEARTBEAT_INTERVAL_MS: 250,
+            },
+        ),
+    ),
+    "slow routine": (_slow_routine, Bias(config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"})),
+    "move away": (_move_away, Bias(brokers=4)),
+    "deposed writer": (_deposed_writer, NO_BIAS),
+    "told twice": (_told_twice, NO_BIAS),
+    "short segments": (
+        _short_segments,
+        Bias(topic={SEGMENT_BYTES: 200, RETENTION_BYTES: 500}, config={LOG_RETENTION_CHECK_INTERVAL_MS: 200}),
+    ),
+    "producer trouble": (_producer_trouble, NO_BIAS),
+    "full disks": (_full_disks, NO_BIAS),
+    "handovers": (_handovers, NO_BIAS),
+    "controller gone": (_controller_gone, NO_BIAS),
+}
+"""By name, with what each needs."""

@@ -1,0 +1,462 @@
+"""Guards of the controller: what it takes from leaders, whom it elects, what it remembers, and the metadata log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from experiments.faults import aims
+from experiments.faults.schema import Reassign, Restart
+from experiments.hunt.fuzz.bias import Bias
+from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, script
+from protocol.broker import lifecycle
+from protocol.broker.flushing import Flusher
+from protocol.config import UNCLEAN_LEADER_HOOK
+from protocol.contract import Storage
+from protocol.controller import alter_partition, brokers, partition_change
+from protocol.controller.context import ControllerState
+from protocol.controller.partition_election import Candidates, Elected
+from protocol.controller.sending_order import SendingOrder
+from protocol.errors import ErrorCode
+from protocol.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
+from protocol.messages.control import PartitionIsrProposal
+from protocol.messages.records import MetadataRecord
+from protocol.metadata import image as metadata_image
+from protocol.metadata.partition import PartitionState
+from protocol.nodes import broker as broker_node
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.metadata_feed import News
+from protocol.quorum.log import QuorumLog
+
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
+QUORUM = ("ReplicationQuorumSuperset", *STORED)
+UNVOUCHED = Focus(
+    Bias(weights={"crash": 2, "power_loss": 2, "cut": 1}, within_tolerance=False),
+    why="More replicas lose data than the promise allows, so that nobody is left who is vouched for.",
+)
+LOSSES = Focus(
+    Bias(replicas=3, min_isr=3, weights={"crash": 2, "power_loss": 1, "heartbeat_loss": 1}),
+    why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
+)
+MOVES = Focus(
+    Bias(brokers=5, weights={"reassign": 2, "crash": 1, "cut": 1}, config=dict(CONFIG)),
+    why="Partitions move while brokers fail.",
+)
+
+
+def _with_state(change: Callable[[PartitionState, int, PartitionIsrProposal], tuple[int, dict[str, Any]]]) -> Any:
+    """`validate` for a proposal that is first changed to fit the partition's state."""
+
+    def make(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
+        def validate(state: ControllerState, leader: int, proposal: PartitionIsrProposal) -> ErrorCode:
+            partition = state.image.partition(TopicIdPartition(proposal.topic_id, proposal.partition_id))
+            if partition is not None:
+                leader, update = change(partition, leader, proposal)
+                proposal = proposal.model_copy(update=update)
+            return original(state, leader, proposal)
+
+        return validate
+
+    return make
+
+
+def _any_partition_epoch(
+    partition: PartitionState, leader: int, proposal: PartitionIsrProposal
+) -> tuple[int, dict[str, Any]]:
+    return leader, {"partition_epoch": partition.partition_epoch}
+
+
+def _any_leader(partition: PartitionState, leader: int, proposal: PartitionIsrProposal) -> tuple[int, dict[str, Any]]:
+    epochs = {"leader_epoch": partition.leader_epoch, "partition_epoch": partition.partition_epoch}
+    members = [member.broker_id for member in proposal.new_isr]
+    return (partition.leader if partition.leader in members else leader), epochs
+
+
+def _propose_with_fenced(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
+    def validate_isr(state: ControllerState, leader: int, partition: Any, proposal: PartitionIsrProposal) -> ErrorCode:
+        active = tuple(member for member in proposal.new_isr if state.image.is_active(member.broker_id))
+        return original(state, leader, partition, proposal.model_copy(update={"new_isr": active}))
+
+    return validate_isr
+
+
+def _elr_stays(original: Callable[..., Any]) -> Callable[..., Any]:
+    def follow(state: PartitionState, request: Any, target: Any) -> Any:
+        found = original(state, request, target)
+        kept = tuple(broker for broker in state.elr if broker not in target.isr and broker in target.replicas)
+        return found if found.elr or not kept else found._replace(elr=kept)
+
+    return follow
+
+
+def _elr_stays_after_election(original: Callable[..., Any]) -> Callable[..., Any]:
+    def after(request: Any, eligible: Any, target: Any, isr: Any, unclean: bool) -> Any:
+        return eligible if isr == target.isr else original(request, eligible, target, isr, unclean)
+
+    return after
+
+
+def _unclean_stays(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, request, target: original(state, replace(request, unclean_shutdown_replicas=None), target)
+
+
+def _nobody_is_remembered(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, request, target: original(state, request, target)._replace(last_known_elr=())
+
+
+def _always_clean(original: Callable[..., list[MetadataRecord]]) -> Callable[..., list[MetadataRecord]]:
+    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> Any:
+        known = state.image.brokers.get(broker)
+        return original(state, broker, incarnation, known.broker_epoch if known else previous, rack)
+
+    return register
+
+
+def _any_clean_epoch(original: Callable[..., list[MetadataRecord]]) -> Callable[..., list[MetadataRecord]]:
+    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> Any:
+        known = state.image.brokers.get(broker)
+        believed = previous if known is None or previous == NO_EPOCH else known.broker_epoch
+        return original(state, broker, incarnation, believed, rack)
+
+    return register
+
+
+def _keep_file(original: Callable[[Storage], int]) -> Callable[[Storage], int]:
+    def take(storage: Storage) -> int:
+        data = storage.read_file(lifecycle.CLEAN_SHUTDOWN_FILE)
+        epoch = original(storage)
+        if data is not None:
+            storage.write_file(lifecycle.CLEAN_SHUTDOWN_FILE, data)
+        return epoch
+
+    return take
+
+
+def _no_flush(original: Callable[[Flusher], None]) -> Callable[[Flusher], None]:
+    return lambda self: self.write_checkpoint()
+
+
+def _elect_fenced(original: Callable[..., Elected]) -> Callable[..., Elected]:
+    return lambda election, candidates, acceptable: original(election, candidates, lambda broker: True)
+
+
+def _elect_anyone(original: Callable[..., Elected]) -> Callable[..., Elected]:
+    def elect(election: Any, candidates: Candidates, acceptable: Callable[[int], bool]) -> Elected:
+        for broker in (candidates.present_leader, *candidates.replicas):
+            if broker != NO_LEADER and acceptable(broker):
+                return Elected(broker, unclean=False)
+        return original(election, candidates, acceptable)
+
+    return elect
+
+
+def _same_leader_epoch(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
+    return lambda state, record: replace(original(state, record), leader_epoch=state.leader_epoch)
+
+
+def _same_partition_epoch(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
+    return lambda state, record: replace(original(state, record), partition_epoch=state.partition_epoch)
+
+
+def _never_recovering(original: Callable[..., None]) -> Callable[..., None]:
+    return lambda changes, state, request, unclean: original(changes, state, request, False)
+
+
+def _election_recovers(original: Callable[..., None]) -> Callable[..., None]:
+    def change(changes: dict[str, Any], state: PartitionState, request: Any, unclean: bool) -> None:
+        if "leader" in changes and changes["leader"] != NO_LEADER and not unclean:
+            request = replace(request, target_leader_recovery_state=0)
+        original(changes, state, request, unclean)
+
+    return change
+
+
+def _unflushed_metadata(original: Callable[..., None]) -> Callable[..., None]:
+    def flush(self: QuorumLog) -> None:
+        if self.last_epoch < 1:
+            original(self)
+
+    return flush
+
+
+def _replay_again(original: Callable[..., None]) -> Callable[..., None]:
+    def replay(self: BrokerNode, item: News) -> None:
+        original(self, item)
+        original(self, item)
+
+    return replay
+
+
+def _first_comes_last(original: Callable[..., None]) -> Callable[..., None]:
+    """Records are replayed in another order than that of the log: the first of several comes last."""
+
+    def replay(self: BrokerNode, item: News) -> None:
+        if not item.is_snapshot and len(item.records) > 1:
+            item = replace(item, records=(*item.records[1:], item.records[0]))
+        original(self, item)
+
+    return replay
+
+
+GUARDS: tuple[Mutant, ...] = (
+    Mutant(
+        name="stale-partition-epoch-accepted",
+        guard="AlterPartition with an older partition epoch is refused with INVALID_UPDATE_VERSION (B18, KIP-497).",
+        instead="It is taken for a proposal on the present state.",
+        expected=QUORUM,
+        patches=(Patch(alter_partition, "validate", _with_state(_any_partition_epoch)),),
+        focus=Focus(
+            script=script(
+                aims.starved(2, range(4), 3_000, 5_500),
+                aims.starved(3, range(4), 5_300, END_MS),
+                aims.late(0, 6_000, 5_400, END_MS),
+                aims.starved(2, range(4), 5_550, END_MS),
+                Reassign(at_ms=5_750, duration_ms=END_MS - 5_750, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
+                brokers=4,
+                send_every_ms=50,
+            ),
+            why="A proposal is late, and its partition is to move in the meantime.",
+        ),
+    ),
+    Mutant(
+        name="deposed-leader-alters",
+        guard="AlterPartition of an older leader epoch is refused with FENCED_LEADER_EPOCH (B19).",
+        instead="It is taken for a proposal of the present leader.",
+        expected=QUORUM,
+        patches=(Patch(alter_partition, "validate", _with_state(_any_leader)),),
+        focus=Focus(
+            script=script(
+                aims.hushed(0, 3_000, 7_500),
+                aims.starved(2, BROKERS, 3_000, 5_000),
+                aims.unseen(0, 4_000, 6_900),
+                aims.deaf(0, 5_500, END_MS),
+            ),
+            why="A proposal is held up until another leads, and the proposer is unfenced.",
+        ),
+    ),
+    Mutant(
+        name="late-requests-taken",
+        guard="Heartbeats and proposals of a broker's life count once, in the order of their sending (B19, B22).",
+        instead="They count as they come, and when they come again.",
+        expected=QUORUM,
+        patches=(Patch(SendingOrder, "takes", answering(True)),),
+        focus=Focus(
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 8_200),
+                aims.blind(0, 6_000, END_MS),
+                aims.unseen(2, 6_000, 9_600),
+                aims.echoed(0, 4_000, 8_100, 9_600),
+                aims.starved(2, BROKERS, 9_500, END_MS),
+            ),
+            why="A proposal is refused since its member is fenced, and comes once more when that is over.",
+        ),
+    ),
+    Mutant(
+        name="registration-of-a-former-process-taken",
+        guard="A broker takes the answer to the registration of its present incarnation (B20).",
+        instead="It takes any, and lives on in the epoch of a former process.",
+        expected=STORED,
+        patches=(Patch(BrokerNode, "_is_to_this_incarnation", answering(True)),),
+        focus=Focus(
+            script=script(
+                aims.killed(1, 3_000, 3_050),
+                aims.disturbed((1,), aims.CONTROLLER, "duplicate", 3_000, 6_000, only="registrations", delay_ms=4_000),
+                aims.unpowered(1, 6_600, 6_650),
+            ),
+            why="A broker loses its log and is back at once, and a registration of the process before comes once more.",
+        ),
+    ),
+    Mutant(
+        name="stale-broker-epoch-accepted",
+        guard="A proposed member whose broker epoch is not that of its registration is refused (KIP-903, B6).",
+        instead="A log end of a former life brings the broker into the ISR.",
+        expected=STORED,
+        patches=(Patch(alter_partition, "is_of_this_life", answering(True)),),
+        focus=Focus(
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 5_600),
+                aims.hushed(0, 5_500, 10_000),
+                aims.unpowered(2, 6_500, 9_100),
+                aims.starved(2, BROKERS, 9_000, END_MS),
+            ),
+            why="A proposal is held up until the member that it adds has lost its log and is back.",
+        ),
+    ),
+    Mutant(
+        name="fenced-member-accepted",
+        guard="A proposed member that is fenced or shuts down is refused with INELIGIBLE_REPLICA (B6).",
+        instead="It comes into the ISR.",
+        expected=("ValidControllerState",),
+        patches=(Patch(alter_partition, "_validate_isr", _propose_with_fenced),),
+        focus=Focus(
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 9_200),
+                aims.deaf(0, 6_500, END_MS),
+                aims.unseen(2, 6_600, END_MS),
+            ),
+            why="A follower catches up whose fencing its leader has not heard of.",
+        ),
+    ),
+    Mutant(
+        name="elr-kept-at-min-isr",
+        guard="The ELR is emptied when the ISR reaches min ISR (E14).",
+        instead="Its members stay eligible while the high watermark moves on without them.",
+        expected=("ValidControllerIsrAndElr", *QUORUM),
+        patches=(
+            Patch(partition_change, "_follow_isr", _elr_stays),
+            Patch(partition_change, "_after_election", _elr_stays_after_election),
+        ),
+    ),
+    Mutant(
+        name="unclean-member-kept-in-elr",
+        guard="A broker that comes back from an unclean shutdown leaves every ELR (E20).",
+        instead="It stays eligible, whatever it has lost.",
+        expected=STORED,
+        patches=(Patch(partition_change, "_follow_isr", _unclean_stays),),
+        focus=LOSSES,
+    ),
+    Mutant(
+        name="unclean-restart-taken-as-clean",
+        guard="A registration without the last broker epoch tells of an unclean shutdown (E21).",
+        instead="Every registration counts as clean.",
+        expected=STORED,
+        patches=(Patch(brokers, "register", _always_clean),),
+        focus=LOSSES,
+    ),
+    Mutant(
+        name="clean-shutdown-file-outlives-start",
+        guard="The clean-shutdown file is deleted at the start, and counts for the epoch that it names (E22, M16).",
+        instead="It vouches for all lives that follow.",
+        expected=STORED,
+        patches=(
+            Patch(brokers, "register", _any_clean_epoch),
+            Patch(broker_node, "take_clean_shutdown_epoch", _keep_file),
+        ),
+        focus=Focus(Bias(themes=("power after shutdown",)), why="Clean shutdowns, then lossy ones."),
+    ),
+    Mutant(
+        name="clean-shutdown-without-flush",
+        guard="The clean-shutdown file is written once all logs are flushed (E22).",
+        instead="The file vouches for a page cache.",
+        expected=STORED,
+        patches=(Patch(Flusher, "flush_all", _no_flush),),
+        focus=Focus(
+            script=script(Restart(at_ms=3_000, duration_ms=1_600, node=1), aims.unpowered(1, 4_500, 4_600), min_isr=3),
+            why="The power fails after a clean shutdown.",
+        ),
+    ),
+    Mutant(
+        name="fenced-replica-elected",
+        guard="Only an active broker is elected (E17, E29).",
+        instead="Any member of ISR or ELR is, be it fenced.",
+        expected=("ValidControllerState",),
+        patches=(Patch(partition_change, "elect", _elect_fenced),),
+    ),
+    Mutant(
+        name="elected-outside-isr-and-elr",
+        guard="A clean election chooses from the ISR, or from the ELR where that is empty (E29).",
+        instead="It chooses any active replica.",
+        expected=("RecoveryStateKept", "ValidControllerIsrAndElr", *STORED),
+        patches=(Patch(partition_change, "elect", _elect_anyone),),
+    ),
+    Mutant(
+        name="fenced-broker-stays-in-isr",
+        guard="A broker that is fenced or shuts down leaves every ISR (E13, E26).",
+        instead="It stays, and its partitions keep it as leader.",
+        expected=("ValidControllerState",),
+        patches=(Patch(brokers, "leave_in_sync_replicas", answering(())),),
+    ),
+    Mutant(
+        name="leader-epoch-not-raised",
+        guard="The leader epoch rises with every change of leader (E30).",
+        instead="It stays as it is.",
+        expected=("EpochsRise", "OneLeaderPerEpoch"),
+        patches=(Patch(metadata_image, "replay_change", _same_leader_epoch),),
+    ),
+    Mutant(
+        name="partition-epoch-not-raised",
+        guard="The partition epoch rises with every change (E18).",
+        instead="It stays as it is.",
+        expected=("EpochsRise",),
+        patches=(Patch(metadata_image, "replay_change", _same_partition_epoch),),
+    ),
+    Mutant(
+        name="last-known-elr-forgotten",
+        guard="Who leaves ISR and ELR uncleanly is remembered in the last known ELR (E23, E27).",
+        instead="Nobody is.",
+        expected=("MinIsrRecoveryQuorum",),
+        patches=(Patch(partition_change, "_follow_isr", _nobody_is_remembered),),
+        focus=UNVOUCHED,
+    ),
+    Mutant(
+        name="unclean-election-not-recovering",
+        guard="An unclean election leaves the partition RECOVERING (C5, KIP-704).",
+        instead="It looks like a clean one.",
+        expected=("RecoveryStateKept",),
+        patches=(Patch(partition_change, "_change_recovery_state", _never_recovering),),
+        focus=UNVOUCHED,
+    ),
+    Mutant(
+        name="recovery-state-forgotten",
+        guard="A partition is RECOVERING until its leader clears that, whoever is elected meanwhile (N13, C8).",
+        instead="The next clean election clears it.",
+        expected=("RecoveryStateKept",),
+        patches=(Patch(partition_change, "_change_recovery_state", _election_recovers),),
+        focus=Focus(
+            script=script(
+                *(aims.killed(broker, 3_000, 3_001) for broker in BROKERS),
+                *(aims.unseen(broker, 6_500, 9_500) for broker in BROKERS),
+                config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"},
+            ),
+            why="A leader that was elected uncleanly takes its time over its routine, and is fenced in it.",
+        ),
+    ),
+    Mutant(
+        name="reassignment-completes-below-min-isr",
+        guard="A reassignment completes when min ISR members of the final assignment are in sync (E32, M75).",
+        instead="It completes as soon as the adding replicas are.",
+        expected=("ReassignmentKeepsMinIsr", *STORED),
+        patches=(Patch(partition_change, "_move_keeps_min_isr", answering(True)),),
+        focus=Focus(
+            script=script(
+                aims.killed(1, 3_000, END_MS),
+                aims.killed(2, 3_000, END_MS),
+                Reassign(at_ms=6_500, duration_ms=END_MS - 6_500, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
+                brokers=4,
+            ),
+            why="A partition moves away from the last member of its ISR.",
+        ),
+    ),
+    Mutant(
+        name="reassignment-completes-early",
+        guard="A reassignment completes when all adding replicas are in sync (E32).",
+        instead="It does not wait for them.",
+        expected=("ReassignmentKeepsMinIsr", "ValidControllerIsrAndElr"),
+        patches=(Patch(partition_change, "_awaited_are_in_sync", answering(True)),),
+        focus=MOVES,
+    ),
+    Mutant(
+        name="metadata-answered-before-it-is-durable",
+        guard="The controller replays and answers what is flushed to the metadata log (contract, rule 4).",
+        instead="It does so once the records are in the page cache.",
+        expected=("MetadataLogMatching",),
+        patches=(Patch(QuorumLog, "flush", _unflushed_metadata),),
+        focus=Focus(Bias(themes=("controller gone",)), why="The controller's machine fails."),
+    ),
+    Mutant(
+        name="metadata-applied-twice",
+        guard="A broker replays each record of the metadata log once.",
+        instead="It replays each batch twice.",
+        expected=("MetadataLogMatching", "ProtocolInvariantError"),
+        patches=(Patch(BrokerNode, "_replay", _replay_again),),
+    ),
+    Mutant(
+        name="metadata-applied-out-of-order",
+        guard="A broker replays the records of the metadata log in their order.",
+        instead="The first of several comes last.",
+        expected=("MetadataLogMatching", "ProtocolInvariantError"),
+        patches=(Patch(BrokerNode, "_replay", _first_comes_last),),
+    ),
+)

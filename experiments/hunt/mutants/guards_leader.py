@@ -1,0 +1,334 @@
+"""Guards of leaders: the ISR and its proposals, the high watermark, what producers and consumers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from experiments.faults import aims
+from experiments.faults.schema import Configure
+from experiments.hunt.fuzz.bias import Bias
+from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering, replaced_by
+from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, script
+from protocol.broker import isr_manager, leader, leadership, reads
+from protocol.broker.context import Replica
+from protocol.broker.isr_manager import IsrManager
+from protocol.broker.leader import LeaderSide
+from protocol.broker.leadership import Leadership
+from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS, REQUEST_TIMEOUT_MS
+from protocol.errors import ErrorCode
+from protocol.ids import TimeMs
+from protocol.messages.data import ConsumeRequest, ConsumeResponse, FetchPartition, ProduceResponse
+from protocol.metadata.partition import PartitionState
+
+QUORUM = ("ReplicationQuorumSuperset", "LeaderCandidateCompleteness", "LeaderCompleteness")
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
+
+LEADERS_CHANGE = Focus(
+    Bias(themes=("handovers", "controller gone")), why="Leaders change while records are on their way."
+)
+
+
+def _without_min_isr(original: Callable[..., int]) -> Callable[..., int]:
+    return lambda leadership, me, log_end, min_isr, needs: original(leadership, me, log_end, 0, False)
+
+
+def _presumed_complete(original: Callable[..., Leadership]) -> Callable[..., Leadership]:
+    def begin(state: PartitionState, me: int, log_end: int, now_ms: TimeMs) -> Leadership:
+        found = original(state, me, log_end, now_ms)
+        for broker in state.isr:
+            if broker != me:
+                found.followers[broker].end_offset = log_end
+        return found
+
+    return begin
+
+
+def _join_without_catching_up(original: Callable[..., bool]) -> Callable[..., bool]:
+    def may_join(found: Leadership, broker: int, high_watermark: int, is_eligible: Callable[[int, int], bool]) -> bool:
+        free = leadership.may_propose(found) and broker not in found.isr
+        return free and is_eligible(broker, found.followers[broker].broker_epoch)
+
+    return may_join
+
+
+def _join_before_epoch_start(original: Callable[..., bool]) -> Callable[..., bool]:
+    def may_join(found: Leadership, broker: int, high_watermark: int, is_eligible: Callable[[int, int], bool]) -> bool:
+        return original(replace(found, epoch_start_offset=0), broker, high_watermark, is_eligible)
+
+    return may_join
+
+
+def _epoch_of_metadata(original: Callable[..., int]) -> Callable[..., int]:
+    def epoch_of(self: IsrManager, broker: int, epochs: dict[int, int]) -> int:
+        known = self._context.image.broker_epoch(broker)
+        return -1 if known is None else known
+
+    return epoch_of
+
+
+def _eligible_in_any_life(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, broker, broker_epoch: self._context.image.is_active(broker)
+
+
+def _give_up(original: Callable[..., None]) -> Callable[..., None]:
+    def fire(self: IsrManager, now_ms: TimeMs) -> None:
+        for key in self._in_flight:
+            replica = self._context.replicas.get(key)
+            if replica is not None and replica.leadership is not None:
+                replica.leadership.proposed_isr = None
+        self._in_flight = {}
+
+    return fire
+
+
+def _apply_any_result(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda replica, result, replayed: original(replica, result, 2**62)
+
+
+def _count_before_comparing(original: Callable[..., None]) -> Callable[..., None]:
+    def take(self: LeaderSide, replica: Replica, stream: Any, epoch: int, wish: FetchPartition, now_ms: TimeMs) -> None:
+        found = self._leadership(replica)
+        leadership.note_fetch(found.followers[stream[0]], wish.fetch_offset, epoch, replica.log.end_offset, now_ms)
+        self.advance(replica, now_ms)
+        original(self, replica, stream, epoch, wish, now_ms)
+
+    return take
+
+
+def _any_leader_epoch(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
+    def fetch_error(self: LeaderSide, replica: Replica | None, follower: int, epoch: int, wish: Any) -> ErrorCode:
+        if replica is not None and wish.current_leader_epoch < replica.leader_epoch:
+            wish = wish.model_copy(update={"current_leader_epoch": replica.leader_epoch})
+        return original(self, replica, follower, epoch, wish)
+
+    return fetch_error
+
+
+def _answer_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    def wait(self: LeaderSide, replica: Replica, client: int, request: Any, batch: Any, now_ms: TimeMs) -> None:
+        number, base_offset = request.correlation_id, batch.base_offset
+        self._context.out.send(client, ProduceResponse(correlation_id=number, base_offset=base_offset))
+
+    return wait
+
+
+def _acknowledge_failure(original: Callable[..., None]) -> Callable[..., None]:
+    def refuse(self: LeaderSide, client: int, request: Any, error: ErrorCode, base_offset: int = -1) -> None:
+        replica = self._context.replica_named(request.topic, request.partition)
+        if error is ErrorCode.KAFKA_STORAGE_ERROR and replica is not None:
+            number, offset = request.correlation_id, replica.log.end_offset
+            self._context.out.send(client, ProduceResponse(correlation_id=number, base_offset=offset))
+        else:
+            original(self, client, request, error, base_offset)
+
+    return refuse
+
+
+def _show_everything(original: Callable[..., ConsumeResponse]) -> Callable[..., ConsumeResponse]:
+    def read(log: Any, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
+        before = log.high_watermark
+        log.high_watermark = log.end_offset
+        try:
+            return original(log, request, max_bytes)
+        finally:
+            log.high_watermark = before
+
+    return read
+
+
+GUARDS: tuple[Mutant, ...] = (
+    Mutant(
+        name="maximal-isr-not-used",
+        guard="The high watermark counts with the committed ISR and the proposal in flight together (B13, B14).",
+        instead="It counts with the committed ISR alone.",
+        expected=QUORUM,
+        patches=(Patch(Leadership, "maximal_isr", replaced_by(property(lambda self: self.isr))),),
+    ),
+    Mutant(
+        name="high-watermark-over-proposed-isr",
+        guard="A smaller ISR that is only proposed does not let the high watermark move (B13).",
+        instead="The proposal counts as if it were committed.",
+        expected=QUORUM,
+        patches=(Patch(Leadership, "maximal_isr", replaced_by(property(lambda self: self.proposed_isr or self.isr))),),
+    ),
+    Mutant(
+        name="high-watermark-below-min-isr",
+        guard="The high watermark does not move while the ISR is smaller than min ISR (E1, E2).",
+        instead="It moves with however small an ISR.",
+        expected=(*STORED, "HighWatermarkMonotone", "LogMatching", "ConsistentRead"),
+        patches=(Patch(leadership, "high_watermark_target", _without_min_isr),),
+    ),
+    Mutant(
+        name="followers-presumed-complete",
+        guard="A new leader knows of no follower's log end before that has fetched in its epoch (A27, N5).",
+        instead="ISR members count as holding what the leader holds.",
+        expected=(*STORED, "LogMatching", "ConsistentRead"),
+        patches=(Patch(leadership, "begin", _presumed_complete),),
+        focus=LEADERS_CHANGE,
+    ),
+    Mutant(
+        name="expansion-without-catching-up",
+        guard="A follower is proposed for the ISR when it has what is committed (N5, B6).",
+        instead="It is proposed as soon as it fetches.",
+        expected=STORED,
+        patches=(Patch(leadership, "may_join", _join_without_catching_up),),
+    ),
+    Mutant(
+        name="expansion-before-epoch-start",
+        guard="A follower is proposed for the ISR when it has reached the start of this leader epoch (N5).",
+        instead="Reaching the leader's own high watermark is enough, which may lag behind what was committed.",
+        expected=STORED,
+        patches=(Patch(leadership, "may_join", _join_before_epoch_start),),
+        focus=Focus(
+            script=script(
+                aims.starved(1, BROKERS, 3_000, 6_000),
+                aims.starved(2, BROKERS, 3_000, END_MS),
+                aims.hushed(0, 5_000, 7_000),
+                aims.starved(1, BROKERS, 6_800, 8_300),
+                aims.killed(0, 8_200, END_MS),
+            ),
+            why="A leader has not heard how far its predecessor had committed, nor has a follower the records.",
+        ),
+    ),
+    Mutant(
+        name="two-proposals-in-flight",
+        guard="One proposal is in flight per partition (B21).",
+        instead="Another one takes its place, and the maximal ISR forgets the first.",
+        expected=QUORUM,
+        patches=(
+            Patch(leadership, "may_propose", answering(True)),
+            Patch(isr_manager, "may_propose", answering(True)),
+        ),
+        focus=Focus(
+            script=script(
+                aims.starved(2, range(4), 3_000, 5_600),
+                aims.starved(3, range(4), 3_000, 6_500),
+                aims.blind(0, 5_500, END_MS),
+                aims.unanswered(0, 5_500, END_MS),
+                brokers=4,
+                replicas=4,
+            ),
+            why="Another follower catches up while the leader waits to hear of the first.",
+        ),
+    ),
+    Mutant(
+        name="proposal-given-up-on-silence",
+        guard="A proposal stays open until the controller has definitely answered (B22).",
+        instead="It is given up when no answer comes in time.",
+        expected=QUORUM,
+        patches=(Patch(IsrManager, "fire", _give_up),),
+        focus=Focus(
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 5_600),
+                aims.deaf(0, 5_500, END_MS),
+                aims.starved(2, BROKERS, 6_400, END_MS),
+            ),
+            why="The leader does not hear that its proposal was taken.",
+        ),
+    ),
+    Mutant(
+        name="proposal-given-up-on-epoch-error",
+        guard="On an epoch error the proposal stays open until the metadata shows what has become of it (B19).",
+        instead="It is withdrawn, though an earlier sending of it may have been committed.",
+        expected=QUORUM,
+        patches=(
+            Patch(
+                isr_manager,
+                "_WITHDRAWN",
+                lambda original: original | {ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH},
+            ),
+        ),
+        focus=Focus(
+            script=script(
+                aims.starved(2, BROKERS, 3_000, 5_600),
+                aims.blind(0, 5_500, END_MS),
+                aims.unanswered(0, 5_500, 6_600),
+                aims.starved(2, BROKERS, 6_400, END_MS),
+            ),
+            why="The answer to the first sending of a proposal is lost; the second is late.",
+        ),
+    ),
+    Mutant(
+        name="isr-adopted-before-its-configs",
+        guard="An answer that lies ahead of the replayed metadata is left to the log to bring (M8).",
+        instead="The new ISR counts at once, under a min ISR that has been raised since.",
+        expected=STORED,
+        patches=(Patch(leader, "apply_result", _apply_any_result),),
+        focus=Focus(
+            script=script(
+                aims.starved(1, BROKERS, 3_000, END_MS),
+                aims.blind(0, 3_500, END_MS),
+                Configure(at_ms=4_000, duration_ms=END_MS - 4_000, topic=TOPIC, config={MIN_INSYNC_REPLICAS: 2}),
+                replicas=2,
+                min_isr=1,
+            ),
+            why="The leader has not read that min ISR was raised when its smaller ISR is taken.",
+        ),
+    ),
+    Mutant(
+        name="expansion-with-former-broker-epoch",
+        guard="A proposal names the broker epoch under which a member has fetched (KIP-903, B6).",
+        instead="It names the epoch that the metadata knows, for a log end of a former life.",
+        expected=STORED,
+        patches=(
+            Patch(IsrManager, "_epoch_of", _epoch_of_metadata),
+            Patch(LeaderSide, "_is_eligible", _eligible_in_any_life),
+        ),
+        focus=Focus(
+            script=script(
+                aims.unpowered(2, 8_000, 8_100),
+                aims.silenced(2, BROKERS, 8_050, END_MS),
+                send_every_ms=5_000,
+                config={REPLICA_LAG_TIME_MAX_MS: 8_000},
+            ),
+            why="A follower that was caught up loses all, registers anew, and its first fetch is lost.",
+        ),
+    ),
+    Mutant(
+        name="log-end-taken-before-divergence",
+        guard="A follower's log end counts once its log agrees with the leader's up to there (M43, N1).",
+        instead="It counts as the follower names it.",
+        expected=(*STORED, "LogMatching", "ConsistentRead", "AllConverges"),
+        patches=(Patch(LeaderSide, "_take_wish", _count_before_comparing),),
+    ),
+    Mutant(
+        name="fetch-from-old-leader-epoch-accepted",
+        guard="A fetch of an older leader epoch is refused with FENCED_LEADER_EPOCH (A26, KIP-320).",
+        instead="It is answered like any other.",
+        expected=("ValidReplicaState", *STORED),
+        patches=(Patch(LeaderSide, "_fetch_error", _any_leader_epoch),),
+        focus=Focus(
+            script=script(aims.deaf(2, 3_000, END_MS), aims.unseen(0, 3_200, 6_000), elect_at_ms=(8_000, 10_000)),
+            why="Leadership goes away and comes back while a follower does not hear of it.",
+        ),
+    ),
+    Mutant(
+        name="acks-all-answered-at-append",
+        guard="acks=all is answered when the high watermark has passed the batch (E5).",
+        instead="It is answered as soon as the leader has appended.",
+        expected=("History.LostRecord", "History.MovedRecord"),
+        patches=(Patch(LeaderSide, "_wait_for_high_watermark", _answer_at_once),),
+        focus=LEADERS_CHANGE,
+    ),
+    Mutant(
+        name="failed-append-acknowledged",
+        guard="A batch that the disk did not take is refused with KAFKA_STORAGE_ERROR (KIP-112).",
+        instead="It is acknowledged at the offset that it would have had.",
+        expected=("History.LostRecord", "History.MovedRecord"),
+        patches=(Patch(LeaderSide, "_refuse_produce", _acknowledge_failure),),
+        focus=Focus(Bias(themes=("full disks",)), why="Disks run full."),
+    ),
+    Mutant(
+        name="reads-beyond-high-watermark",
+        guard="A consumer sees nothing at or above the high watermark (E7).",
+        instead="It sees all that the leader has.",
+        expected=("History.VanishedRead", "History.ReadsDiffer", "History.ReadBeyondHighWatermark"),
+        patches=(Patch(reads, "read", _show_everything),),
+        focus=Focus(
+            Bias(themes=("deposed writer",), config={REQUEST_TIMEOUT_MS: 1_000, DELIVERY_TIMEOUT_MS: 1_500}),
+            why="Leaders are deposed with records that nobody else has, and that their producer gives up.",
+        ),
+    ),
+)

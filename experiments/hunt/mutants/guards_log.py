@@ -1,0 +1,395 @@
+"""Guards of logs and fetching: truncation, fetch sessions, retention, and what a log knows of its producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments.faults import aims
+from experiments.hunt.fuzz.bias import Bias
+from experiments.hunt.mutants.guards_leader import LEADERS_CHANGE
+from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.hunt.mutants.scripts import BROKERS, END_MS, script
+from protocol.broker import fetch_streams, fetcher, flushing
+from protocol.broker.context import Replica
+from protocol.broker.fetch_streams import FetchStreams
+from protocol.broker.fetcher import Fetcher
+from protocol.broker.replicas import ReplicaManager
+from protocol.client.lane import Lane
+from protocol.config import ENABLE_IDEMPOTENCE, REPLICA_LAG_TIME_MAX_MS
+from protocol.contract import SegmentInfo
+from protocol.errors import ErrorCode
+from protocol.ids import TimeMs
+from protocol.log import producer_state
+from protocol.log.producer_state import ProducerState
+from protocol.log.replica_log import ReplicaLog
+from protocol.messages.batch import NO_SEQUENCE
+from protocol.messages.data import EpochEndOffset, FetchPartition, FetchPartitionResult, FetchRenewal, FetchResponse
+from protocol.metadata.partition import PartitionState
+
+STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
+DIVERGED = ("LogMatching", "ConsistentRead", "History.ReplicasDiffer", *STORED)
+STALLED = ("AllConverges", "EveryCommandIsAnswered")
+SESSIONS = Focus(
+    Bias(partitions=5, themes=("sessions",)),
+    why="Single fetches and answers of followers with several partitions are lost, late or doubled.",
+)
+REPEATS = Focus(
+    Bias(themes=("producer trouble", "all restart"), config={ENABLE_IDEMPOTENCE: True}),
+    why="Answers to the producer are lost, and it repeats what is in the log already.",
+)
+RESTARTS = Focus(
+    Bias(themes=("all restart",), config={ENABLE_IDEMPOTENCE: True}),
+    why="All brokers restart while the producer waits for answers.",
+)
+OVERTAKEN = Focus(Bias(themes=("deposed writer",)), why="Leaders are deposed with records that nobody else has.")
+
+OVERTAKEN_TWICE = Focus(
+    script=script(
+        aims.isolated(0, (1, 2, *aims.CONTROLLER), 6_400, 10_000),
+        aims.disturbed((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
+        send_every_ms=5_000,
+    ),
+    why="A deposed leader is told twice where its log parts from its leader's.",
+)
+OVERTAKEN_BY_EPOCHS = Focus(
+    script=script(
+        aims.unseen(0, 3_000, 5_800),
+        aims.isolated(0, aims.CLIENT, 7_400, 13_000),
+        aims.starved(0, (0, 1), 7_400, 8_600),
+        aims.starved(1, BROKERS, 7_850, 8_850),
+        aims.disturbed((0,), (2,), "delay", 7_850, 8_700, only="fetches", delay_ms=4_000),
+        aims.unseen(0, 6_900, 9_500),
+        send_every_ms=5_000,
+        elect_at_ms=(7_900, 10_800),
+    ),
+    why="A leader that lacks a record says so late: that is committed by then, and it leads once more.",
+)
+
+
+def _truncate_to_high_watermark(original: Callable[..., None]) -> Callable[..., None]:
+    def follow(self: Fetcher, replica: Replica) -> None:
+        replica.log.truncate(replica.log.high_watermark)
+        original(self, replica)
+
+    return follow
+
+
+def _own_end(original: Callable[..., int]) -> Callable[..., int]:
+    def truncation_offset(self: ReplicaLog, diverging: EpochEndOffset) -> int:
+        return self._end_offset_for(diverging.leader_epoch)[1]
+
+    return truncation_offset
+
+
+def _take_any_request(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda state, session, number: session == state.session and number >= state.requests
+
+
+def _refuse_sessions_only(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
+    return lambda state, session, requests: original(state, session, 0)
+
+
+def _take_any_session(original: Callable[..., bool]) -> Callable[..., bool]:
+    def greet(self: FetchStreams, stream: Any, request: Any) -> bool:
+        state = self._streams.get(stream)
+        if state is not None and 0 < request.session < state.session:
+            return True
+        return original(self, stream, request)
+
+    return greet
+
+
+def _count_answers_blindly(original: Callable[..., None]) -> Callable[..., None]:
+    def count(self: Fetcher, leader: int, response: FetchResponse) -> None:
+        session = self._sessions.get((leader, response.fetcher))
+        if session is not None and response.number > session.answers:
+            session.answers = response.number
+        original(self, leader, response)
+
+    return count
+
+
+def _believe_renewals(original: Callable[..., bool]) -> Callable[..., bool]:
+    def renew(self: FetchStreams, stream: Any, renewal: FetchRenewal) -> bool:
+        return original(self, stream, renewal.model_copy(update={"answers": 2**31 - 1}))
+
+    return renew
+
+
+def _any_offset(original: Callable[..., bool]) -> Callable[..., bool]:
+    def answers(replica: Replica, result: FetchPartitionResult) -> bool:
+        return replica.wish is not None and result.leader_epoch == replica.leader_epoch
+
+    return answers
+
+
+def _any_record_before(original: Callable[..., bool]) -> Callable[..., bool]:
+    def answers(self: FetchPartitionResult, wish: FetchPartition) -> bool:
+        return original(self.model_copy(update={"last_fetched_epoch": wish.last_fetched_epoch}), wish)
+
+    return answers
+
+
+def _any_epoch_of_leader(original: Callable[..., bool]) -> Callable[..., bool]:
+    def answers(self: FetchPartitionResult, wish: FetchPartition) -> bool:
+        return original(self.model_copy(update={"leader_epoch": wish.current_leader_epoch}), wish)
+
+    return answers
+
+
+def _same_wish(original: Callable[..., None]) -> Callable[..., None]:
+    def apply(self: ReplicaManager, key: Any, state: PartitionState, now_ms: TimeMs) -> None:
+        replica = self._context.replicas.get(key)
+        if replica is not None and replica.wish is not None and replica.leader_id == state.leader:
+            replica.leader_epoch = state.leader_epoch
+        else:
+            original(self, key, state, now_ms)
+
+    return apply
+
+
+def _delete_uncommitted(original: Callable[..., bool]) -> Callable[..., bool]:
+    def delete(self: ReplicaLog, offset: int) -> bool:
+        before, self.high_watermark = self.high_watermark, self.end_offset
+        try:
+            return original(self, offset)
+        finally:
+            self.high_watermark = before
+
+    return delete
+
+
+def _retain_regardless(original: Callable[..., int]) -> Callable[..., int]:
+    def retained(segments: Sequence[SegmentInfo], high_watermark: int, now_ms: TimeMs, age: int, size: int) -> int:
+        return original(segments, 2**62, now_ms, age, size)
+
+    return retained
+
+
+def _move_back(original: Callable[..., bool]) -> Callable[..., bool]:
+    def advance(self: ReplicaLog, offset: int) -> bool:
+        offset = min(offset, self.end_offset)
+        if offset < self.start_offset or offset == self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True
+
+    return advance
+
+
+def _beyond_the_end(original: Callable[..., bool]) -> Callable[..., bool]:
+    def advance(self: ReplicaLog, offset: int) -> bool:
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True
+
+    return advance
+
+
+def _duplicates_pass(original: Callable[..., Any]) -> Callable[..., Any]:
+    def check(entry: Any, batch: Any) -> Any:
+        error, first = original(entry, batch)
+        passes = first is not None or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        return (ErrorCode.NONE, None) if passes else (error, first)
+
+    return check
+
+
+def _not_taken_back(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, end_offset: True
+
+
+def _renumber(original: Callable[..., None]) -> Callable[..., None]:
+    def send(self: Lane, now_ms: TimeMs, batch: Any) -> None:
+        batch.sequence = NO_SEQUENCE
+        original(self, now_ms, batch)
+
+    return send
+
+
+GUARDS: tuple[Mutant, ...] = (
+    Mutant(
+        name="truncation-skipped",
+        guard="A follower whose log parts from the leader's drops what lies behind (N1, M43).",
+        instead="The leader answers as if the logs agreed.",
+        expected=(*DIVERGED, *STALLED),
+        patches=(Patch(ReplicaLog, "divergence", answering(None)),),
+        focus=OVERTAKEN,
+    ),
+    Mutant(
+        name="truncation-to-high-watermark",
+        guard="A follower truncates where the leader epochs part, not to its own high watermark (N1, KIP-101).",
+        instead="It drops all above its high watermark whenever it begins to follow.",
+        expected=STORED,
+        patches=(Patch(Fetcher, "follow", _truncate_to_high_watermark),),
+        focus=LEADERS_CHANGE,
+    ),
+    Mutant(
+        name="truncation-to-the-own-end-only",
+        guard="A follower truncates to the smaller of the two ends of the last common epoch (M43, KIP-279).",
+        instead="It takes its own end, and keeps what the leader does not have.",
+        expected=(*DIVERGED, *STALLED),
+        patches=(Patch(ReplicaLog, "truncation_offset", _own_end),),
+        focus=OVERTAKEN,
+    ),
+    Mutant(
+        name="wish-outlives-its-leader-epoch",
+        guard="A follower begins anew in every leader epoch, also with the same leader (A26, KIP-320).",
+        instead="It goes on with what it asked for in the epoch before.",
+        expected=("ValidFetcherState", *STALLED),
+        patches=(Patch(ReplicaManager, "_apply_partition", _same_wish),),
+    ),
+    Mutant(
+        name="fetch-behind-a-lost-one-taken",
+        guard="A fetch whose predecessor in its session was lost is refused (KIP-227).",
+        instead="It is taken, and the wish in the lost one is never known.",
+        expected=STALLED,
+        patches=(
+            Patch(fetch_streams, "_is_next_request", _take_any_request),
+            Patch(fetch_streams, "_refusal_of_session", _refuse_sessions_only),
+        ),
+        focus=Focus(
+            script=script(
+                aims.disturbed((2,), (0, 1), "lose", 5_000, 8_000, only="fetches", per_mille=300),
+                partitions=6,
+                send_every_ms=50,
+            ),
+            why="Some fetches of a follower of several partitions are lost.",
+        ),
+    ),
+    Mutant(
+        name="fetch-of-a-former-session-taken",
+        guard="A fetch of a former session is dropped (KIP-227).",
+        instead="A late one replaces what the follower wishes for, and its log end, by what was before.",
+        expected=(*STALLED, *STORED),
+        patches=(Patch(FetchStreams, "greet", _take_any_session),),
+        focus=Focus(
+            Bias(brokers=3, replicas=3, min_isr=2, partitions=5, themes=("sessions",)),
+            why="Every broker follows several partitions, and single fetches are late, and come after newer ones.",
+        ),
+    ),
+    Mutant(
+        name="answers-not-counted",
+        guard="Leader and follower count the answers of a session, and begin anew where one was lost (KIP-227).",
+        instead="A lost answer is waited for.",
+        expected=STALLED,
+        patches=(Patch(Fetcher, "_count", _count_answers_blindly), Patch(FetchStreams, "renew", _believe_renewals)),
+        focus=SESSIONS,
+    ),
+    Mutant(
+        name="lost-requests-not-told",
+        guard="A follower is told that its leader lacks some of its requests, or its session (KIP-227).",
+        instead="It is told nothing.",
+        expected=STALLED,
+        patches=(Patch(fetch_streams, "_refusal_of_session", answering(ErrorCode.NONE)),),
+        focus=SESSIONS,
+    ),
+    Mutant(
+        name="answer-to-another-offset-taken",
+        guard="An answer is taken if it is to the open wish: same epoch, same offset, same record before it (A26).",
+        instead="One to any wish of the epoch is taken.",
+        expected=("ProtocolInvariantError", *DIVERGED),
+        patches=(Patch(fetcher, "answers_open_wish", _any_offset),),
+        focus=SESSIONS,
+    ),
+    Mutant(
+        name="answer-from-before-truncation-taken",
+        guard="An answer is taken if the record before its offset is the follower's own (A26, N1).",
+        instead="Where to truncate is done once more, when the log is at the same offset again.",
+        expected=STORED,
+        patches=(Patch(FetchPartitionResult, "answers", _any_record_before),),
+        focus=OVERTAKEN_TWICE,
+    ),
+    Mutant(
+        name="answer-of-a-former-leader-epoch-taken",
+        guard="An answer is taken in the leader epoch in which it was asked for (A26, N1).",
+        instead="One of a former epoch of the same leader truncates what has been committed since.",
+        expected=STORED,
+        patches=(Patch(FetchPartitionResult, "answers", _any_epoch_of_leader),),
+        focus=OVERTAKEN_BY_EPOCHS,
+    ),
+    Mutant(
+        name="retention-of-uncommitted-records",
+        guard="Nothing at or above the high watermark is deleted.",
+        instead="Old segments go, whoever has them.",
+        expected=("ValidReplicaState", *STORED),
+        patches=(
+            Patch(ReplicaLog, "delete_segments_before", _delete_uncommitted),
+            Patch(flushing, "retained_from", _retain_regardless),
+        ),
+        focus=Focus(Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers late."),
+    ),
+    Mutant(
+        name="high-watermark-moves-back",
+        guard="The high watermark never moves back (N6).",
+        instead="It follows the followers, down as well as up.",
+        expected=("ValidReplicaState", "HighWatermarkMonotone", *STALLED),
+        patches=(Patch(ReplicaLog, "advance_high_watermark", _move_back),),
+        focus=Focus(
+            script=script(
+                aims.blind(0, 3_000, END_MS), aims.unpowered(2, 3_500, 3_600), config={REPLICA_LAG_TIME_MAX_MS: 8_000}
+            ),
+            why="A member of the ISR comes back without its records before the leader has read that it was gone.",
+        ),
+    ),
+    Mutant(
+        name="high-watermark-beyond-log-end",
+        guard="A replica's high watermark is at most its log end.",
+        instead="A follower believes all that it is told.",
+        expected=("ValidReplicaState", "IndexError", *DIVERGED),
+        patches=(Patch(ReplicaLog, "advance_high_watermark", _beyond_the_end),),
+    ),
+    Mutant(
+        name="duplicate-not-recognised",
+        guard="A batch that is in the log already is answered and not appended (KIP-98).",
+        instead="It is appended again.",
+        expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
+        patches=(Patch(producer_state, "_check_sequence", _duplicates_pass),),
+        focus=REPEATS,
+    ),
+    Mutant(
+        name="sequences-not-compared",
+        guard="A batch is appended if its sequence number follows the producer's last one (KIP-98).",
+        instead="It is appended as it comes.",
+        expected=("History.ReorderedRecords", "History.DuplicatedRecord"),
+        patches=(Patch(ProducerState, "check", answering((ErrorCode.NONE, None))),),
+        focus=Focus(
+            Bias(themes=("producer trouble",), config={ENABLE_IDEMPOTENCE: True}),
+            why="Single batches of many in flight are lost on their way.",
+        ),
+    ),
+    Mutant(
+        name="producers-not-rebuilt-at-restart",
+        guard="A log that is opened learns what it says of its producers (KIP-98).",
+        instead="It knows nobody, and takes what is repeated for new.",
+        expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
+        patches=(Patch(ReplicaLog, "_scan_producers", answering(None)),),
+        focus=RESTARTS,
+    ),
+    Mutant(
+        name="producers-not-rebuilt-at-truncation",
+        guard="What is truncated is taken back from the state of its producers (KIP-98).",
+        instead="A batch that was dropped counts as there, and its repetition is acknowledged.",
+        expected=("History.LostRecord", "History.MovedRecord", "History.ReorderedRecords", *STALLED),
+        patches=(Patch(ProducerState, "truncate", _not_taken_back),),
+        focus=Focus(
+            script=script(
+                aims.isolated(1, aims.CLIENT, 2_900, 11_000),
+                aims.isolated(2, aims.CLIENT, 2_900, 11_000),
+                aims.isolated(0, (1, 2, *aims.CONTROLLER), 3_000, 6_000),
+                elect_at_ms=(8_000, 9_000),
+            ),
+            why="A leader is deposed, truncates, and leads again before its producer has found another.",
+        ),
+    ),
+    Mutant(
+        name="repetition-numbered-anew",
+        guard="A batch that is sent again keeps its sequence number (KIP-98).",
+        instead="It gets the next one, and is taken for another batch.",
+        expected=("History.DuplicatedRecord", "History.ReorderedRecords", *STALLED),
+        patches=(Patch(Lane, "_send", _renumber),),
+        focus=REPEATS,
+    ),
+)

@@ -1,0 +1,381 @@
+"""Guards of the metadata log's quorum: votes, epochs, what is committed, who votes, and what a snapshot keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from experiments.hunt.mutants.mutant import Mutant, Patch, QuorumFocus, answering
+from experiments.hunt.quorum.chaos import STAYS, Bias
+from protocol.ids import NO_LEADER, Epoch, Offset
+from protocol.quorum import context, election, leader, leadership, replica, state_file
+from protocol.quorum.context import QuorumContext
+from protocol.quorum.election import Standing
+from protocol.quorum.follower import FollowerSide
+from protocol.quorum.leader import LeaderSide
+from protocol.quorum.leadership import Leadership, Progress
+from protocol.quorum.log import QuorumLog, Snapshot
+from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.state_file import QuorumState
+from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterHistory, VoterSet
+
+VOTES = ("OneVotePerEpoch", "NeverTwoLeadersInSameEpoch", "NoIllegalState")
+LOST = ("LeaderHasAllAckedValues", "AckedValueNotLost", "NoLogDivergence", "NoIllegalState")
+COUNTED = ("HighWatermarkHasMajority", *LOST)
+STUCK = ("EventuallyLeaderElected", "ReconfigurationNotStuck", "ValuesEventuallyAcked", "AllConverges")
+
+
+ANYWHERE = QuorumFocus()
+REBOOTS = QuorumFocus(
+    Bias(sizes=(3, 5), static=True, faults=("bounce", "reordering")),
+    why="Replicas restart as soon as they have given a vote, and requests for votes are late.",
+)
+LONELY_LEADERS = QuorumFocus(Bias(sizes=(3, 5), always=("cut",)), why="Leaders are cut off.")
+CHANGING = QuorumFocus(
+    Bias(sizes=(3, 4, 5), static=False, faults=("cut", "additions", "removals"), steps=150),
+    why="Voters come and go, and leaders are cut off with a change that nobody else has.",
+)
+DEPOSED_LEADERS = QuorumFocus(
+    Bias(sizes=(3, 5), faults=("crash", "cut", "one-way cut")), why="Leaders are cut off and crash, and so do others."
+)
+MISTAKES = QuorumFocus(
+    Bias(sizes=(1, 2, 3), static=False, always=("mistakes",)), why="The operator adds disks that there are not."
+)
+SLOW_FETCHES = QuorumFocus(
+    Bias(sizes=(3, 4), static=False, faults=("reordering", "additions", "removals")),
+    why="Leaders are removed, and fetches take their time.",
+)
+SNAPSHOTS = QuorumFocus(Bias(always=("crash", "snapshots")), why="Replicas take snapshots, and restart with them.")
+
+
+def _forget_the_vote(original: Callable[[bytes], QuorumState]) -> Callable[[bytes], QuorumState]:
+    return lambda data: replace(original(data), voted=None)
+
+
+def _forget_the_epoch(original: Callable[[bytes], QuorumState]) -> Callable[[bytes], QuorumState]:
+    return lambda data: replace(original(data), epoch=0, leader=NO_LEADER, voted=None)
+
+
+def _forget_the_uuid(original: Callable[[bytes], QuorumState]) -> Callable[[bytes], QuorumState]:
+    return lambda data: replace(original(data), uuid=NO_UUID)
+
+
+def _by_id(original: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda voter, replica: voter.id == replica.id
+
+
+def _progress_by_id(original: Callable[..., Progress | None]) -> Callable[..., Progress | None]:
+    def of(self: Leadership, voter: ReplicaKey) -> Progress | None:
+        found = [progress for key, progress in self.progress.items() if key.id == voter.id]
+        return max(found, key=lambda progress: progress.fetched_ms, default=None)
+
+    return of
+
+
+def _to_any_log(original: Callable[..., bool]) -> Callable[..., bool]:
+    def grants(standing: Standing, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+        return original(replace(standing, log_end=(-1, 0)), candidate, log_end, pre_vote=pre_vote)
+
+    return grants
+
+
+def _pre_vote_to_anybody(original: Callable[..., bool]) -> Callable[..., bool]:
+    def grants(standing: Standing, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+        return original(
+            replace(standing, has_fetched=standing.has_fetched and not pre_vote), candidate, log_end, pre_vote=pre_vote
+        )
+
+    return grants
+
+
+def _twice(original: Callable[..., bool]) -> Callable[..., bool]:
+    def grants(standing: Standing, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+        return original(replace(standing, voted=None), candidate, log_end, pre_vote=pre_vote)
+
+    return grants
+
+
+def _stand_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, now_ms: self._stand(now_ms)
+
+
+def _by_the_voters_before(original: Callable[..., None]) -> Callable[..., None]:
+    def advance(self: LeaderSide) -> None:
+        found = self._context
+        before = found.log.voters.before(found.log.voters.last_change)
+        end = self.leadership.majority_end(before if len(before) else found.voters, found.log.end_offset)
+        if end is not None and end > found.high_watermark:
+            found.high_watermark = end
+
+    return advance
+
+
+def _with_itself(original: Callable[..., Offset | None]) -> Callable[..., Offset | None]:
+    return lambda self, voters, own_end: original(self, voters.with_voter(self.me), own_end)
+
+
+def _over_any_epoch(original: Callable[..., Offset | None]) -> Callable[..., Offset | None]:
+    return lambda self, voters, own_end: original(replace(self, start_offset=-1), voters, own_end)
+
+
+def _before_its_epoch(original: Callable[..., str]) -> Callable[..., str]:
+    def obstacle(change: Any, history: VoterHistory, found: Leadership, high_watermark: Offset, end: Offset) -> str:
+        return original(change, history, replace(found, start_offset=-1), high_watermark, end)
+
+    return obstacle
+
+
+def _beside_another(original: Callable[..., str]) -> Callable[..., str]:
+    def obstacle(change: Any, history: VoterHistory, found: Leadership, high_watermark: Offset, end: Offset) -> str:
+        return original(change, VoterHistory(history.latest), found, high_watermark, end)
+
+    return obstacle
+
+
+def _without_catching_up(original: Callable[..., str]) -> Callable[..., str]:
+    def obstacle(change: Any, history: VoterHistory, found: Leadership, high_watermark: Offset, end: Offset) -> str:
+        caught_up = replace(found, progress={change.voter: Progress(end, 0)})
+        return original(change, history, caught_up, high_watermark, end)
+
+    return obstacle
+
+
+def _say_so_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    def begin(self: LeaderSide, change: Any) -> None:
+        original(self, change)
+        if change.offset >= 0:
+            self._end_change(change)
+            change.offset = -1
+
+    return begin
+
+
+def _the_last_too(original: Callable[..., Any]) -> Callable[..., Any]:
+    def refusal(request: Any, voters: VoterSet, *, static: bool) -> Any:
+        return original(request, voters.with_voter(ReplicaKey(2**30, "another")), static=static)
+
+    return refusal
+
+
+def _to_the_snapshot(original: Callable[..., None]) -> Callable[..., None]:
+    def truncate(self: FollowerSide, epoch: Epoch, end_offset: Offset) -> None:
+        log = self._context.log
+        log.truncate(0 if log.snapshot is None else log.snapshot.end_offset)
+
+    return truncate
+
+
+def _without_voters(original: Callable[[Snapshot], bytes]) -> Callable[[Snapshot], bytes]:
+    return lambda self: original(replace(self, voters=VoterSet()))
+
+
+GUARDS = (
+    Mutant(
+        "vote-forgotten-at-restart",
+        "Whom a replica has voted for is on its disk before it says so (KIP-595).",
+        "After a restart it votes in the same epoch again.",
+        VOTES,
+        (Patch(state_file, "decode", _forget_the_vote),),
+        REBOOTS,
+    ),
+    Mutant(
+        "epoch-forgotten-at-restart",
+        "The epoch that a replica has reached is on its disk before it says so (KIP-595).",
+        "After a restart it is in the one of its last record.",
+        VOTES,
+        (Patch(state_file, "decode", _forget_the_epoch),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "uuid-forgotten-at-restart",
+        "The uuid of a disk is made once and kept on it (D5).",
+        "Every restart makes another one.",
+        STUCK,
+        (Patch(state_file, "decode", _forget_the_uuid),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "vote-given-twice",
+        "A replica gives one vote in an epoch (KIP-595).",
+        "It gives one to whoever asks.",
+        VOTES,
+        (Patch(replica, "grants", _twice),),
+        REBOOTS,
+    ),
+    Mutant(
+        "half-is-a-majority",
+        "A majority is more than half of the voters (KIP-595).",
+        "Half of them will do.",
+        (*COUNTED, *VOTES, *STUCK),
+        (Patch(VoterSet, "majority", lambda original: property(lambda self: (len(self) + 1) // 2)),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "vote-for-a-shorter-log",
+        "A vote goes to a candidate whose log ends at or behind the voter's own (KIP-595).",
+        "It goes to any.",
+        LOST,
+        (Patch(replica, "grants", _to_any_log),),
+        DEPOSED_LEADERS,
+    ),
+    Mutant(
+        "uuid-ignored",
+        "A voter is an id and the uuid of its disk (KIP-853, D4, M78).",
+        "A disk that replaces another passes for it.",
+        (*COUNTED, *VOTES, "StatesMatchRoles"),
+        (
+            Patch(replica, "is_meant", _by_id),
+            Patch(context, "is_meant", _by_id),
+            Patch(election, "is_meant", _by_id),
+            Patch(leadership, "is_meant", _by_id),
+            Patch(leader, "is_meant", _by_id),
+            Patch(Leadership, "of", _progress_by_id),
+        ),
+        ANYWHERE,
+    ),
+    Mutant(
+        "pre-vote-under-a-live-leader",
+        "Who has heard from its leader grants no pre-vote (KIP-996).",
+        "A voter that is cut off deposes the leader of all others.",
+        (STAYS,),
+        (Patch(replica, "grants", _pre_vote_to_anybody),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "no-pre-vote",
+        "Before it begins an epoch a replica asks whether it would win it (KIP-996).",
+        "It begins it.",
+        (STAYS,),
+        (Patch(QuorumReplica, "_canvass", _stand_at_once),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "observer-stands",
+        "Who is no voter begins no election (KIP-853).",
+        "Any replica does that has a uuid.",
+        ("StatesMatchRoles",),
+        (Patch(QuorumContext, "may_stand", lambda original: property(lambda self: self.can_vote)),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "check-quorum-skipped",
+        "A leader that no majority fetches from resigns (KIP-595).",
+        "It leads on, for itself.",
+        ("CheckQuorumResign",),
+        (Patch(Leadership, "has_majority", answering(True)),),
+        LONELY_LEADERS,
+    ),
+    Mutant(
+        "removed-leader-stays",
+        "A leader that is removed resigns when that is committed (D18, M82).",
+        "It leads on.",
+        ("StatesMatchRoles",),
+        (Patch(LeaderSide, "is_superseded", lambda original: property(answering(False)(None))),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "removed-leader-counts-itself",
+        "A leader that is no voter any more does not count itself (D18).",
+        "It does.",
+        COUNTED,
+        (Patch(Leadership, "majority_end", _with_itself),),
+        SLOW_FETCHES,
+    ),
+    Mutant(
+        "change-counted-by-the-voters-before",
+        "The high watermark counts with the voters of the newest change, committed or not (D8, D22).",
+        "It counts with those before it.",
+        COUNTED,
+        (Patch(LeaderSide, "_advance", _by_the_voters_before),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "high-watermark-over-former-epochs",
+        "The high watermark rises over a record of the leader's own epoch only (KIP-595).",
+        "It rises over what a leader before has left on a majority.",
+        COUNTED,
+        (Patch(Leadership, "majority_end", _over_any_epoch),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "change-before-a-record-of-its-epoch",
+        "A leader makes no change of the voters before it has committed a record of its own epoch (D15).",
+        "It makes one at once.",
+        ("ChangesTakeTurns", *COUNTED),
+        (Patch(leader, "obstacle", _before_its_epoch),),
+        CHANGING,
+    ),
+    Mutant(
+        "two-changes-at-once",
+        "A change of the voters waits until the one before it is committed (D11).",
+        "It does not.",
+        ("ChangesTakeTurns", "StatesMatchRoles", *COUNTED),
+        (Patch(leader, "obstacle", _beside_another),),
+        CHANGING,
+    ),
+    Mutant(
+        "voter-added-that-lags",
+        "A voter is added when it has all that the leader has (D12, M79).",
+        "It is added at once, though nobody has ever heard of it.",
+        ("ChangesTakeTurns", *STUCK),
+        (Patch(leader, "obstacle", _without_catching_up),),
+        MISTAKES,
+    ),
+    Mutant(
+        "last-voter-removed",
+        "The last voter is not removed (D20).",
+        "It is.",
+        STUCK,
+        (Patch(leader, "refusal", _the_last_too),),
+        MISTAKES,
+    ),
+    Mutant(
+        "change-acknowledged-when-appended",
+        "Who asks for a change is told that it is made when it is committed (D12).",
+        "It is told so when it is appended.",
+        ("AckedChangeIsCommitted",),
+        (Patch(LeaderSide, "_begin_change", _say_so_at_once),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "change-outlives-its-record",
+        "With a change of the voters that is truncated the set before it counts again (D9, M80).",
+        "The change goes on to count.",
+        ("ConfigMatchesLog",),
+        (Patch(VoterHistory, "truncate", answering(None)),),
+        CHANGING,
+    ),
+    Mutant(
+        "truncation-below-the-high-watermark",
+        "A follower drops what lies behind the end of the last common epoch, and nothing that is committed (KIP-595).",
+        "It drops all that its snapshot does not cover.",
+        LOST,
+        (Patch(FollowerSide, "_truncate", _to_the_snapshot),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "divergence-not-looked-for",
+        "A leader sends records to a follower whose log is the beginning of its own (KIP-595).",
+        "It sends them to any.",
+        COUNTED,
+        (Patch(QuorumLog, "lacks", answering(None)),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "records-not-flushed",
+        "Records are on the disk before the fetch that tells of them, and before they count for the leader (KIP-595).",
+        "They are in the page cache.",
+        COUNTED,
+        (Patch(QuorumLog, "flush", answering(None)),),
+        ANYWHERE,
+    ),
+    Mutant(
+        "snapshot-without-voters",
+        "A snapshot holds the voters of its offset (D7, M84).",
+        "It holds none.",
+        ("ConfigMatchesLog",),
+        (Patch(Snapshot, "encode", _without_voters),),
+        SNAPSHOTS,
+    ),
+)

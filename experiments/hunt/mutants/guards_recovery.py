@@ -1,0 +1,203 @@
+"""Mutants of unclean recovery: what is asked, what counts, who wins, and what the controller makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments.faults import aims
+from experiments.faults.schema import Crash, Cut, Fault, Restart
+from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.hunt.mutants.scripts import END_MS, script
+from protocol.config import UNCLEAN_RECOVERY_STRATEGY
+from protocol.controller import partition_change
+from protocol.controller import recovery as decision
+from protocol.controller.recoveries import RECOVERY_TIMER, Recoveries
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicIdPartition
+from protocol.messages.recovery import PartitionRecovery, ReplicaAnswer
+from protocol.recovery import ranking
+from protocol.recovery.task import RecoveryTask
+
+
+def _keep_all_answers(original: Callable[..., None]) -> Callable[..., None]:
+    def restate(self: RecoveryTask, recovery: PartitionRecovery, now_ms: int) -> None:
+        self.recovery, self.stated_ms = recovery, now_ms
+
+    return restate
+
+
+def _longer_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def rank(answer: ReplicaAnswer) -> tuple[int, int]:
+        return answer.log_end_offset, answer.last_written_leader_epoch
+
+    return rank
+
+
+def _shorter_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def rank(answer: ReplicaAnswer) -> tuple[int, int]:
+        return answer.last_written_leader_epoch, -answer.log_end_offset
+
+    return rank
+
+
+def _not_stated_again(original: Callable[..., None]) -> Callable[..., None]:
+    def fire(self: Recoveries, now_ms: int, name: str) -> None:
+        if name != RECOVERY_TIMER:
+            original(self, now_ms, name)
+
+    return fire
+
+
+def _count_from_one(original: Callable[..., int]) -> Callable[..., int]:
+    def next_id(self: Recoveries) -> int:
+        self._life = 0
+        return original(self)
+
+    return next_id
+
+
+def _never_cancelled(original: Callable[..., None]) -> Callable[..., None]:
+    def reconcile(self: Recoveries, now_ms: int, keys: Sequence[TopicIdPartition]) -> None:
+        image = self._state.image
+        states = ((key, image.partition(key)) for key in keys)
+        original(self, now_ms, [key for key, state in states if state is not None and state.leader == NO_LEADER])
+
+    return reconcile
+
+
+def _designated_anyway(original: Callable[..., Any]) -> Callable[..., Any]:
+    def elect(state: Any, request: Any, target: Any, elr: Any) -> Any:
+        if request.designated_leader != NO_LEADER:
+            return partition_change.Elected(request.designated_leader, unclean=True)
+        return original(state, request, target, elr)
+
+    return elect
+
+
+def _unheard(broker: int, begin_ms: int, end_ms: int) -> Fault:
+    """What the broker answers does not reach the recovery manager."""
+    times = {"at_ms": begin_ms, "duration_ms": end_ms - begin_ms}
+    return Cut(source=(broker,), target=(RECOVERY_MANAGER,), one_way=True, **times)
+
+
+LOST = (
+    aims.killed(2, 3_300, 8_000),
+    aims.killed(0, 5_500, 8_200),
+    aims.killed(1, 5_500, 8_400),
+)
+"""Broker 2 leaves the ISR first and lacks what is written then; brokers 0 and 1 end in the last known ELR."""
+PROACTIVE = {UNCLEAN_RECOVERY_STRATEGY: "proactive"}
+
+GUARDS: tuple[Mutant, ...] = (
+    Mutant(
+        name="recovery-answers-of-any-life",
+        guard="An answer counts from the life under which its broker is registered (F8).",
+        instead="It counts from any.",
+        expected=("RecoveryElectsWhoAnswered",),
+        patches=(
+            Patch(RecoveryTask, "_is_of_registered_life", answering(True)),
+            Patch(RecoveryTask, "restate", _keep_all_answers),
+            Patch(decision, "_lives_are_registered", answering(True)),
+        ),
+        focus=Focus(
+            script=script(*LOST, _unheard(1, 7_000, 14_000), aims.killed(2, 9_500, 9_800)),
+            why="A broker answers and restarts while another one, who must be heard, is not.",
+        ),
+    ),
+    Mutant(
+        name="recovery-answers-of-any-leader-epoch",
+        guard="An answer counts from a replica that knows the partition's leader epoch (F9).",
+        instead="It counts whatever the replica knows.",
+        expected=("RecoveryAnswersHold",),
+        patches=(Patch(RecoveryTask, "_knows_leader_epoch", answering(True)),),
+        focus=Focus(
+            script=script(
+                aims.isolated(2, (0, 1), 2_500, END_MS),
+                aims.killed(0, 6_500, END_MS),
+                aims.killed(1, 6_500, END_MS),
+                aims.disturbed((FIRST_CONTROLLER,), (2,), "delay", 6_500, END_MS, delay_ms=400, only="metadata"),
+                config=PROACTIVE,
+            ),
+            why="The one replica that is left learns late that nobody leads.",
+        ),
+    ),
+    Mutant(
+        name="recovery-does-not-wait-for-the-last-known-elr",
+        guard="A balanced recovery elects nobody before all of the last known ELR have answered (F11).",
+        instead="It takes who has answered by the deadline.",
+        expected=("RecoveryHearsAllItMust",),
+        patches=(
+            Patch(RecoveryTask, "_has_required", answering(True)),
+            Patch(decision, "_all_required_answered", answering(True)),
+        ),
+        focus=Focus(script=script(*LOST, _unheard(1, 7_000, END_MS)), why="One who must be heard is not."),
+    ),
+    Mutant(
+        name="recovery-longer-log-beats-higher-epoch",
+        guard="The highest leader epoch wins, and the longest log of that epoch (F5, M61).",
+        instead="The longest log wins.",
+        expected=("RecoveryElectsTheMost",),
+        patches=(Patch(ranking, "_rank", _longer_first),),
+        focus=Focus(
+            script=script(
+                aims.isolated(0, (1, 2, FIRST_CONTROLLER), 3_500, 9_000),
+                Cut(source=(1,), target=(2,), at_ms=4_900, duration_ms=2_000),
+                Crash(node=1, at_ms=6_000, duration_ms=3_500, loses="records", count=20),
+                aims.killed(2, 6_000, 9_700),
+                send_every_ms=100,
+            ),
+            why="A leader that is cut off goes on writing for itself; the next one loses the end of what it writes.",
+        ),
+    ),
+    Mutant(
+        name="recovery-shortest-log-wins",
+        guard="The longest log of the highest leader epoch wins (F5).",
+        instead="The shortest does.",
+        expected=("RecoveryElectsTheMost",),
+        patches=(Patch(ranking, "_rank", _shorter_first),),
+        focus=Focus(script=script(*LOST), why="The replicas of a leaderless partition hold more and less."),
+    ),
+    Mutant(
+        name="recovery-outlasts-a-clean-election",
+        guard="Somebody who leads ends the recovery, and its result is void (F16, M72).",
+        instead="The recovery goes on and elects.",
+        expected=("RecoveryOnlyWhereNobodyCanLead", "RecoveryAnswersHold"),
+        patches=(
+            Patch(Recoveries, "_reconcile", _never_cancelled),
+            Patch(decision, "_nobody_leads", answering(True)),
+            Patch(partition_change, "_elect", _designated_anyway),
+        ),
+        focus=Focus(
+            script=script(
+                aims.killed(2, 2_500, 10_000),
+                aims.killed(1, 5_000, END_MS),
+                Restart(at_ms=7_500, duration_ms=4_500, node=0),
+                aims.disturbed((2,), (RECOVERY_MANAGER,), "delay", 9_000, 14_000, delay_ms=4_000, only="recoveries"),
+                config=PROACTIVE,
+            ),
+            why="A member of the ELR comes back before the answer of the only other replica arrives.",
+        ),
+    ),
+    Mutant(
+        name="recovery-not-stated-again",
+        guard="The controller states running recoveries again and again (F14, M70).",
+        instead="It states each of them once.",
+        expected=("AllConverges",),
+        patches=(Patch(Recoveries, "fire", _not_stated_again),),
+        focus=Focus(
+            script=script(*LOST, aims.killed(RECOVERY_MANAGER, 7_000, 12_000)),
+            why="The recovery manager is down when recoveries are stated.",
+        ),
+    ),
+    Mutant(
+        name="recovery-survives-the-controller",
+        guard="A new controller begins recoveries of its own (F15, M68).",
+        instead="It takes up the ids of the one before, and the answers that the manager has for them.",
+        expected=("RecoveryBeginsAfresh",),
+        patches=(Patch(Recoveries, "_next_id", _count_from_one),),
+        focus=Focus(
+            script=script(*LOST, _unheard(1, 7_000, 14_000), aims.killed(FIRST_CONTROLLER, 10_500, 11_000)),
+            why="The controller restarts in the middle of a recovery.",
+        ),
+    ),
+)

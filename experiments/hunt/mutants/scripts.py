@@ -1,0 +1,62 @@
+"""Scripts: plans of some seconds that are written out, for mutants that a rare conjunction brings out.
+
+A script is a plan like any other (`experiments/hunt/fuzz/plan.py`), which could be a timeline file. Most of them are
+about one partition, `t-0`, of three brokers that broker 0 leads, in short sessions and with little patience.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from experiments.faults.schema import Fault
+from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
+from experiments.hunt.fuzz.run import BEGIN_MS
+from experiments.scenarios.model import TopicModel
+from experiments.support.fields import ConfigSetting
+from protocol.config import MIN_INSYNC_REPLICAS, Generation
+
+TOPIC = "t"
+BROKERS = range(3)
+END_MS = 16_000
+"""When what lasts until the end of a script is over."""
+CONFIG: Mapping[str, ConfigSetting] = {
+    "broker.session.timeout.ms": 2_000,
+    "broker.heartbeat.interval.ms": 500,
+    "replica.lag.time.max.ms": 1_500,
+    "request.timeout.ms": 1_500,
+    "delivery.timeout.ms": 12_000,
+}
+
+
+def script(
+    *faults: Fault,
+    brokers: int = 3,
+    replicas: int = 3,
+    min_isr: int = 2,
+    partitions: int = 1,
+    send_every_ms: int = 500,
+    elect_at_ms: Sequence[int] = (),
+    config: Mapping[str, ConfigSetting] | None = None,
+) -> Plan:
+    """These faults, while a producer sends ten records at a time to the partitions in turn and a reader follows; at
+    `elect_at_ms` the preferred leader of partition 0 is asked for.
+    """
+    operations: list[Operation] = []
+    for at_ms in range(BEGIN_MS - 500, END_MS, send_every_ms):
+        place = {"at_ms": at_ms, "topic": TOPIC, "partition": len(operations) // 2 % partitions}
+        operations.append(Send(id=len(operations) + 1, records=10, record_bytes=100, **place))
+        operations.append(Read(id=len(operations) + 1, reader=0, max_wait_ms=200, **place))
+    operations += [
+        Elect(id=len(operations) + 1 + index, at_ms=at_ms, topic=TOPIC, partition=0)
+        for index, at_ms in enumerate(elect_at_ms)
+    ]
+    assignments = [[(first + turn) % brokers for turn in range(replicas)] for first in range(partitions)]
+    return Plan(
+        seed=0,
+        brokers=brokers,
+        generation=Generation.KIP_966.value,
+        config=dict(CONFIG) | dict(config or {}),
+        topics=(TopicModel(name=TOPIC, assignments=assignments, config={MIN_INSYNC_REPLICAS: min_isr}),),
+        operations=tuple(operations),
+        faults=faults,
+    )

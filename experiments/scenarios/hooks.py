@@ -1,0 +1,19 @@
+"""Data-loss hooks to experiment with, as `unclean.leader.hook: experiments.scenarios.hooks:wait_10s` in a config.
+
+A hook stands for what a broker does about a partition that it leads after an unclean election, before others may
+follow it (`protocol.broker.recovery`). Any function of that signature in a module that can be imported will do.
+"""
+
+from __future__ import annotations
+
+from protocol.ids import Epoch, Offset, TopicPartition
+
+
+def wait_10s(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int:
+    """A routine that takes 10 seconds, whatever the partition."""
+    return 10_000
+
+
+def wait_30s(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int:
+    """A routine that takes 30 seconds, whatever the partition: time for brokers to start meanwhile on any machine."""
+    return 30_000

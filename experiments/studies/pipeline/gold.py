@@ -1,0 +1,71 @@
+"""Gold: one row per trial, then one row per cell. Pure functions from DataFrame to DataFrame.
+
+A cell's row holds, for every metric, the sum over its trials and the sum of the squares. That is all the interval
+estimates need, and it is where Spark's part ends; `experiments/studies/metrics.py` makes numbers with intervals of it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+TRIAL = ["cell", "trial"]
+COUNTS = ("losses", "lost_records", "unclean_recoveries", "hw_regressions")
+FRACTIONS = ("offline", "refuses", "stalled")
+YEAR_MS = 365 * 86_400_000
+
+
+def per_trial(trace: DataFrame, trials: DataFrame, intervals: DataFrame) -> DataFrame:
+    """One row per trial: partition_years, the counts, the sum of squared loss sizes, the fractions of
+    partition-time."""
+
+    def counted(kind: str, value: Column) -> Column:
+        return F.sum(F.when(F.col("kind") == kind, value).otherwise(0))
+
+    counts = trace.groupBy(*TRIAL).agg(
+        counted("loss", F.lit(1)).alias("losses"),
+        counted("loss", F.col("value")).alias("lost_records"),
+        counted("loss", F.col("value") * F.col("value")).alias("loss_size_squares"),
+        counted("unclean_recovery", F.lit(1)).alias("unclean_recoveries"),
+        counted("hw_regression", F.lit(1)).alias("hw_regressions"),
+    )
+    times = intervals.groupBy(*TRIAL).agg(
+        *(F.sum(F.when(F.col(name), F.col("length_ms")).otherwise(0)).alias(name) for name in FRACTIONS)
+    )
+    partition_ms = F.col("partitions") * F.col("duration_ms")
+    return (
+        trials.select(*TRIAL, "partitions", "duration_ms")
+        .join(counts, TRIAL)
+        .join(times, TRIAL)
+        .select(
+            *TRIAL,
+            (partition_ms / YEAR_MS).alias("partition_years"),
+            *COUNTS,
+            "loss_size_squares",
+            *((F.col(name) / partition_ms).alias(name) for name in FRACTIONS),
+        )
+    )
+
+
+def per_cell(trials: DataFrame, outages: DataFrame) -> DataFrame:
+    """One row per cell, by cell: trials, partition_years, `<metric>_sum` and `<metric>_squares`, and the failover times
+    (null where no outage ended)."""
+    sums = [F.sum(name).alias(f"{name}_sum") for name in (*COUNTS, *FRACTIONS)]
+    squares = [F.sum(F.col(name) * F.col(name)).alias(f"{name}_squares") for name in (*COUNTS, *FRACTIONS)]
+    cells = trials.groupBy("cell").agg(
+        F.count("*").alias("trials"),
+        F.sum("partition_years").alias("partition_years"),
+        F.sum("loss_size_squares").alias("loss_size_squares"),
+        *sums,
+        *squares,
+    )
+    failover = (
+        outages.where("ended")
+        .groupBy("cell")
+        .agg(
+            F.percentile("failover_ms", 0.5).alias("failover_p50_ms"),
+            F.percentile("failover_ms", 0.99).alias("failover_p99_ms"),
+            F.max("failover_ms").alias("failover_max_ms"),
+        )
+    )
+    return cells.join(failover, "cell", "left").orderBy("cell")

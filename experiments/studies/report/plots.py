@@ -1,0 +1,162 @@
+"""The two plots, as SVG that takes its colours from the page.
+
+matplotlib draws with stand-in colours that are replaced by CSS variables, so that one drawing serves light mode, dark
+mode and paper. Text stays text. Every drawing carries its meaning as an accessible label.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.studies.report.words import MINUTES_PER_YEAR, number
+
+INK, MUTED, GRID, BEST, OTHER, OFFLINE, REFUSING = (f"#0{digit}0{digit}0{digit}" for digit in range(1, 8))
+_CSS = {
+    INK: "currentColor",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    BEST: "var(--best)",
+    OTHER: "var(--other)",
+    OFFLINE: "var(--offline)",
+    REFUSING: "var(--refusing)",
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10.5,
+    "text.color": INK,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": INK,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+WIDTH_IN = 9.2
+Document = Mapping[str, Any]
+
+
+def loss_plot(names: Sequence[str], cells: Sequence[Document], best: int) -> str:
+    """Loss events per partition-year by cell: a point and its interval, on a log axis.
+
+    A cell without any loss has no point on a log axis: an arrow from its upper limit says that the truth lies below.
+    """
+    rates = [cell["loss_rate"] for cell in cells]
+    shown = [rate[key] for rate in rates for key in ("estimate", "ci_low", "ci_high") if rate[key] > 0]
+    floor = 10 ** _floor_exponent(min(shown)) if shown else 0.001
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.set_xscale("log")
+        axes.set_xlim(floor, max(shown) * 3.0)
+        for row, rate in enumerate(rates):
+            _loss_row(axes, row, rate, BEST if row == best else OTHER, floor)
+        _rows(axes, names, best)
+        axes.xaxis.set_major_formatter(lambda value, _: number(value))
+        axes.xaxis.set_minor_formatter("")
+        axes.set_xlabel("loss events per partition-year, 95 % interval (log scale; left is better)")
+
+    label = "Loss events per partition-year. " + " ".join(
+        f"{name}: {number(rate['estimate'])}, interval {number(rate['ci_low'])} to {number(rate['ci_high'])}."
+        for name, rate in zip(names, rates, strict=True)
+    )
+    return _svg("loss", len(cells), draw, label)
+
+
+def _floor_exponent(value: float) -> int:
+    return int(f"{value:e}".partition("e")[2])
+
+
+def _loss_row(axes: Axes, row: int, rate: Mapping[str, float], colour: str, floor: float) -> None:
+    high = rate["ci_high"]
+    if rate["estimate"] > 0:
+        axes.plot(
+            [max(rate["ci_low"], floor), high],
+            [row, row],
+            color=colour,
+            linewidth=5,
+            alpha=0.35,
+            solid_capstyle="round",
+        )
+        axes.plot([rate["estimate"]], [row], "o", color=colour, markersize=9)
+        text = number(rate["estimate"])
+    else:
+        style = {"arrowstyle": "-|>", "color": colour, "linewidth": 2}
+        axes.annotate("", xy=(floor * 1.02, row), xytext=(high, row), arrowprops=style)
+        axes.plot([high], [row], "|", color=colour, markersize=14, markeredgewidth=2)
+        text = f"none seen (< {number(high)})"
+    axes.annotate(text, (high, row), xytext=(9, 0), textcoords="offset points", va="center", color=INK)
+
+
+def availability_plot(names: Sequence[str], cells: Sequence[Document], best: int) -> str:
+    """Minutes per year offline and refusing acks=all by cell, side by side, each on its own scale from zero."""
+    sides = (
+        ("offline_fraction", "offline: no leader", OFFLINE),
+        ("reject_fraction", "acks=all refused: too few in sync", REFUSING),
+    )
+
+    def draw(figure: Figure) -> None:
+        for axes, (metric, title, colour) in zip(figure.subplots(1, 2, sharey=True), sides, strict=True):
+            _bars(axes, [cell[metric] for cell in cells], colour)
+            _rows(axes, names, best)
+            axes.set_title(title, loc="left", fontsize=11, color=INK)
+            axes.set_xlabel("minutes per year, 95 % interval")
+
+    label = "Minutes per year. " + " ".join(
+        f"{name}: offline {number(cell['offline_fraction']['estimate'] * MINUTES_PER_YEAR)}, "
+        f"acks=all refused {number(cell['reject_fraction']['estimate'] * MINUTES_PER_YEAR)}."
+        for name, cell in zip(names, cells, strict=True)
+    )
+    return _svg("availability", len(cells), draw, label)
+
+
+def _bars(axes: Axes, estimates: Sequence[Mapping[str, float]], colour: str) -> None:
+    """Bars with whiskers; where nothing was seen there is no bar, and the limit is left to the table."""
+    per_year = [{key: value * MINUTES_PER_YEAR for key, value in estimate.items()} for estimate in estimates]
+    seen = [row for row in per_year if row["estimate"] > 0]
+    axes.barh(range(len(per_year)), [row["estimate"] for row in per_year], height=0.5, color=colour, alpha=0.85)
+    for index, row in enumerate(per_year):
+        reach = 0.0
+        if row["estimate"] > 0:
+            axes.plot([row["ci_low"], row["ci_high"]], [index, index], color=INK, linewidth=1.4)
+            reach = row["ci_high"]
+        text = number(row["estimate"]) if row["estimate"] > 0 else "none seen"
+        axes.annotate(text, (reach, index), xytext=(7, 0), textcoords="offset points", va="center", color=INK)
+    axes.set_xlim(0, 1.3 * max((row["ci_high"] for row in seen), default=1.0))
+    axes.xaxis.set_major_formatter(lambda value, _: number(value))
+    axes.locator_params(axis="x", nbins=5)
+
+
+def _rows(axes: Axes, names: Sequence[str], best: int) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    for index, label in enumerate(axes.get_yticklabels()):
+        label.set_fontweight("bold" if index == best else "normal")
+
+
+def _svg(name: str, rows: int, draw: Callable[[Figure], None], label: str) -> str:
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure = Figure(figsize=(WIDTH_IN, 1.25 + 0.5 * rows), layout="constrained")
+        draw(figure)
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+    for reference in ('id="', 'href="#', "url(#"):
+        svg = svg.replace(reference, f"{reference}{name}-")
+    for stand_in, colour in _CSS.items():
+        svg = svg.replace(stand_in, colour)
+    return svg

@@ -1,0 +1,330 @@
+"""One trial of a study: a simulated cluster under crash and repair for a stretch of virtual time.
+
+The model (the project's interfaces, section 2): brokers fail independently, each after a time drawn from
+`broker_mttf` while it is up, and come back after a time drawn from `broker_mttr`. A failure is a crash without a
+clean-shutdown file with `unclean_probability`, and then takes the unflushed tail of the logs with it with
+`tail_loss_probability`; otherwise it is a controlled shutdown. Power events crash all running brokers uncleanly at
+once. Failures are values of the fault schema (`experiments/studies/failures.py`). Writes are continuous in the sense
+that every change of a partition's ISR or leader is followed by a write, so that there is always an acknowledged record
+that depends on the present ISR.
+
+What is measured comes from ground truth, not from the protocol's opinion: the log of each new leader is compared with
+what clients were told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from experiments.engines.port import ClusterSpec
+from experiments.engines.requests import create_topic
+from experiments.engines.sim.cluster import SimCluster
+from experiments.engines.sim.memory import rare_collections
+from experiments.faults.schema import Crash
+from experiments.scenarios.history import RegressionCounter
+from experiments.studies.failures import Failure, failure, power_failure
+from experiments.studies.model import YEAR_MS, CellParameters
+from experiments.studies.trace_schema import (
+    CRASH,
+    END,
+    HW_REGRESSION,
+    LOSS,
+    START,
+    STATE,
+    UNCLEAN_RECOVERY,
+    TraceRow,
+    TrialResult,
+)
+from protocol.config import (
+    BROKER_HEARTBEAT_INTERVAL_MS,
+    BROKER_SESSION_TIMEOUT_MS,
+    FLUSH_MS,
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_RECOVERY_STRATEGY,
+    ClusterConfig,
+    Generation,
+)
+from protocol.contract import Trace
+from protocol.errors import ErrorCode
+from protocol.ids import FIRST_CLIENT, NO_LEADER, NodeId, TimeMs, TopicPartition
+from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome, ShutdownCommand
+from protocol.nodes.broker import BrokerNode
+
+TOPIC = "t"
+ACKS = {"0": 0, "1": 1, "all": -1}
+SET_UP_MS = 60_000
+RETRY_START_MS = 1_000
+
+
+class TrialSetUpError(RuntimeError):
+    """The cluster of a trial did not come up."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What the trial knows of one partition. `acked` holds (offset, payload) of acks=all batches, by offset.
+    `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is gone, and nobody is
+    in sync with nobody.
+    """
+
+    leader: NodeId = NO_LEADER
+    leader_epoch: int = 0
+    isr_size: int = 0
+    elr_size: int = 0
+    min_isr: int = 0
+    serves: bool = False
+    recovering: bool = False
+    acked: list[tuple[int, bytes]] = field(default_factory=list)
+    outstanding: int | None = None
+    write_again: bool = False
+    payload: bytes = b""
+
+
+class _Trial:
+    """State and callbacks of one trial."""
+
+    def __init__(self, params: CellParameters, seed: int) -> None:
+        self.params = params
+        self.random = Random(f"{seed}/faults")
+        self.cluster = SimCluster(
+            ClusterSpec(params.brokers, 1, _cluster_config(params), seed),
+            keep_traces=False,
+            instant_detection=params.detection_ms is None,
+        )
+        self.rows: list[TraceRow] = []
+        self.partitions = {TopicPartition(TOPIC, index): _Partition() for index in range(params.partitions)}
+        self.regressions = RegressionCounter()
+        self.began_ms: TimeMs = 0
+        self.measuring = False
+        self.next_command = 0
+        self.commands: dict[int, TopicPartition] = {}
+        self.repairing: dict[NodeId, TimeMs] = {}
+
+    # -- set-up and end ------------------------------------------------------------------------------------------------
+
+    def run(self) -> TrialResult:
+        cluster, duration_ms = self.cluster, self.params.duration_ms
+        cluster.trace_observers.append(self._observe)
+        self._set_up()
+        self.began_ms = cluster.now_ms
+        self.measuring = True
+        for partition in self.partitions:
+            self._row(partition)
+            self._write(partition)
+        for broker in cluster.spec.broker_ids:
+            self._schedule_failure(broker)
+        self._schedule_power_event()
+        cluster.run_until(self.began_ms + duration_ms)
+        self.rows.append(TraceRow(duration_ms, END))
+        return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
+
+    def _set_up(self) -> None:
+        cluster, params = self.cluster, self.params
+        for node in cluster.spec.node_ids:
+            cluster.start(node)
+        cluster.run_until(1_000)
+        assignments = tuple(
+            tuple((index + offset) % params.brokers for offset in range(params.replication_factor))
+            for index in range(params.partitions)
+        )
+        request = create_topic(TOPIC, assignments, {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
+        cluster.command(FIRST_CLIENT, AdminCommand(command_id=self._command_id(), request=request))
+        while not all(partition.serves for partition in self.partitions.values()):
+            if not cluster.step(SET_UP_MS):
+                raise TrialSetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
+
+    def _command_id(self) -> int:
+        self.next_command += 1
+        return self.next_command
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def _schedule_failure(self, broker: NodeId) -> None:
+        at_ms = self.cluster.now_ms + self.params.broker_mttf.sample_ms(self.random)
+        life = self.cluster.life_of(broker)
+        self.cluster.call_at(at_ms, lambda: self._fail(broker, life))
+
+    def _fail(self, broker: NodeId, life: int) -> None:
+        """The broker's time is up, unless it has gone in some other way since."""
+        if self.cluster.life_of(broker) == life:
+            self._begin(failure(self.params, self.random, broker, self.cluster.now_ms))
+
+    def _begin(self, fault: Failure) -> None:
+        """Carries out a failure; the repair is under way unless it was before."""
+        broker = fault.node
+        if isinstance(fault, Crash):
+            self._crash(fault)
+        else:
+            self._add(CRASH, node=broker, detail="clean")
+            self.cluster.command(broker, ShutdownCommand())
+        if broker not in self.repairing:
+            self.repairing[broker] = fault.end_ms
+            self.cluster.call_at(fault.end_ms, lambda: self._repair(broker))
+
+    def _crash(self, fault: Crash) -> None:
+        self._add(CRASH, node=fault.node, detail="unclean" if fault.loses == "nothing" else "lossy")
+        self.cluster.crash(fault.node, fault.loss)
+        for name, partition in self.partitions.items():
+            if partition.leader == fault.node:
+                self._set_serves(name, False)
+
+    def _repair(self, broker: NodeId) -> None:
+        if broker in self.cluster.nodes:
+            self.cluster.call_at(self.cluster.now_ms + RETRY_START_MS, lambda: self._repair(broker))
+            return
+        del self.repairing[broker]
+        self._add(START, node=broker)
+        self.cluster.start(broker)
+        self._schedule_failure(broker)
+
+    def _schedule_power_event(self) -> None:
+        if self.params.power_events_per_year > 0:
+            gap_ms = round(self.random.expovariate(self.params.power_events_per_year / YEAR_MS)) + 1
+            self.cluster.call_at(self.cluster.now_ms + gap_ms, self._power_event)
+
+    def _power_event(self) -> None:
+        now_ms = self.cluster.now_ms
+        for broker in self.cluster.spec.broker_ids:
+            if broker in self.cluster.nodes:
+                self._begin(power_failure(self.params, self.random, broker, now_ms, self.repairing.get(broker)))
+        self._schedule_power_event()
+
+    # -- workload ------------------------------------------------------------------------------------------------------
+
+    def _write(self, name: TopicPartition) -> None:
+        """Writes one record; if a write is under way, another follows it."""
+        partition = self.partitions[name]
+        if partition.outstanding is not None:
+            partition.write_again = True
+            return
+        command_id = self._command_id()
+        partition.outstanding, partition.write_again = command_id, False
+        partition.payload = command_id.to_bytes(8, "big")
+        self.commands[command_id] = name
+        command = ProduceCommand(
+            command_id=command_id,
+            topic=name.topic,
+            partition=name.partition,
+            acks=ACKS[self.params.acks],
+            record_count=1,
+            payload=partition.payload,
+            final_errors=(ErrorCode.NOT_ENOUGH_REPLICAS,),
+        )
+        self.cluster.call_at(self.cluster.now_ms, lambda: self.cluster.command(FIRST_CLIENT, command))
+
+    def _written(self, name: TopicPartition, command_id: int) -> None:
+        partition = self.partitions[name]
+        outcome = self.cluster.outcomes.pop(command_id)
+        assert isinstance(outcome, ProduceOutcome)
+        partition.outstanding = None
+        if outcome.error is ErrorCode.NONE and self.params.acks == "all":
+            partition.acked.append((outcome.base_offset, partition.payload))
+        if partition.write_again:
+            self._write(name)
+
+    # -- observation ---------------------------------------------------------------------------------------------------
+
+    def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        name = trace.partition
+        if name is None:
+            return
+        if trace.kind == "partition":
+            self._partition_changed(name, trace.detail)
+        elif trace.kind == "became_leader":
+            self._leader_seated(name, node, trace.detail)
+        elif trace.kind == "high_watermark":
+            self.regressions.note_high_watermark(name, trace.detail["leader_epoch"], trace.detail["high_watermark"])
+        elif trace.kind == "produced":
+            command_id = int(str(trace.detail["command_id"]))
+            self.cluster.call_at(now_ms, lambda: self._written(self.commands.pop(command_id), command_id))
+
+    def _partition_changed(self, name: TopicPartition, detail: Mapping[str, Any]) -> None:
+        """The controller has committed a new state: a row, and a write that depends on it."""
+        partition = self.partitions[name]
+        same_term = partition.leader_epoch == detail["leader_epoch"] and partition.leader == detail["leader"]
+        partition.leader, partition.leader_epoch = detail["leader"], detail["leader_epoch"]
+        in_sync = 0 if partition.leader == NO_LEADER else len(detail["isr"])
+        partition.isr_size, partition.elr_size = in_sync, len(detail["elr"])
+        partition.min_isr = detail["min_isr"]
+        partition.serves = partition.serves and same_term
+        if detail["recovering"] and not partition.recovering:
+            self._add(UNCLEAN_RECOVERY, partition=name.partition, node=partition.leader)
+        partition.recovering = detail["recovering"]
+        self._row(name)
+        if self.measuring:
+            self._write(name)
+
+    def _leader_seated(self, name: TopicPartition, node: NodeId, detail: Mapping[str, Any]) -> None:
+        """A leader has taken its seat: what of the acknowledged records does its log lack?"""
+        if self.regressions.note_leader(name, detail["leader_epoch"], detail["log_end"]):
+            self._add(HW_REGRESSION, partition=name.partition, node=node)
+        if detail["leader_epoch"] < self.partitions[name].leader_epoch:
+            return
+        lost = self._forget_lost(name, node, detail["log_end"])
+        if lost:
+            self._add(LOSS, partition=name.partition, node=node, value=lost)
+        partition = self.partitions[name]
+        if (node, detail["leader_epoch"]) == (partition.leader, partition.leader_epoch):
+            self._set_serves(name, True)
+
+    def _forget_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:
+        """Counts and drops acknowledged records that are not in the leader's log. Logs that agree at an offset agree
+        before it, so the search ends at the first match from the end, or where the log begins: what retention has
+        deleted is not lost.
+        """
+        node, acked = self.cluster.nodes[leader], self.partitions[name].acked
+        assert isinstance(node, BrokerNode)
+        replica = node.context.replica_named(name.topic, name.partition)
+        assert replica is not None
+        lost = 0
+        while acked:
+            offset, payload = acked[-1]
+            if offset < replica.log.start_offset:
+                break
+            if offset < log_end and replica.log.storage.read(offset, 1)[0].payload == payload:
+                break
+            acked.pop()
+            lost += 1
+        return lost
+
+    def _set_serves(self, name: TopicPartition, serves: bool) -> None:
+        partition = self.partitions[name]
+        if partition.serves != serves:
+            partition.serves = serves
+            self._row(name)
+
+    def _row(self, name: TopicPartition) -> None:
+        partition = self.partitions[name]
+        self._add(
+            STATE,
+            partition=name.partition,
+            leader=partition.leader,
+            leader_serves=partition.serves,
+            isr_size=partition.isr_size,
+            elr_size=partition.elr_size,
+            min_isr=partition.min_isr,
+        )
+
+    def _add(self, kind: str, **fields: Any) -> None:
+        if self.measuring:
+            self.rows.append(TraceRow(self.cluster.now_ms - self.began_ms, kind, **fields))
+
+
+def _cluster_config(params: CellParameters) -> ClusterConfig:
+    """Detection by sessions: heartbeats four times per session timeout."""
+    overrides: dict[str, object] = {UNCLEAN_RECOVERY_STRATEGY: params.unclean_recovery_strategy}
+    if params.detection_ms is not None:
+        overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
+        overrides[BROKER_HEARTBEAT_INTERVAL_MS] = max(1, params.detection_ms // 4)
+    if params.flush_interval_ms is not None:
+        overrides[FLUSH_MS] = params.flush_interval_ms
+    return ClusterConfig.of(Generation(params.generation), overrides)
+
+
+def run_trial(params: CellParameters, seed: int) -> TrialResult:
+    """Runs one trial; a pure function of its arguments."""
+    with rare_collections():
+        return _Trial(params, seed).run()

@@ -1,0 +1,98 @@
+"""Reading users' YAML: strictly, and with one line that says what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from experiments.support.errors import InputError
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML that refuses a key given twice instead of silently taking the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
+    """The mapping in a YAML file; InputError names `what` was expected."""
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "bytes that are not UTF-8"
+        raise InputError(str(path), "", found, f"{what} (YAML)") from error
+    except RecursionError as error:
+        raise InputError(str(path), "", "YAML that is nested too deeply", f"a mapping: {what}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}" if mark else ""
+        problem = str(getattr(error, "problem", error)).removeprefix("found ")
+        raise InputError(str(path), line, problem, "YAML, each key once") from error
+    if not isinstance(raw, dict):
+        raise InputError(str(path), "", type(raw).__name__, f"a mapping: {what}")
+    return raw
+
+
+def flow_yaml(value: object) -> str:
+    """A value on one line, as YAML writes it."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=sys.maxsize)
+    return text.removesuffix("...\n").strip()
+
+
+def first_error(error: ValidationError) -> ErrorDetails:
+    """The error to report of several: an unknown field, where there is one, says more than what is missing because of
+    it.
+    """
+    errors = error.errors()
+    return next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
+
+
+_TYPE_NAMES = frozenset({"int", "str", "bool", "float"})
+
+
+def dotted(location: Sequence[object]) -> str:
+    """`("steps", 3, "produce")` as `steps[3].produce`. What pydantic says of the members of a union is left out."""
+    text = ""
+    for part in location:
+        if isinstance(part, str) and ("[" in part or part in _TYPE_NAMES):
+            continue
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+_SHAPES = {
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true | false",
+    "missing": "a value (required)",
+}
+
+
+def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
+    """What would have been allowed, in words; `fields` are the names that the place takes."""
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        return f"one of {', '.join(fields)}" if fields else "no such field"
+    if kind == "model_type":
+        return f"a mapping of fields: {', '.join(fields)}"
+    if kind in _SHAPES:
+        return _SHAPES[kind]
+    if kind in ("literal_error", "enum"):
+        return str(details["ctx"]["expected"])
+    return details["msg"].removeprefix("Input should be ").removeprefix("Value error, ").rpartition("allowed: ")[2]

@@ -1,0 +1,200 @@
+"""The laboratory of the tests on Ray: a running cluster, and what tests do with it again and again.
+
+A lab drives an engine as an experiment does: it submits commands under numbers of its own, and waits for conditions,
+each at most `WITHIN_MS`. What it produces and consumes is partition 0 of topic `t`. The timeouts of `FAST` make a
+cluster notice within seconds what takes Kafka's defaults half a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from experiments.engines.port import ClusterSpec, Loss, TraceEvent
+from experiments.engines.ray.engine import RayEngine
+from experiments.engines.requests import create_topic
+from protocol.config import ClusterConfig, Generation
+from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    Command,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+)
+from protocol.metadata.partition import PartitionState
+
+T0 = TopicPartition("t", 0)
+ALL = -1
+WITHIN_MS = 60_000
+FAST = {
+    "broker.session.timeout.ms": 2_000,
+    "broker.heartbeat.interval.ms": 300,
+    "replica.lag.time.max.ms": 2_000,
+    "replica.fetch.wait.max.ms": 200,
+}
+Outcome = TypeVar("Outcome", bound=Message)
+
+
+class Lab:
+    """See the module docstring. `meanwhile` is called again and again while something is waited for."""
+
+    def __init__(self, engine: RayEngine, within_ms: int = WITHIN_MS) -> None:
+        self.engine = engine
+        self.meanwhile: Callable[[], None] = lambda: None
+        self._within_ms = within_ms
+        self._commands = 0
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        def holds() -> bool:
+            self.meanwhile()
+            return condition()
+
+        assert self.engine.run_until(holds, self._within_ms), f"{what}: {self.engine.view()}"
+
+    def await_unfenced(self, *brokers: BrokerId) -> None:
+        self.until(lambda: self.engine.unfenced().issuperset(brokers), f"{brokers} unfenced")
+
+    def await_partition(self, what: str, **expected: object) -> None:
+        """Waits for fields of the partition as the controller has it; sets compare as sets."""
+
+        def holds() -> bool:
+            state = self.state()
+            if state is None:
+                return False
+            found = {name: getattr(state, name) for name in expected}
+            return all(set(v) == expected[k] if isinstance(v, tuple) else v == expected[k] for k, v in found.items())
+
+        self.until(holds, what)
+
+    def await_whole(self) -> BrokerId:
+        """Waits until the partition has a leader and all brokers in its ISR; the leader."""
+        everyone = set(self.engine.spec.broker_ids)
+
+        def is_whole() -> bool:
+            state = self.state()
+            return state is not None and state.leader != NO_LEADER and set(state.isr) == everyone
+
+        self.until(is_whole, "the ISR is whole")
+        return self.leader()
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def submit(self, make: Callable[[int], Command]) -> int:
+        """Submits the command that `make` gives for an unused number; the number."""
+        self._commands += 1
+        self.engine.submit(make(self._commands))
+        return self._commands
+
+    def outcome(self, number: int, kind: type[Outcome]) -> Outcome:
+        """Waits for the outcome of a command."""
+        self.until(lambda: self.engine.outcome(number) is not None, f"the outcome of command {number}")
+        found = self.engine.outcome(number)
+        assert isinstance(found, kind), found
+        return found
+
+    def create_topic(
+        self, replicas: tuple[BrokerId, ...], min_isr: int, name: str = "t", config: Mapping[str, object] | None = None
+    ) -> None:
+        request = create_topic(name, (replicas,), {"min.insync.replicas": min_isr, **(config or {})})
+        number = self.submit(lambda number: AdminCommand(command_id=number, request=request))
+        created = self.outcome(number, AdminOutcome)
+        assert created.error is ErrorCode.NONE, created
+
+    def produce(self, *payloads: bytes, acks: int = ALL) -> list[ErrorCode]:
+        """Produces batches of one record, each when the one before has its outcome; what became of them."""
+        return [self._produce(payload, acks) for payload in payloads]
+
+    def _produce(self, payload: bytes, acks: int) -> ErrorCode:
+        number = self.submit(
+            lambda number: ProduceCommand(
+                command_id=number, topic="t", partition=0, acks=acks, record_count=1, payload=payload
+            )
+        )
+        return self.outcome(number, ProduceOutcome).error
+
+    def consumed(self) -> list[bytes]:
+        """The payloads of all batches, as a consumer reads them."""
+        number = self.submit(lambda number: ConsumeCommand(command_id=number, topic="t", partition=0))
+        return [batch.payload for batch in self.outcome(number, ConsumeOutcome).batches]
+
+    def cut(self, a: NodeId, b: NodeId) -> None:
+        """Cuts the link between two nodes, both ways."""
+        for source, target in ((a, b), (b, a)):
+            self.engine.set_link(source, target, False)
+
+    def kill_the_active_controller(self) -> tuple[NodeId, NodeId]:
+        """SIGKILL; which one it was, and which one is active next."""
+        killed = self.active_controller()
+        self.engine.crash(killed, Loss())
+        at_ms = self.engine.now_ms()
+        self.until(lambda: self._became_active(at_ms) is not None, f"another than {killed} is active")
+        successor = self._became_active(at_ms)
+        assert successor is not None
+        return killed, successor
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def active_controller(self) -> NodeId:
+        """The active controller, which is waited for."""
+        self.until(lambda: self.engine.active_controller() is not None, "a controller is active")
+        active = self.engine.active_controller()
+        assert active is not None
+        return active
+
+    def _became_active(self, after_ms: TimeMs) -> NodeId | None:
+        """Who has said that it is active, later than that."""
+        started = [event for event in self.engine.traces() if event.trace.kind == "controller_started"]
+        return next((event.node for event in started if event.time_ms > after_ms), None)
+
+    def state(self) -> PartitionState | None:
+        view = self.engine.view()
+        return None if view is None else view.partitions.get(T0)
+
+    def leader(self) -> BrokerId:
+        state = self.state()
+        return NO_LEADER if state is None else state.leader
+
+    def leader_epoch(self) -> int:
+        state = self.state()
+        assert state is not None, self.engine.view()
+        return state.leader_epoch
+
+    def payloads(self, broker: BrokerId) -> list[bytes]:
+        """The payloads of all batches in a replica's log."""
+        return [batch.payload for batch in self.engine.log(broker, T0)]
+
+    def told(self, kind: str, node: NodeId) -> list[str]:
+        """The reasons of a node's trace events of a kind."""
+        found = [event for event in self.engine.traces() if event.trace.kind == kind and event.node == node]
+        return [str(event.trace.detail["reason"]) for event in found]
+
+
+@contextmanager
+def running_lab(
+    brokers: int = 3,
+    config: Mapping[str, object] = FAST,
+    generation: Generation = Generation.KIP_966,
+    within_ms: int = WITHIN_MS,
+    controllers: int = 1,
+    record_to: Callable[[TraceEvent], None] | None = None,
+) -> Iterator[Lab]:
+    """A running cluster with all its brokers unfenced, on the Ray that this process is connected to."""
+    engine = RayEngine(ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config)))
+    if record_to is not None:
+        engine.record_to(record_to)
+    try:
+        for node in engine.spec.node_ids:
+            engine.start(node)
+        lab = Lab(engine, within_ms)
+        lab.await_unfenced(*engine.spec.broker_ids)
+        yield lab
+    finally:
+        engine.close()

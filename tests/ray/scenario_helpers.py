@@ -1,0 +1,35 @@
+"""A scenario on ray, held to what it says, to the judge of its recording, and to what it comes to on sim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.check.recorded import check
+from experiments.check.recording import Recording
+from experiments.engines.ray.engine import RayEngine
+from experiments.scenarios.loader import load_scenario
+from experiments.scenarios.recorded import run_recorded
+from experiments.scenarios.runner import Runner
+from tests.sim.scenario_helpers import run_scenario, spec_of
+
+SAME = ("leader", "leader_epoch", "replicas", "elr", "last_known_elr", "leader_recovery_state", "high_watermark")
+
+
+def hold_on_ray_as_on_sim(path: Path, recording: Path) -> None:
+    """Runs the scenario on a cluster of its own, on the Ray that this process is connected to."""
+    scenario = load_scenario(path)
+    engine = RayEngine(spec_of(scenario, 0))
+    try:
+        result = run_recorded(Runner(scenario, engine), recording)
+    finally:
+        engine.close()
+    assert result.passed, result.steps[-1]
+    checked = check(Recording(recording))
+    assert (checked.violations, checked.unjudged) == ([], [])
+    assert checked.operations
+    simulated = run_scenario(scenario)
+    assert result.lost_acked == simulated.lost_acked
+    for real, virtual in zip(result.partitions, simulated.partitions, strict=True):
+        assert real["log_end_offsets"] == virtual["log_end_offsets"]
+        assert sorted(real["isr"]) == sorted(virtual["isr"])
+        assert {name: real[name] for name in SAME} == {name: virtual[name] for name in SAME}

@@ -1,0 +1,33 @@
+"""Runs scenarios on sim for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import experiments.scenarios
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec
+from experiments.scenarios.loader import load_scenario
+from experiments.scenarios.model import Scenario
+from experiments.scenarios.runner import Runner, ScenarioResult
+from protocol.config import ClusterConfig, Generation
+
+FOLDER = Path(experiments.scenarios.__file__).parent
+SCENARIOS = sorted(FOLDER.glob("*.yaml"))
+
+
+def spec_of(scenario: Scenario, seed: int) -> ClusterSpec:
+    """The cluster that a scenario asks for."""
+    cluster = scenario.cluster
+    config = ClusterConfig.of(Generation(cluster.generation), cluster.config)
+    voters = None if cluster.voters is None else tuple(cluster.voters)
+    return ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters)
+
+
+def run_scenario(scenario: Scenario, seed: int = 0, **options: bool) -> ScenarioResult:
+    return Runner(scenario, CheckedEngine(spec_of(scenario, seed), **options)).run()
+
+
+def run_file(name: str, seed: int = 0, **options: bool) -> ScenarioResult:
+    """Runs a shipped scenario by name."""
+    return run_scenario(load_scenario(FOLDER / f"{name}.yaml"), seed, **options)

@@ -1,0 +1,38 @@
+"""A small trial with known answers, so that the sweep and the pipeline can be tested without the protocol.
+
+Partition 0 has an outage and a loss whose lengths and sizes follow from the seed; everything else is constant. For
+`kip-497` the leader is first recorded but silent (a stall), then absent; for the other generations only absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from random import Random
+
+from experiments.studies.model import CellParameters
+from experiments.studies.trace_schema import TraceRow, TrialResult
+
+
+def fake_trial(parameters: CellParameters, seed: int) -> TrialResult:
+    """One outage in partition 0 half-way through, a loss at its end in some trials, nothing else."""
+    random = Random(seed)
+    half, minimum = parameters.duration_ms // 2, parameters.min_insync_replicas
+    full = parameters.replication_factor
+
+    def state(time_ms: int, partition: int, leader: int, serves: bool, isr_size: int) -> TraceRow:
+        return TraceRow(time_ms, "state", partition, -1, leader, serves, isr_size, 0, minimum)
+
+    rows = [state(0, partition, 0, True, full) for partition in range(parameters.partitions)]
+    rows.append(TraceRow(half, "crash", node=0, detail="unclean"))
+    silent_ms = 1_000 if parameters.generation == "kip-497" else 0
+    if silent_ms:
+        rows.append(state(half, 0, 0, False, full))
+    rows.append(state(half + silent_ms, 0, -1, False, 0))
+    back_ms = half + silent_ms + 60_000 + random.randrange(60_000)
+    rows.append(state(back_ms, 0, 1, True, 1))
+    rows.append(TraceRow(back_ms, "unclean_recovery", 0, 1))
+    if random.random() < 0.5:
+        rows.append(TraceRow(back_ms, "loss", 0, 1, value=random.randrange(1, 5)))
+    rows.append(state(back_ms + 30_000, 0, 1, True, full))
+    rows.append(TraceRow(parameters.duration_ms, "end"))
+    return TrialResult(rows, hashlib.sha256(repr(rows).encode()).hexdigest(), len(rows))

@@ -1,0 +1,96 @@
+"""One process has a directory at a time; who finds it taken is told by whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from actors.log.lock import LOCK_FILE
+from actors.storage import DiskStorage, LossKind, Owner, apply_loss
+from protocol.errors import DirectoryInUseError, StorageError
+from tests.unit.actors.disk_helpers import batch, written
+
+OWNER = Owner("cluster-1", 7)
+SOON_S = 30.0
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_directory_that_is_open_is_refused_and_its_owner_named(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path / "node", OWNER)
+    before = content(tmp_path)
+    with pytest.raises(DirectoryInUseError) as caught:
+        DiskStorage(tmp_path / "node", OWNER)
+    for what in (str(tmp_path / "node"), f"process {os.getpid()} on ", "node 7 of cluster cluster-1"):
+        assert what in str(caught.value)
+    assert content(tmp_path) == before
+    log = storage.open_log("t/0")
+    log.append(batch(0))
+    storage.close()
+    assert DiskStorage(tmp_path / "node", OWNER).open_log("t/0").end_offset == 1
+
+
+@pytest.mark.parametrize("kind", ["unflushed", "records", "all"])
+def test_nothing_is_taken_from_a_directory_that_is_open(tmp_path: Path, kind: LossKind) -> None:
+    storage = written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2)
+    before = content(tmp_path)
+    with pytest.raises(DirectoryInUseError):
+        apply_loss(tmp_path, kind, 1, OWNER)
+    assert content(tmp_path) == before
+    storage.close()
+
+
+@pytest.mark.parametrize("kind", ["none", "unflushed", "records", "all"])
+def test_the_lock_is_no_part_of_what_a_crash_takes(tmp_path: Path, kind: LossKind) -> None:
+    written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2).close()
+    number = (tmp_path / LOCK_FILE).stat().st_ino
+    apply_loss(tmp_path, kind, 1, OWNER)
+    assert (tmp_path / LOCK_FILE).stat().st_ino == number
+    if kind == "all":
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+    assert DiskStorage(tmp_path, OWNER).open_log("t/0").end_offset == {"none": 3, "records": 2}.get(kind, kind != "all")
+
+
+def test_a_loss_leaves_the_directory_free(tmp_path: Path) -> None:
+    written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2).close()
+    (tmp_path / "logs" / "t" / "0" / "mark").write_bytes(b"\x01" * 1024)
+    with pytest.raises(StorageError, match="damaged"):
+        apply_loss(tmp_path, "unflushed", 0, OWNER)
+    DiskStorage(tmp_path, OWNER).close()
+
+
+def test_a_directory_that_was_refused_is_free(tmp_path: Path) -> None:
+    written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=0).close()
+    (tmp_path / "logs" / "t" / "1.deleted").write_bytes(b"no directory")
+    caught = []
+    for _ in range(2):
+        with pytest.raises(StorageError, match="Not a directory") as refused:
+            DiskStorage(tmp_path, OWNER)
+        caught.append(refused)  # which holds on to the storage that was to be
+
+
+def test_a_new_life_waits_until_the_last_one_is_dead(tmp_path: Path) -> None:
+    """The child has the directory and lives until it is killed, which is while the next one waits."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        storage = DiskStorage(tmp_path, OWNER)
+        os.write(writer, b"%d" % storage.open_log("t/0").end_offset)
+        signal.pause()
+        os._exit(1)
+    assert os.read(reader, 1) == b"0"
+    with pytest.raises(DirectoryInUseError, match=f"process {pid} "):
+        DiskStorage(tmp_path, OWNER)
+    killer = threading.Timer(0.05, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    DiskStorage(tmp_path, OWNER, wait_s=SOON_S).close()
+    killer.join()
+    os.waitpid(pid, 0)
+    os.close(reader)
+    os.close(writer)

@@ -1,0 +1,56 @@
+"""Two lives of a node at a time: what a host does not take from the older one, and which answers are whose."""
+
+from __future__ import annotations
+
+import asyncio
+
+from actors.transport import NOTHING
+from protocol.broker.lifecycle import LifecycleState
+from protocol.errors import ErrorCode
+from protocol.messages.control import BrokerHeartbeatResponse, BrokerRegistrationRequest
+from tests.unit.actors.transport_helpers import FakePeers, data, frame_of, run, settled
+from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, topic_records
+
+
+def test_nothing_is_taken_from_a_silent_life_or_an_older_one_until_that_is_lifted() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.silence({1: 2})
+        assert await peers.call(frame_of(1, life=1)) == NOTHING
+        assert await peers.call(frame_of(2, life=2)) == NOTHING
+        assert (peers.taken, peers.lives) == ([], [])
+        successor, other = peers.call(frame_of(3, life=3)), peers.call(frame_of(4, life=2), sender=5)
+        await settled()
+        assert peers.taken == [(1, [3]), (5, [4])]
+        peers.transport.silence({})
+        assert await peers.call(frame_of(5, life=2)) == NOTHING
+        assert peers.taken == [(1, [3]), (5, [4]), (1, [5])]
+        for call in (successor, other):
+            call.cancel()
+        await asyncio.gather(successor, other, return_exceptions=True)
+
+    run(test())
+
+
+def test_what_a_silent_life_sends_back_in_an_answer_is_not_taken_either() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.silence({1: 2})
+        peers.transport.send(1, data(1))
+        await settled()
+        await peers.answer(frame=frame_of(9, life=2))
+        assert peers.taken == []
+        assert peers.failures == []
+
+    run(test())
+
+
+def test_a_broker_takes_no_answer_to_the_heartbeat_of_another_life() -> None:
+    broker = BrokerBench().run(*topic_records(2))
+    mine = broker.node.context.broker_epoch
+    stale = BrokerHeartbeatResponse(correlation_id=9, error=ErrorCode.STALE_BROKER_EPOCH, broker_epoch=mine + 1)
+    broker.receive(CONTROLLER, stale)
+    assert broker.node.state is LifecycleState.RUNNING
+    broker.receive(CONTROLLER, stale.model_copy(update={"broker_epoch": mine}))
+    assert broker.node.state is LifecycleState.REGISTERING
+    assert broker.sent(BrokerRegistrationRequest).previous_broker_epoch == -1

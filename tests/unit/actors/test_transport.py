@@ -1,0 +1,476 @@
+"""The transport: frames, coalescing, order, channels, answers, cuts, peers that are gone; on fake peers whose answers
+the test gives."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import actors.order as order_module
+import actors.transport as module
+from actors.transport import NOTHING, PeerGoneError, pack_frame, unpack_frame
+from protocol.errors import CodecError
+from protocol.ids import DRIVER
+from protocol.messages.codec import encode
+from tests.unit.actors.transport_helpers import (
+    CONTROL,
+    DATA,
+    ME,
+    FakePeers,
+    control,
+    data,
+    frame_of,
+    high_watermark,
+    numbers_of,
+    run,
+    settled,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", 1)
+
+
+def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        for number in range(1, 5):
+            peers.transport.send(1, data(number))
+        await settled()
+        assert peers.calls == [(1, DATA, [0])]
+        await peers.answer()
+        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2, 3, 4])]
+
+    run(test())
+
+
+def test_what_one_input_sends_to_a_peer_is_one_frame() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        for number in range(3):
+            peers.transport.send(1, data(number))
+        await settled()
+        assert peers.calls == [(1, DATA, [0, 1, 2])]
+
+    run(test())
+
+
+def test_a_blocked_data_path_holds_up_neither_control_nor_other_peers() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        peers.transport.send(1, data(1))
+        peers.transport.send(1, control(2))
+        peers.transport.send(2, data(3))
+        await settled()
+        assert peers.calls == [(1, DATA, [0]), (1, CONTROL, [2]), (2, DATA, [3])]
+
+    run(test())
+
+
+def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        peers.transport.send(1, data(1))
+        await peers.answer(PeerGoneError("dead"))
+        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1])]
+        assert peers.failures == []
+
+    run(test())
+
+
+def test_any_other_error_is_reported() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        await peers.answer(CodecError("bad"))
+        assert [str(failure) for failure in peers.failures] == ["bad"]
+
+    run(test())
+
+
+def test_a_cut_is_one_way_drops_what_waits_and_heals() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        peers.transport.send(1, data(1))
+        peers.transport.cut(to=[1], sources=[2])
+        peers.transport.send(1, data(2))
+        assert peers.transport.hears(1)
+        assert not peers.transport.hears(2)
+        await peers.answer()
+        assert peers.calls == [(1, DATA, [0])]
+        peers.transport.cut(to=[], sources=[])
+        peers.transport.send(1, data(3))
+        await settled()
+        assert peers.calls == [(1, DATA, [0]), (1, DATA, [3])]
+        assert peers.transport.hears(2)
+
+    run(test())
+
+
+def test_the_experiment_is_heard_through_any_cut() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.cut(to=[], sources=[DRIVER])
+        assert peers.transport.hears(DRIVER)
+
+    run(test())
+
+
+def test_paused_nothing_leaves_and_nothing_is_lost() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.pause()
+        peers.transport.send(1, data(0))
+        await settled()
+        assert peers.calls == []
+        peers.transport.send(1, data(1))
+        peers.transport.resume()
+        await settled()
+        assert peers.calls == [(1, DATA, [0, 1])]
+
+    run(test())
+
+
+def test_closed_nothing_leaves_any_more() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        peers.transport.close()
+        peers.transport.send(1, data(1))
+        await settled()
+        assert peers.calls == []
+
+    run(test())
+
+
+def test_a_full_channel_drops_what_comes_newly_and_takes_again_when_it_has_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        for number in range(1, 6):
+            peers.transport.send(1, data(number, "t" * 300))
+        await peers.answer()
+        assert peers.calls[1:] == [(1, DATA, [1, 2])]
+        peers.transport.send(1, data(9))
+        await peers.answer()
+        assert peers.calls[2:] == [(1, DATA, [9])]
+
+    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 800)
+    run(test())
+
+
+def test_a_frame_has_a_size_and_one_message_always_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        for number in range(4):
+            peers.transport.send(1, data(number, "t" * (900 if number == 0 else 300)))
+        for _ in range(3):
+            await settled()
+            await peers.answer()
+        assert [numbers for _, _, numbers in peers.calls] == [[0], [1, 2], [3]]
+
+    monkeypatch.setattr(module, "MAX_FRAME_BYTES", 800)
+    run(test())
+
+
+def test_settle_waits_for_what_is_queued() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        peers.transport.send(1, data(1))
+        waiting = asyncio.create_task(peers.transport.settle(60))
+        await settled()
+        await peers.answer()
+        assert not waiting.done()
+        await peers.answer()
+        assert waiting.done()
+
+    run(test())
+
+
+def test_a_second_call_gathers_before_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        for number in range(3):
+            peers.transport.send(1, data(number))
+            await asyncio.sleep(0)
+        assert peers.calls == [(1, DATA, [0])]
+        await settled()
+        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2])]
+        peers.transport.send(1, data(3))
+        await settled()
+        assert len(peers.calls) == 2
+        await peers.answer()
+        assert peers.calls[2:] == [(1, DATA, [3])]
+
+    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(module, "GATHER_S", 0)
+    run(test())
+
+
+def test_what_gathers_leaves_when_the_first_call_is_over_or_its_frame_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        for number in range(2):
+            peers.transport.send(1, data(number))
+            await settled()
+        assert peers.calls == [(1, DATA, [0])]
+        await peers.answer()
+        assert peers.calls[1:] == [(1, DATA, [1])]
+        monkeypatch.setattr(module, "MAX_FRAME_BYTES", 2 * len(encode(data(2))))
+        for number in (2, 3):
+            assert len(peers.calls) == 2
+            peers.transport.send(1, data(number))
+            await settled()
+        assert peers.calls[2:] == [(1, DATA, [2, 3])]
+
+    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(module, "GATHER_S", 3_600)
+    run(test())
+
+
+def test_what_can_wait_does_not_end_a_call_that_is_held() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, high_watermark(100))
+        call = peers.call(frame_of(5))
+        await settled()
+        assert not call.done()
+        peers.transport.send(1, data(1))
+        assert numbers_of(await call) == [100, 1]
+
+    run(test())
+
+
+def test_what_can_wait_travels_with_what_cannot_and_keeps_its_place() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, high_watermark(100))
+        await settled()
+        assert peers.calls == []
+        peers.transport.send(1, data(1))
+        await settled()
+        assert peers.calls == [(1, DATA, [100, 1])]
+
+    run(test())
+
+
+def test_what_can_wait_leaves_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, high_watermark(100))
+        await asyncio.sleep(0)
+        await settled()
+        assert peers.calls == [(1, DATA, [100])]
+
+    monkeypatch.setattr(module, "PATIENCE_S", 0)
+    run(test())
+
+
+def test_a_message_goes_back_in_the_answer_to_an_open_call() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        call = peers.call(frame_of(5))
+        await settled()
+        assert peers.taken == [(1, [5])]
+        assert not call.done()
+        peers.transport.send(1, data(6))
+        await settled()
+        assert numbers_of(await call) == [6]
+        assert peers.calls == []
+
+    run(test())
+
+
+def test_the_next_call_ends_the_one_before() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        first, second = peers.call(frame_of(5)), peers.call(frame_of(6, number=2))
+        await settled()
+        assert await first == NOTHING
+        assert not second.done()
+        second.cancel()
+
+    run(test())
+
+
+def test_a_call_is_answered_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        assert await FakePeers().call(frame_of(5)) == NOTHING
+
+    monkeypatch.setattr(module, "HOLD_S", 0)
+    run(test())
+
+
+def test_nothing_goes_back_before_what_came_has_been_handled() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.unhandled = []
+        call = peers.call(frame_of(5))
+        await settled()
+        peers.transport.send(2, data(0))
+        await settled()
+        assert not call.done()
+        peers.unhandled.pop()()
+        peers.transport.send(1, data(6))
+        assert numbers_of(await call) == [6]
+
+    run(test())
+
+
+def test_what_comes_back_is_taken_and_only_then_is_the_call_over() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.unhandled = []
+        for number in (0, 1):
+            peers.transport.send(1, data(number))
+            await settled()
+        await peers.answer(frame=frame_of(5))
+        assert peers.taken == [(1, [5])]
+        assert len(peers.calls) == 1
+        peers.unhandled.pop()()
+        await settled()
+        assert peers.calls[1:] == [(1, DATA, [1])]
+
+    run(test())
+
+
+def test_what_is_too_large_for_an_answer_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        call = peers.call(frame_of(5))
+        await settled()
+        peers.transport.send(1, data(6, "t" * 100))
+        await settled()
+        assert peers.calls == [(1, DATA, [6])]
+        call.cancel()
+
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 100)
+    run(test())
+
+
+def test_paused_no_call_is_answered() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        call = peers.call(frame_of(5))
+        await settled()
+        peers.transport.pause()
+        peers.transport.send(1, data(6))
+        await settled()
+        assert not call.done()
+        peers.transport.resume()
+        assert numbers_of(await call) == [6]
+
+    run(test())
+
+
+def test_frames_that_overtake_each_other_are_put_in_order() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        calls = [peers.call(frame_of(number, number=number)) for number in (1, 3, 4, 2)]
+        await settled()
+        assert [numbers for _, numbers in peers.taken] == [[1], [2], [3], [4]]
+        for call in calls:
+            call.cancel()
+
+    run(test())
+
+
+def test_a_frame_that_is_lost_is_waited_for_and_then_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
+        await settled()
+        assert [numbers for _, numbers in peers.taken] == [[1], [3]]
+        late = peers.call(frame_of(2, number=2))
+        await settled()
+        assert len(peers.taken) == 2
+        for call in (*calls, late):
+            call.cancel()
+
+    monkeypatch.setattr(order_module, "GAP_S", 0)
+    run(test())
+
+
+def test_each_life_of_a_peer_has_an_order_of_its_own_and_the_former_gets_no_answer() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        first = peers.call(frame_of(1, number=1, life=1))
+        await settled()
+        new = peers.call(frame_of(2, number=1, life=2))
+        assert await first == NOTHING
+        assert await peers.call(frame_of(3, number=2, life=1)) == NOTHING
+        assert peers.taken == [(1, [1]), (1, [2]), (1, [3])]
+        assert peers.lives == [(1, 1), (1, 2)]
+        peers.transport.send(1, data(4))
+        assert numbers_of(await new) == [4]
+
+    run(test())
+
+
+def test_what_was_sent_to_another_life_of_this_node_is_counted_from_where_it_begins() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        calls = [peers.call(frame_of(number, number=number, to_life=6)) for number in (9, 11, 10)]
+        await settled()
+        assert [numbers for _, numbers in peers.taken] == [[9], [10], [11]]
+        for call in calls:
+            call.cancel()
+
+    run(test())
+
+
+def test_a_life_that_is_heard_of_is_counted_for_anew_when_the_calls_before_are_over() -> None:
+    """Else what goes back at once overtakes what looks for the peer still."""
+
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        call = peers.call(frame_of(5))
+        peers.transport.send(1, data(1))
+        await settled()
+        assert not call.done()
+        await peers.answer()
+        frame = unpack_frame(await call, lambda error: pytest.fail(str(error)))
+        assert frame is not None
+        assert (frame.life, frame.to_life, frame.number) == (ME, 1, 1)
+
+    run(test())
+
+
+def test_the_experiment_waits_for_no_answer() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        assert await peers.call(pack_frame([encode(data(3))]), DRIVER) == NOTHING
+        assert peers.taken == [(DRIVER, [3])]
+
+    run(test())
+
+
+def test_what_comes_over_a_cut_link_is_dropped_in_calls_and_in_answers() -> None:
+    async def test() -> None:
+        peers = FakePeers()
+        peers.transport.send(1, data(0))
+        await settled()
+        peers.transport.cut(to=[], sources=[1])
+        assert await peers.call(frame_of(5)) == NOTHING
+        await peers.answer(frame=frame_of(6))
+        assert peers.taken == []
+
+    run(test())

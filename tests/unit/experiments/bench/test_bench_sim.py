@@ -1,0 +1,111 @@
+"""`isray bench sim`: that what is measured is the reference study, and the shape of its report; never a time."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.bench.sim import REFERENCE, bare_events, run, simulate
+from experiments.bench.simpy_model import exchange
+from experiments.cli.main import app
+from experiments.engines.sim.memory import YOUNG_OBJECTS, rare_collections
+from experiments.hunt.fuzz.run import simulate_plan
+from experiments.hunt.fuzz.swarm import draw
+from experiments.studies.loader import study_from
+from experiments.studies.model import DAY_MS, CellParameters
+
+SHORT = (CellParameters(duration_ms=5 * DAY_MS), CellParameters(duration_ms=10 * DAY_MS, generation="kip-497"))
+
+STUDY: dict[str, object] = {
+    "name": "elr-durability",
+    "engine": "sim",
+    "seed": 7,
+    "trials": 200,
+    "duration": "1y",
+    "base": {
+        "generation": "kip-966",
+        "brokers": 3,
+        "partitions": 1,
+        "replication_factor": 3,
+        "min_insync_replicas": 2,
+        "unclean_recovery_strategy": "balanced",
+        "acks": "all",
+        "broker_mttf": "130d",
+        "broker_mttr": "15m",
+        "unclean_probability": 1.0,
+        "tail_loss_probability": 0.1,
+        "detection": "9s",
+        "flush_interval": "never",
+        "power_events_per_year": 0,
+    },
+    "sweep": {"min_insync_replicas": [1, 2], "generation": ["kip-497", "kip-966"]},
+}
+"""The study file of the project's interfaces, section 2."""
+
+
+def test_the_reference_is_the_study_of_the_interfaces() -> None:
+    assert [cell.parameters for cell in study_from(STUDY, "interfaces").cells] == list(REFERENCE)
+
+
+def test_what_is_measured_is_the_same_each_time() -> None:
+    assert simulate(SHORT[0], 2) == simulate(SHORT[0], 2) > 0
+
+
+def test_the_baseline_dispatches_event_after_event() -> None:
+    ends = [bare_events(count) for count in (1, 10, 100)]
+    assert ends[0] == 0
+    assert ends == sorted(set(ends))
+
+
+def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
+    report = run(trials=1, repeats=1, cells=SHORT, seeds=1)
+    cells, total = report.document["cells"], report.document["total"]
+    assert isinstance(cells, list)
+    assert isinstance(total, dict)
+    assert [cell["name"] for cell in cells] == ["kip-966, min ISR 2", "kip-497, min ISR 2"]
+    for figure in ("trials", "events", "cluster_years", "elapsed_ms", "baseline_ms"):
+        assert total[figure] == pytest.approx(sum(cell[figure] for cell in cells))
+    assert all(value > 0 for cell in cells for name, value in cell.items() if name != "name")
+    assert [row[0] for row in report.rows][:3] == ["kip-966, min ISR 2", "kip-497, min ISR 2", "all"]
+    assert {row[0] for row in report.rows[3:]} >= {"invariants_off", "invariants_on", "fuzz"}
+    assert all(len(row) == len(report.columns) for row in report.rows)
+
+
+def test_plans_have_the_same_trace_with_and_without_invariants_and_each_time() -> None:
+    """But for crashes, which may lose more where nobody looks."""
+    drawn = draw(1)
+    kept = tuple(fault for fault in drawn.faults if fault.kind not in ("crash", "power_loss"))
+    plan = drawn.model_copy(update={"faults": kept})
+    assert kept
+    quiet, watched = simulate_plan(plan, invariants=False), simulate_plan(plan, invariants=True)
+    assert quiet == watched == simulate_plan(plan, invariants=False)
+
+
+@pytest.mark.slow
+def test_plans_of_the_default_fuzz_go_through_without_invariants() -> None:
+    """Nobody counts what is shown then, so nobody may compare with it, at crashes either."""
+    for seed in range(1, 9):
+        events, _ = simulate_plan(draw(seed), invariants=False)
+        assert events
+
+
+def test_simpy_exchanges_as_many_events() -> None:
+    assert [exchange(count) for count in (2, 3, 100)] == [2, 2, 100]
+
+
+def test_the_collector_looks_seldom_during_a_run_only() -> None:
+    before = gc.get_threshold()
+    with rare_collections():
+        assert gc.get_threshold() == (max(before[0], YOUNG_OBJECTS), *before[1:])
+    assert gc.get_threshold() == before
+
+
+@pytest.mark.slow
+def test_json_is_one_document() -> None:
+    done = CliRunner().invoke(app, ["bench", "sim", "--trials", "1", "--repeats", "1", "--seeds", "1", "--json"])
+    figures = json.loads(done.stdout)["benches"]["sim"]
+    assert [cell["cluster_years"] for cell in figures["cells"]] == [1.0] * len(REFERENCE)
+    assert sorted(figures) == ["build", "cells", "plans", "repeats", "total"]

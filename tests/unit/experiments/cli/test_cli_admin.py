@@ -1,0 +1,193 @@
+"""The administration client, and `isray status`, against a simulated cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments.cli import cluster
+from experiments.engines.port import Loss
+from experiments.engines.ray.administration import Admin, AdminError
+from protocol.errors import ErrorCode
+from protocol.ids import RECOVERY_MANAGER
+from protocol.messages.topics import DescribeTopicRequest
+from tests.unit.experiments.cli.cli_helpers import CliBench, SimPort
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+    monkeypatch.setattr(cluster, "states", list)
+    return CliBench(monkeypatch, capsys)
+
+
+def described(port: SimPort) -> list[DescribeTopicRequest]:
+    return [request for request in port.requests if isinstance(request, DescribeTopicRequest)]
+
+
+@pytest.mark.slow
+@pytest.mark.covers("G31", "J13")
+def test_topics_are_described_20_at_a_time(bench: CliBench) -> None:
+    names = [f"t{number:02}" for number in range(45)]
+    for name in names:
+        bench.create(name, "0")
+    bench.port.requests.clear()
+    topics = Admin(bench.port).describe_topics(names)
+    assert [topic.name for topic in topics] == names
+    assert [len(request.topics) for request in described(bench.port)] == [20, 20, 5]
+
+
+@pytest.mark.covers("E36")
+def test_pages_are_joined_to_whole_topics(bench: CliBench) -> None:
+    bench.create("a", ",".join(["0:1"] * 5))
+    bench.create("b", ",".join(["1:2"] * 4))
+    whole = Admin(bench.port).describe_topics()
+    bench.port.requests.clear()
+    for limit in (1, 2, 3, 5, 8, 9, 10):
+        assert Admin(bench.port).describe_topics(limit=limit) == whole
+        assert Admin(bench.port).describe_topics(["a", "b"], limit) == whole
+    assert [len(topic.partitions) for topic in whole] == [5, 4]
+    assert {request.response_partition_limit for request in described(bench.port)} == {1, 2, 3, 5, 8, 9, 10}
+
+
+def test_requests_carry_the_principal(bench: CliBench) -> None:
+    Admin(bench.port, "User:alice").describe_cluster()
+    bench.ok("topics", "--list", "--principal", "User:bob")
+    assert [request.principal for request in bench.port.requests] == ["User:alice", "User:bob"]
+
+
+def test_a_request_that_fails_as_a_whole_is_an_error(bench: CliBench) -> None:
+    with pytest.raises(AdminError) as raised:
+        Admin(bench.port).describe_topics(limit=0)
+    assert raised.value.error is ErrorCode.INVALID_REQUEST
+
+
+def test_no_answer_is_an_error_and_exit_code_1(bench: CliBench) -> None:
+    for node in (1000, 0, 1, 2, 3):
+        bench.engine.crash(node, Loss("none"))
+    assert "REQUEST_TIMED_OUT" in bench.fails("topics", "--list")
+    assert bench.json("topics", "--list", code=1)["error"] == "REQUEST_TIMED_OUT"
+    assert "REQUEST_TIMED_OUT" in bench.fails("status")
+
+
+def test_status_tells_of_nodes_leaders_and_features(bench: CliBench) -> None:
+    bench.create("t", "0:1:2,0:2:1")
+    found = bench.json("status")
+    assert found["healthy"] is True
+    assert (found["controller"], found["controller_running"]) == (1000, True)
+    assert [(item["node"], item["leads"], item["replicas"]) for item in found["brokers"]] == [
+        ("broker-0", 2, 2),
+        ("broker-1", 0, 2),
+        ("broker-2", 0, 2),
+        ("broker-3", 0, 0),
+    ]
+    assert found["features"] == {"metadata.version": 2, "unclean.recovery.enabled": 1}
+    assert "broker-3" in bench.ok("status")
+
+
+def test_status_of_a_cluster_with_a_dead_broker_is_exit_code_1(bench: CliBench) -> None:
+    bench.engine.crash(2, Loss("none"))
+    broker = bench.json("status", code=1)["brokers"][2]
+    assert (broker["running"], broker["state"]) == (False, "unfenced")
+    bench.await_(lambda: bench.view_of(2).fenced)
+    assert bench.json("status", code=1)["brokers"][2]["state"] == "fenced"
+    code, out, _ = bench.run("status")
+    assert code == 1
+    assert [line for line in out.splitlines() if "broker-2" in line and "ended" in line and "fenced" in line]
+
+
+def test_status_misses_the_recovery_manager_where_recovery_is_on(bench: CliBench) -> None:
+    assert bench.json("status")["recovery_manager_running"] is True
+    assert [line.split() for line in bench.ok("status").splitlines() if "urm" in line] == [["urm", "runs"]]
+    bench.engine.crash(RECOVERY_MANAGER, Loss("none"))
+    assert bench.json("status", code=1)["healthy"] is False
+    code, out, _ = bench.run("status")
+    assert (code, [line.split() for line in out.splitlines() if "urm" in line]) == (1, [["urm", "ended"]])
+    bench.ok("features", "disable", "--feature", "unclean.recovery.enabled")
+    assert bench.json("status")["healthy"] is True
+    assert "urm" not in bench.ok("status")
+
+
+def controllers_of(found: dict[str, Any]) -> list[tuple[str, bool, str | None, bool]]:
+    return [(row["node"], row["running"], row["role"], row["votes"]) for row in found["controllers"]]
+
+
+@pytest.fixture
+def quorum(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+    """Three controllers; the client knows the active one, since that has made a topic."""
+    monkeypatch.setattr(cluster, "states", list)
+    made = CliBench(monkeypatch, capsys, controllers=3)
+    made.create()
+    return made
+
+
+def active_of(quorum: CliBench) -> int:
+    quorum.await_(lambda: quorum.engine.active_controller() is not None)
+    active = quorum.engine.active_controller()
+    assert active is not None
+    return active
+
+
+@pytest.mark.covers("J16")
+def test_status_tells_the_part_of_each_controller_in_the_quorum(quorum: CliBench) -> None:
+    active = active_of(quorum)
+    found = quorum.json("status")
+    assert (found["healthy"], found["controller"], found["voters"]) == (True, active, [1000, 1001, 1002])
+    assert controllers_of(found) == [
+        (f"controller-{node}", True, "leader" if node == active else "follower", True) for node in (1000, 1001, 1002)
+    ]
+    removed = next(node for node in (1000, 1001) if node != active)
+    quorum.ok("metadata-quorum", "remove-controller", "--controller-id", str(removed))
+    found = quorum.json("status")
+    assert (found["healthy"], found["voters"]) == (True, sorted({1000, 1001, 1002} - {removed}))
+    assert (f"controller-{removed}", True, "observer", False) in controllers_of(found)
+    lines = [line.split() for line in quorum.ok("status").splitlines()]
+    assert [f"controller-{removed}", "runs", "observer"] in lines
+    assert ["voters:", *", ".join(map(str, found["voters"])).split()] in lines
+
+
+def test_a_quorum_is_healthy_as_long_as_a_majority_of_its_voters_runs(quorum: CliBench) -> None:
+    first = active_of(quorum)
+    quorum.engine.crash(first, Loss("none"))
+    second = active_of(quorum)
+    found = quorum.json("status")
+    assert (found["healthy"], found["controller"], found["controller_running"]) == (True, second, True)
+    assert (f"controller-{first}", False, "follower", True) in controllers_of(found)
+    quorum.engine.crash(second, Loss("none"))
+    found = quorum.json("status", code=1)
+    assert (found["healthy"], found["controller"], found["controller_running"]) == (False, -1, False)
+    [third] = {1000, 1001, 1002} - {first, second}
+    assert controllers_of(found) == [(f"controller-{third}", True, None, False)]
+    code, out, _ = quorum.run("status")
+    assert (code, "no controller is active" in out) == (1, True)
+
+
+WRONG_UP = {
+    "no brokers": ["--brokers", "0"],
+    "no controllers": ["--controllers", "0"],
+    "too many controllers": ["--controllers", "10"],
+    "a voter that is no controller of it": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1002"],
+    "a voter twice": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1000"],
+    "unknown generation": ["--generation", "v9"],
+    "too few racks": ["--brokers", "3", "--racks", "a,b"],
+    "an empty rack": ["--brokers", "2", "--racks", "a,"],
+    "unknown config": ["--config", "no.such=1"],
+    "config out of range": ["--config", "min.insync.replicas=0"],
+    "config without a value": ["--config", "min.insync.replicas"],
+    "a name with a slash": ["--name", "a/b", "--detach"],
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_UP.values(), ids=WRONG_UP)
+def test_a_cluster_that_cannot_be_is_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+    code, out, err = bench.run("up", *arguments)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+
+
+def test_down_and_status_of_a_cluster_that_does_not_run_are_exit_code_2(
+    bench: CliBench, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert "which does not run" in bench.refused("down")
+    assert "which does not run" in bench.refused("down", "--name", "other")

@@ -1,0 +1,293 @@
+"""`isray metadata-quorum` against replicas of a metadata log in the laboratory (`experiments/hunt/quorum/lab.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from experiments.cli import target
+from experiments.engines.port import Loss
+from experiments.engines.ray.administration import Admin
+from experiments.hunt.quorum.lab import CLUSTER, QuorumLab
+from protocol.ids import NodeId
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.quorum import DescribeQuorumRequest
+from protocol.quorum.describe import describe_quorum
+from protocol.quorum.replica import QuorumReplica
+from tests.unit.experiments.cli.cli_helpers import Commands
+
+WITHIN_MS = 60_000
+
+
+class QuorumBench(Commands):
+    """Three controllers and a broker; 1000 leads, the others have been added as far as `voters` says. `asked` are the
+    requests made so far.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        voters: int = 1,
+        static: bool = False,
+    ) -> None:
+        super().__init__(monkeypatch, capsys)
+        self.lab = QuorumLab(f"cli/{voters}/{static}", 3, static=static, observers=1)
+        self.asked: list[AdminRequest] = []
+        self.lab.start(*self.lab.disks)
+        self.settle()
+        monkeypatch.setattr(target, "open_admin", self._open_admin)
+        for node in self.lab.ids[1:voters]:
+            self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
+
+    @contextmanager
+    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[Admin, set[str]]]:
+        self.targets.append(wanted)
+        yield Admin(self, wanted.principal), set()
+
+    def call(self, request: AdminRequest) -> AdminResponse:
+        """`experiments.engines.ray.administration.Port`: every request goes to the leader."""
+        self.asked.append(request)
+        if isinstance(request, DescribeQuorumRequest):
+            return describe_quorum(self.leader, self.lab.now_ms, request)
+        self.lab.answers.clear()
+        self.lab.ask(self.leader.key.id, request)
+        assert self.lab.run_until(lambda: bool(self.lab.answers), WITHIN_MS)
+        answer = self.lab.answers[0]
+        assert isinstance(answer, AdminResponse)
+        return answer
+
+    @property
+    def leader(self) -> QuorumReplica:
+        assert self.lab.run_until(lambda: self.lab.leader is not None, WITHIN_MS)
+        found = self.lab.leader
+        assert found is not None
+        return found
+
+    def settle(self) -> None:
+        """All have all that there is, and the leader knows."""
+        self.lab.heal()
+        assert self.lab.run_until(lambda: self.lab.is_settled() and not self.lags(), WITHIN_MS)
+
+    def lags(self) -> list[NodeId]:
+        """Who lacks anything, as the leader knows."""
+        found = describe_quorum(self.leader, self.lab.now_ms, DescribeQuorumRequest(correlation_id=0))
+        return [state.replica_id for state in (*found.voters, *found.observers) if state.lag]
+
+    def observers(self) -> list[NodeId]:
+        found = describe_quorum(self.leader, self.lab.now_ms, DescribeQuorumRequest(correlation_id=0))
+        return [state.replica_id for state in found.observers]
+
+    def uuid(self, node: NodeId) -> str:
+        return self.lab.nodes[node].replica.key.uuid
+
+    def voters(self) -> list[NodeId]:
+        return [key.id for key in self.leader.voters.keys]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> QuorumBench:
+    return QuorumBench(monkeypatch, capsys)
+
+
+def add(node: NodeId, *more: str) -> tuple[str, ...]:
+    return ("metadata-quorum", "add-controller", "--controller-id", str(node), *more)
+
+
+def remove(node: NodeId, *more: str) -> tuple[str, ...]:
+    return ("metadata-quorum", "remove-controller", "--controller-id", str(node), *more)
+
+
+# -- descriptions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("J16", "D29")
+def test_the_status_of_a_quorum(bench: QuorumBench) -> None:
+    bench.ok(*add(1001, "--endpoint", "CONTROLLER://localhost:9093"))
+    bench.settle()
+    end = bench.leader.log.end_offset
+    lines = bench.ok("metadata-quorum", "describe", "--status").splitlines()
+    one, two, three = (bench.uuid(node) for node in bench.lab.ids)
+    assert [line.split(maxsplit=1) for line in lines] == [
+        ["ClusterId:", CLUSTER],
+        ["LeaderId:", "1000"],
+        ["LeaderDirectoryId:", one],
+        ["LeaderEpoch:", "1"],
+        ["HighWatermark:", str(end)],
+        ["MaxFollowerLag:", "0"],
+        [
+            "CurrentVoters:",
+            f'[{{"id": 1000, "directoryId": "{one}"}}, '
+            f'{{"id": 1001, "directoryId": "{two}", "endpoints": ["CONTROLLER://localhost:9093"]}}]',
+        ],
+        ["CurrentObservers:", f'[{{"id": 0, "directoryId": ""}}, {{"id": 1002, "directoryId": "{three}"}}]'],
+    ]
+    bench.lab.crash(1001)
+    bench.lab.append()
+    document = bench.json("metadata-quorum", "describe", "--status")
+    assert document["max_follower_lag"] == 1
+    assert document["current_voters"][1] == {
+        "id": 1001,
+        "directory_id": two,
+        "endpoints": ["CONTROLLER://localhost:9093"],
+    }
+
+
+@pytest.mark.covers("J16", "D29")
+def test_how_far_each_replica_is(bench: QuorumBench) -> None:
+    bench.ok(*add(1001))
+    bench.settle()
+    end, now = str(bench.leader.log.end_offset), bench.lab.now_ms
+    title, *rows = (line.split() for line in bench.ok("metadata-quorum", "describe", "--replication").splitlines())
+    assert title == ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "Status", "Promotable"]
+    assert [[*row[:4], *row[5:]] for row in rows] == [
+        ["1000", bench.uuid(1000), end, "0", "Leader", "yes"],
+        ["1001", bench.uuid(1001), end, "0", "Follower", "yes"],
+        ["0", "-", end, "0", "Observer", "no"],
+        ["1002", bench.uuid(1002), end, "0", "Observer", "yes"],
+    ]
+    assert [now - int(row[4]) < 1_000 for row in rows] == [True] * 4
+    document = bench.json("metadata-quorum", "describe", "--replication")
+    assert document["now_ms"] == now
+    assert [row["last_fetch_ms"] for row in document["replicas"]] == [int(row[4]) for row in rows]
+    words = bench.ok("metadata-quorum", "describe", "--replication", "--human-readable").splitlines()[1]
+    assert " 0 ms ago " in words
+
+
+def test_a_voter_that_never_fetched_is_told_as_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = QuorumBench(monkeypatch, capsys, static=True)
+    gone = next(node for node in bench.lab.ids if node != bench.leader.key.id)
+    bench.lab.crash(gone)
+    bench.lab.crash(bench.leader.key.id)
+    bench.lab.start(next(node for node in bench.lab.ids if node not in bench.lab.nodes and node != gone))
+    end = bench.leader.log.end_offset
+    rows = bench.json("metadata-quorum", "describe", "--replication")["replicas"]
+    [row] = [row for row in rows if row["node_id"] == gone]
+    assert (row["log_end_offset"], row["lag"], row["last_fetch_ms"], row["status"]) == (-1, end, -1, "Follower")
+    lines = bench.ok("metadata-quorum", "describe", "--replication", "--human-readable").splitlines()
+    assert [line for line in lines if line.startswith(str(gone)) and " -1 " in line]
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("D30", "D31", "J17", "M77")
+def test_one_voter_becomes_three_and_two_again(bench: QuorumBench) -> None:
+    uuid = bench.uuid(1001)
+    assert bench.ok(*add(1001)) == f"Added controller 1001 with directory id {uuid} and endpoints: none\n"
+    document = bench.json(*add(1002, "--controller-directory-id", bench.uuid(1002)))
+    assert document == {"controller_id": 1002, "directory_id": bench.uuid(1002), "added": True}
+    assert bench.voters() == [1000, 1001, 1002]
+    assert bench.ok(*remove(1001)) == f"Removed controller 1001 with directory id {uuid}\n"
+    assert bench.voters() == [1000, 1002]
+    assert bench.json(*remove(1002, "-d", bench.uuid(1002)))["removed"] is True
+    assert bench.voters() == [1000]
+
+
+def test_a_dry_run_says_what_would_be_asked_for(bench: QuorumBench) -> None:
+    said = bench.ok(*add(1001, "--dry-run", "--endpoint", "C://h:1"))
+    assert said == f"DRY RUN of adding controller 1001 with directory id {bench.uuid(1001)} and endpoints: C://h:1\n"
+    said = bench.ok(*remove(1000, "--dry-run"))
+    assert said == f"DRY RUN of removing controller 1000 with directory id {bench.uuid(1000)}\n"
+    assert {type(request) for request in bench.asked} == {DescribeQuorumRequest}
+
+
+@pytest.mark.covers("D32", "M78")
+def test_a_replaced_disk_is_removed_and_added_by_the_controllers_id(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = QuorumBench(monkeypatch, capsys, voters=3)
+    old = bench.uuid(1001)
+    bench.lab.crash(1001, Loss("all"))
+    bench.lab.start(1001)
+    new = bench.uuid(1001)
+    assert bench.lab.run_until(lambda: 1001 in bench.observers(), WITHIN_MS)
+    bench.lab.run_for(bench.leader.config.fetch_ms)
+    failed = bench.fails(*add(1001))
+    assert f"DUPLICATE_VOTER: 1001:{old} has the id of 1001:{new}; remove it first" in failed
+    assert old in bench.ok(*remove(1001))
+    assert new in bench.ok(*add(1001))
+
+
+REFUSED = {
+    "a voter": (add(1000), "DUPLICATE_VOTER: 1000:{0} is a voter already"),
+    "a broker": (
+        add(0),
+        "VOTER_NOT_FOUND: no controller 0 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
+    ),
+    "a stranger": (
+        add(1007),
+        "VOTER_NOT_FOUND: no controller 1007 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
+    ),
+    "a stranger's disk": (
+        add(1007, "-d", "u"),
+        "REQUEST_TIMED_OUT: not done within 30000 ms: 1007:u does not fetch",
+    ),
+    "the last voter": (remove(1000), "INVALID_REQUEST: 1000:{0} is the last voter"),
+    "no voter": (remove(1002), "VOTER_NOT_FOUND: no voter has id 1002; voters: 1000:{0}"),
+    "another disk": (remove(1000, "-d", "u"), "VOTER_NOT_FOUND: 1000:u is no voter: the voter of that id is 1000:{0}"),
+}
+
+
+@pytest.mark.covers("D14", "D20")
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_one_line_and_exit_code_1(
+    bench: QuorumBench, arguments: tuple[str, ...], message: str
+) -> None:
+    expected = message.format(*(bench.uuid(node) for node in bench.lab.ids))
+    assert bench.fails(*arguments) == f"Error while executing metadata quorum command: {expected}\n"
+    error, _, text = expected.partition(": ")
+    assert bench.json(*arguments, code=1) == {"error": error, "message": text}
+    assert bench.voters() == [1000]
+
+
+def test_of_two_disks_of_one_controller_the_operator_says_which(bench: QuorumBench) -> None:
+    first = bench.uuid(1001)
+    bench.lab.crash(1001, Loss("all"))
+    bench.lab.start(1001)
+    assert bench.lab.run_until(lambda: bench.observers().count(1001) == 2, WITHIN_MS)
+    both = ", ".join(sorted([first, bench.uuid(1001)]))
+    assert f"several disks of controller 1001 fetch: {both}; say which is meant" in bench.fails(*add(1001))
+    bench.ok(*add(1001, "-d", bench.uuid(1001)))
+
+
+@pytest.mark.covers("M83")
+def test_static_voters_are_told_apart_from_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = QuorumBench(monkeypatch, capsys, static=True)
+    failed = bench.fails(*add(1001, "-d", bench.uuid(1001), "--endpoint", "C://h:1"))
+    assert "INVALID_REQUEST: endpoints are given, and controller.quorum.voters lists them" in failed
+    assert "controller.quorum.voters does not list replica 1009" in bench.fails(*add(1009, "-d", "u"))
+    assert "controller.quorum.voters lists who votes" in bench.fails(*remove(1001))
+    bench.ok(*add(1001, "-d", bench.uuid(1001)))
+    assert bench.voters() == [1000, 1001, 1002]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("describe",),
+        ("describe", "--status", "--replication"),
+        ("describe", "--status", "--human-readable"),
+        ("add-controller",),
+        ("add-controller", "--controller-id", "x"),
+        ("add-controller", "--controller-id", "-1"),
+        ("add-controller", "--controller-id", "1001", "--endpoint", "localhost:9093"),
+        ("add-controller", "--controller-id", "1001", "--endpoint", "C://localhost:70000"),
+        ("remove-controller",),
+        ("remove-controller", "--controller-id", "1001", "--endpoint", "C://h:1"),
+    ],
+)
+def test_wrong_options_are_exit_code_2(bench: QuorumBench, arguments: tuple[str, ...]) -> None:
+    assert "; allowed: " in bench.refused("metadata-quorum", *arguments)
+
+
+def test_requests_are_made_where_and_as_the_options_say(bench: QuorumBench) -> None:
+    bench.ok("metadata-quorum", "--bootstrap-server", "h:1", "describe", "--status", "--principal", "User:alice")
+    assert (bench.targets[-1].bootstrap, bench.targets[-1].principal) == ("h:1", "User:alice")
+    assert bench.asked[-1].principal == "User:alice"

@@ -1,0 +1,251 @@
+"""`isray configs`, `isray features` and `isray acls` against a simulated cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.config import Generation
+from tests.unit.experiments.cli.cli_helpers import CliBench
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+    return CliBench(monkeypatch, capsys)
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], root: list[str]) -> CliBench:
+    """A cluster whose authorizer is switched on, for User:root to rule."""
+    bench = CliBench(monkeypatch, capsys, authorizer_class_name="standard", super_users="User:root")
+    bench.ok("topics", "--create", "--topic", "t", "--replica-assignment", "0:1:2", *root)
+    return bench
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> list[str]:
+    return as_user("root", tmp_path)
+
+
+def as_user(name: str, folder: Path) -> list[str]:
+    path = folder / f"{name}.properties"
+    path.write_text(f"# who asks\n\nprincipal = User:{name}\n")
+    return ["--command-config", str(path)]
+
+
+# -- configs -----------------------------------------------------------------------------------------------------------
+
+
+def test_configs_of_a_topic_are_set_shown_and_removed(bench: CliBench) -> None:
+    bench.create()
+    topic = ("--entity-type", "topics", "--entity-name", "t")
+    changed = bench.ok("configs", "--alter", *topic, "--add-config", "min.insync.replicas=2,flush.messages=[5]")
+    assert changed == "Completed updating config for topic t.\n"
+    title, first, second = bench.ok("configs", "--describe", *topic).splitlines()
+    assert title == "Dynamic configs for topic t are:"
+    assert first.startswith("  flush.messages=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:flush.messages=5")
+    synonyms = "DYNAMIC_TOPIC_CONFIG:min.insync.replicas=2, DEFAULT_CONFIG:min.insync.replicas=1"
+    assert second == f"  min.insync.replicas=2 sensitive=false synonyms={{{synonyms}}}"
+    bench.ok("configs", "--alter", "--topic", "t", "--delete-config", "flush.messages")
+    [shown] = bench.json("configs", "--describe", "--topic", "t")
+    assert [(item["name"], item["value"]) for item in shown["configs"]] == [("min.insync.replicas", "2")]
+    everything = bench.ok("configs", "--describe", "--topic", "t", "--all").splitlines()
+    assert everything[0] == "All configs for topic t are:"
+    assert len(everything) > 3
+
+
+def test_the_defaults_of_all_brokers_are_set_and_shown(bench: CliBench, tmp_path: Path) -> None:
+    file = tmp_path / "add.properties"
+    file.write_text("min.insync.replicas=2\n")
+    default = ("--entity-type", "brokers", "--entity-default")
+    out = bench.ok("configs", "--alter", *default, "--add-config-file", str(file))
+    assert out == "Completed updating default config for brokers in the cluster.\n"
+    title, shown = bench.ok("configs", "--describe", "--broker-defaults").splitlines()
+    assert title == "Default configs for brokers in the cluster are:"
+    assert shown.startswith("  min.insync.replicas=2 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:")
+
+
+def test_configs_that_the_server_refuses_are_exit_code_1(bench: CliBench) -> None:
+    bench.create()
+    alter = ("configs", "--alter", "--topic", "t")
+    assert "INVALID_CONFIG" in bench.fails(*alter, "--add-config", "min.insync.replicas=0")
+    assert "INVALID_CONFIG" in bench.fails(*alter, "--add-config", "no.such.config=1")
+    assert "Invalid config(s): flush.ms" in bench.fails(*alter, "--delete-config", "flush.ms")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in bench.fails("configs", "--describe", "--topic", "no")
+    one_broker = ("--entity-type", "brokers", "--entity-name", "0")
+    assert "INVALID_REQUEST" in bench.fails("configs", "--describe", *one_broker)
+    [shown] = bench.json("configs", "--describe", "--entity-type", "topics")
+    assert shown == {"entity_type": "topic", "entity_name": "t", "configs": []}
+
+
+WRONG_CONFIGS = {
+    "no action": ["--topic", "t"],
+    "no entity": ["--describe"],
+    "unknown entity type": ["--describe", "--entity-type", "users"],
+    "brokers without a name": ["--describe", "--entity-type", "brokers"],
+    "default of topics": ["--describe", "--entity-type", "topics", "--entity-default"],
+    "default and name": ["--describe", "--entity-type", "brokers", "--entity-default", "--entity-name", "0"],
+    "topic twice": ["--describe", "--topic", "t", "--entity-type", "topics"],
+    "topic and name": ["--describe", "--topic", "t", "--entity-name", "t"],
+    "nothing to alter": ["--alter", "--topic", "t"],
+    "alter all topics": ["--alter", "--entity-type", "topics", "--add-config", "a=b"],
+    "no value": ["--alter", "--topic", "t", "--add-config", "a"],
+    "no name": ["--alter", "--topic", "t", "--add-config", "=a"],
+    "add with describe": ["--describe", "--topic", "t", "--add-config", "a=b"],
+    "all with alter": ["--alter", "--topic", "t", "--add-config", "a=b", "--all"],
+    "no such file": ["--alter", "--topic", "t", "--add-config-file", "/nonexistent"],
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
+def test_wrong_options_of_configs_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+    assert "; allowed: " in bench.refused("configs", *arguments)
+
+
+# -- features ----------------------------------------------------------------------------------------------------------
+
+
+def test_features_are_described_upgraded_and_downgraded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = CliBench(monkeypatch, capsys, Generation.KIP_966_ELR)
+    shown = bench.ok("features", "describe").splitlines()
+    assert shown[1] == (
+        "Feature: unclean.recovery.enabled\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 0"
+    )
+    upgrade = ("features", "upgrade", "--feature", "unclean.recovery.enabled=1")
+    assert bench.ok(*upgrade, "--dry-run") == "unclean.recovery.enabled can be upgraded to 1.\n"
+    assert levels(bench)["unclean.recovery.enabled"] == 0
+    assert bench.ok(*upgrade) == "unclean.recovery.enabled was upgraded to 1.\n"
+    assert levels(bench)["unclean.recovery.enabled"] == 1
+    disable = ("features", "disable", "--feature", "unclean.recovery.enabled")
+    assert bench.ok(*disable, "--unsafe") == "unclean.recovery.enabled was disabled.\n"
+    failed = bench.fails("features", "upgrade", "--feature", "metadata.version=9")
+    assert "Could not upgrade metadata.version to 9." in failed
+    assert "1 out of 1 operation(s) failed." in failed
+    document = bench.json("features", "downgrade", "--feature", "no.such=1", code=1)
+    assert document["features"][0]["error"] != "NONE"
+
+
+def levels(bench: CliBench) -> dict[str, int]:
+    return {item["name"]: item["finalized_version_level"] for item in bench.json("features", "describe")}
+
+
+def test_options_of_the_connection_may_stand_before_the_subcommand(bench: CliBench) -> None:
+    bench.ok("features", "--bootstrap-server", "h:1", "--principal", "User:a", "describe")
+    assert (bench.targets[-1].bootstrap, bench.targets[-1].principal) == ("h:1", "User:a")
+    bench.ok("features", "describe", "--bootstrap-server", "h:2")
+    assert bench.targets[-1].bootstrap == "h:2"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["upgrade"],
+        ["upgrade", "--feature", "metadata.version"],
+        ["upgrade", "--feature", "=1"],
+        ["upgrade", "--feature", "metadata.version=x"],
+        ["upgrade", "--feature", "metadata.version=-1"],
+        ["upgrade", "--feature", "metadata.version=40000"],
+        ["downgrade", "--feature", "a=1", "--feature", "a=2"],
+        ["disable"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_options_of_features_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+    assert "--feature" in bench.refused("features", *arguments)
+
+
+# -- access control ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("G32")
+def test_rights_are_given_listed_and_taken(guarded: CliBench, root: list[str], tmp_path: Path) -> None:
+    alice = as_user("alice", tmp_path)
+    create = ("topics", "--create", "--topic", "a", "--partitions", "1")
+    assert "TOPIC_AUTHORIZATION_FAILED" in guarded.fails(*create, *alice)
+    one = ("--topic", "a", "--operation", "Create", "--allow-principal", "User:alice")
+    added = guarded.ok("acls", "--add", *one, "--operation", "Describe", *root)
+    pattern = "ResourcePattern(resourceType=TOPIC, name=a, patternType=LITERAL)"
+    assert added.splitlines()[0] == f"Adding ACLs for resource `{pattern}`:"
+    assert guarded.ok(*create, *alice) == "Created topic a.\n"
+    listed = guarded.ok("acls", "--list", "--topic", "a", *root).splitlines()
+    assert listed[0] == f"Current ACLs for resource `{pattern}`:"
+    assert "\t(principal=User:alice, host=*, operation=CREATE, permissionType=ALLOW)" in listed
+    removed = guarded.json("acls", "--remove", *one, "--force", *root)
+    assert [entry["operation"] for entry in removed["removed"]] == ["CREATE"]
+    assert [entry["operation"] for entry in guarded.json("acls", "--list", *root)] == ["DESCRIBE"]
+    guarded.ok("acls", "--remove", "--topic", "a", "--force", *root)
+    assert guarded.json("acls", "--list", *root) == []
+
+
+@pytest.mark.covers("G32")
+def test_filters_of_the_list(guarded: CliBench, root: list[str]) -> None:
+    for options in (
+        ["--topic", "abc", "--allow-principal", "User:a"],
+        ["--topic", "ab", "--allow-principal", "User:b", "--resource-pattern-type", "prefixed"],
+        ["--topic", "*", "--deny-principal", "User:c", "--operation", "Write"],
+        ["--cluster", "--allow-principal", "User:a", "--operation", "ClusterAction"],
+    ):
+        guarded.ok("acls", "--add", *options, *root)
+
+    def found(*options: str) -> list[str]:
+        return sorted(entry["principal"] for entry in guarded.json("acls", "--list", *options, *root))
+
+    assert found() == ["User:a", "User:a", "User:b", "User:c"]
+    assert found("--topic", "abc") == ["User:a"]
+    assert found("--topic", "abc", "--resource-pattern-type", "match") == ["User:a", "User:b", "User:c"]
+    assert found("--topic", "ab", "--resource-pattern-type", "any") == ["User:b"]
+    assert found("--cluster") == ["User:a"]
+    assert found("--principal", "User:b", "--principal", "User:c") == ["User:b", "User:c"]
+    text = guarded.ok("acls", "--list", "--principal", "User:c", *root).splitlines()
+    assert text[0] == "ACLs for principal `User:c`"
+    assert text[2] == "\t(principal=User:c, host=*, operation=WRITE, permissionType=DENY)"
+
+
+def test_without_an_authorizer_there_are_no_rights(bench: CliBench) -> None:
+    assert "SECURITY_DISABLED" in bench.fails("acls", "--list")
+    assert "SECURITY_DISABLED" in bench.fails("acls", "--add", "--topic", "t", "--allow-principal", "User:a")
+
+
+@pytest.mark.covers("G32", "M86")
+def test_an_election_without_the_right_changes_nothing(guarded: CliBench, tmp_path: Path) -> None:
+    elect = ("leader-election", "--election-type", "preferred", "--topic", "t", "--partition", "0")
+    before = guarded.state()
+    assert "CLUSTER_AUTHORIZATION_FAILED" in guarded.fails(*elect, *as_user("alice", tmp_path))
+    assert guarded.json(*elect, *as_user("alice", tmp_path), code=1)["error"] == "CLUSTER_AUTHORIZATION_FAILED"
+    assert guarded.state() == before
+
+
+WRONG_ACLS = {
+    "no action": ["--topic", "t"],
+    "no resource": ["--add", "--allow-principal", "User:a"],
+    "no principal": ["--add", "--topic", "t"],
+    "principal without a type": ["--add", "--topic", "t", "--allow-principal", "a"],
+    "unknown operation": ["--add", "--topic", "t", "--allow-principal", "User:a", "--operation", "fly"],
+    "cluster action on a topic": [
+        "--add", "--topic", "t", "--allow-principal", "User:a", "--operation", "ClusterAction",
+    ],
+    "read of the cluster": ["--add", "--cluster", "--allow-principal", "User:a", "--operation", "Read"],
+    "unknown pattern": ["--list", "--resource-pattern-type", "x"],
+    "match with add": ["--add", "--topic", "t", "--allow-principal", "User:a", "--resource-pattern-type", "match"],
+    "prefixed cluster": ["--list", "--cluster", "--resource-pattern-type", "prefixed"],
+    "operation with list": ["--list", "--operation", "read"],
+    "principal with add": ["--add", "--topic", "t", "--allow-principal", "User:a", "--principal", "User:a"],
+    "empty topic": ["--list", "--topic", ""],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", WRONG_ACLS.values(), ids=WRONG_ACLS)
+def test_wrong_options_of_acls_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+    assert "; allowed: " in bench.refused("acls", *arguments)
+
+
+@pytest.mark.parametrize("content", ["principal", "=x", "principal=alice"])
+def test_a_wrong_properties_file_is_exit_code_2(bench: CliBench, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "wrong.properties"
+    path.write_text(content)
+    line = bench.refused("topics", "--list", "--command-config", str(path))
+    assert str(path) in line
+    assert "--principal" not in line

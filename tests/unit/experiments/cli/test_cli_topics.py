@@ -1,0 +1,197 @@
+"""`isray topics` against a simulated cluster: words, layout and exit codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.engines.port import Loss
+from protocol.config import Generation
+from protocol.controller.metrics import (
+    MANUAL_ELECTION_REQUIRED,
+    UNCLEAN_RECOVERY,
+    UNCLEAN_RECOVERY_FINISHED,
+    UNDER_MIN_ISR,
+)
+from tests.unit.experiments.cli.cli_helpers import CliBench
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+    return CliBench(monkeypatch, capsys)
+
+
+def lines(bench: CliBench, *more: str) -> list[str]:
+    return bench.ok("topics", "--describe", *more).splitlines()
+
+
+@pytest.mark.covers("J19")
+def test_create_list_and_delete(bench: CliBench) -> None:
+    assert bench.ok("topics", "--list") == "\n"
+    assert bench.ok("topics", "--create", "--topic", "b", "--partitions", "2", "--replication-factor", "3") == (
+        "Created topic b.\n"
+    )
+    bench.create("a")
+    assert bench.ok("topics", "--list") == "a\nb\n"
+    assert bench.json("topics", "--list", "--topic", "a|c") == ["a"]
+    assert len(lines(bench, "--topic", "b")) == 3
+    assert bench.ok("topics", "--delete", "--topic", "a") == ""
+    assert bench.json("topics", "--list") == ["b"]
+
+
+@pytest.mark.covers("J19")
+def test_partitions_are_added_and_the_last_are_removed(bench: CliBench) -> None:
+    bench.create()
+    bench.ok("topics", "--alter", "--topic", "t", "--partitions", "3")
+    assert len(lines(bench)) == 4
+    bench.ok(
+        "topics", "--alter", "--topic", "t", "--partitions", "4", "--replica-assignment", "0:1:2,0:1:2,0:1:2,3:1:2"
+    )
+    assert "Partition: 3\tLeader: 3\tReplicas: 3,1,2" in lines(bench)[4]
+    bench.ok("topics", "--alter", "--topic", "t", "--remove-partitions", "3")
+    assert [line.split("\t")[2] for line in lines(bench)[1:]] == ["Partition: 0"]
+    assert "INVALID_PARTITIONS" in bench.fails("topics", "--alter", "--topic", "t", "--remove-partitions", "1")
+    assert "INVALID_PARTITIONS" in bench.fails("topics", "--alter", "--topic", "t", "--partitions", "1")
+
+
+@pytest.mark.covers("J12")
+def test_describe_has_kafkas_layout_and_the_columns_of_kip_966(bench: CliBench) -> None:
+    bench.create("t", "0:1:2,1:2:0", "--config", "min.insync.replicas=2")
+    bench.kill(0, 1)
+    bench.await_(lambda: bench.state().isr == (2,))
+    topic, first, second = lines(bench, "--topic", "t")
+    topic_id = bench.json("topics", "--describe")[0]["topic_id"]
+    configs = "Configs: min.insync.replicas=2"
+    assert topic == f"Topic: t\tTopicId: {topic_id}\tPartitionCount: 2\tReplicationFactor: 3\t{configs}"
+    assert first == (
+        "\tTopic: t\tPartition: 0\tLeader: 2\tReplicas: 0,1,2\tIsr: 2\tElr: 1\tLastKnownElr: \tLastKnownLeader: none"
+    )
+    assert second.startswith("\tTopic: t\tPartition: 1\tLeader: 2\tReplicas: 1,2,0\tIsr: 2\tElr: 1")
+
+
+@pytest.mark.covers("J12")
+def test_describe_says_n_a_where_the_feature_level_has_no_elr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = CliBench(monkeypatch, capsys, Generation.KIP_497)
+    bench.create()
+    assert lines(bench)[1].endswith("\tElr: N/A\tLastKnownElr: N/A\tLastKnownLeader: N/A")
+
+
+@pytest.mark.covers("M87")
+def test_describe_at_every_step_of_the_last_replica_standing(bench: CliBench) -> None:
+    """The steps of M1: what describe says at each, and the metrics I2 to I5 with it."""
+    bench.create("t", "0:1:2", "--config", "min.insync.replicas=2")
+
+    def described() -> tuple[dict[str, str], int]:
+        fields = dict(part.split(": ", 1) for part in lines(bench, "--topic", "t")[1].strip().split("\t"))
+        names = ("Leader", "Isr", "Elr", "LastKnownElr", "LastKnownLeader")
+        metrics = bench.engine.metrics()
+        assert {metrics[name] for name in (UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED)} == {
+            0
+        }
+        return {name: fields[name] for name in names}, metrics[UNDER_MIN_ISR]
+
+    def shown(leader: str, isr: str, elr: str, known_elr: str, known_leader: str, under_min_isr: int) -> object:
+        fields = {"Leader": leader, "Isr": isr, "Elr": elr, "LastKnownElr": known_elr, "LastKnownLeader": known_leader}
+        return fields, under_min_isr
+
+    assert described() == shown("0", "0,1,2", "", "", "none", 0)
+    bench.connect(0, False)
+    bench.await_(lambda: bench.state().isr == (1, 2))
+    assert described() == shown("1", "1,2", "", "", "none", 0)
+    bench.connect(1, False)
+    bench.await_(lambda: bench.state().isr == (2,))
+    assert described() == shown("2", "2", "1", "", "none", 1)
+    bench.engine.crash(2, Loss("unflushed"))
+    bench.await_(lambda: bench.state().leader == -1)
+    assert described() == shown("none", "", "1,2", "", "2", 1)
+    bench.connect(1, True)
+    bench.await_(lambda: bench.state().leader == 1)
+    assert described() == shown("1", "1", "2", "", "none", 1)
+    bench.engine.heal_links()
+    bench.await_(lambda: bench.state().isr == (1, 0))
+    assert described() == shown("1", "1,0", "", "", "none", 0)
+    bench.start(2)
+    bench.await_(lambda: len(bench.state().isr) == 3)
+    assert described() == shown("1", "1,0,2", "", "", "none", 0)
+
+
+def test_reports_show_only_partitions_of_their_kind(bench: CliBench) -> None:
+    bench.create("t", "0:1:2,1:2:3,3:2:1", "--config", "min.insync.replicas=2")
+    bench.create("lonely", "0")
+    assert lines(bench, "--under-replicated-partitions") == []
+    bench.kill(0)
+
+    def shown(report: str) -> list[tuple[str, str]]:
+        found = [line.strip().split("\t") for line in lines(bench, report)]
+        return [(fields[0].removeprefix("Topic: "), fields[1].removeprefix("Partition: ")) for fields in found]
+
+    assert shown("--under-replicated-partitions") == [("lonely", "0"), ("t", "0")]
+    assert shown("--unavailable-partitions") == [("lonely", "0")]
+    assert shown("--under-min-isr-partitions") == [("lonely", "0")]
+    assert shown("--at-min-isr-partitions") == [("t", "0")]
+    bench.kill(1)
+    assert shown("--under-min-isr-partitions") == [("lonely", "0"), ("t", "0")]
+
+
+def test_what_exists_and_what_does_not(bench: CliBench) -> None:
+    bench.create()
+    again = ("topics", "--create", "--topic", "t", "--partitions", "1")
+    assert "Error while executing topic command: TOPIC_ALREADY_EXISTS" in bench.fails(*again)
+    assert bench.ok(*again, "--if-not-exists") == ""
+    assert bench.json(*again, "--if-not-exists")["created"] is False
+    for action in (["--describe"], ["--delete"], ["--alter", "--partitions", "2"]):
+        assert "Topic 'no' does not exist as expected" in bench.fails("topics", *action, "--topic", "no")
+        assert bench.ok("topics", *action, "--topic", "no", "--if-exists") == ""
+    document = bench.json("topics", "--describe", "--topic", "no", code=1)
+    assert document["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_what_the_server_refuses_is_one_line_and_exit_code_1(bench: CliBench) -> None:
+    refused = bench.fails("topics", "--create", "--topic", "t", "--partitions", "1", "--replication-factor", "9")
+    assert refused.startswith("Error while executing topic command: INVALID_REPLICATION_FACTOR")
+    assert len(refused.splitlines()) == 1
+    assert "INVALID_CONFIG" in bench.fails("topics", "--create", "--topic", "t", "--config", "min.insync.replicas=0")
+    assert "INVALID_TOPIC_EXCEPTION" in bench.fails("topics", "--create", "--topic", "a b")
+    assert bench.json("topics", "--list") == []
+
+
+WRONG = {
+    "no action": [],
+    "two actions": ["--list", "--describe"],
+    "create without a topic": ["--create"],
+    "delete without a topic": ["--delete"],
+    "alter without a topic": ["--alter", "--partitions", "2"],
+    "alter without a change": ["--alter", "--topic", "t"],
+    "alter twice": ["--alter", "--topic", "t", "--partitions", "2", "--remove-partitions", "1"],
+    "counts and assignment": ["--create", "--topic", "t", "--partitions", "1", "--replica-assignment", "0"],
+    "config with alter": ["--alter", "--topic", "t", "--partitions", "2", "--config", "a=b"],
+    "report without describe": ["--list", "--under-replicated-partitions"],
+    "two reports": ["--describe", "--under-replicated-partitions", "--at-min-isr-partitions"],
+    "if-exists with create": ["--create", "--topic", "t", "--if-exists"],
+    "if-not-exists with delete": ["--delete", "--topic", "t", "--if-not-exists"],
+    "replication factor with alter": ["--alter", "--topic", "t", "--partitions", "2", "--replication-factor", "2"],
+    "assignment of words": ["--create", "--topic", "t", "--replica-assignment", "0:x"],
+    "assignment with a duplicate": ["--create", "--topic", "t", "--replica-assignment", "0:0"],
+    "assignment of two sizes": ["--create", "--topic", "t", "--replica-assignment", "0:1,0"],
+    "negative broker": ["--create", "--topic", "t", "--replica-assignment", "-1"],
+    "config without a value": ["--create", "--topic", "t", "--config", "a"],
+    "no regular expression": ["--describe", "--topic", "("],
+    "name and address": ["--list", "--name", "x", "--bootstrap-server", "h:1"],
+    "principal without a type": ["--list", "--principal", "alice"],
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG.values(), ids=WRONG)
+def test_wrong_input_is_one_line_and_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+    line = bench.refused("topics", *arguments)
+    assert line.startswith("isray: ")
+    assert "; allowed: " in line
+
+
+@pytest.mark.parametrize("option", ["--partitions", "--replication-factor"])
+@pytest.mark.parametrize("value", ["0", "-1", "x", "3000000000"])
+def test_counts_out_of_range_are_exit_code_2(bench: CliBench, option: str, value: str) -> None:
+    code, out, err = bench.run("topics", "--create", "--topic", "t", option, value)
+    assert (code, out) == (2, "")
+    assert option in err

@@ -1,0 +1,202 @@
+"""State files of running clusters, which cluster is meant, and the desk at which several ask one client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.desk import ASKER, Desk
+from experiments.engines.ray import launch, state
+from experiments.engines.ray.connection import Where, find
+from experiments.engines.ray.state import (
+    ClusterState,
+    Plan,
+    Status,
+    claim,
+    read_state,
+    runtime_folder,
+    states,
+    write_state,
+)
+from experiments.support.errors import InputError
+from protocol.errors import ErrorCode
+from protocol.ids import NodeId
+from protocol.messages.base import Message
+from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from protocol.messages.commands import AdminCommand, AdminOutcome, ShutdownCommand
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "isray"
+
+
+def running(name: str, address: str = "h:1", namespace: str = "isray-1", ray: str | None = None) -> ClusterState:
+    """A cluster whose supervisor is this process; `ray` is the address of a Ray that is not its own."""
+    made = claim(Plan(name=name, address=ray, config={"min.insync.replicas": "2"}, racks=("x", "y", "z")))
+    made = made.model_copy(update={"address": address, "namespace": namespace, "status": Status.READY})
+    write_state(made)
+    return made
+
+
+def ended_process() -> int:
+    """The id of a process that is gone."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+# -- state files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_file_is_the_users_alone_and_reads_as_written(folder: Path) -> None:
+    made = running("a", "127.0.0.1:1", "isray-1")
+    assert read_state("a") == made
+    assert made.is_running
+    assert (folder / "a.json").stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in folder.iterdir()] == ["a.json"]
+
+
+def test_a_name_is_claimed_once(folder: Path) -> None:
+    running("a")
+    with pytest.raises(InputError, match=f"which process {os.getpid()} runs"):
+        claim(Plan(name="a"))
+    running("b")
+    assert [found.plan.name for found in states()] == ["a", "b"]
+    assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json"]
+
+
+def test_a_stale_file_is_known_and_replaced(folder: Path) -> None:
+    write_state(running("a").model_copy(update={"pid": ended_process()}))
+    found = read_state("a")
+    assert found is not None
+    assert not found.is_running
+    assert claim(Plan(name="a")).pid == os.getpid()
+
+
+def test_another_process_under_the_same_id_is_not_the_cluster() -> None:
+    made = running("a")
+    assert not made.model_copy(update={"started_ticks": made.started_ticks - 1}).is_running
+
+
+def test_stopping_what_is_gone_removes_what_it_left_and_ends_nobody_else(folder: Path, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    left.mkdir()
+    made = running("a").model_copy(update={"started_ticks": 1, "folders": (str(left),)})
+    state.log_file("a").write_text("said")
+    assert launch.stop(made) == "had ended already"
+    assert not left.exists()
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "-a", "a b", "x" * 65])
+def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="--name"):
+        state.state_file(name)
+
+
+def test_a_damaged_file_is_named(folder: Path) -> None:
+    runtime_folder()
+    (folder / "a.json").write_text("{")
+    with pytest.raises(InputError, match=r"a\.json"):
+        read_state("a")
+
+
+def test_a_folder_that_others_can_enter_is_not_used(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    with pytest.raises(InputError, match="a folder of this user only"):
+        runtime_folder()
+
+
+def test_events_are_bounded() -> None:
+    made = running("a")
+    for number in range(250):
+        made = made.with_event(str(number))
+    assert len(made.events) == 100
+    assert made.events[-1] == "249"
+
+
+# -- which cluster -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("J8")
+def test_the_only_cluster_that_runs_needs_no_option() -> None:
+    with pytest.raises(InputError, match=r"--bootstrap-server: found nothing.*none that runs here"):
+        find(None, None)
+    running("a", "127.0.0.1:1", "isray-1")
+    assert find(None, None) == [Where("127.0.0.1:1", "isray-1", loopback=True)]
+    write_state(running("b", "h:2", "isray-2", ray="h:2"))
+    with pytest.raises(InputError, match="the clusters: a, b"):
+        find(None, None)
+    assert find(None, "b") == [Where("h:2", "isray-2", loopback=False)]
+    with pytest.raises(InputError, match="c, which does not run"):
+        find(None, "c")
+
+
+@pytest.mark.covers("J8")
+def test_a_list_of_addresses_is_tried_in_order() -> None:
+    running("a", "127.0.0.1:1", "isray-1")
+    assert find("h:9, 127.0.0.1:1", None) == [Where("h:9"), Where("127.0.0.1:1", "isray-1", loopback=True)]
+
+
+@pytest.mark.covers("J8")
+@pytest.mark.parametrize("address", ["", "h", "h:", ":1", "h:x", "h:70000", "h:1,"])
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(InputError, match="--bootstrap-server"):
+        find(address, None)
+
+
+# -- the desk ----------------------------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A host and its outbound in one: keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[NodeId, AdminCommand]] = []
+        self.sent: list[tuple[NodeId, Message]] = []
+
+    def deliver(self, sender: NodeId, messages: list[AdminCommand], control: bool) -> None:
+        assert control
+        self.delivered += [(sender, message) for message in messages]
+
+    def send(self, to: NodeId, message: Message) -> None:
+        self.sent.append((to, message))
+
+
+def outcome(command: AdminCommand) -> AdminOutcome:
+    response = DescribeClusterResponse(correlation_id=command.request.correlation_id)
+    return AdminOutcome(command_id=command.command_id, error=ErrorCode.NONE, message="", response=response)
+
+
+def test_each_asker_gets_the_outcome_of_its_own_request() -> None:
+    async def scene() -> None:
+        host = Scripted()
+        desk = Desk(host)
+        asked = [
+            asyncio.create_task(desk.ask(host, DescribeClusterRequest(correlation_id=number)))  # type: ignore[arg-type]
+            for number in range(3)
+        ]
+        await asyncio.sleep(0)
+        assert {sender for sender, _ in host.delivered} == {ASKER}
+        assert all(command.command_id < 0 for _, command in host.delivered)
+        asked[1].cancel()
+        await asyncio.sleep(0)
+        for _, command in reversed(host.delivered):
+            desk.send(ASKER, outcome(command))
+        for number in (0, 2):
+            found = await asked[number]
+            assert found.response is not None
+            assert found.response.correlation_id == number
+        desk.send(7, ShutdownCommand())
+        assert host.sent == [(7, ShutdownCommand())]
+
+    asyncio.run(scene())

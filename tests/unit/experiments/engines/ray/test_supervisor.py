@@ -1,0 +1,92 @@
+"""What the supervisor of a running cluster says of a node that has ended, and the node that it starts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from actors.cluster import ActorCluster, NodeFailedError
+from actors.nodes import Report
+from experiments.engines.port import ClusterSpec
+from experiments.engines.ray import supervisor
+from experiments.engines.ray.state import ClusterState
+from experiments.engines.ray.supervisor import Say, Supervisor
+from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig, Generation
+from protocol.contract import Trace
+from protocol.ids import RECOVERY_MANAGER, NodeId
+
+
+class EndingCluster:
+    """Broker 1 ends with the first poll, which brings what it had to say."""
+
+    def __init__(self, *traces: Trace, failure: str = "") -> None:
+        self.traces, self.failure, self.nodes = traces, failure, [0, 1]
+
+    def running(self) -> Sequence[NodeId]:
+        return list(self.nodes)
+
+    def is_running(self, node: NodeId) -> bool:
+        return node in self.nodes
+
+    def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
+        self.nodes.remove(1)
+        if self.failure:
+            raise NodeFailedError(1, self.failure)
+        quiet, last = Report([], [], False, None), Report([(5, trace) for trace in self.traces], [], True, None)
+        return [(0, quiet), (1, last)]
+
+
+def storage_error(reason: str, halted: bool) -> Trace:
+    return Trace("storage_error", None, {"reason": reason, "halted": halted})
+
+
+def watching_over(cluster: EndingCluster, say: Say) -> Supervisor:
+    spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
+    state = cast(ClusterState, ClusterState.model_construct(**cast(Any, {"dead": (), "events": ()})))
+    return Supervisor(cast(ActorCluster, cluster), spec, state, say)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "reason"),
+    [
+        (EndingCluster(), "broker-1: its process has ended"),
+        (EndingCluster(storage_error("odd", halted=False)), "broker-1: its process has ended"),
+        (
+            EndingCluster(storage_error("odd", halted=False), storage_error("/d: No space left", halted=True)),
+            "broker-1: its disk has failed: /d: No space left",
+        ),
+        (EndingCluster(failure="it broke"), "broker-1 failed: it broke"),
+    ],
+)
+def test_the_reason_is_told_in_one_line(cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(supervisor, "write_state", lambda state: None)
+    watching_over(cluster, said.append).look()
+    [line] = said
+    assert line.endswith(reason)
+    assert "\n" not in line
+
+
+class EnablingCluster(EndingCluster):
+    """All nodes go on, and unclean recovery is enabled, or disabled, again and again."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(Trace("feature_level", None, {"feature": UNCLEAN_RECOVERY_ENABLED, "level": level}))
+
+    def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
+        return [(0, Report([(5, trace) for trace in self.traces], [], False, None))]
+
+    def start(self, node: NodeId) -> None:
+        assert node not in self.nodes
+        self.nodes.append(node)
+
+
+@pytest.mark.parametrize(("level", "nodes"), [(0, [0, 1]), (1, [0, 1, RECOVERY_MANAGER])])
+def test_the_recovery_manager_starts_once_unclean_recovery_is_enabled(level: int, nodes: list[NodeId]) -> None:
+    cluster = EnablingCluster(level)
+    watching = watching_over(cluster, [].append)
+    for _ in range(2):
+        watching.look()
+    assert cluster.nodes == nodes

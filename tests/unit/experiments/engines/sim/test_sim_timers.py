@@ -1,0 +1,244 @@
+"""Timers of the simulator that are put off: one event each, whatever its node does, and fired when they are due."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any
+
+import pytest
+
+from experiments.engines.sim.timers import Timer, Timers
+from protocol.contract import SetTimer
+from protocol.ids import NodeId, TimeMs
+
+pytestmark = pytest.mark.unit
+
+
+class Clock:
+    """Timers with a heap of their own, renewals taking 1 ms. `fired` says what was fired when."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[TimeMs, int, Timer]] = []
+        self.fired: list[tuple[TimeMs, tuple[NodeId, str]]] = []
+        self.broken: list[set[NodeId]] = []
+        self.timers = Timers(self._push, lambda a, b: {a, b} not in self.broken, 1, True)
+
+    def _push(self, due_ms: TimeMs, timer: Timer) -> None:
+        heappush(self.heap, (due_ms, id(timer), timer))
+
+    def set(self, now_ms: TimeMs, at_ms: TimeMs, name: str = "t", node: int = 0, **marks: Any) -> None:
+        self.timers.set(node, SetTimer(name, at_ms, **marks), now_ms)
+
+    def cut(self, now_ms: TimeMs, *pair: NodeId) -> list[tuple[TimeMs, NodeId, str]]:
+        """The links of a pair are sound no more; the ticks whose message is on its way."""
+        self.broken.append(set(pair))
+        return self.timers.disturb(lambda a, b: {a, b} == set(pair), now_ms)
+
+    def pass_until(self, until_ms: TimeMs) -> None:
+        while self.heap and self.heap[0][0] <= until_ms:
+            due_ms, _, timer = heappop(self.heap)
+            if self.timers.is_due(timer, due_ms, due_ms):
+                self.timers.fired(timer)
+                self.fired.append((due_ms, (timer.owner, timer.name)))
+
+
+T = (0, "t")
+
+
+def test_a_timer_that_is_put_off_has_one_event_and_fires_once() -> None:
+    clock = Clock()
+    for now_ms in range(10):
+        clock.set(now_ms, now_ms + 100)
+    assert len(clock.heap) == 1
+    clock.pass_until(1_000)
+    assert clock.fired == [(109, T)]
+    assert not clock.heap
+
+
+def test_a_timer_that_is_set_earlier_fires_earlier_and_once() -> None:
+    clock = Clock()
+    clock.set(0, 100)
+    clock.set(1, 50)
+    clock.pass_until(1_000)
+    assert clock.fired == [(50, T)]
+
+
+def test_after_an_earlier_time_the_later_one_counts_again() -> None:
+    clock = Clock()
+    clock.set(0, 100)
+    clock.set(1, 50)
+    clock.set(2, 120)
+    clock.pass_until(1_000)
+    assert clock.fired == [(120, T)]
+
+
+def test_a_timer_that_has_fired_can_be_set_for_when_its_old_event_comes_up() -> None:
+    clock = Clock()
+    clock.set(0, 100)
+    clock.set(1, 50)
+    clock.pass_until(60)
+    clock.set(60, 100)
+    clock.pass_until(1_000)
+    assert clock.fired == [(50, T), (100, T)]
+
+
+def test_a_cancelled_timer_does_not_fire_and_can_be_set_again() -> None:
+    clock = Clock()
+    clock.set(0, 100)
+    clock.timers.cancel(*T, 10)
+    clock.pass_until(99)
+    clock.set(99, 150)
+    clock.pass_until(120)
+    assert not clock.fired
+    clock.timers.cancel(*T, 120)
+    clock.pass_until(200)
+    assert not clock.fired
+    clock.set(200, 210)
+    clock.pass_until(1_000)
+    assert clock.fired == [(210, T)]
+
+
+def test_timers_of_a_node_that_is_gone_do_not_fire_and_those_of_its_next_life_do() -> None:
+    clock = Clock()
+    clock.set(0, 100)
+    clock.set(0, 100, node=1)
+    clock.set(0, 70, "cancelled")
+    clock.timers.cancel(0, "cancelled", 1)
+    clock.timers.forget_node(0)
+    clock.set(20, 90, "cancelled")
+    clock.set(20, 130)
+    clock.pass_until(1_000)
+    assert clock.fired == [(90, (0, "cancelled")), (100, (1, "t")), (130, T)]
+
+
+def test_a_timer_that_was_held_back_is_due_afterwards() -> None:
+    """As when its node was paused: the event comes up at a later time than the one for which it was asked for."""
+    clock = Clock()
+    clock.set(0, 100)
+    due_ms, _, timer = heappop(clock.heap)
+    assert clock.timers.is_due(timer, due_ms, 100)
+    clock.timers.expire_now(*T, 110)
+    assert not clock.heap
+    assert clock.timers.is_due(timer, due_ms, 140)
+
+
+# -- watchdogs ---------------------------------------------------------------------------------------------------------
+
+TICK, ECHO, WATCH = (0, "tick"), (0, "echo"), (1, "watch")
+
+
+def idle(tick_ms: int = 100, echo_ms: int = 1_000, peer: NodeId = 1) -> Clock:
+    """Node 0 asks the peer every `tick_ms` from time 0 on, and expects an answer within `echo_ms` of the last one."""
+    clock = Clock()
+    clock.set(0, echo_ms, "echo", idle_with=peer, echoes="tick")
+    clock.set(0, tick_ms, "tick", idle_with=peer)
+    return clock
+
+
+def test_a_watchdog_of_ones_own_sleeps_while_the_peer_answers() -> None:
+    clock = idle()
+    clock.pass_until(5_000)
+    assert clock.fired == []
+    assert clock.cut(5_050, 0, 1) == []
+    clock.pass_until(10_000)
+    assert clock.fired == [(5_100, TICK), (6_002, ECHO)], "the answer to the tick at 5000 came at 5002"
+
+
+def test_both_ends_may_watch_the_same_exchange() -> None:
+    clock = idle()
+    clock.set(0, 900, "watch", 1, idle_with=0, renewed_by="tick")
+    clock.pass_until(5_000)
+    assert clock.fired == []
+    clock.cut(5_050, 0, 1)
+    clock.pass_until(10_000)
+    assert clock.fired == [(5_100, TICK), (5_901, WATCH), (6_002, ECHO)]
+
+
+CUTS = {
+    "the question is on its way": (5_001, [(5_000, *TICK)], 5_902),
+    "the answer is on its way": (5_002, [], 6_002),
+    "before the first tick": (100 - 1, [], 1_000),
+    "the first question is on its way": (101, [(100, *TICK)], 1_000),
+}
+
+
+@pytest.mark.parametrize(("now_ms", "on_their_way", "echo_ms"), CUTS.values(), ids=CUTS)
+def test_what_is_asked_again_when_the_pair_is_cut_has_not_been_answered(
+    now_ms: TimeMs, on_their_way: list[tuple[TimeMs, NodeId, str]], echo_ms: TimeMs
+) -> None:
+    clock = idle()
+    clock.pass_until(now_ms)
+    assert clock.cut(now_ms, 0, 1) == on_their_way
+    clock.pass_until(10_000)
+    assert (echo_ms, ECHO) in clock.fired
+
+
+def test_an_exchange_sleeps_only_where_its_answers_come_in_time() -> None:
+    late = idle(tick_ms=100, echo_ms=101)
+    late.pass_until(1_000)
+    assert late.fired == [(100, TICK), (101, ECHO)]
+    in_time = idle(tick_ms=100, echo_ms=102)
+    in_time.pass_until(1_000)
+    assert in_time.fired == []
+
+
+def test_a_watchdog_on_a_pair_that_is_not_sound_barks() -> None:
+    clock = Clock()
+    clock.cut(0, 0, 1)
+    clock.set(0, 1_000, "echo", idle_with=1, echoes="tick")
+    clock.set(0, 100, "tick", idle_with=1)
+    clock.pass_until(2_000)
+    assert clock.fired == [(100, TICK), (1_000, ECHO)]
+
+
+def test_a_node_that_asks_anew_has_had_its_answers_until_then() -> None:
+    clock = idle()
+    clock.set(250, 2_000, "tick")
+    clock.pass_until(3_000)
+    assert clock.fired == [(1_202, ECHO), (2_000, TICK)]
+
+
+def test_a_watchdog_that_watches_no_more_is_a_timer_as_any_other() -> None:
+    clock = idle()
+    clock.set(250, 700, "echo")
+    clock.pass_until(3_000)
+    assert clock.fired == [(700, ECHO)], "the exchange itself goes on"
+
+
+OTHERS: dict[str, tuple[NodeId, str, dict[str, object]]] = {
+    "that of a former peer": (2, "watch", {"idle_with": 0, "renewed_by": "tick"}),
+    "one's own, of a former peer": (0, "other", {"idle_with": 2, "echoes": "tick"}),
+}
+
+
+@pytest.mark.parametrize("set_ms", [0, 250])
+@pytest.mark.parametrize(("node", "name", "marks"), OTHERS.values(), ids=OTHERS)
+def test_who_watches_a_pair_is_not_kept_quiet_by_another_pair(
+    node: NodeId, name: str, marks: dict[str, object], set_ms: TimeMs
+) -> None:
+    """Node 0 has begun to ask node 1; node 2, which it has asked before, hears of it no more."""
+    clock = Clock() if set_ms == 0 else idle()
+    clock.set(set_ms, set_ms + 700, name, node, **marks)
+    if set_ms == 0:
+        clock.set(0, 1_000, "echo", idle_with=1, echoes="tick")
+        clock.set(0, 100, "tick", idle_with=1)
+    clock.pass_until(5_000)
+    assert clock.fired == [(set_ms + 700, (node, name))]
+
+
+def test_the_end_of_a_sleep_pushes_on_only_who_slept() -> None:
+    clock = idle()
+    clock.set(0, 5_500, "watch", 2, idle_with=0, renewed_by="tick")
+    clock.cut(5_050, 0, 1)
+    clock.pass_until(10_000)
+    assert clock.fired == [(5_100, TICK), (5_500, (2, "watch")), (6_002, ECHO)]
+
+
+def test_who_changes_its_peer_sleeps_with_the_next_one() -> None:
+    clock = idle()
+    clock.set(0, 700, "watch", 1, idle_with=0, renewed_by="tick")
+    clock.set(250, 1_250, "echo", idle_with=2, echoes="tick")
+    clock.set(250, 350, "tick", idle_with=2)
+    clock.set(251, 1_000, "watch", 2, idle_with=0, renewed_by="tick")
+    clock.pass_until(5_000)
+    assert clock.fired == [(901, WATCH)], "700 ms after the renewal of 200 arrived"

@@ -1,0 +1,25 @@
+"""What a view of the cluster says of its brokers, and what an engine says while there is no view."""
+
+from __future__ import annotations
+
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec, ClusterView
+from protocol.config import ClusterConfig, Generation
+from protocol.metadata.image import BrokerRegistration
+
+
+def registration(broker: int, *, fenced: bool, leaving: bool = False) -> BrokerRegistration:
+    return BrokerRegistration(broker, 7, f"life-{broker}", fenced=fenced, in_controlled_shutdown=leaving)
+
+
+def test_a_broker_is_unfenced_until_it_is_fenced_also_while_it_shuts_down() -> None:
+    brokers = [registration(0, fenced=True), registration(1, fenced=False), registration(2, fenced=False, leaving=True)]
+    assert ClusterView({}, {found.broker_id: found for found in brokers}).unfenced == {1, 2}
+
+
+def test_nobody_is_known_as_unfenced_without_a_controller() -> None:
+    engine = CheckedEngine(ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966)))
+    assert engine.unfenced() == frozenset()
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    assert engine.run_until(lambda: engine.unfenced() == {0, 1}, 60_000)

@@ -1,0 +1,99 @@
+"""Keys are equal exactly where states are, and snapshots give the state again (experiments/hunt/explore/values.py)."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+
+import pytest
+
+from experiments.engines.sim.disk import SimStorage
+from experiments.hunt.explore.machines import DeadBroker, Machines
+from experiments.hunt.explore.values import Keys, dump
+from protocol.messages.batch import RecordBatch
+from tests.unit.protocol.node_helpers import BrokerBench, topic_records
+
+
+@dataclass(slots=True)
+class _Pair:
+    left: object
+    right: object
+
+
+def key(thing: object) -> object:
+    return Keys().key(thing)
+
+
+def test_sharing_an_object_and_having_two_equal_values_are_the_same() -> None:
+    shared = (1, 2)
+    assert key(_Pair(shared, shared)) == key(_Pair((1, 2), tuple(range(1, 3))))
+
+
+def test_sets_have_no_order_and_dicts_have_one() -> None:
+    assert key({3, 1, 2}) == key({2, 3, 1})
+    assert key({"a": 1, "b": 2}) != key({"b": 2, "a": 1})
+
+
+def test_cycles_end() -> None:
+    pair, other = _Pair(None, 1), _Pair(None, 1)
+    pair.left, other.left = pair, other
+    assert key(pair) == key(other)
+    other.right = 2
+    assert key(pair) != key(other)
+
+
+def test_every_attribute_counts_but_those_left_out() -> None:
+    pair = _Pair(1, 2)
+    assert key(pair) != key(_Pair(1, 3))
+    keys = Keys({_Pair: frozenset({"right"})})
+    assert keys.key(pair) == keys.key(_Pair(1, 3))
+
+
+@pytest.fixture
+def bench() -> BrokerBench:
+    return BrokerBench().run(*topic_records(min_isr=2))
+
+
+def test_a_snapshot_of_a_broker_is_another_broker_in_the_same_state(bench: BrokerBench) -> None:
+    copy = pickle.loads(dump(bench.node))
+    assert copy is not bench.node
+    assert key(copy) == key(bench.node)
+    before = key(bench.node)
+    bench.produce()
+    assert key(copy) == before != key(bench.node)
+
+
+def test_a_copy_does_what_the_original_does(bench: BrokerBench) -> None:
+    copy = pickle.loads(dump(bench.node))
+    bench.produce().fetch(1, 1).fetch(2, 1)
+    twin = BrokerBench()
+    twin.node, twin.records, twin.storage = copy, bench.records, copy.storage
+    twin.produce().fetch(1, 1).fetch(2, 1)
+    assert key(copy) == key(bench.node)
+    assert twin.high_watermark == bench.high_watermark == 1
+
+
+def test_when_something_happened_is_no_part_of_the_state(bench: BrokerBench) -> None:
+    copy = pickle.loads(dump(bench.node))
+    twin = BrokerBench()
+    twin.node, twin.now_ms = copy, 5_000
+    bench.fetch(1, 0)
+    twin.fetch(1, 0)
+    assert key(copy) == key(bench.node)
+
+
+def test_what_a_disk_holds_is_part_of_the_state() -> None:
+    empty, full = SimStorage(), SimStorage()
+    full.open_log("T/0").append(RecordBatch(record_count=1, payload=b"x"))
+    empty.open_log("T/0")
+    assert key(DeadBroker(0, empty)) != key(DeadBroker(0, full))
+    assert key(DeadBroker(0, empty)) != key(DeadBroker(1, empty))
+
+
+def test_equal_states_have_one_number(bench: BrokerBench) -> None:
+    from experiments.engines.port import ClusterSpec
+
+    machines = Machines(ClusterSpec(3, 1, bench.node.config))
+    number = machines.intern(bench.node)
+    assert machines.intern(pickle.loads(dump(bench.node))) == number
+    assert machines.intern(pickle.loads(dump(bench.produce().node))) != number

@@ -1,0 +1,110 @@
+"""The swarm: every theme has its turn, a bias is kept, and episodes are made of what fits their plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.faults.schema import Cut, Disturb, Reassign
+from experiments.hunt.fuzz.bias import Bias
+from experiments.hunt.fuzz.plan import Elect, TimelineFile, load, save
+from experiments.hunt.fuzz.run import BEGIN_MS
+from experiments.hunt.fuzz.swarm import draw, themes_of
+from experiments.hunt.fuzz.themes import THEMES, Election, Quiet, Scene
+from protocol.config import MIN_INSYNC_REPLICAS, Generation
+from protocol.ids import RECOVERY_MANAGER
+
+SEEDS = st.integers(0, 2**31)
+
+
+def test_few_seeds_go_through_all_themes() -> None:
+    assert {theme for seed in range(40) for theme in themes_of(seed)} == set(THEMES)
+    assert any(themes_of(seed) == () for seed in range(4))
+
+
+def test_themes_meet_in_ever_other_pairs() -> None:
+    pairs = [themes_of(seed) for seed in range(150) if themes_of(seed)]
+    assert all(one != other for one, other in pairs)
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_a_bias_is_kept() -> None:
+    bias = Bias(
+        generation=Generation.KIP_497,
+        brokers=5,
+        replicas=4,
+        min_isr=3,
+        partitions=2,
+        topic={"segment.bytes": 777},
+        config={"linger.ms": 33},
+        weights={"pause": 1},
+        within_tolerance=False,
+    )
+    for seed in range(5):
+        plan = draw(seed, bias=bias)
+        (topic,) = plan.topics
+        assert (plan.generation, plan.brokers, plan.within_tolerance) == ("kip-497", 5, False)
+        assert [len(replicas) for replicas in topic.assignments] == [4, 4]
+        assert (topic.config[MIN_INSYNC_REPLICAS], topic.config["segment.bytes"]) == (3, 777)
+        assert plan.config["linger.ms"] == 33
+        assert {fault.kind for fault in plan.faults} == {"pause"}
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_faults_strike_nodes_that_there_are(generation: Generation) -> None:
+    plans = [draw(seed, bias=Bias(generation=generation, weights={"power_loss": 1})) for seed in range(10)]
+    struck = {node for plan in plans for fault in plan.faults for node in fault.nodes}
+    assert struck <= {node for plan in plans for node in plan.spec().node_ids}
+    assert (RECOVERY_MANAGER in struck) is generation.features.unclean_recovery
+
+
+def test_what_a_bias_does_not_say_another_may() -> None:
+    found = Bias(brokers=4, config={"linger.ms": 1}).or_else(Bias(brokers=5, min_isr=1, config={"linger.ms": 2}))
+    assert (found.brokers, found.min_isr, found.config) == (4, 1, {"linger.ms": 1})
+
+
+@settings(max_examples=10)
+@given(SEEDS, st.booleans())
+@pytest.mark.parametrize("theme", THEMES)
+def test_an_episode_lies_behind_its_beginning_and_strikes_who_is_there(theme: str, seed: int, recovers: bool) -> None:
+    scene = Scene(Random(seed), 5_000, "t", 0, 2, range(4), 2, 0, (3,), 2_000, 2_500, recovers)
+    parts = list(THEMES[theme][0](scene))
+    assert any(not isinstance(part, Election | Quiet) for part in parts)
+    for part in parts:
+        assert part.at_ms >= scene.at_ms - 200
+        if isinstance(part, Election):
+            continue
+        assert part.end_ms > part.at_ms
+        if not isinstance(part, Quiet):
+            assert recovers or RECOVERY_MANAGER not in part.nodes
+        if isinstance(part, Cut | Disturb):
+            assert not set(part.source) & set(part.target)
+        elif isinstance(part, Reassign):
+            assert scene.leader not in part.replicas
+            assert len(set(part.replicas)) == len(part.replicas) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_staged_plan_can_be_saved(theme: str, tmp_path: Path) -> None:
+    plan = draw(3, bias=Bias(themes=(theme,)))
+    assert len({operation.id for operation in plan.operations}) == len(plan.operations)
+    assert any(isinstance(operation, Elect) for operation in plan.operations)
+    file = TimelineFile(trace_hash="0" * 32, before=plan.sizes, after=plan.sizes, plan=plan)
+    path = tmp_path / "plan.yaml"
+    save(file, path)
+    assert load(path) == file
+
+
+def test_clients_begin_nothing_in_a_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = THEMES["quick return"][1]
+    plain = draw(3, bias=Bias(themes=("quick return",)))
+    begin_ms, end_ms = BEGIN_MS, BEGIN_MS + 60_000
+    monkeypatch.setitem(THEMES, "quick return", (lambda scene: iter((Quiet(begin_ms, end_ms),)), whole))
+    still = draw(3, bias=Bias(themes=("quick return",)))
+    assert any(not isinstance(operation, Elect) for operation in plain.operations)
+    assert all(isinstance(operation, Elect) for operation in still.operations)

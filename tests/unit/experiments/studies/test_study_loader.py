@@ -1,0 +1,149 @@
+"""Study files: what they mean, and the one line that each mistake gets."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+import experiments.studies
+from experiments.studies.loader import PARAMETERS, load_study, study_from
+from experiments.studies.model import DAY_MS, YEAR_MS, CellParameters, Distribution
+from experiments.support.errors import InputError
+
+SHIPPED = Path(experiments.studies.__path__[0])
+GOOD = {
+    "name": "s",
+    "seed": 7,
+    "trials": 10,
+    "base": {"broker_mttf": "30d", "detection": "instant"},
+    "sweep": {"generation": ["kip-497", "kip-966"], "min_insync_replicas": [1, 2]},
+}
+
+
+def study_with(**changes: object) -> dict[str, object]:
+    """GOOD with dotted keys replaced; None removes."""
+    raw = copy.deepcopy(GOOD)
+    for dotted, value in changes.items():
+        section, _, name = dotted.partition("__")
+        place, key = (raw[section], name) if name else (raw, section)
+        if value is None:
+            place.pop(key)
+        else:
+            place[key] = value
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "allowed"),
+    [
+        ({"nme": 1}, "nme", "name, question, engine"),
+        ({"name": None}, "name", "required"),
+        ({"trials": None}, "trials", "either trials or precision"),
+        ({"trials": 0}, "trials", "1"),
+        ({"trials": "200"}, "trials", "whole number"),
+        ({"precision": {"relative_error": 0.1, "max_trials": 10}}, "trials", "either trials or precision"),
+        (
+            {"trials": None, "precision": {"relative_error": 2, "max_trials": 1}},
+            "precision.relative_error",
+            "less than 1",
+        ),
+        ({"duration": "1 year"}, "duration", "a number and a unit"),
+        ({"duration": "0s"}, "duration", "greater than 0"),
+        ({"engine": "ray"}, "engine", "sim"),
+        ({"base__colour": "red"}, "base.colour", "generation, brokers"),
+        ({"base__generation": "v3", "sweep__generation": None}, "base.generation", "kip-497"),
+        ({"base__replication_factor": 4}, "base.replication_factor", "number of brokers (3)"),
+        ({"base__broker_mttr": "6 hours"}, "base.broker_mttr", "15m"),
+        ({"base__broker_mttf": {"dist": "weibull", "mean": "3d"}}, "base.broker_mttf", "shape"),
+        ({"base__broker_mttf": {"dist": "normal", "mean": "3d"}}, "base.broker_mttf.dist", "exponential"),
+        ({"base__broker_mttf": {"mean": "3d", "form": 1.0}}, "base.broker_mttf.form", "dist, mean, shape"),
+        ({"base__detection": 9}, "base.detection", "instant"),
+        ({"base__flush_interval": "sometimes"}, "base.flush_interval", "never"),
+        ({"base__unclean_probability": 1.5}, "base.unclean_probability", "1"),
+        ({"base__brokers": True}, "base.brokers", "whole number"),
+        ({"base__acks": 2}, "base.acks", "all"),
+        ({"sweep__min_insync_replicas": [0]}, "sweep.min_insync_replicas", "greater than or equal to 1"),
+        ({"sweep__min_insync_replicas": []}, "sweep.min_insync_replicas", "one value or more"),
+        ({"sweep__min_insync_replicas": [1, 1]}, "sweep", "differ"),
+        ({"sweep__colour": ["red"]}, "sweep.colour", "generation, brokers"),
+        ({"sweep__replication_factor": [3, 4]}, "sweep.replication_factor", "number of brokers (3)"),
+        ({"sweep": {}}, "sweep", "one or more"),
+        ({"zip": {"brokers": [3]}}, "zip", "one of sweep, zip and cells"),
+        ({"sweep": None, "zip": {"brokers": [3, 4], "acks": ["all"]}}, "zip", "equal length"),
+        ({"sweep": None, "cells": []}, "cells", "one or more"),
+        ({"sweep": None, "cells": [{"brokers": 3}, {"acks": 1}]}, "cells[1]", "exactly brokers"),
+        ({"sweep": None, "cells": [{"brokers": 3}, {"brokers": 0}]}, "cells[1].brokers", "greater"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_file_field_and_what_is_allowed(
+    changes: dict[str, object], field: str, allowed: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        study_from(study_with(**changes), "s.yaml")
+    assert caught.value.source == "s.yaml"
+    assert caught.value.field == field
+    assert allowed in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("name: [", "expected"), ("name: a\nname: b\n", "twice"), ("- 1\n", "list"), ("", "NoneType")],
+)
+def test_a_file_that_is_no_mapping_of_unique_keys_is_refused(tmp_path: Path, text: str, found: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=found):
+        load_study(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        load_study(tmp_path / "none.yaml")
+
+
+def test_sweep_is_the_product_in_the_order_of_the_file_and_keeps_the_values_as_given() -> None:
+    study = study_from(study_with(), "s.yaml")
+    assert [tuple(cell.swept.values()) for cell in study.cells] == [
+        ("kip-497", 1),
+        ("kip-497", 2),
+        ("kip-966", 1),
+        ("kip-966", 2),
+    ]
+    first = study.cells[0].parameters
+    assert first.broker_mttf == Distribution(mean_ms=30 * DAY_MS)
+    assert (first.detection_ms, first.flush_interval_ms, first.duration_ms) == (None, None, YEAR_MS)
+    assert first.broker_mttr == CellParameters().broker_mttr
+
+
+def test_zip_takes_lists_side_by_side_and_cells_stand_alone() -> None:
+    zipped = study_from(study_with(sweep=None, zip={"brokers": [3, 5], "replication_factor": [3, 5]}), "s.yaml")
+    listed = study_from(study_with(sweep=None, cells=[{"acks": 1}, {"acks": "all"}]), "s.yaml")
+    alone = study_from(study_with(sweep=None), "s.yaml")
+    assert [cell.parameters.replication_factor for cell in zipped.cells] == [3, 5]
+    assert [cell.parameters.acks for cell in listed.cells] == ["1", "all"]
+    assert [cell.swept for cell in listed.cells] == [{"acks": 1}, {"acks": "all"}]
+    assert [cell.swept for cell in alone.cells] == [{}]
+
+
+def test_trials_on_the_command_line_replace_the_precision_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("name: s\nprecision: {relative_error: 0.1, max_trials: 1000}\n")
+    assert load_study(path).precision is not None
+    study = load_study(path, trials=5)
+    assert (study.trials, study.precision, study.max_trials) == (5, None, 5)
+    with pytest.raises(InputError, match="--trials"):
+        load_study(path, trials=0)
+    with pytest.raises(InputError, match="--engine"):
+        load_study(path, engine="ray")
+
+
+def test_every_parameter_of_a_trial_can_be_set_in_a_file() -> None:
+    assert {field for field, _ in PARAMETERS.values()} | {"duration_ms"} == set(CellParameters.model_fields)
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_studies_load(path: Path) -> None:
+    assert load_study(path).name == path.stem

@@ -1,0 +1,229 @@
+"""Planning a sweep: which batches are missing, when a sequential study stops, and that seeds depend on nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.studies import output
+from experiments.studies.batch import Batch, TrialFailed, run_batch, trial_seed
+from experiments.studies.loader import study_from
+from experiments.studies.model import CellParameters, Precision, Study
+from experiments.studies.output import (
+    batch_name,
+    claim,
+    committed_batches,
+    note_run,
+    read_record,
+    sweep_leftovers,
+    write_batch,
+)
+from experiments.studies.sweep import is_precise, pending_batches, rounds, wanted_trials
+from experiments.studies.trace_schema import TraceError, TraceRow, TrialResult, check_trace
+from experiments.support.errors import InputError
+from tests.spark.trial_helpers import fake_trial
+
+PARAMETERS = CellParameters(duration_ms=3_600_000)
+
+
+def study_of(**changes: object) -> Study:
+    raw = {"name": "s", "seed": 1, "trials": 20, "duration": "1h", "sweep": {"min_insync_replicas": [1, 2]}}
+    return study_from({name: value for name, value in (raw | changes).items() if value is not None}, "s.yaml")
+
+
+def fill(out: Path, study: Study, batches: list[Batch]) -> None:
+    for batch in batches:
+        write_batch(out, batch, *run_batch(fake_trial, study.cells[batch.cell].parameters, batch, study.seed))
+
+
+def mark_of(out: Path, batch: Batch) -> Path:
+    return out / "trials" / f"_{batch_name(batch)}.sha256"
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8))), st.integers(1, 30))
+def test_what_is_pending_and_what_is_done_together_are_each_wanted_trial_once(
+    parts: list[tuple[int, int]], trials: int
+) -> None:
+    study, taken, done = study_of(trials=trials), set(), {}
+    for first, length in parts:
+        numbers = set(range(first, first + length))
+        if not numbers & taken:
+            taken |= numbers
+            done[Batch(0, first, first + length)] = pa.table({"losses": [0] * length})
+    pending = [batch for batch in pending_batches(study, done) if batch.cell == 0]
+    planned = [number for batch in pending for number in range(batch.first, batch.stop)]
+    assert sorted(planned) == sorted(set(range(trials)) - taken)
+
+
+def test_cells_take_turns() -> None:
+    assert [batch.cell for batch in pending_batches(study_of(), {})][:4] == [0, 1, 0, 1]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 100_000))
+def test_rounds_grow_and_end_at_the_limit(max_trials: int) -> None:
+    steps = list(rounds(max_trials))
+    assert steps == sorted(set(steps))
+    assert steps[-1] == max_trials
+
+
+def test_a_sequential_study_stops_when_precise_and_not_before() -> None:
+    study = study_of(trials=None, precision={"relative_error": 0.2, "max_trials": 1000})
+    precision = Precision(relative_error=0.2, max_trials=1000)
+    years = PARAMETERS.partition_years
+    assert not is_precise(precision, [0] * 500, years)
+    assert not is_precise(precision, [1, 1, 1], years)
+    assert is_precise(precision, [1] * 150, years)
+    assert wanted_trials(study, 0, []) == 64
+    assert wanted_trials(study, 0, [1] * 64) == 96
+    assert wanted_trials(study, 0, [1] * 96) == 144
+    assert wanted_trials(study, 0, [1] * 144) == 144
+    assert wanted_trials(study, 0, [0] * 1000) == 1000
+
+
+def test_seeds_depend_on_study_parameters_and_trial_only() -> None:
+    other = PARAMETERS.model_copy(update={"min_insync_replicas": 1})
+    seeds = [trial_seed(study, cell, trial) for study in (1, 2) for cell in (PARAMETERS, other) for trial in (0, 1)]
+    assert len(set(seeds)) == 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert trial_seed(1, CellParameters(), 0) == 5920985390306003000
+
+
+def test_how_trials_are_batched_changes_nothing() -> None:
+    whole = run_batch(fake_trial, PARAMETERS, Batch(0, 0, 6), 1)
+    parts = [run_batch(fake_trial, PARAMETERS, Batch(0, first, first + 3), 1) for first in (0, 3)]
+    for table, pieces in zip(whole, zip(*parts, strict=True), strict=True):
+        assert table.equals(pa.concat_tables(pieces))
+
+
+def test_a_failing_trial_names_its_seed() -> None:
+    def broken(parameters: CellParameters, seed: int) -> TrialResult:
+        raise ValueError("no")
+
+    with pytest.raises(TrialFailed, match=str(trial_seed(1, PARAMETERS, 4))):
+        run_batch(broken, PARAMETERS, Batch(0, 4, 5), 1)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [TraceRow(0, "state", 0)],
+        [TraceRow(5, "state", 0), TraceRow(9, "end")],
+        [TraceRow(0, "loss", 0, value=1), TraceRow(9, "end")],
+        [TraceRow(0, "state", 0), TraceRow(4, "loss", 0, value=0), TraceRow(9, "end")],
+        [TraceRow(0, "state", 0), TraceRow(4, "crash"), TraceRow(3, "start"), TraceRow(9, "end")],
+        [TraceRow(0, "state", 0), TraceRow(4, "crush"), TraceRow(9, "end")],
+        [TraceRow(0, "state", 0), TraceRow(4, "end"), TraceRow(9, "end")],
+        [TraceRow(0, "state", 0), TraceRow(8, "end")],
+        [TraceRow(0, "state", 1), TraceRow(9, "end")],
+    ],
+)
+def test_a_trace_that_breaks_the_rules_is_refused(rows: list[TraceRow]) -> None:
+    with pytest.raises(TraceError):
+        check_trace(rows, partitions=1, duration_ms=9)
+
+
+def test_what_was_committed_is_found_again_and_not_planned(tmp_path: Path) -> None:
+    study = study_of()
+    claim(tmp_path, study)
+    pending = pending_batches(study, {})
+    fill(tmp_path, study, pending[:3])
+    found = committed_batches(tmp_path, study)
+    assert sorted(found) == sorted(pending[:3])
+    assert sorted([*pending_batches(study, found), *found]) == sorted(pending)
+
+
+def test_leftovers_of_an_interrupted_sweep_are_no_results_and_are_removed(tmp_path: Path) -> None:
+    study = study_of()
+    claim(tmp_path, study)
+    first, second = pending_batches(study, {})[:2]
+    fill(tmp_path, study, [first, second])
+    mark_of(tmp_path, second).unlink()
+    (tmp_path / "trace" / ".tmp-x.parquet").write_bytes(b"half")
+    sweep_leftovers(tmp_path)
+    assert list(committed_batches(tmp_path, study)) == [first]
+    assert [path.stem for path in (tmp_path / "trace").iterdir()] == [batch_name(first)]
+
+
+def damaged(content: bytes, how: str) -> bytes:
+    if how == "flip":
+        middle = len(content) // 4
+        return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    return content[:-20] if how == "cut" else b""
+
+
+@pytest.mark.parametrize("file", ["trace/{}.parquet", "trials/{}.parquet", "trials/_{}.sha256"])
+@pytest.mark.parametrize("how", ["cut", "empty", "flip"])
+def test_a_damaged_file_is_named(tmp_path: Path, file: str, how: str) -> None:
+    study, batch = study_of(), Batch(0, 0, 20)
+    claim(tmp_path, study)
+    fill(tmp_path, study, [batch])
+    path = tmp_path / file.format(batch_name(batch))
+    path.write_bytes(damaged(path.read_bytes(), how))
+    with pytest.raises(InputError) as caught:
+        committed_batches(tmp_path, study)
+    named = {str(path)} if "parquet" in file or how != "flip" else {str(path), *map(str, tmp_path.glob("tr*/cell-*"))}
+    assert caught.value.source in named
+
+
+@pytest.mark.parametrize("folder", ["trace", "trials"])
+def test_a_missing_half_is_named(tmp_path: Path, folder: str) -> None:
+    study, batch = study_of(), Batch(0, 0, 20)
+    claim(tmp_path, study)
+    fill(tmp_path, study, [batch])
+    path = tmp_path / folder / f"{batch_name(batch)}.parquet"
+    path.unlink()
+    with pytest.raises(InputError) as caught:
+        committed_batches(tmp_path, study)
+    assert caught.value.source == str(path)
+
+
+def test_batches_that_overlap_or_lie_outside_the_study_are_named(tmp_path: Path) -> None:
+    study = study_of()
+    claim(tmp_path, study)
+    fill(tmp_path, study, [Batch(0, 0, 10), Batch(0, 5, 15)])
+    with pytest.raises(InputError, match="another file holds"):
+        committed_batches(tmp_path, study)
+    mark_of(tmp_path, Batch(0, 5, 15)).unlink()
+    fill(tmp_path, study, [Batch(1, 15, 25)])
+    with pytest.raises(InputError, match="outside the study"):
+        committed_batches(tmp_path, study)
+
+
+def test_a_directory_belongs_to_one_study(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    out.mkdir()
+    claim(out, study_of())
+    claim(out, study_of())
+    assert read_record(out).study == study_of()
+    with pytest.raises(InputError, match="another study"):
+        claim(out, study_of(trials=21))
+    other.mkdir()
+    (other / "letter.txt").write_text("dear")
+    with pytest.raises(InputError, match=r"letter\.txt"):
+        claim(other, study_of())
+    with pytest.raises(InputError, match="was swept"):
+        read_record(other)
+
+
+def test_trials_of_other_code_are_not_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(tmp_path, study_of())
+    note_run(tmp_path)
+    claim(tmp_path, study_of())
+    monkeypatch.setattr(output, "trial_code_digest", lambda: "another")
+    with pytest.raises(InputError, match="another version"):
+        claim(tmp_path, study_of())
+
+
+def test_the_record_tells_versions_once_per_kind_of_run(tmp_path: Path) -> None:
+    claim(tmp_path, study_of())
+    note_run(tmp_path)
+    note_run(tmp_path)
+    (run,) = read_record(tmp_path).runs
+    assert set(run) == {"isray", "ray", "pyspark", "python", "git_revision", "trial_code"}

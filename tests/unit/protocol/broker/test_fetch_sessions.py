@@ -1,0 +1,78 @@
+"""The leader's count of fetch sessions: what is renewed, refused, passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.broker.leader import SILENT_PREFIX
+from protocol.errors import ErrorCode
+from tests.unit.protocol.broker.leader_helpers import FOLLOWER, UNIT, Leader, brought
+
+
+def test_a_renewal_of_a_session_that_both_count_alike_is_not_answered_and_leaves_the_wishes_open() -> None:
+    leader = Leader()
+    leader.wish()
+    leader.bench.now_ms = 20_000
+    assert leader.renew() == []
+    setting = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
+    assert setting is not None
+    assert (setting.at_ms, setting.idle_with) == (50_000, FOLLOWER)
+    assert brought(*leader.produce(UNIT)) == [(0, 1)]
+
+
+def test_a_renewal_that_lacks_answers_is_told_which_comes_next() -> None:
+    leader = Leader()
+    leader.wish()
+    leader.produce(UNIT)
+    [told] = leader.renew(answers=0)
+    assert (told.partitions, told.session, told.number, told.error) == ((), 1, 1, ErrorCode.NONE)
+    assert leader.renew(answers=1) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"requests": 2}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        ({"session": 2}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    ],
+)
+def test_a_renewal_of_what_the_leader_does_not_know_is_refused_and_no_sign_of_life(
+    fields: dict[str, int], error: ErrorCode
+) -> None:
+    leader = Leader()
+    leader.wish()
+    before = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
+    leader.bench.now_ms = 20_000
+    [told] = leader.renew(**fields)
+    assert (told.error, told.session, told.partitions) == (error, fields.get("session", 1), ())
+    assert leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}") in (None, before)
+
+
+def test_a_request_behind_one_that_was_lost_is_not_taken() -> None:
+    leader = Leader(2)
+    leader.wish(0)
+    leader.requests[FOLLOWER, 0] += 1
+    [told] = leader.wish(1)
+    assert (told.partitions, told.error) == ((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    assert leader.produce(UNIT, partition=1) == []
+    assert brought(*leader.wish(anew=True)) == [(1, 1)]
+
+
+def test_a_request_of_the_past_is_passed_over() -> None:
+    leader = Leader(2)
+    leader.wish(0)
+    leader.requests[FOLLOWER, 0] -= 1
+    assert leader.wish(1) == [], "a number that was there before"
+    leader.wish(0, anew=True)
+    leader.sessions[FOLLOWER, 0] -= 1
+    assert leader.wish(1) == [], "a session that was there before"
+    assert leader.renew(session=1) == []
+    assert leader.produce(UNIT, partition=1) == []
+
+
+def test_answers_are_counted_in_each_session() -> None:
+    leader = Leader()
+    for session in (1, 2, 3):
+        sent = leader.wish(anew=True) + leader.produce(UNIT)
+        assert [(message.session, message.number) for message in sent] == [(session, n) for n in range(len(sent))]
+        assert brought(*sent) != []

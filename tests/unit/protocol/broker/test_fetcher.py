@@ -1,0 +1,333 @@
+"""The follower's side, on a broker node: wishes, renewals, appends, truncation."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.broker.fetcher import FETCH_PREFIX
+from protocol.errors import ErrorCode
+from protocol.ids import METADATA_LOG
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRenewal,
+    FetchRequest,
+    FetchResponse,
+)
+from protocol.messages.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord
+from tests.unit.protocol.node_helpers import BrokerBench, batch, config_of, topic_records
+
+WAIT_MS = 500
+TIMER = f"{FETCH_PREFIX}0"
+
+
+def follower(records: int = 0) -> BrokerBench:
+    """Broker 1 follows broker 0 in leader epoch 3 and has fetched `records` records of epoch 3, one by one."""
+    config = config_of(replica_fetch_wait_max_ms=WAIT_MS)
+    bench = BrokerBench(me=1, config=config).run(*topic_records(1, leader_epoch=3))
+    for offset in range(records):
+        answer(bench, offset, number=offset, batches=(batch(1, offset, 3),))
+    return bench
+
+
+def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, number: int = 0, **fields: object) -> BrokerBench:
+    """The answer of leader epoch 3 to a fetch from there, with records of that epoch before it."""
+    stands = {"topic_id": "T", "partition_id": 0, "fetch_offset": fetch_offset, "leader_epoch": 3}
+    stands |= {"last_fetched_epoch": 3 if fetch_offset else -1}
+    result = FetchPartitionResult.model_validate(stands | fields)
+    return bench.receive(sender, FetchResponse(partitions=(result,), number=number))
+
+
+def wish(bench: BrokerBench) -> FetchPartition:
+    [found] = bench.sent(FetchRequest).partitions
+    return found
+
+
+def log_end(bench: BrokerBench) -> int:
+    return bench.replica.log.end_offset
+
+
+@pytest.mark.covers("A27", "A42")
+def test_a_new_follower_wishes_from_its_log_end_on() -> None:
+    bench = BrokerBench(me=1).run().publish(*topic_records(1, leader_epoch=3))
+    [(leader, request)] = bench.sends(FetchRequest)
+    assert (leader, request.replica_id, request.replica_epoch) == (0, 1, 1)
+    found = wish(bench)
+    assert (found.current_leader_epoch, found.fetch_offset, found.last_fetched_epoch) == (3, 0, -1)
+
+
+@pytest.mark.covers("A43")
+def test_what_is_fetched_is_appended_as_it_is_and_the_next_wish_leaves_at_once() -> None:
+    bench = follower()
+    stored = (batch(2, 0, 1, b"one"), batch(1, 2, 3, b"two"))
+    answer(bench, 0, batches=stored, high_watermark=2)
+    assert tuple(bench.replica.log.storage.read(0, 1 << 20)) == stored
+    assert bench.high_watermark == 2
+    found = wish(bench)
+    assert (found.fetch_offset, found.last_fetched_epoch, found.high_watermark) == (3, 3, 2)
+
+
+@pytest.mark.covers("A43", "N6")
+@pytest.mark.parametrize(("told", "expected"), [(0, 1), (1, 1), (2, 2), (9, 3), (-1, 1)])
+def test_the_high_watermark_follows_the_leaders_up_to_the_log_end(told: int, expected: int) -> None:
+    bench = follower(records=3)
+    answer(bench, 3, high_watermark=1)
+    answer(bench, 3, high_watermark=told)
+    assert bench.high_watermark == expected
+
+
+STALE = {
+    "an older wish": {"fetch_offset": 1},
+    "a later offset": {"fetch_offset": 4},
+    "an earlier leader epoch": {"fetch_offset": 3, "leader_epoch": 2},
+    "a later leader epoch": {"fetch_offset": 3, "leader_epoch": 4},
+    "another record before it": {"fetch_offset": 3, "last_fetched_epoch": 2},
+    "another broker": {"fetch_offset": 3, "sender": 2},
+    "another partition": {"fetch_offset": 3, "partition_id": 1},
+}
+
+
+@pytest.mark.covers("A26")
+@pytest.mark.parametrize("fields", STALE.values(), ids=STALE)
+def test_an_answer_to_another_wish_is_not_taken(fields: dict[str, object]) -> None:
+    bench = follower(records=3)
+    batches = (batch(1, int(str(fields["fetch_offset"])), 3),)
+    answer(bench, **{"batches": batches, "high_watermark": 3} | fields)  # type: ignore[arg-type]
+    assert (log_end(bench), bench.high_watermark) == (3, 0)
+    assert bench.sends(FetchRequest) == []
+
+
+def test_an_answer_that_comes_twice_is_appended_once() -> None:
+    bench = follower()
+    for _ in range(2):
+        answer(bench, 0, batches=(batch(2, 0, 3),))
+    assert log_end(bench) == 2
+
+
+@pytest.mark.covers("N1", "M43")
+def test_a_diverging_answer_truncates_and_asks_again() -> None:
+    bench = follower(records=3)
+    answer(bench, 3, diverging_epoch=EpochEndOffset(leader_epoch=3, end_offset=1))
+    assert log_end(bench) == 1
+    found = wish(bench)
+    assert (found.fetch_offset, found.last_fetched_epoch) == (1, 3)
+    answer(bench, 1, diverging_epoch=EpochEndOffset(leader_epoch=-1, end_offset=0))
+    assert (log_end(bench), wish(bench).last_fetched_epoch) == (0, -1)
+
+
+STALE_CUTS = {
+    "a point to truncate to": {"diverging_epoch": EpochEndOffset(leader_epoch=1, end_offset=1)},
+    "a log start to begin at": {"error": ErrorCode.OFFSET_OUT_OF_RANGE, "log_start_offset": 1},
+}
+
+
+@pytest.mark.covers("A26", "N1", "M43")
+@pytest.mark.parametrize("told", STALE_CUTS.values(), ids=STALE_CUTS)
+def test_what_cut_a_log_does_not_cut_it_again_at_the_same_offset(told: dict[str, object]) -> None:
+    """The answer comes twice. In between the follower has reached the same offset with the leader's records."""
+    bench = follower()
+    answer(bench, 0, batches=(batch(1, 0, 1), batch(2, 1, 2)))
+    answer(bench, 3, last_fetched_epoch=2, **told)
+    assert log_end(bench) == 1
+    answer(bench, 1, last_fetched_epoch=wish(bench).last_fetched_epoch, batches=(batch(2, 1, 3),), high_watermark=3)
+    answer(bench, 3, last_fetched_epoch=2, **told)
+    assert (log_end(bench), bench.high_watermark) == (3, 3)
+    assert bench.sends(FetchRequest) == []
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
+def test_after_an_error_the_wish_waits_for_its_repetition(error: ErrorCode) -> None:
+    bench = follower(records=1)
+    answer(bench, 1, error=error)
+    assert bench.sends(FetchRequest) == []
+    timer = bench.timer(TIMER)
+    assert timer is not None
+    assert (timer.at_ms, timer.idle_with) == (WAIT_MS, None), "a repetition that must not be left out"
+    bench.fire(TIMER, at_ms=WAIT_MS)
+    assert bench.sends(FetchRenewal) == []
+    assert wish(bench).fetch_offset == 1
+    timer = bench.timer(TIMER)
+    assert timer is not None
+    assert timer.idle_with == 0
+
+
+def test_a_renewal_says_how_far_the_session_has_been_counted() -> None:
+    bench = follower(records=2)
+    for now_ms in (WAIT_MS, 2 * WAIT_MS):
+        renewal = bench.fire(TIMER, at_ms=now_ms).sent(FetchRenewal)
+        assert (renewal.replica_id, renewal.replica_epoch) == (1, 1)
+        assert (renewal.session, renewal.requests, renewal.answers) == (1, 3, 2)
+        assert bench.sends(FetchRequest) == []
+        timer = bench.timer(TIMER)
+        assert timer is not None
+        assert timer.at_ms == now_ms + WAIT_MS
+
+
+OVER = {
+    "unknown to the leader": {"error": ErrorCode.FETCH_SESSION_ID_NOT_FOUND},
+    "a request was lost": {"error": ErrorCode.INVALID_FETCH_SESSION_EPOCH},
+    "an answer was lost": {"number": 3},
+}
+
+
+@pytest.mark.parametrize("fields", OVER.values(), ids=OVER)
+def test_a_session_in_which_something_was_lost_is_begun_anew_with_all_open_wishes(fields: dict[str, int]) -> None:
+    bench = follower(records=2)
+    last = wish(bench)
+    bench.receive(0, FetchResponse(partitions=(), **fields))
+    request = bench.sent(FetchRequest)
+    assert (request.session, request.number, request.partitions) == (2, 0, (last,))
+    bench.receive(0, FetchResponse(partitions=(), **fields))
+    assert bench.sends(FetchRequest) == [], "what is said of the former session is of no concern"
+
+
+def test_what_both_have_counted_alike_changes_nothing() -> None:
+    bench = follower(records=2)
+    for number in (2, 1):
+        bench.receive(0, FetchResponse(partitions=(), number=number))
+        assert bench.sends(FetchRequest) == []
+
+
+def test_an_answer_that_was_lost_is_missed_when_the_next_one_comes() -> None:
+    bench = follower(records=2)
+    answer(bench, 2, number=3, batches=(batch(1, 2, 3),))
+    request = bench.sent(FetchRequest)
+    assert (request.session, request.number, [p.fetch_offset for p in request.partitions]) == (2, 0, [3])
+
+
+def test_a_session_that_knows_of_a_partition_which_is_followed_no_more_is_begun_anew_by_the_renewal() -> None:
+    other = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3)
+    config = config_of(replica_fetch_wait_max_ms=WAIT_MS)
+    bench = BrokerBench(me=1, config=config).run(*topic_records(1, leader_epoch=3), other)
+    bench.publish(change(leader=-1, isr=()))
+    assert bench.sends(FetchRequest) == []
+    request = bench.fire(TIMER, at_ms=WAIT_MS).sent(FetchRequest)
+    assert (request.session, request.number, [p.partition_id for p in request.partitions]) == (2, 0, [1])
+    assert bench.sends(FetchRenewal) == []
+
+
+def change(**fields: object) -> PartitionChangeRecord:
+    return PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
+
+
+@pytest.mark.covers("A26", "A25")
+def test_a_new_leader_epoch_ends_the_old_wish_before_anything_else_is_appended() -> None:
+    bench = follower(records=1).publish(change(leader=2))
+    [(leader, _)] = bench.sends(FetchRequest)
+    assert (leader, wish(bench).current_leader_epoch) == (2, 4)
+    answer(bench, 1, batches=(batch(1, 1, 3),))
+    assert log_end(bench) == 1
+    assert bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchRequest) == []
+
+
+@pytest.mark.covers("A26")
+def test_a_follower_that_becomes_leader_fetches_no_more() -> None:
+    bench = follower(records=1).publish(change(leader=1))
+    assert bench.sends(FetchRequest) == []
+    assert bench.replica.leadership is not None
+    answer(bench, 1, batches=(batch(1, 1, 3),))
+    assert log_end(bench) == 1
+    assert bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchRenewal) == []
+
+
+def test_without_a_leader_nothing_is_fetched_and_the_log_stays() -> None:
+    bench = follower(records=2).publish(change(leader=-1, isr=()))
+    assert bench.sends(FetchRequest) == []
+    assert (bench.replica.wish, log_end(bench)) == (None, 2)
+
+
+@pytest.mark.parametrize("record", [RemoveTopicRecord(topic_id="T"), change(replicas=(0, 2), isr=(0, 2))])
+def test_a_replica_that_is_gone_from_the_metadata_is_gone_with_its_log(record: PartitionChangeRecord) -> None:
+    bench = follower(records=2)
+    bench.publish(record)
+    assert bench.node.context.replicas == {}
+    assert bench.storage.log_names() == [METADATA_LOG]
+    answer(bench, 2, batches=(batch(1, 2, 3),))
+    assert bench.storage.log_names() == [METADATA_LOG]
+
+
+def test_wishes_of_several_partitions_travel_together() -> None:
+    records = topic_records(1)
+    more = [records[-1].model_copy(update={"partition_id": index}) for index in (1, 2)]
+    bench = BrokerBench(me=1).run().publish(*records, *more)
+    assert [p.partition_id for p in bench.sent(FetchRequest).partitions] == [0, 1, 2]
+    results = tuple(
+        FetchPartitionResult(
+            topic_id="T",
+            partition_id=index,
+            fetch_offset=0,
+            leader_epoch=0,
+            batches=(RecordBatch(record_count=1, payload=b"x"),),
+        )
+        for index in (0, 2)
+    )
+    bench.receive(0, FetchResponse(partitions=results))
+    assert [(p.partition_id, p.fetch_offset) for p in bench.sent(FetchRequest).partitions] == [(0, 1), (2, 1)]
+
+
+# -- log start offset --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("records", [0, 3])
+def test_where_the_leader_has_deleted_what_it_lacks_a_log_begins_anew(records: int) -> None:
+    bench = follower(records)
+    answer(bench, records, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=10)
+    log = bench.replica.log
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (10, 10, 10)
+    found = wish(bench)
+    assert (found.fetch_offset, found.last_fetched_epoch) == (10, -1)
+    [reset] = bench.traces("reset")
+    assert reset.detail == {"to_offset": 10, "log_end": records}
+    answer(bench, 10, last_fetched_epoch=-1, batches=(batch(1, 10, 3),), high_watermark=11)
+    assert (log.end_offset, log.high_watermark, log.latest_epoch) == (11, 11, 3)
+
+
+def test_out_of_range_without_a_place_to_begin_waits_like_any_other_error() -> None:
+    bench = follower(records=2)
+    answer(bench, 2, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert (log_end(bench), bench.sends(FetchRequest)) == (2, [])
+    timer = bench.timer(TIMER)
+    assert timer is not None
+    assert timer.idle_with is None
+
+
+@pytest.mark.parametrize(
+    ("told", "high_watermark", "expected"), [(0, 3, 0), (1, 3, 1), (2, 3, 2), (3, 1, 1), (2, 0, 0)]
+)
+def test_a_follower_deletes_what_its_leader_has_deleted_up_to_its_high_watermark(
+    told: int, high_watermark: int, expected: int
+) -> None:
+    """Its log has a segment per record; the last one is the active segment."""
+    bench = follower()
+    for offset in range(3):
+        answer(bench, offset, number=offset, batches=(batch(1, offset, 3),))
+        bench.replica.log.storage.roll()
+    answer(bench, 3, batches=(batch(1, 3, 3),), high_watermark=high_watermark, log_start_offset=told)
+    assert bench.replica.log.start_offset == expected
+    assert log_end(bench) == 4
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_concerns_its_partition_only() -> None:
+    bench = BrokerBench(me=1).run(*topic_records(1, leader_epoch=3))
+    second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3)
+    bench.publish(second)
+    results = (
+        FetchPartitionResult(topic_id="gone", partition_id=0, fetch_offset=0, leader_epoch=3),
+        FetchPartitionResult(
+            topic_id="T",
+            partition_id=0,
+            fetch_offset=0,
+            leader_epoch=3,
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ),
+        FetchPartitionResult(
+            topic_id="T", partition_id=1, fetch_offset=0, leader_epoch=3, batches=(batch(1, 0, 3),), high_watermark=0
+        ),
+    )
+    bench.receive(0, FetchResponse(partitions=results))
+    assert (log_end(bench), wish(bench).partition_id) == (0, 1)

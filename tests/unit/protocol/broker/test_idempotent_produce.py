@@ -1,0 +1,170 @@
+"""A leader and a producer that repeats itself; and batches that no leader takes."""
+
+from __future__ import annotations
+
+import zlib
+from random import Random
+
+import pytest
+
+from experiments.engines.sim.disk import SimStorage
+from protocol.broker import leader as leader_side
+from protocol.broker.leader import PRODUCE_TIMER
+from protocol.errors import ErrorCode
+from protocol.log.checksum import checksum_of
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import ProduceResponse
+from protocol.messages.records import ConfigRecord
+from protocol.nodes.broker import BrokerNode
+from tests.unit.protocol.log.test_producer_state import produced
+from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, config_of, topic_records
+
+NONE = ErrorCode.NONE
+TIMEOUT_MS = 5_000
+
+
+def leader(storage: SimStorage | None = None) -> BrokerBench:
+    bench = BrokerBench(config=config_of(request_timeout_ms=TIMEOUT_MS), storage=storage)
+    return bench.run(*topic_records(min_isr=2))
+
+
+def answers(bench: BrokerBench) -> list[tuple[int, ErrorCode, int]]:
+    return [(message.correlation_id, message.error, message.base_offset) for _, message in bench.sends(ProduceResponse)]
+
+
+def replicate(bench: BrokerBench, offset: int) -> BrokerBench:
+    """Both followers say that their logs end there; the effects are those of the second."""
+    return bench.fetch(1, offset).fetch(2, offset)
+
+
+def test_a_repetition_is_answered_with_the_first_offset_and_not_appended() -> None:
+    bench = leader().produce(batch=produced(0, 3), correlation_id=1)
+    assert answers(replicate(bench, 3)) == [(1, NONE, 0)]
+    assert answers(bench.produce(batch=produced(0, 3), correlation_id=2)) == [(2, NONE, 0)]
+    assert bench.replica.log.end_offset == 3
+    assert bench.traces("appended") == []
+
+
+def test_a_repetition_of_what_is_not_committed_waits_as_the_first_one_does() -> None:
+    bench = leader().produce(batch=produced(0), correlation_id=1).produce(batch=produced(1), correlation_id=2)
+    assert answers(bench.produce(batch=produced(0), correlation_id=3)) == []
+    assert answers(replicate(bench, 1)) == [(1, NONE, 0), (3, NONE, 0)], "it does not wait for what came later"
+    assert answers(replicate(bench, 2)) == [(2, NONE, 1)]
+    assert bench.replica.log.end_offset == 2
+
+
+def test_acks_1_is_answered_at_once_also_when_it_is_repeated() -> None:
+    bench = leader()
+    for number in (1, 2):
+        assert answers(bench.produce(acks=1, batch=produced(0), correlation_id=number)) == [(number, NONE, 0)]
+    assert bench.replica.log.end_offset == 1
+
+
+def test_a_repetition_has_a_timeout_of_its_own() -> None:
+    bench = leader().produce(batch=produced(0), correlation_id=1)
+    bench.now_ms = 3_000
+    bench.produce(batch=produced(1), correlation_id=2).produce(batch=produced(0), correlation_id=3)
+    late = ErrorCode.REQUEST_TIMED_OUT
+    assert answers(bench.fire(PRODUCE_TIMER, TIMEOUT_MS)) == [(1, late, 0)]
+    assert answers(bench.fire(PRODUCE_TIMER, 3_000 + TIMEOUT_MS)) == [(3, late, 0), (2, late, 1)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        (produced(2), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (produced(1, producer=8), ErrorCode.UNKNOWN_PRODUCER_ID),
+        (produced(5, epoch=1), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    ],
+)
+def test_a_gap_is_refused_and_nothing_is_written(batch: RecordBatch, error: ErrorCode) -> None:
+    bench = leader().produce(batch=produced(0))
+    assert answers(bench.produce(batch=batch, correlation_id=2)) == [(2, error, -1)]
+    assert bench.produce(acks=0, batch=batch).sends(ProduceResponse) == []
+    assert bench.replica.log.end_offset == 1
+
+
+def test_a_leader_that_restarts_knows_its_producers() -> None:
+    storage = SimStorage()
+    leader(storage).produce(batch=produced(0, 2)).produce(batch=produced(2))
+    again = leader(storage)
+    assert answers(again.produce(acks=1, batch=produced(0, 2), correlation_id=3)) == [(3, NONE, 0)]
+    assert answers(again.produce(acks=1, batch=produced(3), correlation_id=4)) == [(4, NONE, 3)]
+
+
+def test_too_many_waiting_producers_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_side, "MAX_PENDING", 2)
+    bench = leader()
+    for number in (1, 2):
+        assert answers(bench.produce(batch=produced(number - 1), correlation_id=number)) == []
+    refused = answers(bench.produce(batch=produced(2), correlation_id=3))
+    assert refused == [(3, ErrorCode.BROKER_NOT_AVAILABLE, -1)]
+    assert bench.replica.log.end_offset == 2
+    replicate(bench, 2)
+    assert answers(bench.produce(batch=produced(2), correlation_id=4)) == []
+
+
+# -- admission ---------------------------------------------------------------------------------------------------------
+
+
+def crc(data: bytes, value: int) -> int:
+    return zlib.crc32(data, value)
+
+
+def checking() -> BrokerBench:
+    """A leader that judges checksums, of a topic whose batches have at most 100 bytes."""
+    bench = BrokerBench()
+    bench.node = BrokerNode(0, [CONTROLLER], config_of(), bench.storage, Random(1), checksum=crc)
+    return bench.run(*topic_records(), ConfigRecord(topic_id="T", name="max.message.bytes", value="100"))
+
+
+def sealed(batch: RecordBatch) -> RecordBatch:
+    return batch.model_copy(update={"crc": checksum_of(batch, crc)})
+
+
+GOOD = sealed(produced(0, 2, at_ms=5))
+DAMAGED = {
+    "payload": {"payload": b"q"},
+    "record count": {"record_count": 3},
+    "producer id": {"producer_id": 6},
+    "producer epoch": {"producer_epoch": 1},
+    "sequence": {"base_sequence": 0, "timestamp_ms": 6},
+    "checksum": {"crc": GOOD.crc ^ 1},
+}
+
+
+def test_a_sound_batch_is_taken_and_keeps_its_checksum() -> None:
+    bench = checking().produce(acks=1, batch=GOOD)
+    assert [error for _, error, _ in answers(bench)] == [NONE]
+    [stored] = bench.replica.log.storage.read(0, 1)
+    assert stored.crc == GOOD.crc == checksum_of(stored, crc)
+    assert [error for _, error, _ in answers(bench.produce(acks=1, batch=produced(2)))] == [NONE], "it has none"
+
+
+@pytest.mark.parametrize("changes", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_batch_is_refused(changes: dict[str, object]) -> None:
+    bench = checking().produce(acks=1, batch=GOOD.model_copy(update=changes))
+    assert answers(bench) == [(7, ErrorCode.CORRUPT_MESSAGE, -1)]
+    assert bench.replica.log.end_offset == 0
+
+
+@pytest.mark.parametrize(("size", "error"), [(100, NONE), (101, ErrorCode.MESSAGE_TOO_LARGE)])
+def test_a_batch_may_be_as_large_as_the_topic_allows(size: int, error: ErrorCode) -> None:
+    bench = checking().produce(acks=1, batch=RecordBatch(record_count=1, payload=b"x" * size))
+    assert [found for _, found, _ in answers(bench)] == [error]
+    assert bench.replica.log.end_offset == (error is NONE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"producer_id": -2},
+        {"producer_epoch": -1},
+        {"base_sequence": -1},
+        {"producer_id": -1},
+        {"producer_id": -1, "producer_epoch": -1},
+    ],
+)
+def test_a_batch_is_by_a_producer_or_by_none(changes: dict[str, object]) -> None:
+    bench = leader().produce(acks=1, batch=produced(0).model_copy(update=changes))
+    assert answers(bench) == [(7, ErrorCode.INVALID_RECORD, -1)]

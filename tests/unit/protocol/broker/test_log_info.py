@@ -1,0 +1,109 @@
+"""GetReplicaLogInfo on brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.broker.log_info import replica_log_info
+from protocol.contract import LogStorage
+from protocol.errors import ErrorCode, StorageError
+from protocol.ids import RECOVERY_MANAGER
+from protocol.messages.records import PartitionChangeRecord, PartitionRecord
+from protocol.messages.recovery import (
+    MAX_PARTITIONS_PER_REQUEST,
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
+    ReplicaLogInfo,
+    ReplicaLogInfoTopic,
+)
+from tests.unit.protocol.node_helpers import CLIENT, T0, BrokerBench, config_of, topic_records
+
+
+def ask(*partitions: int, broker: int = 0, topic: str = "T") -> GetReplicaLogInfoRequest:
+    named = (ReplicaLogInfoTopic(topic_id=topic, partitions=partitions),)
+    return GetReplicaLogInfoRequest(correlation_id=9, broker_id=broker, topic_partitions=named)
+
+
+def told(bench: BrokerBench, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
+    return bench.receive(RECOVERY_MANAGER, request).sent(GetReplicaLogInfoResponse)
+
+
+def errors(response: GetReplicaLogInfoResponse) -> list[ErrorCode]:
+    return [info.error for info in response.log_info_list]
+
+
+@pytest.mark.covers("F7", "G29", "G30")
+def test_the_answer_is_the_end_of_the_log_and_both_epochs() -> None:
+    bench = BrokerBench().run(*topic_records(leader=0, leader_epoch=4))
+    bench.produce(count=3)
+    bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=-1))
+    info = ReplicaLogInfo(
+        topic_id="T", partition_id=0, last_written_leader_epoch=4, current_leader_epoch=5, log_end_offset=3
+    )
+    assert told(bench, ask(0)) == GetReplicaLogInfoResponse(correlation_id=9, broker_epoch=0, log_info_list=(info,))
+
+
+def test_an_empty_log_has_no_epoch() -> None:
+    [info] = told(BrokerBench().run(*topic_records()), ask(0)).log_info_list
+    assert (info.error, info.last_written_leader_epoch, info.log_end_offset) == (ErrorCode.NONE, -1, 0)
+
+
+@pytest.mark.covers("N22")
+def test_each_partition_has_an_error_of_its_own() -> None:
+    elsewhere = PartitionRecord(topic_id="T", partition_id=1, replicas=(1, 2), isr=(1, 2), leader=1)
+    bench = BrokerBench().run(*topic_records(), elsewhere)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert errors(told(bench, ask(2, 0, 1))) == [unknown, ErrorCode.NONE, unknown]
+    assert errors(told(bench, ask(0, topic="U"))) == [unknown]
+
+
+@pytest.mark.covers("N22")
+def test_a_replica_that_is_not_opened_yet_is_not_there() -> None:
+    bench = BrokerBench().run(*topic_records())
+    del bench.node.context.replicas[T0]
+    assert errors(told(bench, ask(0))) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+class BrokenLog:
+    """A log of a disk that has failed."""
+
+    def __init__(self, storage: LogStorage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> object:
+        if name == "end_offset":
+            raise StorageError("the disk has failed")
+        return getattr(self._storage, name)
+
+
+@pytest.mark.covers("N22")
+def test_a_failed_disk_is_the_error_of_its_partitions() -> None:
+    second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
+    bench = BrokerBench().run(*topic_records(), second)
+    bench.replica.log.storage = BrokenLog(bench.replica.log.storage)  # type: ignore[assignment]
+    assert errors(told(bench, ask(0, 1))) == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+
+
+@pytest.mark.covers("G31", "N22")
+def test_too_many_partitions_and_another_broker_are_refused_whole() -> None:
+    bench = BrokerBench().run(*topic_records())
+    at_limit = told(bench, ask(*range(MAX_PARTITIONS_PER_REQUEST)))
+    assert (at_limit.error, len(at_limit.log_info_list)) == (ErrorCode.NONE, MAX_PARTITIONS_PER_REQUEST)
+    for request in (ask(*range(MAX_PARTITIONS_PER_REQUEST + 1)), ask(0, broker=1)):
+        refused = told(bench, request)
+        assert (refused.error, refused.log_info_list) == (ErrorCode.INVALID_REQUEST, ())
+
+
+@pytest.mark.covers("N22")
+def test_no_partitions_means_all_that_are_hosted() -> None:
+    second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
+    bench = BrokerBench().run(*topic_records(), second)
+    everything = GetReplicaLogInfoRequest(correlation_id=1, broker_id=0, topic_partitions=None)
+    assert [info.partition_id for info in replica_log_info(bench.node.context, everything).log_info_list] == [0, 1]
+
+
+@pytest.mark.covers("G29")
+def test_a_client_needs_leave_to_ask() -> None:
+    bench = BrokerBench(config=config_of(authorizer_class_name="standard")).run(*topic_records())
+    refused = bench.receive(CLIENT, ask(0)).sent(GetReplicaLogInfoResponse)
+    assert refused.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED

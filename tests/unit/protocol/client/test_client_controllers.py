@@ -1,0 +1,389 @@
+"""Which of several controllers a client asks, when, and which answer counts: a script of the controllers per test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.engines import requests
+from protocol.client.administration import ASK_NEXT_MS, Attempt, whose_turn
+from protocol.client.identity import ASK_AGAIN_MS
+from protocol.errors import ErrorCode
+from protocol.ids import DRIVER
+from protocol.messages.admin import AdminRequest, AdminResponse, MetadataResponse
+from protocol.messages.base import Message
+from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from protocol.messages.commands import AdminCommand, AdminOutcome, ConsumeCommand, ConsumeOutcome, ProduceOutcome
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.topics import DeleteTopicsResponse
+from tests.unit.protocol.client.client_helpers import BACKOFF_MS, DELIVERY_MS, REQUEST_MS, ClientBench
+
+A, B, C, D, E = 1000, 1001, 1002, 1003, 1004
+BROKERS = (0, 1)
+SILENT, STANDBY, ACTIVE = "silent", "standby", "active"
+NONE, TIMED_OUT, NOT_CONTROLLER = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER
+Script = Mapping[int, Sequence[tuple[int, str]]]
+"""What each controller is from which time (ms) on; at first it is silent."""
+Asked = list[tuple[int, int]]
+"""When (ms) whom."""
+
+assert (ASK_NEXT_MS, ASK_AGAIN_MS, BACKOFF_MS, REQUEST_MS, DELIVERY_MS) == (1_000, 1_000, 100, 5_000, 30_000)
+
+
+class Quorum(ClientBench):
+    """A client, and controllers that answer at once what the script says. Brokers answer administration with
+    `broker_says`; None: not at all.
+    """
+
+    def __init__(self, script: Script, broker_says: ErrorCode | None = None) -> None:
+        self.script = script
+        self.broker_says = broker_says
+        self.asked: Asked = []
+        self.numbers: list[int] = []
+        self._commands = 0
+        super().__init__(producer_ids=(), controllers=tuple(script))
+
+    def administer(self, request: AdminRequest) -> Quorum:
+        self.asked, self.numbers = [], []
+        self._commands += 1
+        self.receive(DRIVER, AdminCommand(command_id=self._commands, request=request))
+        return self
+
+    def delete_topic(self) -> Quorum:
+        return self.administer(requests.delete_topic("t"))
+
+    def to_the_end(self) -> AdminOutcome:
+        """Lets time pass until the last command is over; its outcome."""
+        number = self._commands
+        while len(self.ends) < number:
+            self.run_until(min(self.timers.values()))
+        assert [outcome.command_id for outcome in self.ends] == list(range(1, number + 1)), "one outcome each"
+        assert self.is_at_rest()
+        return self.ends[-1]
+
+    @property
+    def ends(self) -> list[AdminOutcome]:
+        return [outcome for outcome in self.outcomes if isinstance(outcome, AdminOutcome)]
+
+    def says(self, attempt: int, error: ErrorCode = NONE) -> Quorum:
+        """The answer to an attempt, counted from 0 (-1: the last), comes now."""
+        self.receive(A, DeleteTopicsResponse(correlation_id=self.numbers[attempt], error=error))
+        return self
+
+    def _answer(self, node: int, message: Message) -> None:
+        if not isinstance(message, AdminRequest):
+            super()._answer(node, message)
+            return
+        self.asked.append((self.now_ms, node))
+        self.numbers.append(message.correlation_id)
+        error = self._state_of(node)
+        if error is None:
+            return
+        answer: AdminResponse = AdminResponse(correlation_id=message.correlation_id, error=error)
+        if isinstance(message, InitProducerIdRequest):
+            answer = InitProducerIdResponse(correlation_id=message.correlation_id, error=error, producer_id=5)
+        self._done(self.node.receive(self.now_ms, node, answer))
+
+    def _state_of(self, node: int) -> ErrorCode | None:
+        if node in BROKERS:
+            return self.broker_says
+        states = [state for since_ms, state in self.script[node] if since_ms <= self.now_ms]
+        return {SILENT: None, STANDBY: NOT_CONTROLLER, ACTIVE: NONE}[states[-1] if states else SILENT]
+
+
+def always(**states: str) -> Script:
+    """Controllers that stay what they are; `A="silent"`."""
+    ids = {"A": A, "B": B, "C": C, "D": D, "E": E}
+    return {ids[name]: [(0, state)] for name, state in states.items()}
+
+
+def every(step_ms: int, first_ms: int, nodes: Sequence[int], before_ms: int) -> Asked:
+    """The nodes in turn, one each `step_ms`."""
+    times = range(first_ms, before_ms, step_ms)
+    return [(at_ms, nodes[index % len(nodes)]) for index, at_ms in enumerate(times)]
+
+
+# -- what changes something --------------------------------------------------------------------------------------------
+
+ENDS_WELL: dict[str, tuple[Script, Asked]] = {
+    "the first one is active": (always(A=ACTIVE, B=STANDBY, C=STANDBY), [(0, A)]),
+    "the next one is": (always(A=STANDBY, B=ACTIVE, C=STANDBY), [(0, A), (100, B)]),
+    "the last of five is": (
+        always(A=STANDBY, B=STANDBY, C=STANDBY, D=STANDBY, E=ACTIVE),
+        [(0, A), (100, B), (200, C), (300, D), (400, E)],
+    ),
+    "nobody is, until one is elected": (
+        {A: [(0, STANDBY)], B: [(0, STANDBY)], C: [(0, STANDBY), (250, ACTIVE)]},
+        [(0, A), (100, B), (200, C), (300, A), (400, B), (500, C)],
+    ),
+    "the first one is dead": (always(A=SILENT, B=ACTIVE, C=STANDBY), [(0, A), (1_000, B)]),
+    "two are dead": (always(A=SILENT, B=SILENT, C=ACTIVE), [(0, A), (1_000, B), (2_000, C)]),
+    "one is dead, one of the others is elected": (
+        {A: [(0, SILENT)], B: [(0, STANDBY)], C: [(0, STANDBY), (1_250, ACTIVE)]},
+        [(0, A), (1_000, B), (1_100, C), (1_200, B), (1_300, C)],
+    ),
+    "the next one is dead": (
+        {A: [(0, STANDBY), (150, ACTIVE)], B: [], C: [(0, STANDBY)]},
+        [(0, A), (100, B), (1_100, C), (1_200, A)],
+    ),
+    "all are cut off, then heard again": (
+        {A: [(6_500, STANDBY)], B: [(6_500, STANDBY)], C: [(6_500, ACTIVE)]},
+        [(0, A), (1_000, B), (2_000, C), (5_000, A), (6_000, B), (7_000, C)],
+    ),
+    "killed, and restarted without the request": (
+        {A: [(700, ACTIVE)], B: [], C: []},
+        [(0, A), (1_000, B), (2_000, C), (5_000, A)],
+    ),
+    "killed and restarted, the others alive all along": (
+        {A: [(3_000, ACTIVE)], B: [(0, STANDBY)], C: [(0, STANDBY)]},
+        [(0, A), *every(100, 1_000, (B, C), 5_000), (5_000, A)],
+    ),
+    "the only one, which was not active at once": ({A: [(0, STANDBY), (150, ACTIVE)]}, [(0, A), (100, A), (200, A)]),
+}
+
+
+@pytest.mark.parametrize(("script", "asked"), ENDS_WELL.values(), ids=ENDS_WELL)
+def test_a_change_goes_from_controller_to_controller_until_one_is_active(script: Script, asked: Asked) -> None:
+    quorum = Quorum(script).delete_topic()
+    outcome = quorum.to_the_end()
+    assert (quorum.asked, outcome.error) == (asked, NONE)
+    assert isinstance(outcome.response, AdminResponse)
+
+
+NEVER_ACTIVE: dict[str, tuple[Script, ErrorCode, Asked]] = {
+    "the only one says nothing, and is asked once": (always(A=SILENT), TIMED_OUT, [(0, A)]),
+    "the only one is not active": (always(A=STANDBY), NOT_CONTROLLER, every(100, 0, (A,), DELIVERY_MS)),
+    "none is active": (always(A=STANDBY, B=STANDBY), NOT_CONTROLLER, every(100, 0, (A, B), DELIVERY_MS)),
+    "none says anything": (
+        always(A=SILENT, B=SILENT, C=SILENT),
+        TIMED_OUT,
+        [(round_ms + turn * 1_000, (A, B, C)[turn]) for round_ms in range(0, DELIVERY_MS, 5_000) for turn in range(3)],
+    ),
+    "one says nothing, and may have done it": (
+        always(A=SILENT, B=STANDBY),
+        TIMED_OUT,
+        [
+            asked
+            for round_ms in range(0, DELIVERY_MS, 5_000)
+            for asked in [(round_ms, A), *every(100, round_ms + 1_000, (B,), round_ms + 5_000)]
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "error", "asked"), NEVER_ACTIVE.values(), ids=NEVER_ACTIVE)
+def test_where_no_controller_is_active_in_time_the_outcome_says_whether_something_may_be_done(
+    script: Script, error: ErrorCode, asked: Asked
+) -> None:
+    quorum = Quorum(script).delete_topic()
+    outcome = quorum.to_the_end()
+    assert (outcome.error, quorum.now_ms, outcome.response) == (error, DELIVERY_MS, None)
+    assert quorum.asked == asked
+
+
+def test_each_attempt_is_told_apart_and_the_first_answer_ends_the_command_whoever_gives_it() -> None:
+    quorum = Quorum(always(A=SILENT, B=SILENT, C=STANDBY)).delete_topic()
+    quorum.run_until(2_500)
+    assert len(set(quorum.numbers)) == len(quorum.asked) > 3
+    assert quorum.says(0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED).to_the_end().error is not NONE
+    for attempt in range(len(quorum.numbers)):
+        assert quorum.says(attempt).is_at_rest(), "nobody waits for the others"
+    assert len(quorum.ends) == 1
+
+
+def test_who_has_answered_late_that_it_is_not_active_is_asked_again_in_its_turn() -> None:
+    quorum = Quorum(always(A=SILENT, B=SILENT, C=SILENT)).delete_topic()
+    quorum.run_until(3_000)
+    assert quorum.asked == [(0, A), (1_000, B), (2_000, C)]
+    quorum.says(1, NOT_CONTROLLER).run_until(3_099)
+    assert len(quorum.asked) == 3
+    quorum.run_until(3_100)
+    assert quorum.asked[3:] == [(3_100, B)], "the other two still owe an answer"
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    quorum = Quorum(always(A=SILENT, B=SILENT, C=SILENT)).delete_topic().says(0, NOT_CONTROLLER)
+    quorum.now_ms = 60
+    quorum.says(0, NOT_CONTROLLER).run_until(1_100)
+    assert quorum.asked == [(0, A), (100, B), (1_100, C)]
+
+
+def test_a_request_that_came_twice_may_be_done_though_it_was_refused_once() -> None:
+    quorum = Quorum(always(A=SILENT, B=STANDBY)).delete_topic().says(0, NOT_CONTROLLER)
+    quorum.run_until(500)
+    assert quorum.says(0).to_the_end().error is NONE
+
+
+def test_a_refusal_of_one_attempt_says_nothing_of_another_at_the_same_controller() -> None:
+    quorum = Quorum(always(A=SILENT, B=SILENT)).delete_topic()
+    quorum.run_until(REQUEST_MS)
+    assert quorum.asked == [(0, A), (1_000, B), (5_000, A)]
+    quorum.says(0, NOT_CONTROLLER).run_until(9_999)
+    assert quorum.asked[3:] == [(6_000, B)], "A owes the second answer"
+
+
+def test_elections_are_to_be_answered_in_the_time_that_is_left() -> None:
+    quorum = Quorum(always(A=SILENT, B=SILENT))
+    wanted = requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE)
+    quorum.administer(wanted.model_copy(update={"timeout_ms": 60_000}))
+    sent = [*quorum.messages(ElectLeadersRequest), *quorum.fire("watch").messages(ElectLeadersRequest)]
+    assert [request.timeout_ms for request in sent] == [27_000, 26_100]
+    assert [to for _, to in quorum.asked] == [A, B]
+
+
+# -- what is known of the controller -----------------------------------------------------------------------------------
+
+
+def test_who_answered_is_asked_first_from_then_on_by_all_parts_of_the_client() -> None:
+    quorum = Quorum(always(A=SILENT, B=ACTIVE, C=STANDBY))
+    quorum.delete_topic().to_the_end()
+    quorum.delete_topic().to_the_end()
+    assert quorum.asked == [(1_000, B)]
+    quorum.asked = []
+    quorum.produce(7)
+    assert quorum.asked == [(1_000, B)]
+
+
+def test_an_error_is_an_answer_too() -> None:
+    quorum = Quorum(always(A=STANDBY, B=SILENT)).delete_topic()
+    quorum.run_until(100)
+    assert quorum.says(-1, ErrorCode.INVALID_REQUEST).to_the_end().error is ErrorCode.INVALID_REQUEST
+    assert quorum.delete_topic().asked == [(100, B)]
+
+
+def test_the_next_of_the_last_is_the_first() -> None:
+    quorum = Quorum({A: [(0, STANDBY), (500, ACTIVE)], B: [(0, STANDBY)], C: [(0, ACTIVE), (300, STANDBY)]})
+    quorum.delete_topic().to_the_end()
+    quorum.run_until(600)
+    quorum.delete_topic().to_the_end()
+    assert quorum.asked == [(600, C), (700, A)]
+
+
+def test_a_producer_id_comes_from_whoever_is_active_and_tells_who_is() -> None:
+    quorum = Quorum(always(A=STANDBY, B=SILENT, C=ACTIVE))
+    quorum.produce(7)
+    quorum.run_until(1_100)
+    assert quorum.asked == [(0, A), (100, B), (1_100, C)]
+    [request] = quorum.requests()
+    assert request.batch.producer_id == 5
+    quorum.answer(request)
+    assert quorum.delete_topic().asked == [(1_100, C)]
+    quorum.to_the_end()
+
+
+def test_a_controller_that_is_not_active_is_not_taken_for_one_that_is() -> None:
+    quorum = Quorum(always(A=SILENT, B=STANDBY, C=SILENT))
+    quorum.produce(7)
+    quorum.run_until(1_000)
+    assert quorum.asked == [(0, A), (1_000, B)]
+    assert quorum.delete_topic().asked == [(1_000, A)]
+
+
+# -- what only asks ----------------------------------------------------------------------------------------------------
+
+QUESTION = DescribeClusterRequest(correlation_id=0)
+ASKS: dict[str, tuple[Script, ErrorCode | None, Asked, ErrorCode]] = {
+    "the first one answers": (always(A=ACTIVE, B=ACTIVE), NONE, [(0, A)], NONE),
+    "a standby leaves it to the next": (always(A=STANDBY, B=ACTIVE), NONE, [(0, A), (100, B)], NONE),
+    "a broker will do": (always(A=STANDBY, B=SILENT), NONE, [(0, A), (100, B), (1_100, 0)], NONE),
+    "round and round": (
+        {A: [(0, STANDBY), (1_500, ACTIVE)]},
+        NOT_CONTROLLER,
+        every(100, 0, (A, 0, 1), 1_501),
+        NONE,
+    ),
+    "nobody answers": (always(A=SILENT), None, every(1_000, 0, (A, 0, 1), DELIVERY_MS), TIMED_OUT),
+    "nobody can": (always(A=STANDBY), NOT_CONTROLLER, every(100, 0, (A, 0, 1), DELIVERY_MS), NOT_CONTROLLER),
+}
+
+
+@pytest.mark.parametrize(("script", "broker_says", "asked", "error"), ASKS.values(), ids=ASKS)
+def test_a_question_goes_from_node_to_node(
+    script: Script, broker_says: ErrorCode | None, asked: Asked, error: ErrorCode
+) -> None:
+    quorum = Quorum(script, broker_says).administer(QUESTION)
+    assert (quorum.to_the_end().error, quorum.asked) == (error, asked)
+
+
+def test_a_question_begins_with_the_active_controller_and_does_not_tell_who_that_is() -> None:
+    quorum = Quorum({A: [(0, SILENT)], B: [(0, ACTIVE), (2_000, SILENT)], C: [(0, STANDBY), (2_500, ACTIVE)]})
+    quorum.delete_topic().to_the_end()
+    quorum.run_until(2_000)
+    quorum.administer(QUESTION).to_the_end()
+    assert quorum.asked == [(2_000, B), (3_000, C)], "any controller may have answered it"
+    assert quorum.delete_topic().asked == [(3_000, B)]
+
+
+def test_an_answer_to_an_earlier_question_is_ignored() -> None:
+    quorum = Quorum(always(A=SILENT, B=SILENT)).administer(QUESTION)
+    quorum.run_until(1_000)
+    quorum.receive(A, DescribeClusterResponse(correlation_id=quorum.numbers[0]))
+    assert quorum.ends == []
+    quorum.receive(B, DescribeClusterResponse(correlation_id=quorum.numbers[1]))
+    assert quorum.to_the_end().error is NONE
+
+
+HEARD: dict[str, tuple[ErrorCode, ErrorCode]] = {
+    "controllers that are not active": (NOT_CONTROLLER, TIMED_OUT),
+    "somebody who knows no such topic": (NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+}
+
+
+@pytest.mark.parametrize(("said", "error"), HEARD.values(), ids=HEARD)
+def test_a_standby_says_nothing_of_a_topic(said: ErrorCode, error: ErrorCode) -> None:
+    quorum = Quorum(always(A=SILENT, B=SILENT))
+    quorum.leader = None
+    quorum.produce(7, acks=1).receive(DRIVER, ConsumeCommand(command_id=8, topic="t", partition=0))
+    number = quorum.node._context.last_correlation_id
+    for controller in (A, B):
+        quorum.receive(controller, MetadataResponse(correlation_id=number, error=said))
+    quorum.run_until(DELIVERY_MS)
+    found = [end for end in quorum.outcomes if isinstance(end, ProduceOutcome | ConsumeOutcome)]
+    assert sorted((end.command_id, end.error) for end in found) == [(7, error), (8, error)]
+
+
+# -- the decision ------------------------------------------------------------------------------------------------------
+
+TURNS: dict[str, tuple[list[Attempt], tuple[int, int]]] = {
+    "nobody was asked": ([], (A, 1_000)),
+    "who owes an answer is passed over": ([Attempt(A, 900)], (B, 1_000)),
+    "who has refused is not": ([Attempt(A, 900, True)], (A, 1_000)),
+    "nor who was asked long ago": ([Attempt(A, 500)], (A, 1_000)),
+    "all owe one": ([Attempt(A, 900), Attempt(B, 700), Attempt(C, 800)], (B, 1_200)),
+    "of equals the first in turn": ([Attempt(A, 800), Attempt(B, 700), Attempt(C, 700)], (B, 1_200)),
+    "the last attempt counts": ([Attempt(A, 300), Attempt(A, 800), Attempt(B, 900), Attempt(C, 900)], (A, 1_300)),
+    "an attempt before it may be the one that is owed": (
+        [Attempt(A, 600), Attempt(A, 800, True), Attempt(B, 900), Attempt(C, 900)],
+        (A, 1_100),
+    ),
+}
+
+
+@pytest.mark.parametrize(("attempts", "turn"), TURNS.values(), ids=TURNS)
+def test_whose_turn_it_is(attempts: list[Attempt], turn: tuple[int, int]) -> None:
+    assert whose_turn((A, B, C), attempts, 1_000, 500) == turn
+
+
+STATES = st.lists(st.tuples(st.integers(0, DELIVERY_MS), st.sampled_from([SILENT, STANDBY])), max_size=6).map(sorted)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(STATES, min_size=2, max_size=5))
+def test_nobody_is_asked_too_soon_and_everybody_in_the_end(states: list[list[tuple[int, str]]]) -> None:
+    quorum = Quorum({A + number: script for number, script in enumerate(states)}).delete_topic()
+    quorum.to_the_end()
+    owes, owed = dict[int, int](), False
+    for (at_ms, node), before in zip(quorum.asked, [None, *quorum.asked], strict=False):
+        assert at_ms - owes.get(node, -REQUEST_MS) >= REQUEST_MS, "it may still be doing it"
+        assert before is None or BACKOFF_MS <= at_ms - before[0] <= REQUEST_MS
+        quorum.now_ms = at_ms
+        if quorum._state_of(node) is None:
+            owes[node], owed = at_ms, True
+        else:
+            owes.pop(node, None)
+    assert {node for _, node in quorum.asked} == set(quorum.script)
+    assert (quorum.ends[0].error is NOT_CONTROLLER) == (not owed)

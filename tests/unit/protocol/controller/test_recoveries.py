@@ -1,0 +1,450 @@
+"""The controller's recoveries: which are wanted, what is stated and cancelled, which results hold, what users await."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from experiments.engines import requests
+from protocol.config import Generation
+from protocol.contract import Outbox, Send, SetTimer, Trace
+from protocol.controller import brokers
+from protocol.controller.administration import plan
+from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited
+from protocol.controller.recoveries import RECOVERY_TIMER, Recoveries
+from protocol.controller.recovery import Need, need, wanted
+from protocol.errors import ErrorCode
+from protocol.ids import NO_LEADER, RECOVERY_MANAGER
+from protocol.messages.base import Message
+from protocol.messages.cluster import UpgradeType
+from protocol.messages.control import BrokerState
+from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
+from protocol.messages.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
+from protocol.messages.recovery import (
+    CancelRecoveries,
+    PartitionRecovery,
+    PartitionRecoveryResult,
+    RecoverPartitions,
+    RecoveryMode,
+    RecoveryResults,
+    ReplicaAnswer,
+)
+from protocol.metadata.image import MetadataDelta
+from protocol.metadata.partition import LeaderRecoveryState
+from tests.unit.protocol.node_helpers import (
+    CLIENT,
+    T0,
+    ControllerBench,
+    config_of,
+    fencing,
+    registrations,
+    topic_records,
+)
+
+LOST = {"isr": (), "leader": NO_LEADER, "leader_epoch": 4}
+M = TypeVar("M", bound=Message)
+
+
+def strategy(value: str | None, topic: str | None = "T") -> ConfigRecord:
+    return ConfigRecord(topic_id=topic, name="unclean.recovery.strategy", value=value)
+
+
+class Bench(ControllerBench):
+    """A controller's state and its recoveries, without the node around them; brokers 0, 1, 2 and a fenced 3."""
+
+    def __init__(
+        self,
+        *records: MetadataRecord,
+        fenced: Sequence[int] = (3,),
+        generation: Generation = Generation.KIP_966,
+        **lost: object,
+    ) -> None:
+        self.out = Outbox()
+        self.effects: list[object] = []
+        self.now_ms = 0
+        self.recoveries: Recoveries | None = None
+        base = [*registrations((0, 1, 2, 3), fenced), *topic_records(2, **LOST | lost)]
+        super().__init__(*base, *records, config=config_of(generation))
+        self.recoveries = Recoveries(self.state, self.out)
+        self.apply([])
+        self.recoveries.replayed(self.everything())
+        self.settle()
+
+    def everything(self) -> MetadataDelta:
+        delta = self.state.image.take_delta()
+        delta.features = True
+        return delta
+
+    def apply(self, records: Sequence[MetadataRecord]) -> Sequence[MetadataRecord]:
+        for record in records:
+            delta = self.state.replay(record)
+            if self.recoveries is not None:
+                self.recoveries.replayed(delta)
+        return records
+
+    def happens(self, *records: MetadataRecord) -> Bench:
+        self.apply(records)
+        return self.settle()
+
+    def settle(self) -> Bench:
+        assert self.recoveries is not None
+        self.recoveries.settle(self.now_ms)
+        self.effects = list(self.out.drain())
+        return self
+
+    def fire(self, name: str, at_ms: int) -> Bench:
+        assert self.recoveries is not None
+        self.now_ms = at_ms
+        self.recoveries.fire(at_ms, name)
+        self.effects = list(self.out.drain())
+        return self
+
+    def take(self, result: PartitionRecoveryResult) -> list[MetadataRecord]:
+        assert self.recoveries is not None
+        records = self.recoveries.take(RecoveryResults(results=(result,)))
+        self.effects = list(self.out.drain())
+        return records
+
+    def await_election(self, mode: RecoveryMode, timeout_ms: int = 60_000) -> Bench:
+        assert self.recoveries is not None
+        response = ElectLeadersResponse(correlation_id=1, partitions=(PartitionResult(topic="t", partition_index=0),))
+        self.recoveries.await_elections(self.now_ms, CLIENT, response, Awaited(mode, timeout_ms, {T0: 0}))
+        return self.settle()
+
+    def sends(self, kind: type[M]) -> list[tuple[int, M]]:
+        return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+    @property
+    def stated(self) -> PartitionRecovery | None:
+        """The recovery that the last event stated."""
+        found = [message for to, message in self.sends(RecoverPartitions) if to == RECOVERY_MANAGER]
+        return found[0].recoveries[0] if found else None
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self.sends(CancelRecoveries))
+
+    @property
+    def answered(self) -> ErrorCode | None:
+        """How the user's election ended, if the last event ended it."""
+        found = self.sends(ElectLeadersResponse)
+        return found[0][1].partitions[0].error if found else None
+
+    def traces(self, kind: str) -> list[Trace]:
+        return [effect for effect in self.effects if isinstance(effect, Trace) and effect.kind == kind]
+
+
+def result(recovery: PartitionRecovery, leader: int, *answers: int, **changed: object) -> PartitionRecoveryResult:
+    """Elect `leader`, for answers of brokers in the lives that the recovery names."""
+    epochs = {replica.broker_id: replica.broker_epoch for replica in recovery.replicas}
+    told = tuple(
+        ReplicaAnswer(broker_id=each, broker_epoch=epochs[each], last_written_leader_epoch=3, log_end_offset=each)
+        for each in answers or epochs
+    )
+    return PartitionRecoveryResult(
+        recovery_id=recovery.recovery_id,
+        topic_id="T",
+        partition_id=0,
+        leader_epoch=recovery.leader_epoch,
+        leader=leader,
+        reason="",
+        answers=told,
+    ).model_copy(update=changed)
+
+
+# -- the decision ------------------------------------------------------------------------------------------------------
+
+KEPT: dict[str, dict[str, object]] = {
+    "eligible": {"eligible_leader_replicas": (3,), "last_known_elr": (0,)},
+    "last known, active": {"last_known_elr": (0, 1)},
+    "last known, one fenced": {"last_known_elr": (0, 3)},
+    "nobody": {},
+    "a leader": {"leader": 0, "isr": (0,)},
+}
+NEEDS = {
+    ("eligible", "proactive"): Need.RECOVERY,
+    ("eligible", "balanced"): Need.ELIGIBLE,
+    ("eligible", "manual"): Need.ELIGIBLE,
+    ("last known, active", "proactive"): Need.RECOVERY,
+    ("last known, active", "balanced"): Need.RECOVERY,
+    ("last known, active", "manual"): Need.USER,
+    ("last known, one fenced", "proactive"): Need.RECOVERY,
+    ("last known, one fenced", "balanced"): Need.LAST_KNOWN,
+    ("last known, one fenced", "manual"): Need.USER,
+    ("nobody", "proactive"): Need.RECOVERY,
+    ("nobody", "balanced"): Need.USER,
+    ("nobody", "manual"): Need.USER,
+    ("a leader", "proactive"): Need.NOTHING,
+}
+
+
+@pytest.mark.covers("F2", "F3", "F4", "F29", "H3", "M59", "M62", "M63")
+@pytest.mark.parametrize(("kept", "value"), NEEDS)
+def test_what_a_partition_needs(kept: str, value: str) -> None:
+    found = Bench(strategy(value), replicas=(0, 1, 2, 3), **KEPT[kept])
+    assert need(found.state.image, T0, found.partition()) is NEEDS[kept, value]
+    assert (found.stated is not None) is (NEEDS[kept, value] is Need.RECOVERY)
+
+
+@pytest.mark.covers("F25", "H4", "K8")
+def test_nothing_is_recovered_where_recovery_is_disabled() -> None:
+    found = Bench(strategy("proactive"), generation=Generation.KIP_966_ELR)
+    assert need(found.state.image, T0, found.partition()) is Need.NOTHING
+
+
+@pytest.mark.covers("F11", "F13", "H5")
+def test_active_replicas_are_asked_in_the_order_of_the_assignment_and_the_last_known_ones_are_required() -> None:
+    timeout = ConfigRecord(topic_id=None, name="unclean.recovery.timeout.ms", value="777")
+    found = Bench(timeout, fenced=(3,), replicas=(2, 3, 0), last_known_elr=(0,))
+    assert found.stated is not None
+    assert found.stated.replicas == (BrokerState(broker_id=2, broker_epoch=2), BrokerState(broker_id=0, broker_epoch=0))
+    assert (found.stated.mode, found.stated.required) == (RecoveryMode.BALANCED, (0,))
+    assert (found.stated.leader_epoch, found.stated.timeout_ms) == (4, 777)
+    shutting_down = brokers.begin_controlled_shutdown(found.state, 2, 2)
+    found.apply(shutting_down)
+    asked = wanted(found.state.image, T0, found.partition())
+    assert asked is not None
+    assert [replica.broker_id for replica in asked.replicas] == [0], "one that shuts down cannot lead"
+
+
+@pytest.mark.covers("F12")
+def test_there_is_no_recovery_while_nobody_can_be_asked() -> None:
+    found = Bench(strategy("proactive"), fenced=(0, 1, 2, 3))
+    assert found.stated is None
+    found.happens(*brokers.unfence(found.state, 1, 1))
+    assert found.stated is not None
+
+
+# -- what is stated ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("F13", "N27")
+def test_a_newcomer_is_asked_too_in_the_same_recovery() -> None:
+    found = Bench(strategy("proactive"), fenced=(1, 2, 3))
+    first = found.stated
+    found.happens(*brokers.unfence(found.state, 2, 2))
+    assert first is not None
+    assert found.stated is not None
+    assert found.stated.recovery_id == first.recovery_id
+    assert [replica.broker_id for replica in found.stated.replicas] == [0, 2]
+    assert found.traces("recovery_began") == []
+
+
+@pytest.mark.covers("F4", "M59")
+def test_a_balanced_recovery_ends_when_one_who_must_be_heard_is_fenced_and_begins_anew_later() -> None:
+    found = Bench(last_known_elr=(0, 1))
+    first = found.stated
+    found.happens(fencing(1, 1, True))
+    assert found.cancelled
+    assert not found.stated
+    found.happens(*brokers.unfence(found.state, 1, 1))
+    assert first is not None
+    assert found.stated is not None
+    assert found.stated.recovery_id != first.recovery_id
+
+
+@pytest.mark.covers("F9")
+def test_another_leader_epoch_or_mode_is_another_recovery() -> None:
+    found = Bench(last_known_elr=(0, 1))
+    seen = [found.stated]
+    found.happens(PartitionChangeRecord(topic_id="T", partition_id=0, leader=NO_LEADER))
+    seen.append(found.stated)
+    found.happens(strategy("proactive"))
+    seen.append(found.stated)
+    assert len({each.recovery_id for each in seen if each is not None}) == 3
+    assert [each.leader_epoch for each in seen if each is not None] == [4, 5, 5]
+
+
+@pytest.mark.covers("H8", "M73")
+@pytest.mark.parametrize(
+    "record",
+    [
+        strategy("manual"),
+        FeatureLevelRecord(name="unclean.recovery.enabled", feature_level=0),
+        PartitionChangeRecord(topic_id="T", partition_id=0, leader=2, isr=(2,)),
+    ],
+    ids=["a user shall act", "disabled", "somebody leads"],
+)
+def test_a_recovery_that_is_not_wanted_any_more_is_cancelled(record: MetadataRecord) -> None:
+    found = Bench(last_known_elr=(0, 1))
+    assert found.stated is not None
+    found.happens(record)
+    assert found.cancelled
+    assert not found.stated
+
+
+@pytest.mark.covers("F16", "M72")
+def test_an_eligible_replica_that_comes_back_leads_and_ends_a_proactive_recovery() -> None:
+    found = Bench(strategy("proactive"), replicas=(0, 1, 3), eligible_leader_replicas=(3,))
+    running = found.stated
+    assert running is not None
+    found.happens(*brokers.unfence(found.state, 3, 3))
+    assert (found.partition().leader, found.cancelled) == (3, True)
+    assert found.take(result(running, 0)) == []
+    assert found.partition().leader_recovery_state is LeaderRecoveryState.RECOVERED
+
+
+@pytest.mark.covers("F14", "M70")
+def test_what_runs_is_stated_again_until_it_is_over() -> None:
+    found = Bench(last_known_elr=(0, 1))
+    first = found.stated
+    [timer] = [effect for effect in found.effects if isinstance(effect, SetTimer)]
+    assert (timer.name, timer.at_ms) == (RECOVERY_TIMER, 2_000)
+    found.fire(RECOVERY_TIMER, 2_000)
+    assert found.stated == first
+    assert [effect.at_ms for effect in found.effects if isinstance(effect, SetTimer)] == [4_000]
+
+
+@pytest.mark.covers("F15", "M68")
+def test_a_new_controller_has_recoveries_of_its_own() -> None:
+    found = Bench(last_known_elr=(0, 1))
+    first = found.stated
+    found.recoveries = Recoveries(found.state, found.out)
+    found.recoveries.replayed(found.everything())
+    found.settle()
+    assert first is not None
+    assert found.stated is not None
+    assert found.stated.recovery_id != first.recovery_id
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("F17", "C12", "I8")
+def test_a_result_that_holds_elects_uncleanly() -> None:
+    found = Bench(last_known_elr=(0, 1), last_known_leader=1)
+    assert found.stated is not None
+    found.happens(*found.take(result(found.stated, 2)))
+    state = found.partition()
+    assert (state.leader, state.isr, state.elr, state.last_known_leader, state.leader_epoch) == (2, (2,), (), -1, 5)
+    assert state.leader_recovery_state is LeaderRecoveryState.RECOVERING
+
+
+@pytest.mark.covers("F27")
+def test_what_was_answered_and_who_won_is_told() -> None:
+    found = Bench(fenced=(2, 3), last_known_elr=(0,))
+    assert found.stated is not None
+    found.take(result(found.stated, 0, 0, reason="it alone answered", silent=(1,)))
+    [trace] = found.traces("recovery")
+    assert trace.detail["answers"] == ((0, 0, 3, 0),)
+    assert (trace.detail["leader"], trace.detail["reason"]) == (0, "it alone answered")
+    assert (trace.detail["silent"], trace.detail["absent"], trace.detail["required"]) == ((1,), (2,), (0,))
+
+
+@pytest.mark.covers("F8", "F9", "F11", "F13", "F16", "M65", "M67", "M72")
+@pytest.mark.parametrize(
+    ("records", "changed", "answers"),
+    [
+        ((), {"leader_epoch": 3}, (0, 1, 2)),
+        ((), {"recovery_id": 1}, (0, 1, 2)),
+        ((), {}, (0, 2)),
+        ((), {}, (0, 1)),
+        ((fencing(2, 2, True),), {}, (0, 1, 2)),
+        ((PartitionChangeRecord(topic_id="T", partition_id=0, leader=1, isr=(1,)),), {}, (0, 1, 2)),
+        ((PartitionChangeRecord(topic_id="T", partition_id=0, leader=NO_LEADER),), {}, (0, 1, 2)),
+    ],
+    ids=[
+        "another leader epoch",
+        "another recovery",
+        "one who had to be heard is missing",
+        "the winner has not answered",
+        "the winner is fenced",
+        "somebody leads",
+        "the leader epoch has risen since",
+    ],
+)
+def test_a_result_that_does_not_hold_elects_nobody(
+    records: tuple[MetadataRecord, ...], changed: dict[str, object], answers: tuple[int, ...]
+) -> None:
+    found = Bench(last_known_elr=(0, 1))
+    assert found.stated is not None
+    told = result(found.stated, 2, *answers, **changed)
+    found.apply(records)
+    assert found.take(told) == []
+
+
+@pytest.mark.covers("F8", "M65")
+def test_an_answer_of_a_broker_that_has_come_back_since_elects_nobody() -> None:
+    found = Bench(last_known_elr=(0, 1))
+    assert found.stated is not None
+    told = result(found.stated, 0)
+    found.happens(*brokers.register(found.state, 0, "again", -1, None))
+    assert found.take(told) == []
+    epoch = found.state.image.broker_epoch(0)
+    assert epoch is not None
+    found.happens(*brokers.unfence(found.state, 0, epoch))
+    assert found.take(told) == [], "nor once it is unfenced"
+    assert found.stated is None or found.stated.replicas[0].broker_epoch == epoch
+
+
+# -- elections that users await ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("F22", "J4")
+def test_an_awaited_election_is_answered_when_it_has_happened() -> None:
+    found = Bench(strategy("manual"), last_known_elr=(0, 1))
+    assert found.stated is None
+    found.await_election(RecoveryMode.PROACTIVE)
+    assert (found.answered, found.stated is not None) == (None, True)
+    assert found.stated is not None
+    assert found.stated.mode is RecoveryMode.PROACTIVE
+    found.happens(*found.take(result(found.stated, 2)))
+    assert (found.answered, found.cancelled, found.partition().leader) == (ErrorCode.NONE, True, 2)
+
+
+@pytest.mark.covers("F22")
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        (fencing(1, 1, True), ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+        (
+            FeatureLevelRecord(name="unclean.recovery.enabled", feature_level=0),
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ),
+        (PartitionChangeRecord(topic_id="T", partition_id=0, leader=1, isr=(1,)), ErrorCode.NONE),
+    ],
+)
+def test_an_awaited_election_ends_with_what_ends_its_recovery(record: MetadataRecord, error: ErrorCode) -> None:
+    found = Bench(strategy("manual"), last_known_elr=(0, 1)).await_election(RecoveryMode.BALANCED)
+    assert found.stated is not None
+    found.happens(record)
+    assert (found.answered, found.cancelled) == (error, True)
+
+
+@pytest.mark.covers("F22", "G27")
+def test_an_awaited_election_times_out_and_its_recovery_with_it() -> None:
+    found = Bench(strategy("manual"), last_known_elr=(0, 1)).await_election(RecoveryMode.BALANCED, 3_000)
+    found.fire(ELECTIONS_TIMER, 2_999)
+    assert (found.answered, found.cancelled) == (None, False)
+    found.fire(ELECTIONS_TIMER, 3_000)
+    assert (found.answered, found.cancelled) == (ErrorCode.REQUEST_TIMED_OUT, True)
+
+
+def test_a_recovery_that_the_strategy_wants_outlasts_the_user() -> None:
+    found = Bench(last_known_elr=(0, 1)).await_election(RecoveryMode.BALANCED, 3_000)
+    assert found.stated is None, "it runs already"
+    found.fire(ELECTIONS_TIMER, 3_000)
+    assert (found.answered, found.cancelled) == (ErrorCode.REQUEST_TIMED_OUT, False)
+
+
+# -- when recovery is disabled -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("K5", "K6", "M73")
+@pytest.mark.parametrize(("value", "leader"), [("balanced", 1), ("manual", 1), ("proactive", 1)])
+def test_who_may_lead_by_the_rules_of_before_leads_at_once(value: str, leader: int) -> None:
+    found = Bench(strategy(value), last_known_elr=(1, 3), last_known_leader=leader)
+    disable = requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
+    found.happens(*plan(found.state, disable).records)
+    assert (found.partition().leader, found.partition().isr) == (leader, (leader,))
+
+
+@pytest.mark.covers("K6", "M73")
+def test_without_the_last_known_leader_only_an_unclean_election_by_config_finds_one() -> None:
+    disable = requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
+    for value, leader in (("balanced", NO_LEADER), ("proactive", 0)):
+        found = Bench(strategy(value), fenced=(1, 3), last_known_elr=(1, 3), last_known_leader=1)
+        assert found.apply(plan(found.state, disable).records)
+        assert found.partition().leader == leader

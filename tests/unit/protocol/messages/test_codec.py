@@ -1,0 +1,249 @@
+"""The codec: every message type there and back, and nothing but messages accepted.
+
+Messages are generated from the fields of the models themselves, nested messages and records included, so that a new
+message type is tested by being declared.
+"""
+
+from __future__ import annotations
+
+import types
+import zlib
+from collections.abc import Sequence
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.engines.requests import elect_leader
+from protocol import messages
+from protocol.errors import CodecError, ErrorCode, MalformedMessageError, UnknownMessageTypeError
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import decode, encode
+from protocol.messages.commands import AdminCommand
+from protocol.messages.data import EpochEndOffset, FetchPartitionResult
+from protocol.messages.metadata_batch import pack_records
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest
+from protocol.messages.quorum import QuorumFetchResponse
+from protocol.messages.records import PartitionChangeRecord, PartitionRecord, TopicRecord
+
+PACKAGE = messages.__name__ + "."
+TYPES = sorted(
+    (model for model in Message.REGISTRY.values() if model.__module__.startswith(PACKAGE)), key=lambda m: m.__name__
+)
+
+
+def framed(body: bytes) -> bytes:
+    """A body with the checksum that makes it credible."""
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def message_body(*parts: object) -> bytes:
+    packed: bytes = msgpack.packb(msgpack.ExtType(1, msgpack.packb(list(parts), use_bin_type=True)))
+    return packed
+
+
+def values_of(annotation: Any, bounds: Sequence[Any] = ()) -> st.SearchStrategy[Any]:
+    """Values of a field's type within its bounds; a message type stands for itself and all its subclasses."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        return values_of(inner, [part for field in metadata for part in field.metadata])
+    if origin in (types.UnionType, Union):
+        return st.one_of([values_of(part) for part in get_args(annotation)])
+    if origin is tuple:
+        return st.lists(values_of(get_args(annotation)[0]), max_size=3).map(tuple)
+    if annotation is type(None):
+        return st.none()
+    if annotation is int:
+        lowest = next((bound.ge for bound in bounds if hasattr(bound, "ge")), -(2**63))
+        limit = next((bound.lt for bound in bounds if hasattr(bound, "lt")), 2**63)
+        return st.integers(lowest, limit - 1)
+    if issubclass(annotation, Message):
+        return st.one_of([instances_of(model) for model in TYPES if issubclass(model, annotation)])
+    if issubclass(annotation, Enum):
+        return st.sampled_from(annotation)
+    simple: dict[type, st.SearchStrategy[Any]] = {
+        bool: st.booleans(),
+        str: st.text(max_size=8),
+        bytes: st.binary(max_size=16),
+    }
+    return simple[annotation]
+
+
+@cache
+def instances_of(model: type[Message]) -> st.SearchStrategy[Message]:
+    fields = {
+        name: st.deferred(lambda field=info: values_of(field.annotation, field.metadata))
+        for name, info in model.model_fields.items()
+    }
+    return st.builds(model, **fields)
+
+
+MESSAGES = st.sampled_from(TYPES).flatmap(instances_of)
+RECORDS = [
+    TopicRecord(name="t", topic_id="T"),
+    PartitionRecord(topic_id="T", partition_id=0, replicas=(0, 1), isr=(), leader=-1),
+    PartitionChangeRecord(topic_id="T", partition_id=0, isr=(), eligible_leader_replicas=None),
+]
+SAMPLES: list[Message] = [
+    RecordBatch(base_offset=2**40, leader_epoch=3, record_count=2, payload=b"\x00\xff payload"),
+    elect_leader("t", 0, ElectionType.UNCLEAN),
+    FetchPartitionResult(
+        topic_id="T",
+        partition_id=0,
+        fetch_offset=3,
+        leader_epoch=1,
+        error=ErrorCode.NONE,
+        diverging_epoch=EpochEndOffset(leader_epoch=1, end_offset=2),
+        batches=(RecordBatch(record_count=1, payload=b"x"),),
+    ),
+    QuorumFetchResponse(
+        correlation_id=7,
+        leader_id=1000,
+        leader_epoch=1,
+        high_watermark=3,
+        batches=(RecordBatch(leader_epoch=1, record_count=3, payload=pack_records(RECORDS)),),
+    ),
+]
+
+
+@pytest.mark.parametrize("model", TYPES, ids=lambda model: model.__name__)
+def test_every_message_type_survives_the_round_trip(model: type[Message]) -> None:
+    @settings(max_examples=12, deadline=None)
+    @given(instances_of(model))
+    def there_and_back(message: Message) -> None:
+        frame = encode(message)
+        decoded = decode(frame)
+        assert type(decoded) is model
+        assert decoded == message
+        assert encode(decoded) == frame
+
+    there_and_back()
+
+
+def test_nested_messages_keep_their_own_type() -> None:
+    request = elect_leader("t", 0, ElectionType.PREFERRED)
+    decoded = decode(encode(AdminCommand(command_id=1, request=request)))
+    assert isinstance(decoded, AdminCommand)
+    assert type(decoded.request) is ElectLeadersRequest
+    assert decoded.request.election_type is ElectionType.PREFERRED
+
+
+def test_absent_and_empty_are_told_apart() -> None:
+    for value in (None, ()):
+        decoded = decode(encode(PartitionChangeRecord(topic_id="T", partition_id=0, isr=value)))
+        assert isinstance(decoded, PartitionChangeRecord)
+        assert decoded.isr == value
+
+
+def test_the_bytes_of_a_message_stay_the_same() -> None:
+    body = bytes.fromhex("c70f01") + b"\x95" + b"\xabTopicRecord" + b"\x00" + b"\xa1t" + b"\xa1T" + b"\x00"
+    body = b"\xc7" + bytes([len(body) - 3]) + body[2:]
+    assert encode(TopicRecord(name="t", topic_id="T")) == framed(body)
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_every_flipped_bit_and_every_cut_is_refused(message: Message) -> None:
+    frame = encode(message)
+    for bit in range(len(frame) * 8):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CodecError):
+            decode(bytes(damaged))
+    for size in range(len(frame)):
+        with pytest.raises(MalformedMessageError):
+            decode(frame[:size])
+    with pytest.raises(MalformedMessageError):
+        decode(frame + b"\x00")
+
+
+def test_an_unknown_type_is_named() -> None:
+    with pytest.raises(UnknownMessageTypeError, match="'NoSuchMessage'"):
+        decode(framed(message_body("NoSuchMessage", 1)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc0",
+        b"\xc1",
+        msgpack.packb(7),
+        msgpack.packb([1, 2]),
+        msgpack.packb({"a": 1}),
+        msgpack.packb(msgpack.Timestamp(1, 1)),
+        msgpack.packb(msgpack.ExtType(2, b"")),
+        msgpack.packb(msgpack.ExtType(1, b"")),
+        msgpack.packb(msgpack.ExtType(1, msgpack.packb([]))),
+        msgpack.packb(msgpack.ExtType(1, msgpack.packb(7))),
+        message_body(7, "t", "T"),
+        message_body("TopicRecord"),
+        message_body("TopicRecord", "t"),
+        message_body("TopicRecord", "t", "T", "more"),
+        message_body("TopicRecord", "t", 7),
+        message_body("TopicRecord", None, "T"),
+        message_body("RecordBatch", 0, 0, "many", b""),
+        message_body("AdminCommand", 1, msgpack.ExtType(1, msgpack.packb(["TopicRecord", "t", "T"]))),
+        message_body("ProduceOutcome", 1, 12345, 0, False),
+        message_body("TopicRecord", "t", "T") + b"\x00",
+        msgpack.packb([message_body("TopicRecord", "t", "T")]),
+    ],
+)
+def test_a_credible_frame_that_holds_no_message_is_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        decode(framed(body))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=64))
+def test_bytes_are_a_message_or_a_codec_error(body: bytes) -> None:
+    for frame in (body, framed(body)):
+        try:
+            decoded = decode(frame)
+        except CodecError:
+            continue
+        assert isinstance(decoded, Message)
+
+
+@settings(max_examples=200, deadline=None)
+@given(MESSAGES, st.data())
+def test_a_changed_body_under_a_fresh_checksum_is_a_message_or_a_codec_error(message: Message, data: Any) -> None:
+    body = bytearray(encode(message)[4:])
+    position = data.draw(st.integers(0, len(body) - 1))
+    body[position] = data.draw(st.integers(0, 255))
+    try:
+        decoded = decode(framed(bytes(body)))
+    except CodecError:
+        return
+    assert decode(encode(decoded)) == decoded
+
+
+@settings(max_examples=50, deadline=None)
+@given(MESSAGES)
+def test_messages_are_immutable_and_refuse_unknown_fields(message: Message) -> None:
+    model = type(message)
+    for name in model.model_fields:
+        with pytest.raises(ValueError, match="frozen"):
+            setattr(message, name, None)
+    values = {name: getattr(message, name) for name in model.model_fields}
+    with pytest.raises(ValueError, match="no_such_field"):
+        model.model_validate({**values, "no_such_field": 1})
+
+
+def test_two_types_cannot_share_a_name() -> None:
+    with pytest.raises(TypeError, match="TopicRecord"):
+        type("TopicRecord", (Message,), {"__module__": __name__})
+
+
+def test_messages_nested_without_end_are_refused() -> None:
+    """A frame whose checksum is right may still be built to exhaust the stack."""
+    body = b"\xc0"
+    for _ in range(2_000):
+        body = msgpack.packb(msgpack.ExtType(1, body))
+    with pytest.raises(CodecError):
+        decode(framed(body))

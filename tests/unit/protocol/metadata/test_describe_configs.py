@@ -1,0 +1,155 @@
+"""DescribeConfigs: values with the places that they come from, and who is told nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protocol.config import CONFIGS
+from protocol.errors import ErrorCode
+from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
+from protocol.messages.configs import (
+    ConfigResourceType,
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribedConfig,
+)
+from protocol.messages.records import AccessControlEntryRecord, ConfigRecord, MetadataRecord, TopicRecord
+from protocol.metadata.image import MetadataImage
+from protocol.metadata.queries import answer
+from tests.unit.protocol.node_helpers import CONTROLLER, config_of
+
+ALICE = "User:alice"
+
+
+def image_of(*records: MetadataRecord, **values: Any) -> MetadataImage:
+    image = MetadataImage(config_of(**values))
+    for record in records:
+        image.replay(record)
+    return image
+
+
+def topic(name: str) -> list[MetadataRecord]:
+    return [TopicRecord(name=name, topic_id=name.upper())]
+
+
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+MIN_ISR = "min.insync.replicas"
+
+
+def configs(
+    image: MetadataImage, kind: ConfigResourceType, name: str, keys: tuple[str, ...] | None = None, **fields: object
+) -> DescribeConfigsResult:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    request = DescribeConfigsRequest.model_validate({"correlation_id": 5, "resources": (resource,)} | fields)
+    found = answer(image, CONTROLLER, request)
+    assert isinstance(found, DescribeConfigsResponse)
+    [result] = found.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def one(image: MetadataImage, kind: ConfigResourceType, name: str, key: str) -> DescribedConfig:
+    [found] = configs(image, kind, name, (key,), include_synonyms=True).configs
+    return found
+
+
+OVERRIDE = ConfigRecord(topic_id="T", name=MIN_ISR, value="4")
+DYNAMIC = ConfigRecord(topic_id=None, name=MIN_ISR, value="3")
+STATIC: dict[str, Any] = {"min_insync_replicas": 2}
+SOURCES: dict[str, tuple[list[MetadataRecord], dict[str, Any], list[tuple[str, ConfigSource]]]] = {
+    "default": ([], {}, [("1", ConfigSource.DEFAULT_CONFIG)]),
+    "static": ([], STATIC, [("2", ConfigSource.STATIC_BROKER_CONFIG), ("1", ConfigSource.DEFAULT_CONFIG)]),
+    "dynamic": ([DYNAMIC], {}, [("3", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG), ("1", ConfigSource.DEFAULT_CONFIG)]),
+    "all": (
+        [DYNAMIC, OVERRIDE],
+        STATIC,
+        [
+            ("4", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+            ("3", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            ("2", ConfigSource.STATIC_BROKER_CONFIG),
+            ("1", ConfigSource.DEFAULT_CONFIG),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("records", "static", "expected"), SOURCES.values(), ids=SOURCES)
+def test_a_topic_config_says_where_its_value_comes_from(
+    records: list[MetadataRecord], static: dict[str, Any], expected: list[tuple[str, ConfigSource]]
+) -> None:
+    image = image_of(*topic("t"), *records, **static)
+    found = one(image, TOPIC, "t", MIN_ISR)
+    assert [(place.value, place.source) for place in found.synonyms] == expected
+    assert (found.value, found.source) == expected[0]
+    assert found.value == str(image.config("T", MIN_ISR)), "the value told is the one in force"
+    of_cluster = one(image, BROKER, "", MIN_ISR)
+    assert [(place.value, place.source) for place in of_cluster.synonyms] == [
+        place for place in expected if place[1] is not ConfigSource.DYNAMIC_TOPIC_CONFIG
+    ]
+
+
+def test_all_configs_of_a_resource_are_told_unless_some_are_named() -> None:
+    image = image_of(*topic("t"))
+    topic_scoped = {name for name, definition in CONFIGS.items() if definition.topic_scoped}
+    for everything in (None, ()):
+        assert {item.name for item in configs(image, TOPIC, "t", everything).configs} == topic_scoped
+        assert {item.name for item in configs(image, BROKER, "", everything).configs} == set(CONFIGS)
+    some = configs(image, TOPIC, "t", (MIN_ISR, "no.such.config", "broker.session.timeout.ms"))
+    assert [item.name for item in some.configs] == [MIN_ISR]
+    assert (some.error, some.configs[0].synonyms) == (ErrorCode.NONE, ())
+
+
+def test_types_and_what_cannot_be_changed() -> None:
+    image = image_of()
+    unclean = one(image, BROKER, "", "unclean.leader.election.enable")
+    assert (unclean.value, unclean.config_type, unclean.read_only) == ("false", "BOOLEAN", False)
+    super_users = one(image, BROKER, "", "super.users")
+    assert (super_users.value, super_users.config_type, super_users.read_only) == ("", "STRING", True)
+
+
+NO_CONFIGS = {
+    "unknown topic": (TOPIC, "u", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    "topic without a name": (TOPIC, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    "one broker": (BROKER, "0", ErrorCode.INVALID_REQUEST),
+    "no broker": (BROKER, "zero", ErrorCode.INVALID_REQUEST),
+}
+
+
+@pytest.mark.covers("H15")
+@pytest.mark.parametrize(("kind", "name", "error"), NO_CONFIGS.values(), ids=NO_CONFIGS)
+def test_what_has_no_configs_is_an_error(kind: ConfigResourceType, name: str, error: ErrorCode) -> None:
+    found = configs(image_of(*topic("t")), kind, name)
+    assert (found.error, found.configs) == (error, ())
+    assert found.message
+
+
+def test_configs_are_told_to_those_who_may_see_them() -> None:
+    alter = AclEntry(
+        resource_type=AclResourceType.TOPIC,
+        resource_name="b",
+        principal=ALICE,
+        operation=AclOperation.ALTER_CONFIGS,
+    )
+    entry = AccessControlEntryRecord(entry=alter)
+    image = image_of(*topic("a"), *topic("b"), entry, authorizer_class_name="standard")
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert [configs(image, TOPIC, name, principal=ALICE).error for name in ("a", "b", "no")] == [
+        refused,
+        ErrorCode.NONE,
+        refused,
+    ]
+    assert configs(image, BROKER, "", principal=ALICE).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_a_resource_named_twice_is_told_twice() -> None:
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
+    request = DescribeConfigsRequest(correlation_id=1, resources=(resource, resource))
+    found = answer(image_of(*topic("t")), CONTROLLER, request)
+    assert isinstance(found, DescribeConfigsResponse)
+    assert len(found.results) == 2
+    assert found.results[0] == found.results[1]

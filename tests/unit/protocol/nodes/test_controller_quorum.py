@@ -1,0 +1,420 @@
+"""One controller of three: what it says before and after a majority has it, and how it becomes active and ceases to
+be.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from experiments.engines import requests
+from experiments.engines.sim.disk import formatted_disk
+from protocol.config import Generation
+from protocol.contract import CancelTimer, Exit, SetTimer, Trace
+from protocol.controller.awaited_elections import ELECTIONS_TIMER
+from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.ids import CLUSTER_ID, METADATA_LOG, RECOVERY_MANAGER
+from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse
+from protocol.messages.base import Message, Request, Response
+from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from protocol.messages.metadata_batch import pack_records
+from protocol.messages.partitions import ElectionType, ElectLeadersResponse
+from protocol.messages.producers import InitProducerIdRequest
+from protocol.messages.quorum import (
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    QuorumFetchRequest,
+    QuorumFetchResponse,
+    VoteRequest,
+)
+from protocol.messages.records import MetadataRecord
+from protocol.messages.recovery import RecoverPartitions, RecoveryResults
+from protocol.messages.topics import DescribeTopicRequest, DescribeTopicResponse
+from protocol.metadata.image import MetadataImage
+from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.quorum.log import Snapshot
+from tests.unit.protocol.node_helpers import CLIENT, config_of, registrations, topic_records
+from tests.unit.protocol.quorum.quorum_helpers import (
+    FORMATTED,
+    KEYS,
+    LEVELS,
+    ME,
+    NEXT,
+    THIRD,
+    VOTERS,
+    Bench,
+    leader_change,
+    standing_by,
+)
+
+NOT_CONTROLLER = ErrorCode.NOT_CONTROLLER
+
+
+# -- becoming active ---------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_is_active_when_a_majority_has_the_first_record_of_its_epoch() -> None:
+    bench = Bench().elect()
+    assert (bench.node.is_active, bench.node.quorum.role, bench.end) == (False, "candidate", FORMATTED + 1)
+    assert bench.register().sent(BrokerRegistrationResponse).error is NOT_CONTROLLER
+    bench.fetch(offset=FORMATTED)
+    assert not bench.node.is_active
+    bench.fetch(offset=FORMATTED + 1)
+    assert (bench.node.is_active, bench.node.active_epoch, bench.node.quorum.role) == (True, 1, "leader")
+
+
+@pytest.mark.covers("C9")
+def test_who_has_begun_says_so_when_its_first_records_are_committed() -> None:
+    bench = Bench().elect().fetch()
+    assert bench.image.feature_levels == Generation.KIP_966.feature_levels
+    assert bench.said == []
+    assert list(bench.node.records)[FORMATTED + 1 :] == [], "what is not committed is none of a checker's business"
+    bench.fetch()
+    assert [effect.kind for effect in bench.said if isinstance(effect, Trace)].count("controller_started") == 1
+    assert list(bench.node.records)[FORMATTED + 1 :] == LEVELS
+
+
+def test_a_lone_controller_has_all_of_its_beginning_on_its_disk_at_once() -> None:
+    node = ControllerNode(ME, (ME,), config_of(), storage := formatted_disk(), Random(1))
+    effects = node.start(0)
+    log = storage.open_log(METADATA_LOG)
+    assert log.flushed_offset == log.end_offset == node.replica.high_watermark == node.state.image.next_offset
+    assert [e.kind for e in effects if isinstance(e, Trace)].count("controller_started") == 1
+
+
+# -- withholding -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("N3")
+def test_nothing_is_said_before_a_majority_has_it() -> None:
+    bench = Bench().activate().register()
+    assert 0 in bench.image.brokers
+    assert bench.said == []
+    end = bench.end
+    assert bench.fetch(THIRD, end - 1).said == []
+    assert [batch.next_offset for batch in bench.sent(QuorumFetchResponse).batches] == [end], "that is how it gets it"
+    bench.fetch(THIRD, end)
+    assert bench.sent(BrokerRegistrationResponse).broker_epoch == end - 1
+    assert bench.traces("committed") == [{"base_offset": end - 1, "end_offset": end}]
+    assert [trace["broker"] for trace in bench.traces("broker_registration")] == [0]
+    assert bench.fetch(NEXT, end).said == [], "it is said once"
+
+
+def test_answers_leave_in_the_order_of_their_requests_and_no_sooner_than_their_records() -> None:
+    bench = Bench().activate().register(0).register(1)
+    assert bench.end == bench.node.replica.high_watermark + 2
+    bench.fetch(offset=bench.end - 1)
+    assert [to for to, _ in bench.sends(BrokerRegistrationResponse)] == [0]
+    bench.register(2).fetch()
+    assert [to for to, _ in bench.sends(BrokerRegistrationResponse)] == [1, 2]
+
+
+def test_what_reads_or_refuses_waits_for_what_it_has_seen() -> None:
+    bench = Bench().serve()
+    assert bench.receive(CLIENT, DescribeClusterRequest(correlation_id=1)).sends(Response) != []
+    bench.receive(CLIENT, requests.create_topic("u", ((0,),)))
+    asking: list[Message] = [
+        DescribeTopicRequest(correlation_id=11, topics=("u",)),
+        MetadataRequest(correlation_id=12, topic="u"),
+        requests.create_topic("u", ((0,),)).model_copy(update={"correlation_id": 13}),
+    ]
+    for message in asking:
+        assert bench.receive(CLIENT, message).sends(Response) == []
+    answers = [answer for to, answer in bench.fetch().sends(Response) if to == CLIENT]
+    assert [answer.correlation_id for answer in answers] == [0, 11, 12, 13]
+    assert isinstance(answers[-1], AdminResponse)
+    assert answers[-1].failure()[0] is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.covers("E31")
+def test_sessions_run_from_the_heartbeat_on_though_its_answer_is_withheld() -> None:
+    bench = Bench().activate().register().fetch().beat()
+    assert bench.said == []
+    session = [e for e in bench.effects if isinstance(e, SetTimer) and e.name == f"{SESSION_PREFIX}0"]
+    assert [timer.at_ms for timer in session] == [9_000]
+    assert not bench.fetch().sent(BrokerHeartbeatResponse).is_fenced
+
+
+def test_a_session_that_ends_is_told_when_the_fencing_is_committed() -> None:
+    bench = Bench().serve()
+    bench.now_ms = 9_000
+    bench.fire(f"{SESSION_PREFIX}0")
+    assert (bench.image.brokers[0].fenced, bench.said) == (True, [])
+    bench.fetch()
+    assert [trace["leader"] for trace in bench.traces("partition")] == [1]
+    assert bench.traces("session_expired") == [{"broker": 0}]
+
+
+@pytest.mark.covers("C9")
+def test_a_broker_has_applied_what_it_knows_to_be_committed() -> None:
+    bench = Bench().serve()
+    for broker in (1, 2):
+        bench.beat(broker)
+    bench.beat(0, want_shut_down=True).fetch()
+    for broker in (1, 2):
+        known = requests.metadata_fetch(bench.node, broker)
+        ignorant = known.model_copy(update={"high_watermark": known.high_watermark - 1})
+        bench.receive(broker, ignorant)
+        assert not bench.beat(0, want_shut_down=True).sent(BrokerHeartbeatResponse).should_shut_down
+        bench.receive(broker, known)
+    assert bench.beat(0, want_shut_down=True).fetch().sent(BrokerHeartbeatResponse).should_shut_down
+
+
+# -- ceasing to be active ----------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_active_any_more_refuses_what_it_withholds_and_forgets_it() -> None:
+    bench = Bench().serve()
+    before, end = bench.image.to_records(), bench.end
+    asked = (bench.register(3).number, bench.register(4).number)
+    bench.receive(CLIENT, MetadataRequest(correlation_id=77, topic="t"))
+    assert {3, 4} <= set(bench.image.brokers)
+    bench.begin_epoch()
+    refused = bench.sends(BrokerRegistrationResponse)
+    assert [(to, answer.correlation_id) for to, answer in refused] == [(3, asked[0]), (4, asked[1])]
+    assert {answer.error for _, answer in refused} == {NOT_CONTROLLER}
+    assert (bench.sent(MetadataResponse).correlation_id, bench.sent(MetadataResponse).error) == (77, NOT_CONTROLLER)
+    assert bench.traces("controller_resigned") == [{"next_offset": end}]
+    assert bench.traces("committed") == bench.traces("broker_registration") == []
+    assert (bench.node.is_active, bench.node.active_epoch, bench.node.quorum.role) == (False, -1, "follower")
+    assert (bench.image.to_records(), bench.image.next_offset) == (before, end)
+    assert len(bench.node.records) == end < bench.end
+
+
+def test_sessions_are_those_of_the_active_controller() -> None:
+    bench = Bench().serve().begin_epoch()
+    cancelled = [e.name for e in bench.effects if isinstance(e, CancelTimer) and e.name.startswith(SESSION_PREFIX)]
+    assert cancelled == [f"{SESSION_PREFIX}{broker}" for broker in (0, 1, 2)]
+
+
+def test_what_the_next_leader_commits_of_it_is_done_though_it_was_refused() -> None:
+    bench = Bench().serve().register(3)
+    end = bench.end
+    bench.begin_epoch().follow([leader_change(NEXT)], committed=1)
+    assert (bench.image.next_offset, 3 in bench.image.brokers) == (end + 1, True)
+    assert bench.said == [], "the active controller tells of it"
+
+
+def test_what_the_next_leader_does_not_have_never_was() -> None:
+    bench = Bench().serve().register(3)
+    end = bench.end
+    bench.begin_epoch()
+    fetch = bench.sent(QuorumFetchRequest)
+    assert fetch.fetch_offset == end
+    told = {"correlation_id": fetch.correlation_id, "leader_id": NEXT, "leader_epoch": 2}
+    bench.receive(
+        NEXT, QuorumFetchResponse.model_validate(told | {"diverging_epoch": 1, "diverging_end_offset": end - 1})
+    )
+    assert bench.sent(QuorumFetchRequest).fetch_offset == end - 1
+    bench.follow([leader_change(NEXT), *registrations((4,))], committed=1)
+    assert (3 in bench.image.brokers, 4 in bench.image.brokers) == (False, True)
+
+
+def test_a_leader_from_whom_no_majority_fetches_is_not_active_any_more() -> None:
+    bench = Bench().serve().register(3)
+    bench.fire(f"quorum-silent/{NEXT}")
+    assert bench.node.is_active
+    bench.fire(f"quorum-silent/{THIRD}")
+    assert not bench.node.is_active
+    assert bench.sent(BrokerRegistrationResponse).error is NOT_CONTROLLER
+
+
+def test_elections_that_are_awaited_are_left_to_whom_the_client_asks_next() -> None:
+    bench = leaderless().receive(CLIENT, ELECT)
+    assert bench.sends(RecoverPartitions) != [], "replicas are asked for their logs"
+    assert bench.sends(ElectLeadersResponse) == []
+    bench.begin_epoch()
+    assert [(to, answer.error) for to, answer in bench.sends(ElectLeadersResponse)] == [(CLIENT, NOT_CONTROLLER)]
+    assert CancelTimer(ELECTIONS_TIMER) in bench.effects
+
+
+ELECT = requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED)
+
+
+def leaderless() -> Bench:
+    """Nobody leads `t-0`, of whose last known ELR 1 and 2 are back; all of it is committed."""
+    bench = Bench(config=config_of(unclean_recovery_strategy="manual")).serve()
+    for broker in (0, 1, 2):
+        bench.fire(f"{SESSION_PREFIX}{broker}").fetch()
+    for broker in (1, 2):
+        bench.register(broker, "two").fetch()
+        bench.beat(broker).fetch()
+    return bench
+
+
+# -- standing by -------------------------------------------------------------------------------------------------------
+
+
+WRITES: list[Request] = [
+    BrokerRegistrationRequest(correlation_id=7, broker_id=5, incarnation_id="one"),
+    BrokerHeartbeatRequest(correlation_id=7, broker_id=0, broker_epoch=0, current_metadata_offset=9),
+    AlterPartitionRequest(correlation_id=7, broker_id=0, broker_epoch=0, partitions=()),
+    InitProducerIdRequest(correlation_id=7),
+    requests.delete_topic("t").model_copy(update={"correlation_id": 7}),
+    requests.alter_config("t", {"min.insync.replicas": 1}).model_copy(update={"correlation_id": 7}),
+]
+
+
+@pytest.mark.parametrize("request_", WRITES, ids=lambda request: type(request).__name__)
+def test_a_standby_refuses_what_changes_anything(request_: Request) -> None:
+    bench = standing_by()
+    before, end = bench.image.to_records(), bench.end
+    answer = bench.receive(0, request_).sent(Response)
+    assert (answer.correlation_id, answer.error) == (7, NOT_CONTROLLER)
+    assert (bench.image.to_records(), bench.end) == (before, end)
+
+
+def test_a_standby_answers_what_only_asks() -> None:
+    bench = standing_by()
+    [topic] = bench.receive(CLIENT, MetadataRequest(correlation_id=1, topic="t")).sent(MetadataResponse).topics
+    assert [partition.leader for partition in topic.partitions] == [0]
+    described = bench.receive(CLIENT, DescribeTopicRequest(correlation_id=2)).sent(DescribeTopicResponse)
+    assert [found.name for found in described.topics] == ["t"]
+    cluster = bench.receive(CLIENT, DescribeClusterRequest(correlation_id=3)).sent(DescribeClusterResponse)
+    assert cluster.controller_id == NEXT
+
+
+def test_a_standby_knows_what_is_committed_and_nothing_else() -> None:
+    bench = standing_by()
+    assert bench.said == []
+    end = bench.end
+    bench.follow(registrations((3,)), committed=0)
+    assert (bench.end, bench.image.next_offset, 3 in bench.image.brokers) == (end + 2, end, False)
+    bench.follow(committed=0)
+    assert (bench.image.next_offset, 3 in bench.image.brokers, bench.said) == (end + 2, True, [])
+
+
+def test_a_standby_that_starts_again_builds_its_state_from_what_the_leader_says_is_committed() -> None:
+    before = standing_by()
+    bench = Bench(before.storage)
+    assert (bench.image.next_offset, bench.node.quorum.role) == (0, "follower")
+    bench.follow(committed=0)
+    assert bench.image.to_records() == before.image.to_records()
+
+
+def test_results_of_a_recovery_are_the_active_controllers() -> None:
+    bench = standing_by()
+    results = RecoveryResults(results=())
+    bench.receive(RECOVERY_MANAGER, results)
+    assert bench.sends(Message) == []
+    assert bench.traces("refused") == [
+        {"message": "RecoveryResults", "sender": RECOVERY_MANAGER, "error": "NOT_CONTROLLER"}
+    ]
+
+
+@pytest.mark.parametrize("knows", ["nothing", "what is gone by now"])
+def test_a_standby_that_is_far_behind_takes_the_state_of_the_snapshot(knows: str) -> None:
+    bench = Bench().begin_epoch() if knows == "nothing" else standing_by()
+    image = MetadataImage(config_of())
+    for record in (*LEVELS, *registrations((0, 1))):
+        image.replay(record)
+    told = {"leader_id": NEXT, "leader_epoch": 1, "snapshot_epoch": 1, "snapshot_end_offset": 50}
+    number = bench.node.replica.awaited
+    bench.receive(NEXT, QuorumFetchResponse.model_validate(told | {"correlation_id": number}))
+    wanted = bench.sent(FetchSnapshotRequest)
+    data = Snapshot(1, 50, VOTERS, pack_records(image.to_records())).encode()
+    part = {"correlation_id": wanted.correlation_id, "size": len(data), "position": 0, "data": data}
+    bench.receive(NEXT, FetchSnapshotResponse.model_validate(told | part))
+    assert (bench.image.to_records(), bench.image.next_offset) == (image.to_records(), 50)
+    assert (bench.node.first_record, list(bench.node.records)) == (50, [])
+    bench.follow(registrations((3,)), committed=1)
+    assert (bench.node.first_record, list(bench.node.records)) == (50, registrations((3,)))
+    assert 3 in bench.image.brokers
+
+
+# -- taking over -------------------------------------------------------------------------------------------------------
+
+
+def test_who_takes_over_tells_what_its_predecessor_may_have_left_untold() -> None:
+    bench = standing_by()
+    told, base = bench.image.next_offset, bench.end
+    bench.follow(registrations((3,)), another_topic(), committed=0)
+    assert bench.said == []
+    bench.elect()
+    assert (bench.said, bench.image.next_offset) == ([], told), "of that nothing is known to be committed"
+    end = bench.end
+    bench.fetch(THIRD)
+    assert [(trace["base_offset"], trace["end_offset"]) for trace in bench.traces("committed")] == [
+        (base, base + 2),
+        (base + 2, base + 4),
+        (base + 4, end),
+    ]
+    assert {trace["broker"] for trace in bench.traces("broker_registration")} == {3}
+    assert [effect.partition.topic for effect in bench.said if isinstance(effect, Trace) and effect.partition] == ["u"]
+    assert bench.traces("controller_started") == [{"next_offset": end}]
+    assert bench.node.is_active
+
+
+def another_topic() -> list[MetadataRecord]:
+    [topic, _, partition] = topic_records(1)
+    renamed = {"topic_id": "U"}
+    return [topic.model_copy(update={"name": "u"} | renamed), partition.model_copy(update=renamed)]
+
+
+@pytest.mark.covers("E31")
+def test_who_takes_over_gives_every_active_broker_a_full_session() -> None:
+    bench = standing_by()
+    bench.now_ms = 50_000
+    bench.elect().fetch()
+    ends = {e.name: e.at_ms for e in bench.effects if isinstance(e, SetTimer) and e.name.startswith(SESSION_PREFIX)}
+    assert ends == {f"{SESSION_PREFIX}{broker}": 59_000 for broker in (0, 1, 2)}
+    assert bench.end == bench.node.replica.high_watermark, "it has nothing to begin with"
+
+
+def test_who_is_active_again_counts_messages_of_brokers_anew() -> None:
+    bench = Bench().serve()
+    bench.beat(0, correlation_id=99)
+    bench.begin_epoch().follow([leader_change(NEXT)], committed=1)
+    bench.elect().fetch()
+    assert bench.node.active_epoch == 3
+    assert bench.beat(0, correlation_id=1).sent(BrokerHeartbeatResponse).error is ErrorCode.NONE
+    assert [e.name for e in bench.effects if isinstance(e, SetTimer)] == [f"{SESSION_PREFIX}0"], "it is no late one"
+
+
+# -- the quorum itself -------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_goes_says_farewell_and_a_standby_just_goes() -> None:
+    bench = Bench().serve().receive(CLIENT, ShutdownCommand())
+    assert [to for to, _ in bench.sends(EndQuorumEpochRequest)] == [NEXT, THIRD]
+    assert any(isinstance(effect, Exit) for effect in bench.effects)
+    standby = standing_by().receive(CLIENT, ShutdownCommand())
+    assert [type(effect) for effect in standby.effects] == [Exit]
+
+
+@pytest.mark.parametrize("sender", [0, CLIENT])
+def test_votes_are_between_controllers(sender: int) -> None:
+    bench = Bench().serve()
+    asked = VoteRequest(
+        correlation_id=5,
+        cluster_id=CLUSTER_ID,
+        candidate_id=NEXT,
+        candidate_uuid=KEYS[NEXT].uuid,
+        candidate_epoch=9,
+        voter_id=ME,
+        voter_uuid=KEYS[ME].uuid,
+        last_offset_epoch=9,
+        last_offset=999,
+    )
+    bench.receive(sender, asked)
+    assert (bench.sent(Response).correlation_id, bench.sent(Response).error) == (
+        5,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    )
+    assert (bench.node.is_active, bench.node.replica.epoch) == (True, 1)
+    assert not bench.receive(NEXT, asked).node.is_active
+
+
+def test_a_timer_that_no_controller_set_is_a_broken_invariant() -> None:
+    with pytest.raises(ProtocolInvariantError, match="no-such-timer"):
+        standing_by().fire("no-such-timer")

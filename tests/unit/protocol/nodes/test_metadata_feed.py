@@ -1,0 +1,165 @@
+"""What a state that is built from the metadata log takes from its replica, and the snapshots that it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from experiments.engines.sim.disk import formatted_disk
+from protocol.config import Generation
+from protocol.contract import Outbox
+from protocol.ids import CLUSTER_ID, Offset
+from protocol.messages.metadata_batch import pack_batch, unpack_records
+from protocol.messages.records import FeatureLevelRecord, MetadataRecord
+from protocol.metadata.image import MetadataImage
+from protocol.nodes.metadata_feed import News, news, snapshot_if_due
+from protocol.quorum.context import QuorumConfig
+from protocol.quorum.replica import QuorumReplica
+from tests.unit.protocol.node_helpers import CONTROLLER, config_of, fencing, registrations, topic_records
+from tests.unit.protocol.quorum.quorum_helpers import Bench
+
+CONTROL = 2
+"""The log of a voter that is alone begins with so many control records: its vote, and that it leads."""
+
+
+class Feed:
+    """The replica of the one voter, and an image that follows it."""
+
+    def __init__(self, generation: Generation = Generation.KIP_966) -> None:
+        self.config = config_of(generation)
+        self.replica = QuorumReplica(
+            CONTROLLER, QuorumConfig(CLUSTER_ID), formatted_disk(), Random(1), Outbox(), can_vote=True
+        )
+        self.replica.start(0)
+        self.replica.settle(0)
+        self.image = MetadataImage(self.config)
+        levels = [FeatureLevelRecord(name=name, feature_level=at) for name, at in generation.feature_levels.items()]
+        self.append(*levels).follow()
+
+    def append(self, *records: MetadataRecord) -> Feed:
+        """Records in one batch, committed."""
+        self.replica.append(records, pack_batch(records, self.image.feature_levels))
+        self.replica.settle(0)
+        return self
+
+    def news(self, next_offset: Offset = 0, end_offset: Offset | None = None) -> list[News]:
+        return list(news(self.replica, next_offset, self.replica.high_watermark if end_offset is None else end_offset))
+
+    def follow(self) -> Feed:
+        taken_up(self.image, self.news(self.image.next_offset))
+        return self
+
+    def snapshot(self, every_bytes: int = 1) -> bool:
+        return snapshot_if_due(self.replica, self.image, every_bytes)
+
+
+def taken_up(image: MetadataImage, items: Sequence[News]) -> MetadataImage:
+    """The image that has replayed what there is."""
+    for item in items:
+        if item.is_snapshot:
+            image.load(item.records, item.next_offset)
+        else:
+            for record in item.records:
+                image.replay(record)
+        assert image.next_offset == item.next_offset
+    return image
+
+
+def shape(items: Sequence[News]) -> list[tuple[int, bool]]:
+    return [(item.next_offset, item.is_snapshot) for item in items]
+
+
+# -- news --------------------------------------------------------------------------------------------------------------
+
+
+def test_news_are_batches_in_their_order() -> None:
+    feed = Feed().append(*registrations()).append(*topic_records())
+    begin = CONTROL + 2
+    assert shape(feed.news()) == [(1, False), (2, False), (begin, False), (begin + 6, False), (begin + 9, False)]
+    assert list(feed.news()[-1].records) == topic_records()
+    assert shape(feed.news(begin)) == [(begin + 6, False), (begin + 9, False)]
+    assert feed.news(begin + 9) == []
+
+
+def test_news_end_with_the_last_batch_that_is_whole() -> None:
+    feed = Feed().append(*registrations()).append(*topic_records())
+    begin = CONTROL + 2
+    for end in range(begin + 6, begin + 9):
+        assert shape(feed.news(begin, end)) == [(begin + 6, False)]
+    assert feed.news(begin + 6, begin + 8) == []
+
+
+def test_a_log_that_is_long_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Feed().append(*registrations()).append(*topic_records())
+    whole = feed.news()
+    monkeypatch.setattr("protocol.nodes.metadata_feed._READ_BYTES", 1)
+    assert feed.news() == whole
+
+
+def test_the_snapshot_comes_first_where_the_log_begins_behind_the_state() -> None:
+    feed = Feed().append(*registrations()).append(*topic_records()).follow()
+    assert feed.snapshot()
+    taken = feed.image.next_offset
+    feed.append(fencing(0, 0, fenced=True))
+    assert shape(feed.news()) == [(taken, True), (taken + 1, False)]
+    assert shape(feed.news(CONTROL + 2)) == [(taken, True), (taken + 1, False)], "all of it, for one that has a part"
+    assert shape(feed.news(taken)) == [(taken + 1, False)], "one that has all of it goes on"
+    assert shape(feed.news(0, taken)) == [(taken, True)]
+    assert feed.news(taken, taken) == []
+    late = taken_up(MetadataImage(feed.config), feed.news())
+    assert late.to_records() == feed.follow().image.to_records()
+    assert late.next_offset == feed.image.next_offset
+
+
+def test_a_state_that_has_more_than_the_snapshot_does_not_go_back() -> None:
+    feed = Feed().append(*registrations()).follow()
+    assert feed.snapshot()
+    end = feed.append(*topic_records()).append(fencing(0, 0, fenced=True)).replica.high_watermark
+    assert shape(feed.news(end - 1)) == [(end, False)]
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_due_when_enough_has_been_appended_since_the_last_one() -> None:
+    feed = Feed().append(*registrations()).follow()
+    size = feed.replica.log.bytes_behind_snapshot
+    assert not feed.snapshot(size + 1)
+    assert feed.replica.snapshot is None
+    assert feed.snapshot(size)
+    assert feed.replica.log.start_offset == feed.image.next_offset
+    assert not feed.snapshot(1), "nothing has been appended since"
+    feed.append(*topic_records()).follow()
+    assert not feed.snapshot(size), "the count begins anew"
+    assert feed.snapshot(feed.replica.log.bytes_behind_snapshot)
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_a_snapshot_is_the_image_in_the_version_of_its_levels(generation: Generation) -> None:
+    feed = Feed(generation).append(*registrations()).append(*topic_records(2)).follow()
+    assert feed.snapshot()
+    found = feed.replica.snapshot
+    assert found is not None
+    assert (found.epoch, found.end_offset) == (1, feed.image.next_offset)
+    assert list(unpack_records(found.data)) == feed.image.to_records()
+    assert found.data == pack_batch(feed.image.to_records(), generation.feature_levels)
+    assert [key.id for key in found.voters.keys] == [CONTROLLER]
+
+
+def test_a_state_that_is_behind_what_is_committed_makes_no_snapshot() -> None:
+    feed = Feed().append(*registrations())
+    assert not feed.snapshot()
+    assert feed.follow().snapshot()
+
+
+def test_a_state_that_is_ahead_of_what_is_committed_makes_no_snapshot() -> None:
+    bench = Bench().serve().register(3)
+    replica, image = bench.node.replica, bench.image
+    assert image.next_offset == replica.high_watermark + 1
+    assert not snapshot_if_due(replica, image, 1)
+    bench.fetch()
+    assert snapshot_if_due(replica, image, 1)
+    assert replica.snapshot is not None
+    assert replica.snapshot.end_offset == bench.end

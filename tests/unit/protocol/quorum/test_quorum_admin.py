@@ -1,0 +1,289 @@
+"""What an operator may ask of the quorum, and what cannot be: refusals, what a change waits for, first formats."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from experiments.engines.sim.disk import SimStorage
+from protocol.controller import metrics
+from protocol.controller.context import ControllerState
+from protocol.controller.metrics import ControllerMetrics
+from protocol.errors import ErrorCode, ForeignDirectoryError, ProtocolInvariantError
+from protocol.ids import METADATA_LOG
+from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType
+from protocol.messages.admin import AdminRequest
+from protocol.messages.quorum import (
+    AddVoterRecord,
+    AddVoterRequest,
+    CurrentLeader,
+    DescribeQuorumRequest,
+    Endpoint,
+    RemoveVoterRecord,
+    RemoveVoterRequest,
+)
+from protocol.messages.records import AccessControlEntryRecord
+from protocol.metadata.authorizer import may_administer_quorum
+from protocol.metadata.image import MetadataImage
+from protocol.quorum import state_file
+from protocol.quorum.format import format_voters
+from protocol.quorum.leadership import Leadership
+from protocol.quorum.log import SNAPSHOT_FILE, QuorumLog
+from protocol.quorum.membership import Change, VoterRequest, not_leader, obstacle, refusal, response_to
+from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
+from tests.unit.protocol.node_helpers import config_of
+
+A, B, C = (ReplicaKey(1000 + index, f"uuid-{index}") for index in range(3))
+THREE = VoterSet.of([A, B, C])
+BY_ID = VoterSet.of([ReplicaKey(key.id, "") for key in (A, B, C)])
+HERE = Endpoint(name="CONTROLLER", host="localhost", port=9093)
+NONE = ErrorCode.NONE
+
+
+def add(key: ReplicaKey, **fields: Any) -> AddVoterRequest:
+    return AddVoterRequest(correlation_id=7, voter_id=key.id, voter_uuid=key.uuid, **fields)
+
+
+def remove(key: ReplicaKey, **fields: Any) -> RemoveVoterRequest:
+    return RemoveVoterRequest(correlation_id=7, voter_id=key.id, voter_uuid=key.uuid, **fields)
+
+
+NEW = ReplicaKey(1005, "u")
+OTHER_DISK = ReplicaKey(B.id, "u")
+REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
+    "add": (add(NEW, endpoints=(HERE,)), THREE, False, NONE, ""),
+    "add a voter": (add(B), THREE, False, ErrorCode.DUPLICATE_VOTER, "1001:uuid-1 is a voter already"),
+    "add another disk": (
+        add(OTHER_DISK),
+        THREE,
+        False,
+        ErrorCode.DUPLICATE_VOTER,
+        "1001:uuid-1 has the id of 1001:u; remove it first",
+    ),
+    "add without a uuid": (
+        add(ReplicaKey(1005, "")),
+        THREE,
+        False,
+        ErrorCode.INVALID_REQUEST,
+        "replica 1005 without a uuid can be no voter",
+    ),
+    "add nobody": (
+        add(ReplicaKey(-1, "u")),
+        THREE,
+        False,
+        ErrorCode.INVALID_REQUEST,
+        "voter_id: found -1; allowed: from 0",
+    ),
+    "a port that is none": (
+        add(NEW, endpoints=(HERE.model_copy(update={"port": 65_536}),)),
+        THREE,
+        False,
+        ErrorCode.INVALID_REQUEST,
+        "endpoints: CONTROLLER: found port 65536; allowed: 1 to 65535",
+    ),
+    "an endpoint twice": (
+        add(NEW, endpoints=(HERE, HERE)),
+        THREE,
+        False,
+        ErrorCode.INVALID_REQUEST,
+        "endpoints: found the names CONTROLLER, CONTROLLER; allowed: each once",
+    ),
+    "no time": (
+        remove(B, timeout_ms=-1),
+        THREE,
+        False,
+        ErrorCode.INVALID_REQUEST,
+        "timeout_ms: found -1; allowed: from 0",
+    ),
+    "remove": (remove(B), THREE, False, NONE, ""),
+    "remove a stranger": (
+        remove(NEW),
+        VoterSet.of([A, B]),
+        False,
+        ErrorCode.VOTER_NOT_FOUND,
+        "no voter has id 1005; voters: 1000:uuid-0, 1001:uuid-1",
+    ),
+    "remove another disk": (
+        remove(OTHER_DISK),
+        THREE,
+        False,
+        ErrorCode.VOTER_NOT_FOUND,
+        "1001:u is no voter: the voter of that id is 1001:uuid-1",
+    ),
+    "remove the last": (
+        remove(A),
+        VoterSet.of([A]),
+        False,
+        ErrorCode.INVALID_REQUEST,
+        "1000:uuid-0 is the last voter",
+    ),
+    "static: another disk": (add(OTHER_DISK), THREE, True, NONE, ""),
+    "static: a disk for an id": (add(B), BY_ID, True, NONE, ""),
+    "static: the same disk": (add(B), THREE, True, ErrorCode.DUPLICATE_VOTER, "1001:uuid-1 is a voter already"),
+    "static: endpoints": (
+        add(B, endpoints=(HERE,)),
+        THREE,
+        True,
+        ErrorCode.INVALID_REQUEST,
+        "endpoints are given, and controller.quorum.voters lists them",
+    ),
+    "static: a new id": (
+        add(NEW),
+        THREE,
+        True,
+        ErrorCode.INVALID_REQUEST,
+        "controller.quorum.voters does not list replica 1005",
+    ),
+    "static: remove": (
+        remove(B),
+        BY_ID,
+        True,
+        ErrorCode.INVALID_REQUEST,
+        "controller.quorum.voters lists who votes; only a disk can be replaced",
+    ),
+    "static: remove the disk before": (
+        remove(OTHER_DISK),
+        THREE,
+        True,
+        ErrorCode.VOTER_NOT_FOUND,
+        "1001:u is no voter: the voter of that id is 1001:uuid-1",
+    ),
+}
+
+
+@pytest.mark.covers("D1", "D12", "D14", "D20", "N18", "M83")
+@pytest.mark.parametrize(("request_", "voters", "static", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_told_in_a_line(
+    request_: VoterRequest, voters: VoterSet, static: bool, error: ErrorCode, message: str
+) -> None:
+    assert refusal(request_, voters, static=static) == (error, message)
+
+
+@pytest.mark.covers("D11", "D12", "D15")
+def test_a_change_waits_for_the_epoch_for_the_change_before_and_for_the_replica() -> None:
+    history = VoterHistory(VoterSet.of([A]))
+    leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
+    adding, removing = Change(9000, add(B), 0), Change(9000, remove(A), 0)
+    assert obstacle(adding, history, leadership, 10, 11) == "nothing of epoch 4 is committed"
+    assert obstacle(removing, history, leadership, 10, 11) == "nothing of epoch 4 is committed"
+    assert obstacle(adding, history, leadership, 11, 11) == "1001:uuid-1 does not fetch"
+    leadership.fetched(B._replace(uuid="another disk"), 11, now_ms=1)
+    assert obstacle(adding, history, leadership, 11, 11) == "1001:uuid-1 does not fetch"
+    leadership.fetched(B, 7, now_ms=1)
+    assert obstacle(adding, history, leadership, 11, 11) == "1001:uuid-1 has 7 of 11 records"
+    assert obstacle(removing, history, leadership, 11, 11) == ""
+    assert obstacle(Change(9000, add(A), 0), history, leadership, 11, 11) == "", "the leader has all that it has"
+    leadership.fetched(B, 11, now_ms=2)
+    assert obstacle(adding, history, leadership, 11, 11) == ""
+    history.append(11, AddVoterRecord(voter_id=C.id, voter_uuid=C.uuid))
+    assert obstacle(adding, history, leadership, 11, 12) == "another change is not committed"
+
+
+@pytest.mark.covers("D35")
+def test_a_change_waits_until_all_voters_have_shown_a_uuid() -> None:
+    history = VoterHistory(BY_ID)
+    leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
+    adding = Change(9000, add(B), 0)
+    leadership.fetched(B, 11, now_ms=1)
+    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid"
+    leadership.fetched(ReplicaKey(C.id, ""), 11, now_ms=1)
+    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid"
+    leadership.fetched(C, 11, now_ms=2)
+    assert obstacle(adding, history, leadership, 11, 11) == ""
+    leadership.fetched(ReplicaKey(C.id, ""), 11, now_ms=3)
+    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid", "it went back"
+    assert obstacle(Change(9000, add(C), 0), history, leadership, 11, 11) == "", "its own disk is what is added"
+
+
+def test_a_voter_that_is_known_by_its_id_is_removed_as_what_it_is() -> None:
+    assert Change(9000, remove(B), 0).record(BY_ID) == RemoveVoterRecord(voter_id=B.id, voter_uuid="")
+    assert Change(9000, remove(B), 0).record(THREE) == RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid)
+
+
+@pytest.mark.covers("D13", "G14", "G15")
+def test_who_does_not_lead_says_who_does() -> None:
+    answer = not_leader(add(B), 1002, 5)
+    assert (answer.correlation_id, answer.error, answer.message) == (
+        7,
+        ErrorCode.NOT_CONTROLLER,
+        "1002 leads in epoch 5",
+    )
+    assert answer.current_leader == CurrentLeader(leader_id=1002, leader_epoch=5)
+    assert not_leader(remove(B), -1, 5).message == "epoch 5 has no leader"
+    assert response_to(remove(B)).current_leader == CurrentLeader(leader_id=-1, leader_epoch=-1)
+
+
+@pytest.mark.covers("G32")
+@pytest.mark.parametrize(
+    ("request_", "needed", "not_enough"),
+    [
+        (add(B), AclOperation.ALTER, AclOperation.DESCRIBE),
+        (remove(B), AclOperation.ALTER, AclOperation.DESCRIBE),
+        (DescribeQuorumRequest(correlation_id=1), AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS),
+    ],
+)
+def test_the_quorum_is_described_and_changed_by_who_may(
+    request_: AdminRequest, needed: AclOperation, not_enough: AclOperation
+) -> None:
+    asked = request_.model_copy(update={"principal": "User:alice"})
+    for operation, allowed in ((needed, True), (not_enough, False)):
+        image = MetadataImage(config_of(authorizer_class_name="standard"))
+        entry = AclEntry(
+            resource_type=AclResourceType.CLUSTER,
+            resource_name="kafka-cluster",
+            principal="User:alice",
+            operation=operation,
+            permission_type=AclPermissionType.ALLOW,
+        )
+        image.replay(AccessControlEntryRecord(entry=entry))
+        assert may_administer_quorum(image, asked) is allowed
+
+
+@pytest.mark.covers("D34", "I9")
+def test_the_metrics_of_the_quorum_are_what_its_replica_says() -> None:
+    found = ControllerMetrics(ControllerState(config_of(), Random(0)), lambda: (3, 4, 1, 2)).values()
+    assert [found[name] for name in metrics.RAFT_METRICS] == [3, 4, 1, 2]
+    assert tuple(found) == metrics.CLUSTER_METRICS
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.covers("D31", "J15")
+@pytest.mark.parametrize("voters", [VoterSet(), VoterSet.of([A]), THREE])
+def test_a_disk_is_formatted_with_the_first_voters(voters: VoterSet) -> None:
+    storage = SimStorage()
+    format_voters(storage, "cluster", A, voters)
+    log = QuorumLog(storage, METADATA_LOG, VoterSet())
+    assert (log.voters.latest, log.end_offset) == (voters, len(voters))
+    raw = storage.read_file(state_file.FILE)
+    assert raw is not None
+    assert state_file.decode(raw) == state_file.QuorumState("cluster", A.uuid)
+    with pytest.raises(ForeignDirectoryError, match="1000 is formatted already"):
+        format_voters(storage, "cluster", A, voters)
+
+
+def test_the_first_voter_listens_where_it_was_formatted_to() -> None:
+    storage = SimStorage()
+    format_voters(storage, "cluster", A, VoterSet({A: (HERE,)}))
+    assert QuorumLog(storage, METADATA_LOG, VoterSet()).voters.latest.endpoints == {A: (HERE,)}
+
+
+@pytest.mark.parametrize("name", [state_file.FILE, SNAPSHOT_FILE])
+def test_a_disk_that_holds_anything_of_a_replica_is_not_formatted(name: str) -> None:
+    storage = SimStorage()
+    storage.write_file(name, b"anything")
+    with pytest.raises(ForeignDirectoryError, match="formatted already"):
+        format_voters(storage, "cluster", A, THREE)
+    assert storage.read_file(name) == b"anything"
+    assert storage.log_names() == []
+
+
+@pytest.mark.parametrize(("me", "voters"), [(A._replace(uuid="u"), THREE), (A._replace(uuid=""), VoterSet())])
+def test_a_disk_is_formatted_as_one_of_the_voters(me: ReplicaKey, voters: VoterSet) -> None:
+    storage = SimStorage()
+    with pytest.raises(ProtocolInvariantError, match="is to be formatted as one of"):
+        format_voters(storage, "cluster", me, voters)
+    assert storage.read_file(state_file.FILE) is None

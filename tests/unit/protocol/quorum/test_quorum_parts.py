@@ -1,0 +1,365 @@
+"""The parts of a replica of the metadata log, one by one: votes, voter sets, what is on the disk."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import Any
+from zlib import crc32
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from experiments.engines.sim.disk import SimStorage
+from protocol.errors import CorruptLogError, ForeignDirectoryError, ProtocolInvariantError
+from protocol.ids import METADATA_LOG, NO_LEADER
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import decode, encode
+from protocol.messages.metadata_batch import pack_records
+from protocol.messages.quorum import (
+    AddVoterRecord,
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    ControlRecord,
+    Endpoint,
+    LeaderChangeRecord,
+    QuorumFetchRequest,
+    RemoveVoterRecord,
+    RemoveVoterRequest,
+    VoteRequest,
+)
+from protocol.messages.records import MetadataRecord, ProducerIdsRecord
+from protocol.quorum.election import Ballot, Role, Standing, grants
+from protocol.quorum.format import format_voters
+from protocol.quorum.leadership import Leadership
+from protocol.quorum.log import SNAPSHOT_FILE, Diverging, QuorumLog, Snapshot, decode_snapshot
+from protocol.quorum.state_file import QuorumState
+from protocol.quorum.state_file import decode as decode_state
+from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterHistory, VoterSet
+
+A, B, C, D = (ReplicaKey(1000 + index, f"uuid-{index}") for index in range(4))
+END = (3, 10)
+
+
+def standing(role: Role, voted: ReplicaKey | None = None, leader: int = NO_LEADER, fetched: bool = False) -> Standing:
+    return Standing(role, leader, voted, fetched, END)
+
+
+# -- votes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "vote", "pre_vote"),
+    [
+        (standing(Role.UNATTACHED), True, True),
+        (standing(Role.UNATTACHED, voted=A), True, True),
+        (standing(Role.UNATTACHED, voted=B), False, True),
+        (standing(Role.UNATTACHED, voted=ReplicaKey(A.id, "another disk")), False, True),
+        (standing(Role.UNATTACHED, voted=ReplicaKey(A.id, NO_UUID)), True, True),
+        (standing(Role.UNATTACHED, leader=1001), False, True),
+        (standing(Role.FOLLOWER, leader=1001), False, True),
+        (standing(Role.FOLLOWER, leader=1001, fetched=True), False, False),
+        (standing(Role.PROSPECTIVE), True, True),
+        (standing(Role.PROSPECTIVE, leader=1001), False, True),
+        (standing(Role.CANDIDATE, voted=B), False, True),
+        (standing(Role.RESIGNED, leader=1001), False, True),
+        (standing(Role.LEADER, leader=1001), False, False),
+    ],
+)
+def test_who_gets_a_vote(own: Standing, vote: bool, pre_vote: bool) -> None:
+    assert grants(own, A, END, pre_vote=False) is vote
+    assert grants(own, A, END, pre_vote=True) is pre_vote
+
+
+@pytest.mark.parametrize(("log_end", "granted"), [((3, 9), False), ((2, 99), False), ((3, 11), True), ((4, 0), True)])
+def test_a_log_that_has_less_gets_no_vote(log_end: tuple[int, int], granted: bool) -> None:
+    for pre_vote in (False, True):
+        assert grants(standing(Role.UNATTACHED), A, log_end, pre_vote=pre_vote) is granted
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_a_ballot_is_won_and_lost_by_majorities(size: int) -> None:
+    voters = VoterSet.of(ReplicaKey(1000 + index, "") for index in range(size))
+    for votes in product([True, False], repeat=size):
+        ballot = Ballot(voters, dict(enumerate(voters.keys)))
+        for number, granted in enumerate(votes):
+            ballot.note(number, granted)
+            ballot.note(number, True)
+        ballot.note(99, True)
+        assert ballot.is_won is (sum(votes) > size / 2)
+        assert ballot.is_lost is (not ballot.is_won)
+
+
+# -- voters ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 6), min_size=1), st.integers(0, 6))
+def test_majorities_of_sets_that_differ_by_one_voter_share_a_member(ids: set[int], other: int) -> None:
+    before = VoterSet.of(ReplicaKey(node, "") for node in ids)
+    key = ReplicaKey(other, "")
+    after = before.without_voter(key) if key in before else before.with_voter(key)
+    for first in combinations(before.keys, before.majority):
+        for second in combinations(after.keys, after.majority):
+            assert not after.keys or set(first) & set(second)
+
+
+def add(key: ReplicaKey) -> AddVoterRecord:
+    return AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid)
+
+
+def remove(key: ReplicaKey) -> RemoveVoterRecord:
+    return RemoveVoterRecord(voter_id=key.id, voter_uuid=key.uuid)
+
+
+def test_the_history_of_voters_goes_back_with_the_log_and_forgets_with_it() -> None:
+    history = VoterHistory(VoterSet.of([A]))
+    changes: list[tuple[int, ControlRecord]] = [(5, add(B)), (8, add(C)), (9, remove(A))]
+    for offset, record in changes:
+        history.append(offset, record)
+    history.append(12, LeaderChangeRecord(leader_id=B.id, leader_uuid=B.uuid, voters=()))
+    assert history.last_change == 9
+    assert [history.before(end).keys for end in (5, 6, 9, 10)] == [(A,), (A, B), (A, B, C), (B, C)]
+    history.forget_before(6)
+    assert (history.before(0).keys, history.latest.keys) == ((A, B), (B, C))
+    history.truncate(9)
+    assert (history.latest.keys, history.last_change) == ((A, B, C), 8)
+    history.truncate(6)
+    assert (history.latest.keys, history.last_change) == ((A, B), -1)
+
+
+def test_a_voter_takes_the_place_of_the_one_that_has_its_id() -> None:
+    again = ReplicaKey(A.id, "another disk")
+    assert VoterSet.of([A, B]).with_voter(again).keys == (again, B)
+
+
+# -- the leader's view -------------------------------------------------------------------------------------------------
+
+
+def test_the_majority_of_the_newest_voters_has_what_counts_and_only_with_a_record_of_the_epoch() -> None:
+    leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
+    three = VoterSet.of([A, B, C])
+    assert leadership.majority_end(three, 15) is None
+    leadership.fetched(B, 10, now_ms=1)
+    assert leadership.majority_end(three, 15) is None, "all of that is of epochs before"
+    leadership.fetched(B, 12, now_ms=2)
+    assert leadership.majority_end(three, 15) == 12
+    leadership.fetched(ReplicaKey(C.id, "another disk"), 15, now_ms=3)
+    assert leadership.majority_end(three, 15) == 12
+    without_me = VoterSet.of([B, C])
+    assert leadership.majority_end(without_me, 15) is None
+    leadership.fetched(C, 11, now_ms=4)
+    assert leadership.majority_end(without_me, 15) == 11
+    by_id = VoterSet.of([ReplicaKey(key.id, NO_UUID) for key in (A, B, C)])
+    assert leadership.majority_end(by_id, 15) == 12
+
+
+def test_a_leader_has_a_majority_until_too_many_are_silent() -> None:
+    leadership = Leadership(epoch=4, start_offset=10, since_ms=100, me=A)
+    three = VoterSet.of([A, B, C])
+    leadership.fetched(B, 10, now_ms=400)
+    assert leadership.has_majority(three)
+    assert leadership.unheard(three) == [C]
+    leadership.silent.add(B.id)
+    assert leadership.has_majority(three)
+    assert leadership.unheard(three) == [B, C]
+    leadership.silent.add(C.id)
+    assert not leadership.has_majority(three)
+    assert leadership.has_majority(VoterSet.of([A]))
+    assert not leadership.has_majority(VoterSet.of([B, C]))
+    assert leadership.successors(three) == [B, C]
+
+
+# -- the state file ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("voted", [None, A, ReplicaKey(1000, NO_UUID)])
+def test_the_state_file_is_read_as_it_was_written(voted: ReplicaKey | None) -> None:
+    state = QuorumState("cluster", "me", 7, 1002, voted)
+    assert decode_state(state.encode()) == state
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"data_version": 2}',
+        b'{"data_version": 1, "leaderEpoch": "7"}',
+        b'{"data_version": 1, "leaderEpoch": -7}',
+        b'{"data_version": 1, "votedId": true}',
+        b'{"data_version": 1, "clusterId": 7}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_damaged_state_file_is_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptLogError, match=r"quorum-state: .*allowed: "):
+        decode_state(raw)
+
+
+def test_a_disk_is_formatted_once() -> None:
+    storage = SimStorage()
+    format_voters(storage, "cluster", A, VoterSet.of([A]))
+    assert QuorumLog(storage, METADATA_LOG, VoterSet()).voters.latest.keys == (A,)
+    with pytest.raises(ForeignDirectoryError, match="is formatted already"):
+        format_voters(storage, "cluster", A, VoterSet.of([A]))
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def write(log: QuorumLog, epoch: int, *records: MetadataRecord) -> None:
+    payload = pack_records(records)
+    log.append(RecordBatch(base_offset=log.end_offset, leader_epoch=epoch, record_count=len(records), payload=payload))
+
+
+def filled(storage: SimStorage, snapshot: bool = False) -> QuorumLog:
+    """Epoch 1 from 0 on, 3 from 4 on, 4 from 6 on; ends at 8. With a snapshot it begins at 6."""
+    log = QuorumLog(storage, METADATA_LOG, VoterSet.of([A]))
+    write(log, 1, add(B), ProducerIdsRecord(next_producer_id=1))
+    write(log, 1, ProducerIdsRecord(next_producer_id=2), ProducerIdsRecord(next_producer_id=3))
+    write(log, 3, add(C), ProducerIdsRecord(next_producer_id=4))
+    log.flush()
+    if snapshot:
+        log.take_snapshot(6, b"state")
+    write(log, 4, remove(B), ProducerIdsRecord(next_producer_id=5))
+    log.flush()
+    return log
+
+
+def test_what_a_follower_lacks_is_told_by_where_its_log_ends() -> None:
+    log = filled(SimStorage())
+    for end in ((0, -1), (2, 1), (4, 1), (6, 3), (8, 4)):
+        assert log.lacks(*end) is None
+    assert log.lacks(6, 1) == Diverging(1, 4)
+    assert log.lacks(6, 2) == Diverging(1, 4)
+    assert log.lacks(9, 4) == Diverging(4, 8)
+    assert log.lacks(8, 9) == Diverging(4, 8)
+    assert log.lacks(3, 0) == Diverging(-1, 0)
+    log = filled(SimStorage(), snapshot=True)
+    assert log.start_offset == 6
+    assert log.snapshot is not None
+    assert log.snapshot.epoch == 3
+    for end in ((6, 3), (8, 4)):
+        assert log.lacks(*end) is None
+    for end in ((0, -1), (4, 1), (5, 3)):
+        assert log.lacks(*end) is log.snapshot
+    assert log.lacks(7, 3) == Diverging(3, 6)
+
+
+def test_a_log_that_is_opened_again_is_the_same() -> None:
+    storage = SimStorage()
+    log = filled(storage, snapshot=True)
+    log.truncate(6)
+    again = QuorumLog(storage, METADATA_LOG, VoterSet.of([D]))
+    assert (again.start_offset, again.end, again.voters.latest.keys) == (6, (3, 6), (A, B, C))
+    assert again.snapshot == log.snapshot
+    with pytest.raises(ProtocolInvariantError, match="truncation to 5"):
+        again.truncate(5)
+
+
+def test_truncation_takes_the_voters_with_it() -> None:
+    log = filled(SimStorage())
+    assert log.voters.latest.keys == (A, C)
+    log.truncate(6)
+    assert (log.voters.latest.keys, log.end) == ((A, B, C), (3, 6))
+    log.truncate(0)
+    assert (log.voters.latest.keys, log.end) == ((A,), (-1, 0))
+
+
+def test_a_crash_between_snapshot_and_log_leaves_what_fits() -> None:
+    storage = SimStorage()
+    filled(storage)
+    snapshot = Snapshot(5, 20, VoterSet.of([C, D]), b"state")
+    storage.write_file(SNAPSHOT_FILE, snapshot.encode())
+    log = QuorumLog(storage, METADATA_LOG, VoterSet.of([A]))
+    assert (log.start_offset, log.end, log.voters.latest.keys) == (20, (5, 20), (C, D))
+    storage.delete_file(SNAPSHOT_FILE)
+    with pytest.raises(CorruptLogError, match="begins at 20, its snapshot ends at 0"):
+        QuorumLog(storage, METADATA_LOG, VoterSet.of([A]))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x94",
+        Snapshot(1, 2, VoterSet.of([A]), b"state").encode()[:-1],
+        Snapshot(1, 2, VoterSet.of([A]), b"state").encode() + b"!",
+        b"\x94\xa1a\x02\xc4\x01\x90\xc4\x00",
+    ],
+)
+def test_bytes_that_are_no_snapshot_are_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptLogError, match="checkpoint: found"):
+        decode_snapshot(raw)
+
+
+@pytest.mark.covers("D6", "N20")
+def test_a_snapshot_tells_who_votes_and_of_nobody_who_does_no_more() -> None:
+    voters = VoterSet.of([A, B]).after(RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid))
+    assert [type(record) for record in voters.to_records()] == [AddVoterRecord]
+    gone = msgpack.packb([1, 2, pack_records([RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid)]), b""])
+    with pytest.raises(CorruptLogError, match="found RemoveVoterRecord; allowed: AddVoterRecord"):
+        decode_snapshot(crc32(gone).to_bytes(4, "big") + gone)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+SCHEMAS: dict[type[Message], dict[str, str]] = {
+    AddVoterRecord: {"voter_id": "int32", "voter_uuid": "uuid", "endpoints": "array"},
+    RemoveVoterRecord: {"voter_id": "int32", "voter_uuid": "uuid"},
+    Endpoint: {"name": "string", "host": "string", "port": "uint16", "security_protocol": "int16"},
+    AddVoterRequest: {"cluster_id": "string", "voter_id": "int32", "voter_uuid": "uuid", "endpoints": "array"},
+    RemoveVoterRequest: {"voter_id": "int32", "voter_uuid": "uuid"},
+    QuorumFetchRequest: {"replica_id": "int32", "replica_uuid": "uuid"},
+    VoteRequest: {
+        "cluster_id": "string",
+        "candidate_id": "int32",
+        "voter_id": "int32",
+        "candidate_epoch": "int32",
+        "candidate_uuid": "uuid",
+        "voter_uuid": "uuid",
+        "last_offset_epoch": "int32",
+        "last_offset": "int64",
+    },
+    BeginQuorumEpochRequest: {"cluster_id": "string", "leader_id": "int32", "leader_epoch": "int32"},
+}
+"""Fields that the drafts name, without the topics and partitions around them: there is one metadata log."""
+LARGEST: dict[str, Any] = {
+    "int16": 2**15 - 1,
+    "uint16": 2**16 - 1,
+    "int32": 2**31 - 1,
+    "int64": 2**63 - 1,
+    "uuid": "f" * 32,
+    "string": "localhost",
+    "array": (),
+}
+
+
+@pytest.mark.covers("G10", "G11", "G13", "G15", "G16", "G17", "G18", "N19")
+@pytest.mark.parametrize("kind", SCHEMAS, ids=lambda kind: kind.__name__)
+def test_messages_have_the_fields_of_the_schemas_and_carry_their_largest_values(kind: type[Message]) -> None:
+    fields = {name: LARGEST[type_] for name, type_ in SCHEMAS[kind].items()}
+    required = {name: field for name, field in kind.model_fields.items() if field.is_required()}
+    others = {name: "lab" if required[name].annotation is str else 1 for name in required.keys() - fields.keys()}
+    message = kind(**fields, **others)
+    assert decode(encode(message)) == message
+    for name in [name for name, type_ in SCHEMAS[kind].items() if type_ in ("int16", "int32", "int64")]:
+        with pytest.raises(ValidationError, match=name):
+            kind(**{**fields, **others, name: fields[name] + 1})
+
+
+@pytest.mark.covers("D35", "G16", "G17")
+@pytest.mark.parametrize("kind", [kind for kind in SCHEMAS if kind.SINCE], ids=lambda kind: kind.__name__)
+def test_a_version_from_before_uuids_says_nothing_of_them(kind: type[Message]) -> None:
+    required = [name for name, field in kind.model_fields.items() if field.is_required()]
+    message = kind(**{name: "lab" if name == "cluster_id" else 1 for name in required})
+    before = min(kind.SINCE.values()) - 1
+    assert decode(encode(message, before)) == message
+    uuid = next(name for name in kind.SINCE if name.endswith("_uuid"))
+    with pytest.raises(ProtocolInvariantError, match=uuid):
+        encode(message.model_copy(update={uuid: "u"}), before)
