@@ -12,7 +12,7 @@ ARGS ?=
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv test proof test-fast test-ray test-spark check study compiled requirements lock clean
+.PHONY: help venv test proof test-fast test-ray test-spark check study compiled docs requirements lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ compiled: $(INSTALLED) ## nodes and simulator as extension modules in build/comp
 	    compiled=$$(cd build/compiled && $(abspath $(BIN))/python -m experiments.bench.traces --compiled) && \
 	    echo "sources:  $$sources" && echo "compiled: $$compiled" && test "$$sources" = "$$compiled"
 	@echo "to use it: PYTHONPATH=build/compiled $(BIN)/isray ..."
+
+docs: $(INSTALLED) ## docs/reference, generated from the code it describes
+	@$(BIN)/python -m experiments.reference
 
 requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document
 	@$(BIN)/python -m tests.requirements_report $(ARGS)

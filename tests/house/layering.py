@@ -32,6 +32,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"hunt", "studies", "conformance"}),
         frozenset({"bench"}),
         frozenset({"cli"}),
+        frozenset({"reference"}),
     ),
     "experiments.engines": (
         frozenset({"port"}),
