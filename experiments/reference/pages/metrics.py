@@ -23,9 +23,9 @@ def page() -> str:
     return sections(
         "## The controller's",
         "Scenarios expect them under these names (`metrics: {name: value}`), on both engines. A summary is four "
-        "metrics, `<name>_count`, `<name>_sum`, `<name>_last` and `<name>_max`, all 0 before the first event. Counters and "
-        "summaries start at 0 when a controller starts, whatever the metadata log holds. Items such as I2 are those of "
-        "[requirements.md](../requirements.md).",
+        "metrics, `<name>_count`, `<name>_sum`, `<name>_last` and `<name>_max`, all 0 before the first event. Counters "
+        "and summaries start at 0 when a controller starts, whatever the metadata log holds. Items such as I2 are "
+        "those of [requirements.md](../requirements.md).",
         _table_and_notes("protocol/controller/metrics.py"),
         "## Exported by nodes on Ray",
         "Every Ray node serves them on its metrics port for Prometheus, with `ray_` in front (and `_total` behind, for "
