@@ -30,7 +30,7 @@ from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.nodes import NodePlan, Report, Snapshot, actor_class, pieces_of
+from actors.nodes import NodePlan, NodeSnapshot, PollReport, actor_class, pieces_of
 from actors.storage import LossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
@@ -59,7 +59,7 @@ MAX_WAITING = 10_000
 _RETRY_S = 0.02
 _STORAGE_ERRORS = {kind.__name__ for kind in (StorageError, *StorageError.__subclasses__())}
 
-Order = Literal["pause", "resume", "flush"]
+NodeCommand = Literal["pause", "resume", "flush"]
 
 
 def is_connected() -> bool:
@@ -115,7 +115,7 @@ class _Member:
 
     strategy: PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy
     actor: Any = None
-    life: int = 0
+    incarnation: int = 0
     poll: Any = None
     answered: bool = False
     look: Any = None
@@ -203,7 +203,7 @@ class ActorCluster:
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs already")
-        member.life += 1
+        member.incarnation += 1
         plan = self._plan(node, member)
         options = {
             "name": node_name(node),
@@ -222,7 +222,7 @@ class ActorCluster:
         cut_to, cut_from = self._links.of(node)
         return NodePlan(
             node=node,
-            life=member.life,
+            incarnation=member.incarnation,
             run=self.run,
             started_at_s=self.started_at_s,
             directory=self.directory(node),
@@ -238,7 +238,7 @@ class ActorCluster:
             voters=self._voters,
         )
 
-    def crash(self, node: NodeId, kind: LossKind, count: int) -> list[Report]:
+    def crash(self, node: NodeId, kind: LossKind, count: int) -> list[PollReport]:
         """SIGKILLs a node. What it had to say until then, nothing where it could not be asked any more. The loss is
         taken from its disk when it starts again."""
         member = self._running(node)
@@ -276,8 +276,12 @@ class ActorCluster:
         taken by the nodes that run, whatever becomes of them; later lives are heard. Lasts until the next call, which
         names all silent nodes anew, and is not known to nodes that start meanwhile.
         """
-        lives = {node: self._members[node].life for node in nodes}
-        orders = [self._members[node].actor.silence.remote(lives) for node in self.running() if node not in lives]
+        incarnations = {node: self._members[node].incarnation for node in nodes}
+        orders = [
+            self._members[node].actor.silence.remote(incarnations)
+            for node in self.running()
+            if node not in incarnations
+        ]
         ray.wait(orders, num_returns=len(orders), timeout=ORDER_TIMEOUT_S)
 
     def is_running(self, node: NodeId) -> bool:
@@ -295,12 +299,13 @@ class ActorCluster:
 
     # -- orders and questions ------------------------------------------------------------------------------------------
 
-    def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
-        """Asks all running nodes what is new; waits, at most `wait_s`, for those that have answered before in this
-        life, and takes what the others have to say if it is there. A node that exited, died or failed does not run any
-        more.
+    def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
+        """Polls all running nodes and returns the reports that have arrived.
 
-        NodeFailedError for a node that could not be made, or broke.
+        Waits at most `wait_s` for the nodes whose present incarnation has answered a poll before; a node that is still
+        starting is not waited for. A node that has exited, died or failed no longer counts as running.
+
+        NodeFailedError where a node could not be created, or has failed.
         """
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
@@ -313,13 +318,13 @@ class ActorCluster:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         return [(node, report) for node, member in running.items() for report in self._collect(node, member)]
 
-    def _collect(self, node: NodeId, member: _Member) -> list[Report]:
+    def _collect(self, node: NodeId, member: _Member) -> list[PollReport]:
         """The answer to a member's poll, if it is there."""
         if not ray.wait([member.poll], timeout=0)[0]:
             return []
         poll, member.poll = member.poll, None
         try:
-            report: Report = ray.get(poll)
+            report: PollReport = ray.get(poll)
         except RayActorError as error:
             if not member.answered:
                 member.actor = None
@@ -333,7 +338,7 @@ class ActorCluster:
             raise NodeFailedError(node, report.failure)
         return [report]
 
-    def look(self, wait_s: float) -> list[tuple[NodeId, Snapshot]]:
+    def look(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
         """The state of all nodes that have answered a poll in this life, as far as it is new; waits for them at most
         `wait_s`. It may be large: nodes are only looked at where somebody wants to know.
         """
@@ -351,7 +356,7 @@ class ActorCluster:
         asked = {node: self._members[node].actor.pid.remote() for node in self.running()}
         return dict(zip(asked, ray.get(list(asked.values()), timeout=ORDER_TIMEOUT_S), strict=True))
 
-    def order(self, node: NodeId, name: Order) -> None:
+    def order(self, node: NodeId, name: NodeCommand) -> None:
         """Has a running node carry out an order; returns when it has."""
         ray.get(getattr(self._running(node).actor, name).remote(), timeout=ORDER_TIMEOUT_S)
 
@@ -447,7 +452,7 @@ def _pin(home: str) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(home, soft=False)
 
 
-def _seen(member: _Member) -> Snapshot | None:
+def _seen(member: _Member) -> NodeSnapshot | None:
     """What the member's look has brought, if it is back and there is anything new."""
     if not ray.wait([member.look], timeout=0)[0]:
         return None
@@ -456,7 +461,7 @@ def _seen(member: _Member) -> Snapshot | None:
         member.version, snapshot = ray.get(look)
     except RayActorError:
         return None  # the next poll says what became of it
-    found: Snapshot | None = snapshot
+    found: NodeSnapshot | None = snapshot
     return found
 
 

@@ -30,8 +30,8 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import RayActorError
 
+from actors.admin_relay import AdminRelay
 from actors.clock import LoopClock
-from actors.desk import Desk
 from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
@@ -91,7 +91,7 @@ class NodePlan:
     are the first voters of the quorum, with the uuids of their disks."""
 
     node: NodeId
-    life: int
+    incarnation: int
     run: str
     started_at_s: float
     directory: Path
@@ -119,7 +119,7 @@ class ReplicaSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NodeSnapshot:
     """What a node shows of itself: a broker its replicas, a controller its partitions, brokers, metrics and part in the
     quorum, a client nothing.
     """
@@ -132,7 +132,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PollReport:
     """The answer to `poll`. `outcomes` are encoded messages to the experiment; `exited`: the node is done and its
     process may go; `failure`: the traceback of what broke it."""
 
@@ -152,18 +152,18 @@ def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
         return RecoveryManagerNode(plan.config)
     if is_client(plan.node):
         return ClientNode(plan.node, plan.brokers, plan.controllers, plan.config, checksum=crc32c)
-    rng = Random(f"{plan.seed}/node/{plan.node}/{plan.life}")
+    rng = Random(f"{plan.seed}/node/{plan.node}/{plan.incarnation}")
     if is_broker(plan.node):
         hook = hook_named(str(plan.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack, hook, crc32c, plan.run)
     voters = VoterSet.of(ReplicaKey(*voter) for voter in plan.voters)
     key = voters.key_of(plan.node)
-    if plan.life == 1 and key is not None:
+    if plan.incarnation == 1 and key is not None:
         format_voters(storage, plan.run, key, voters)
     return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng, plan.run)
 
 
-def observe(node: Node) -> Snapshot:
+def observe(node: Node) -> NodeSnapshot:
     """The snapshot of a node, between two of its inputs."""
     if isinstance(node, BrokerNode):
         replicas = {
@@ -176,12 +176,12 @@ def observe(node: Node) -> Snapshot:
             )
             for replica in node.context.replicas.values()
         }
-        return Snapshot(replicas, {}, {}, {})
+        return NodeSnapshot(replicas, {}, {}, {})
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {image.name_of(key): state for key, state in image.partitions()}
-        return Snapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum)
-    return Snapshot({}, {}, {}, {})
+        return NodeSnapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum)
+    return NodeSnapshot({}, {}, {}, {})
 
 
 def pieces_of(frame: bytes) -> list[bytes]:
@@ -201,7 +201,7 @@ class RayPeers:
         self._run = run
         self._me = me
         self._handles: dict[NodeId, Any] = {}
-        self._lives: dict[NodeId, int] = {}
+        self._incarnations: dict[NodeId, int] = {}
 
     async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
         handle = self._handles.get(peer) or await self._look_up(peer)
@@ -223,10 +223,10 @@ class RayPeers:
         self._handles[peer] = handle
         return handle
 
-    def heard(self, peer: NodeId, life: int) -> None:
+    def heard(self, peer: NodeId, incarnation: int) -> None:
         """A frame has come from this life of a peer: a handle to an older one is of no use any more."""
-        if life > self._lives.get(peer, 0):
-            self._lives[peer] = life
+        if incarnation > self._incarnations.get(peer, 0):
+            self._incarnations[peer] = incarnation
             self._handles.pop(peer, None)
 
 
@@ -248,14 +248,14 @@ class NodeShell:
         self._node = build_node(plan, self._storage, rack)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
-            plan.life, RayPeers(plan.run, plan.node), lambda error: self._host.fail(repr(error))
+            plan.incarnation, RayPeers(plan.run, plan.node), lambda error: self._host.fail(repr(error))
         )
         self._transport.cut(plan.cut_to, plan.cut_from)
         read = self._node.metrics if isinstance(self._node, ControllerNode) else None
         self._clock = clock = LoopClock(plan.started_at_s)
         meter = RayMeter(plan.run, self._name, clock, read)
-        self._desk = Desk(self._transport)
-        self._host = NodeHost(self._node, clock, self._desk, meter)
+        self._admin_relay = AdminRelay(self._transport)
+        self._host = NodeHost(self._node, clock, self._admin_relay, meter)
         self._transport.serve(self._host)
 
     def __repr__(self) -> str:
@@ -293,9 +293,9 @@ class NodeShell:
         await self._call(lambda: self._transport.cut(to, sources))
 
     @ray.method(concurrency_group="ctl")
-    async def silence(self, lives: Mapping[NodeId, int]) -> None:
+    async def silence(self, incarnations: Mapping[NodeId, int]) -> None:
         """Lives of peers from which, as from older ones, nothing is taken from now on."""
-        await self._call(lambda: self._transport.silence(lives))
+        await self._call(lambda: self._transport.silence(incarnations))
 
     @ray.method(concurrency_group="ctl")
     async def pause(self) -> None:
@@ -333,10 +333,10 @@ class NodeShell:
         await self._call(act)
 
     @ray.method(concurrency_group="ctl")
-    async def halt(self) -> Report:
+    async def halt(self) -> PollReport:
         """The moment of a crash: nothing is taken and nothing leaves any more. What was seen until then."""
 
-        def act() -> Report:
+        def act() -> PollReport:
             self._transport.close()
             self._host.halt()
             return self._report(self._host.exited)
@@ -354,31 +354,31 @@ class NodeShell:
         """The id of the process on its machine."""
         return os.getpid()
 
-    async def poll(self) -> Report:
+    async def poll(self) -> PollReport:
         """What happened since the last poll."""
         return await self._on_loop(self._poll())
 
-    async def _poll(self) -> Report:
+    async def _poll(self) -> PollReport:
         exited = self._host.exited
         if exited:
             await self._transport.settle(SETTLE_S)
         return self._report(exited)
 
-    def _report(self, exited: bool) -> Report:
+    def _report(self, exited: bool) -> PollReport:
         traces, outcomes = self._host.drain()
         traces += self._dropped()
-        return Report(traces, [encode(message) for message in outcomes], exited, self._host.failure)
+        return PollReport(traces, [encode(message) for message in outcomes], exited, self._host.failure)
 
     def _dropped(self) -> list[tuple[TimeMs, Trace]]:
         """What recovery has dropped from logs since this was last asked."""
         news, self._told_of = self._storage.dropped[self._told_of :], len(self._storage.dropped)
         return [(self._clock.now_ms(), trace_of(dropped)) for dropped in news]
 
-    async def look(self, version: int) -> tuple[int, Snapshot | None]:
+    async def look(self, version: int) -> tuple[int, NodeSnapshot | None]:
         """What the node is, and a version of that; None where nothing happened since `version`."""
         return await self._call(lambda: self._look(version))
 
-    def _look(self, version: int) -> tuple[int, Snapshot | None]:
+    def _look(self, version: int) -> tuple[int, NodeSnapshot | None]:
         taken = self._host.inputs_taken
         return taken, None if taken == version else observe(self._node)
 
@@ -447,7 +447,7 @@ class ClientActor(NodeShell):
         asked = decode(request)
         if not isinstance(asked, AdminRequest):
             raise MalformedMessageError(f"found {type(asked).__name__}; allowed: an administration request")
-        return encode(await self._on_loop(self._desk.ask(self._host, asked)))
+        return encode(await self._on_loop(self._admin_relay.request(self._host, asked)))
 
 
 @_AS_ACTOR

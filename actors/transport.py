@@ -1,28 +1,31 @@
-"""Messages to peers, in frames: what waits while frames are under way leaves in the next one, together (measured: a
-call costs about a millisecond, a thousand messages in one hardly more).
+"""Sends messages to peers in frames, over Ray actor calls.
+
+Messages that are queued while calls are under way leave together in the next frame: a call costs about a millisecond,
+and a thousand messages in one call hardly more (measured).
 
 There are two channels to each peer, control (`Message.CONTROL`) and data. A frame is the length of its head (4 bytes,
-big endian), the head, and encoded messages; the head is a msgpack list of the sender's life, the receiver's life, the
-number of the frame in its channel, and the length of each message. It leaves in whichever vehicle there is:
+big endian), the head, and encoded messages. The head is a msgpack list: the sender's incarnation, the receiver's
+incarnation, the frame number in its channel, and the length of each message in bytes. A frame travels in one of two
+ways:
 
-- as the answer to a call of the peer that is still open. A call stays open for `HOLD_S` after its frame has been
-  handled, or until the peer's next call has come; so a message and what it brings about share one call, and an idle
-  link costs none.
-- else as a call of its own, of which `WINDOW` may be under way: the first leaves at once, the next when its frame is
-  full or has gathered for `GATHER_S`.
+- as the answer to an open call of the peer. The receiver holds a call open for `HOLD_S` after it has handled the call's
+  frame, or until the peer's next call arrives; so a request and its response share one call, and an idle link has none.
+- otherwise as a call of its own. `WINDOW` calls may be under way: the first leaves at once, the second when its frame
+  is full or has gathered messages for `GATHER_S`.
 
-A call counts as under way until its answer has been handled as well, and is answered no sooner than its own frame has
-been handled. So a slow node fills its peers' queues and not its own. Numbers restore the order within a channel
-(`actors/order.py`), and nothing is ever sent twice. Frames to a life of the peer are counted from 1, once the calls
-that may have gone to the life before are over; life 0 is a peer that has not been heard of.
+A call is under way until its answer has been handled too, and the receiver answers only after it has handled the call's
+frame. So a slow node fills the queues of its peers and not its own. Frame numbers restore the order within a channel
+(`actors/resequencer.py`), and no frame is sent twice. Frames to one incarnation of the peer are numbered from 1, once
+all calls that may have gone to the incarnation before have ended; incarnation 0 stands for a peer that has sent
+nothing.
 
-Messages get lost in four ways, all of which nodes survive: the peer is gone and the call fails (its frame is dropped,
-not repeated, as it may have been handled); the link is cut; the channel is full (what comes newly is dropped, never
-what waits); the process ends. Bytes that are no message are lost on arrival, and they alone: the rest of their frame
-is handled.
+Messages get lost in four ways, all of which nodes survive: the peer is gone and the call fails (its frame is dropped
+and not repeated, since the peer may have handled it); the link is cut; the channel is full (the new message is dropped,
+the queued ones stay); the process ends. Bytes that cannot be decoded are dropped on arrival; the rest of their frame is
+handled.
 
-`cut` names the peers to which nothing leaves; the receiving side filters as well (`Transport.hears`), so that a frame
-under way cannot slip through after both sides have been told. Paused, a transport keeps what is sent to it.
+`cut` names the peers to which no frame leaves; the receiving side filters too (`Transport.accepts_from`), so that a
+frame under way is not handled once both sides know of the cut. A paused transport queues what it is given.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from typing import Protocol
 
 import msgpack
 
-from actors.order import Order
+from actors.resequencer import Resequencer
 from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
@@ -57,7 +60,7 @@ HOLD_S = 0.1
 NOTHING = b""
 """The answer to a call that carries nothing back."""
 UNNUMBERED = -1
-UNKNOWN_LIFE = 0
+UNKNOWN_INCARNATION = 0
 _HEAD_BYTES = 4
 
 
@@ -74,7 +77,7 @@ class Peers(Protocol):
         PeerGoneError if there is no such peer (any more).
         """
 
-    def heard(self, peer: NodeId, life: int) -> None:
+    def heard(self, peer: NodeId, incarnation: int) -> None:
         """A frame has come from a life of a peer from which none had come before."""
 
 
@@ -94,17 +97,20 @@ class Frame:
     in its channel between the two. UNNUMBERED frames stand outside any order.
     """
 
-    life: int
-    to_life: int
+    incarnation: int
+    to_incarnation: int
     number: int
     messages: list[Message]
 
 
 def pack_frame(
-    encoded: Sequence[bytes], life: int = UNKNOWN_LIFE, to_life: int = UNKNOWN_LIFE, number: int = UNNUMBERED
+    encoded: Sequence[bytes],
+    incarnation: int = UNKNOWN_INCARNATION,
+    to_incarnation: int = UNKNOWN_INCARNATION,
+    number: int = UNNUMBERED,
 ) -> bytes:
     """The frame of encoded messages."""
-    head: bytes = msgpack.packb((life, to_life, number, *map(len, encoded)))
+    head: bytes = msgpack.packb((incarnation, to_incarnation, number, *map(len, encoded)))
     return b"".join((len(head).to_bytes(_HEAD_BYTES, "big"), head, *encoded))
 
 
@@ -113,8 +119,10 @@ def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame 
     view = memoryview(data)
     end = _HEAD_BYTES + int.from_bytes(view[:_HEAD_BYTES], "big")
     try:
-        life, to_life, number, *sizes = msgpack.unpackb(view[_HEAD_BYTES:end])
-        if any(type(part) is not int for part in (life, to_life, number, *sizes)) or end + sum(sizes) != len(view):
+        incarnation, to_incarnation, number, *sizes = msgpack.unpackb(view[_HEAD_BYTES:end])
+        if any(type(part) is not int for part in (incarnation, to_incarnation, number, *sizes)) or end + sum(
+            sizes
+        ) != len(view):
             raise ValueError("its head does not fit what follows")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         malformed(MalformedMessageError(f"not a frame: {error}"))
@@ -126,17 +134,17 @@ def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame 
         except CodecError as error:
             malformed(error)
         end += size
-    return Frame(life, to_life, number, messages)
+    return Frame(incarnation, to_incarnation, number, messages)
 
 
 class _Channel:
     """Both directions between this node and one peer, control or data. `launch` starts a call with a frame."""
 
-    def __init__(self, life: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
-        self.orders: dict[tuple[int, int], Order] = {}
-        self.newest_life = UNKNOWN_LIFE
-        self._life = life
-        self._to_life = UNKNOWN_LIFE
+    def __init__(self, incarnation: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
+        self.orders: dict[tuple[int, int], Resequencer] = {}
+        self.newest_incarnation = UNKNOWN_INCARNATION
+        self._incarnation = incarnation
+        self._to_incarnation = UNKNOWN_INCARNATION
         self._launch = launch
         self._is_running = is_running
         self._queue: deque[bytes] = deque()
@@ -182,11 +190,11 @@ class _Channel:
                 timer.cancel()
         self._patience = self._gathering = None
 
-    def meet(self, life: int) -> bool:
+    def meet(self, incarnation: int) -> bool:
         """A frame has come from this life of the peer; whether it is newer than all before."""
-        if life <= self.newest_life:
+        if incarnation <= self.newest_incarnation:
             return False
-        self.newest_life = life
+        self.newest_incarnation = incarnation
         while self._held:  # by the life before
             self._end(self._held.popleft(), NOTHING)
         return True
@@ -196,10 +204,10 @@ class _Channel:
         self._is_due = False
         if not self._is_running():
             return
-        if self._to_life != self.newest_life:
+        if self._to_incarnation != self.newest_incarnation:
             if self._under_way:
                 return
-            self._to_life, self._number = self.newest_life, 0
+            self._to_incarnation, self._number = self.newest_incarnation, 0
         while len(self._held) > 1 or (self._held and self._is_urgent and self._fits_answer()):
             self._answer(self._held.popleft())
         while self._queue and self._is_urgent and self._has_room(has_gathered):
@@ -258,7 +266,7 @@ class _Channel:
             answer.set_result(frame)
 
     def _fits_answer(self) -> bool:
-        is_counted = self._to_life == self.newest_life
+        is_counted = self._to_incarnation == self.newest_incarnation
         return is_counted and bool(self._queue) and len(self._queue[0]) <= MAX_ANSWER_BYTES
 
     def _next_frame(self, max_bytes: int) -> bytes:
@@ -271,15 +279,15 @@ class _Channel:
         if not self._queue:
             self._settle()
         self._number += 1
-        return pack_frame(taken, self._life, self._to_life, self._number)
+        return pack_frame(taken, self._incarnation, self._to_incarnation, self._number)
 
 
 class Transport:
     """See the module docstring. `life` is that of this node; `on_failure` is told of errors other than a peer that is
     gone. All calls on one event loop."""
 
-    def __init__(self, life: int, peers: Peers, on_failure: Callable[[BaseException], None]) -> None:
-        self._life = life
+    def __init__(self, incarnation: int, peers: Peers, on_failure: Callable[[BaseException], None]) -> None:
+        self._incarnation = incarnation
         self._peers = peers
         self._on_failure = on_failure
         self._receiver: Receiver
@@ -316,14 +324,14 @@ class Transport:
                 self._tasks.add(task)
                 task.add_done_callback(self._finished)
 
-            channel = self._channels[peer, control] = _Channel(self._life, launch, lambda: self._is_running)
+            channel = self._channels[peer, control] = _Channel(self._incarnation, launch, lambda: self._is_running)
         return channel
 
     async def _carry(self, peer: NodeId, control: bool, frame: bytes) -> None:
         """One call; it is over when what came back has been handled."""
         try:
             answer = await self._peers(peer, frame, control)
-            back = self._unpack(peer, answer) if answer != NOTHING and self.hears(peer) else None
+            back = self._unpack(peer, answer) if answer != NOTHING and self.accepts_from(peer) else None
             if back is not None:
                 self._meet(peer, control, back)
                 await self._hand_on(peer, control, back)
@@ -342,26 +350,28 @@ class Transport:
 
     async def receive(self, sender: NodeId, data: bytes, control: bool) -> bytes:
         """Takes the frame of a call; returns, when it has been handled, what goes back."""
-        frame = self._unpack(sender, data) if self.hears(sender) else None
+        frame = self._unpack(sender, data) if self.accepts_from(sender) else None
         if frame is None:
             return NOTHING
         if frame.number == UNNUMBERED:
             await self._hand_on(sender, control, frame)
             return NOTHING
         channel = self._meet(sender, control, frame)
-        if frame.life == channel.newest_life:
+        if frame.incarnation == channel.newest_incarnation:
             channel.called()
         await self._hand_on(sender, control, frame)
-        return await channel.hold() if frame.life == channel.newest_life else NOTHING
+        return await channel.hold() if frame.incarnation == channel.newest_incarnation else NOTHING
 
     def _unpack(self, sender: NodeId, data: bytes) -> Frame | None:
         frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
-        return None if frame is None or frame.life <= self._silent.get(sender, UNKNOWN_LIFE - 1) else frame
+        return (
+            None if frame is None or frame.incarnation <= self._silent.get(sender, UNKNOWN_INCARNATION - 1) else frame
+        )
 
     def _meet(self, sender: NodeId, control: bool, frame: Frame) -> _Channel:
         channel = self._channel(sender, control)
-        if channel.meet(frame.life):
-            self._peers.heard(sender, frame.life)
+        if channel.meet(frame.incarnation):
+            self._peers.heard(sender, frame.incarnation)
         return channel
 
     async def _hand_on(self, sender: NodeId, control: bool, frame: Frame) -> None:
@@ -369,7 +379,7 @@ class Transport:
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def deliver() -> None:
-            if frame.messages and self.hears(sender):
+            if frame.messages and self.accepts_from(sender):
                 self._receiver.deliver(sender, frame.messages, control, lambda: handled.set_result(None))
             else:
                 handled.set_result(None)
@@ -380,13 +390,13 @@ class Transport:
         elif self._order(sender, control, frame).take(frame.number, deliver):
             await handled
 
-    def _order(self, sender: NodeId, control: bool, frame: Frame) -> Order:
+    def _order(self, sender: NodeId, control: bool, frame: Frame) -> Resequencer:
         """What was sent to another life of this node is counted from where that life has left off."""
-        orders, lives = self._channel(sender, control).orders, (frame.life, frame.to_life)
-        order = orders.get(lives)
+        orders, incarnations = self._channel(sender, control).orders, (frame.incarnation, frame.to_incarnation)
+        order = orders.get(incarnations)
         if order is None:
-            is_from_the_start = frame.to_life in (UNKNOWN_LIFE, self._life)
-            order = orders[lives] = Order(1 if is_from_the_start else None)
+            is_from_the_start = frame.to_incarnation in (UNKNOWN_INCARNATION, self._incarnation)
+            order = orders[incarnations] = Resequencer(1 if is_from_the_start else None)
         return order
 
     # -- orders of the experiment --------------------------------------------------------------------------------------
@@ -398,11 +408,11 @@ class Transport:
             if peer in self._cut_to:
                 channel.clear()
 
-    def silence(self, lives: Mapping[NodeId, int]) -> None:
+    def silence(self, incarnations: Mapping[NodeId, int]) -> None:
         """Nothing is taken from these lives of peers, nor from older ones; from all others it is."""
-        self._silent = dict(lives)
+        self._silent = dict(incarnations)
 
-    def hears(self, sender: NodeId) -> bool:
+    def accepts_from(self, sender: NodeId) -> bool:
         """Whether the link from a peer is whole; the experiment is always heard."""
         return sender == DRIVER or sender not in self._cut_from
 

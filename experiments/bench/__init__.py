@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from experiments.bench import controller, failover, history, quorum, replication, sim
+from experiments.bench import controller, failover, history_check, quorum, replication, sim
 from experiments.bench.report import BenchReport
 
 BENCHES: Mapping[str, Callable[[], BenchReport]] = {
     "controller": controller.run,
     "sim": sim.run,
-    "history": history.run,
+    "history": history_check.run,
     "replication": replication.run,
     "failover": failover.run,
     "quorum": quorum.run,

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from random import Random
 
 from experiments.bench.report import BenchReport, growth, median_ms, timed
-from experiments.engines.requests import metadata_fetch
 from experiments.engines.sim.disk import SimStorage, formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
 from protocol.contract import Effect
 from protocol.controller.brokers import fence

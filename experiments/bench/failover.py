@@ -33,7 +33,7 @@ from protocol.messages.load import ProbeCommand, ProbeOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 
 if TYPE_CHECKING:
-    from experiments.bench.live import BenchCluster
+    from experiments.bench.ray_cluster import BenchCluster
 
 SIZES = (1_000, 10_000)
 REPEATS = 3
@@ -99,7 +99,7 @@ def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
 
 
 def _fail_over(partitions: int) -> Failover:
-    from experiments.bench.live import bench_cluster
+    from experiments.bench.ray_cluster import bench_cluster
 
     with bench_cluster(CONFIG) as cluster:
         cluster.create(TOPIC, assignments(partitions))
@@ -146,7 +146,7 @@ def _settle(cluster: BenchCluster, partitions: int) -> None:
     it from its heartbeats for so long that leadership has moved: then it is asked for again, as the preferred leader.
     BenchError where that does not come to be.
     """
-    from experiments.bench.live import WITHIN_MS, BenchError
+    from experiments.bench.ray_cluster import WITHIN_MS, BenchError
 
     for _ in range(WITHIN_MS // LOOK_MS):
         cluster.engine.run_for(LOOK_MS)

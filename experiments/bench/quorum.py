@@ -27,7 +27,7 @@ from experiments.engines.ray.session import expect_kills, ray_session, stay_on_l
 from protocol.config import CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS, CONTROLLER_QUORUM_FETCH_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from experiments.bench.quorum_live import Commits
+    from experiments.bench.quorum_ray import Commits
 
 REQUESTS, KILLS, SEEDS, SNAPSHOT_PARTITIONS, REPEATS = 20, 10, 200, 100_000, 3
 COLUMNS = ("what", "figure", "against", "ratio")
@@ -46,7 +46,7 @@ def run(
     stay_on_loopback()
     expect_kills()
     with ray_session():
-        from experiments.bench.quorum_live import commits, elections_ms
+        from experiments.bench.quorum_ray import commits, elections_ms
 
         rates = [found for size in (CONTROLLERS, 1) for found in commits(size, requests, repeats)]
         killed = elections_ms(kills, CONTROLLERS)

@@ -31,7 +31,7 @@ from protocol.messages.load import LoadCommand, LoadOutcome
 
 if TYPE_CHECKING:
     from experiments.bench.ceiling import Calls, Ceiling
-    from experiments.bench.live import BenchCluster
+    from experiments.bench.ray_cluster import BenchCluster
 
 RECORD_BYTES = 1_024
 SIZES = (1_024, 65_536, 1_048_576)
@@ -123,7 +123,7 @@ def run(
     points = list(points_of(sizes, partitions))
     with ray_session():
         from experiments.bench.ceiling import Ceiling
-        from experiments.bench.live import BROKERS, bench_cluster
+        from experiments.bench.ray_cluster import BROKERS, bench_cluster
 
         ceiling = Ceiling(BROKERS)
         with bench_cluster(CONFIG) as cluster:
@@ -182,7 +182,7 @@ def _measure(cluster: BenchCluster, ceiling: Ceiling, point: Point, duration_ms:
 
 def row_of(point: Point, outcome: LoadOutcome, bare: Calls, call: Calls) -> Row:
     """The row of one run. BenchError where nothing at all came through."""
-    from experiments.bench.live import BenchError
+    from experiments.bench.ray_cluster import BenchError
 
     if not (outcome.acknowledged and bare.latencies_s and call.latencies_s):
         raise BenchError(f"nothing acknowledged at {point}: {outcome.last_error.name}")

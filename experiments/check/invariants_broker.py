@@ -51,7 +51,7 @@ class ValidReplicaState(Invariant):
             return f"broker {node}: high watermark {mark} of a log {start}..{end}"
         if log.latest_epoch > replica.leader_epoch:
             return f"broker {node} has records of epoch {log.latest_epoch} in leader epoch {replica.leader_epoch}"
-        life = self.truth.cluster.life_of(node)
+        life = self.truth.cluster.incarnation_of(node)
         known, before = self._before.get((node, partition), (life, 0))
         self._before[node, partition] = (life, mark)
         if known == life and mark < before <= end:

@@ -95,7 +95,7 @@ class _PrefixCheck(Invariant):
         replica = scene.replica
         if replica is None or not self._concerns(replica):
             return ""
-        key = (scene.node, scene.partition, self.truth.cluster.life_of(scene.node))
+        key = (scene.node, scene.partition, self.truth.cluster.incarnation_of(scene.node))
         log = replica.log
         limit = min(log.high_watermark, log.end_offset)
         checked = self._checked.get(key)

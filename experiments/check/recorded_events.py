@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.check.recorded_metadata import MetadataHistory
-from experiments.engines.port import LIFE_BEGAN, TraceEvent, Violation
+from experiments.engines.port import INCARNATION_BEGAN, TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
@@ -117,7 +117,7 @@ class EventJudge:
             if partition is not None and partition not in self._metadata.recreated:
                 self._by_controller(event, partition)
             return
-        if kind == LIFE_BEGAN:
+        if kind == INCARNATION_BEGAN:
             self._settle(event.node, self._metadata.records)
             before = self._brokers.get(event.node, _Broker())
             self._brokers[event.node] = _Broker(former=max(before.former, before.published))

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from experiments.check.recording import lost_of
 from experiments.check.suite import InvariantSuite
-from experiments.engines.port import LIFE_ENDED, ClusterSpec, TraceEvent, Violation
+from experiments.engines.port import INCARNATION_ENDED, ClusterSpec, TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.disk import SimStorage
 from protocol.config import MIN_INSYNC_REPLICAS
@@ -101,7 +101,7 @@ class Commits:
             self.recoveries.setdefault(self._committed, []).append(event.trace)
         elif kind == "broker_registration":
             self._epochs[int(str(detail["broker"]))] = int(str(detail["broker_epoch"]))
-        elif kind == LIFE_ENDED and is_broker(event.node):
+        elif kind == INCARNATION_ENDED and is_broker(event.node):
             epoch = self._epochs.get(event.node, -1)
             lost = {} if detail["loss"] == "none" else lost_of(detail)
             self.strikes.append(Strike(self._end, event.node, epoch, None if lost is None else dict(lost)))

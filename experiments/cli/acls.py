@@ -24,7 +24,7 @@ from experiments.cli.target import (
     print_json,
     target,
 )
-from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.messages.acls import (
@@ -146,7 +146,7 @@ def _entries(
     ]
 
 
-def _found(admin: Admin, resources: Sequence[Resource], pattern: str) -> list[AclEntry]:
+def _found(admin: AdminClient, resources: Sequence[Resource], pattern: str) -> list[AclEntry]:
     """The entries of these resources, or of all, under the pattern type or filter."""
     if not resources:
         return list(admin.describe_acls(AclFilter()))
@@ -173,7 +173,7 @@ def _is_meant(entry: AclEntry, wanted: Sequence[AclEntry]) -> bool:
     return not wanted or any(all(getattr(entry, key) == getattr(item, key) for key in same) for item in wanted)
 
 
-def _add(admin: Admin, entries: Sequence[AclEntry], as_json: bool) -> None:
+def _add(admin: AdminClient, entries: Sequence[AclEntry], as_json: bool) -> None:
     results = admin.create_acls(entries)
     added = [entry for entry, result in zip(entries, results, strict=True) if result.error is ErrorCode.NONE]
     if as_json:
@@ -183,7 +183,7 @@ def _add(admin: Admin, entries: Sequence[AclEntry], as_json: bool) -> None:
     _fail_if_any(results)
 
 
-def _remove(admin: Admin, entries: Sequence[AclEntry], force: bool, as_json: bool) -> None:
+def _remove(admin: AdminClient, entries: Sequence[AclEntry], force: bool, as_json: bool) -> None:
     if not force and entries:
         for entry in entries:
             typer.echo(f"\t{_resource_text(entry)} {_entry_text(entry)}", err=True)

@@ -78,7 +78,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Judge histories of clients: operations per second, growth, memory."""
-    from experiments.bench.history import run
+    from experiments.bench.history_check import run
 
     numbers = _sizes(sizes, "--sizes")
     _measure({"history": lambda: run(numbers)}, as_json or context.obj)

@@ -22,10 +22,10 @@ from rich.table import Table
 from experiments.cli import target
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.target import Bootstrap, CommandConfig, Json, Name, Principal, print_json
-from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterState, Plan, read_state, states
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.session import stay_on_loopback
-from experiments.engines.ray.state import DEFAULT_NAME, ClusterState, Plan, read_state, states
 from experiments.support.errors import InputError
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
@@ -195,7 +195,7 @@ def _report_stale(state: ClusterState, as_json: bool) -> None:
     raise typer.Exit(1)
 
 
-def cluster_document(admin: Admin, running: set[str], started: Sequence[str] = ()) -> dict[str, Any]:
+def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> dict[str, Any]:
     """What a cluster says of itself; `running` are the names of the nodes that have a process, `started` of those that
     began with it, as far as that is known. A broker that is known to the controller, and a controller that votes or was
     there in the beginning, is listed whether it has a process or not.
@@ -236,7 +236,7 @@ def cluster_document(admin: Admin, running: set[str], started: Sequence[str] = (
     }
 
 
-def _quorum(admin: Admin) -> DescribeQuorumResponse | None:
+def _quorum(admin: AdminClient) -> DescribeQuorumResponse | None:
     """The quorum as its leader knows it, None where no controller is active."""
     try:
         return admin.describe_quorum()

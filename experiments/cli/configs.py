@@ -26,7 +26,7 @@ from experiments.cli.target import (
     read_properties,
     target,
 )
-from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result
@@ -134,7 +134,9 @@ def _require(result: Result) -> None:
         raise AdminError(result.error, result.message)
 
 
-def _describe(admin: Admin, kind: ConfigResourceType, entity: str | None, everything: bool, as_json: bool) -> None:
+def _describe(
+    admin: AdminClient, kind: ConfigResourceType, entity: str | None, everything: bool, as_json: bool
+) -> None:
     names = [entity] if entity is not None else sorted(topic.name for topic in admin.describe_topics())
     results = admin.describe_configs([(kind, name) for name in names], synonyms=True) if names else ()
     for result in results:
@@ -171,7 +173,7 @@ def _line(item: DescribedConfig) -> str:
 
 
 def _alter(
-    admin: Admin, kind: ConfigResourceType, entity: str, added: dict[str, str], deleted: list[str], as_json: bool
+    admin: AdminClient, kind: ConfigResourceType, entity: str, added: dict[str, str], deleted: list[str], as_json: bool
 ) -> None:
     if deleted:
         [present] = admin.describe_configs([(kind, entity)])

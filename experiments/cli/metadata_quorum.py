@@ -30,7 +30,7 @@ from experiments.cli.target import (
     print_json,
     target_within,
 )
-from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
@@ -155,7 +155,7 @@ def _endpoint(text: str) -> Endpoint:
 # -- which disk --------------------------------------------------------------------------------------------------------
 
 
-def _observer(admin: Admin, controller_id: int) -> str:
+def _observer(admin: AdminClient, controller_id: int) -> str:
     """The uuid of the one observer of this id that could become a voter; AdminError where there is none, or several."""
     quorum = admin.describe_quorum()
     found = [state.replica_uuid for state in _of_id(quorum.observers, controller_id) if state.is_promotable]
@@ -171,7 +171,7 @@ def _observer(admin: Admin, controller_id: int) -> str:
     raise AdminError(ErrorCode.VOTER_NOT_FOUND, text)
 
 
-def _voter(admin: Admin, controller_id: int) -> str:
+def _voter(admin: AdminClient, controller_id: int) -> str:
     """The uuid of the voter of this id; AdminError where there is none."""
     quorum = admin.describe_quorum()
     for state in _of_id(quorum.voters, controller_id):

@@ -31,7 +31,7 @@ from experiments.cli.target import (
     read_json,
     target,
 )
-from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.controller.placement import UsableBroker, place
@@ -202,7 +202,7 @@ def reassignment_document(assignment: Mapping[TopicPartition, Sequence[int]]) ->
 # -- actions -----------------------------------------------------------------------------------------------------------
 
 
-def _present(admin: Admin, topics: Sequence[str]) -> Assignment:
+def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
     """The replicas of all partitions of topics, without those of a topic that does not exist."""
     found: Assignment = {}
     for topic in admin.describe_topics(topics):
@@ -212,7 +212,7 @@ def _present(admin: Admin, topics: Sequence[str]) -> Assignment:
     return found
 
 
-def _execute(admin: Admin, ask: Ask) -> None:
+def _execute(admin: AdminClient, ask: Ask) -> None:
     if admin.list_reassignments() and not ask.additional:
         raise AdminError(ErrorCode.INVALID_REQUEST, EXISTING)
     known = {broker.broker_id for broker in admin.describe_cluster().brokers}
@@ -234,7 +234,7 @@ def _execute(admin: Admin, ask: Ask) -> None:
         typer.echo(f"Successfully started partition reassignment{plural} for {','.join(map(str, done))}")
 
 
-def _cancel(admin: Admin, ask: Ask) -> None:
+def _cancel(admin: AdminClient, ask: Ask) -> None:
     ongoing = admin.list_reassignments(list(ask.assignment))
     results = admin.alter_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
     done = _finish(results, "Error cancelling partition reassignment(s):", ask, {})
@@ -263,7 +263,7 @@ def _finish(
     return list(ordered)
 
 
-def _verify(admin: Admin, ask: Ask) -> None:
+def _verify(admin: AdminClient, ask: Ask) -> None:
     ongoing = admin.list_reassignments()
     present = _present(admin, _topics_of(ask.assignment))
     states = {key: _state(key, replicas, ongoing, present) for key, replicas in sorted(ask.assignment.items())}
@@ -295,7 +295,7 @@ def _topics_of(assignment: Assignment) -> list[str]:
     return sorted({key.topic for key in assignment})
 
 
-def _list(admin: Admin, ask: Ask) -> None:
+def _list(admin: AdminClient, ask: Ask) -> None:
     ongoing = dict(sorted(admin.list_reassignments().items()))
     if ask.as_json:
         print_json([document(move) for move in ongoing.values()])
@@ -307,7 +307,7 @@ def _list(admin: Admin, ask: Ask) -> None:
         typer.echo(f"{key}: replicas: {numbers(move.replicas)}.{adding}{removing}")
 
 
-def _generate(admin: Admin, ask: Ask) -> None:
+def _generate(admin: AdminClient, ask: Ask) -> None:
     present = _present(admin, ask.topics)
     missing = [topic for topic in ask.topics if topic not in _topics_of(present)]
     if missing:
@@ -345,7 +345,7 @@ def propose(present: Assignment, racks: Mapping[int, str | None], rng: Random) -
     return proposed
 
 
-_ACTIONS: Mapping[str, Callable[[Admin, Ask], None]] = {
+_ACTIONS: Mapping[str, Callable[[AdminClient, Ask], None]] = {
     "--execute": _execute,
     "--verify": _verify,
     "--cancel": _cancel,

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.messages.base import Message
 
@@ -126,16 +126,16 @@ def read_json(path: Path, allowed: str) -> Any:
 
 
 @contextmanager
-def open_admin(wanted: Target) -> Iterator[tuple[Admin, set[str]]]:
+def open_admin(wanted: Target) -> Iterator[tuple[AdminClient, set[str]]]:
     """An administration client of the cluster, and the names of the nodes that run there."""
     from experiments.engines.ray.connection import connection, find
 
     with connection(find(wanted.bootstrap, wanted.name)) as (port, nodes):
-        yield Admin(port, wanted.principal), nodes
+        yield AdminClient(port, wanted.principal), nodes
 
 
 @contextmanager
-def administering(wanted: Target, failing: str) -> Iterator[Admin]:
+def administering(wanted: Target, failing: str) -> Iterator[AdminClient]:
     """An administration client for the block; an AdminError ends the command with exit code 1 and a line that begins
     with `failing`.
     """

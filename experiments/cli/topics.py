@@ -28,7 +28,7 @@ from experiments.cli.target import (
     print_json,
     target,
 )
-from experiments.engines.ray.administration import Admin, AdminError
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX, SHORT_MAX
 from protocol.errors import ErrorCode
@@ -175,7 +175,7 @@ def _pattern(topic: str) -> re.Pattern[str]:
         raise InputError("--topic", "", topic, f"a regular expression ({error})") from error
 
 
-def _chosen(admin: Admin, ask: Ask) -> list[str]:
+def _chosen(admin: AdminClient, ask: Ask) -> list[str]:
     """The names of the topics that `--topic` means; AdminError where there is none and it must be there."""
     names = sorted(topic.name for topic in admin.describe_topics())
     if ask.topic is None:
@@ -188,7 +188,7 @@ def _chosen(admin: Admin, ask: Ask) -> list[str]:
     return chosen
 
 
-def _create(admin: Admin, ask: Ask) -> None:
+def _create(admin: AdminClient, ask: Ask) -> None:
     assert ask.topic is not None
     wanted = CreatableTopic(
         name=ask.topic,
@@ -211,7 +211,7 @@ def _create(admin: Admin, ask: Ask) -> None:
         typer.echo(f"Created topic {ask.topic}.")
 
 
-def _list(admin: Admin, ask: Ask) -> None:
+def _list(admin: AdminClient, ask: Ask) -> None:
     names = sorted(topic.name for topic in admin.describe_topics())
     chosen = names if ask.topic is None else [name for name in names if _pattern(ask.topic).fullmatch(name)]
     if ask.as_json:
@@ -220,13 +220,13 @@ def _list(admin: Admin, ask: Ask) -> None:
         typer.echo("\n".join(chosen))
 
 
-def _delete(admin: Admin, ask: Ask) -> None:
+def _delete(admin: AdminClient, ask: Ask) -> None:
     chosen = _chosen(admin, ask)
     results = admin.delete_topics(chosen) if chosen else ()
     _finish(ask, dict(zip(chosen, results, strict=True)))
 
 
-def _alter(admin: Admin, ask: Ask) -> None:
+def _alter(admin: AdminClient, ask: Ask) -> None:
     chosen = _chosen(admin, ask)
     counts = {topic.name: len(topic.partitions) for topic in admin.describe_topics(chosen)} if chosen else {}
     results: Sequence[Result] = ()
@@ -271,7 +271,7 @@ def _finish(ask: Ask, results: Mapping[str, Result]) -> None:
 # -- describe ----------------------------------------------------------------------------------------------------------
 
 
-def _describe(admin: Admin, ask: Ask) -> None:
+def _describe(admin: AdminClient, ask: Ask) -> None:
     chosen = _chosen(admin, ask)
     described = sorted(admin.describe_topics(chosen), key=lambda topic: topic.name) if chosen else []
     for topic in described:
@@ -292,7 +292,7 @@ def _describe(admin: Admin, ask: Ask) -> None:
             typer.echo(_partition_line(topic.name, item, moves.get(TopicPartition(topic.name, item.partition_index))))
 
 
-def _overrides(admin: Admin, names: Sequence[str]) -> dict[str, dict[str, str]]:
+def _overrides(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """The configs of each topic that are not the defaults."""
     configs = {}
     for result in admin.describe_configs([(ConfigResourceType.TOPIC, name) for name in names]) if names else ():
@@ -302,7 +302,7 @@ def _overrides(admin: Admin, names: Sequence[str]) -> dict[str, dict[str, str]]:
     return configs
 
 
-def _moves(admin: Admin) -> Mapping[TopicPartition, OngoingPartitionReassignment]:
+def _moves(admin: AdminClient) -> Mapping[TopicPartition, OngoingPartitionReassignment]:
     """Moves under way; none where the principal may not see them, as in Kafka's tool."""
     try:
         return admin.list_reassignments()
@@ -386,7 +386,7 @@ def _topic_document(
     return document(topic) | {"configs": dict(configs), "partitions": [document(item) for item in items]}
 
 
-_ACTIONS: Mapping[str, Callable[[Admin, Ask], None]] = {
+_ACTIONS: Mapping[str, Callable[[AdminClient, Ask], None]] = {
     "--create": _create,
     "--list": _list,
     "--describe": _describe,

@@ -34,7 +34,7 @@ from experiments.conformance.shapes import (
     PartitionShape,
     RecoveryName,
     Replicas,
-    Strict,
+    StrictModel,
     compare,
     state_fields,
 )
@@ -51,7 +51,7 @@ READABLE = "a readable file of JSON lines, gzip or not"
 CONTROLLER_TRACE = "controller trace"
 
 
-class RecordShape(Strict):
+class RecordShape(StrictModel):
     """The recorded change: `None` is unchanged, as are leader -2 and leader recovery state -1."""
 
     isr: Brokers | None
@@ -64,7 +64,7 @@ class RecordShape(Strict):
     last_known_elr: BrokersOrNone | None
 
 
-class PartitionChangeRow(Strict):
+class PartitionChangeRow(StrictModel):
     """One line of a partition change file: state and request, then the answer (`record`, `after`, `error`)."""
 
     partition: PartitionShape
@@ -183,7 +183,7 @@ def _request(row: PartitionChangeRow) -> ChangeRequest:
     )
 
 
-def _fields(shape: Strict | None) -> dict[str, Any] | None:
+def _fields(shape: StrictModel | None) -> dict[str, Any] | None:
     return None if shape is None else shape.model_dump()
 
 

@@ -19,13 +19,13 @@ Replicas = Annotated[Brokers, Field(min_length=1)]
 RecoveryName = Literal["RECOVERED", "RECOVERING"]
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Frozen, no coercion, nothing unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class PartitionShape(Strict):
+class PartitionShape(StrictModel):
     """The state of a partition in a vector."""
 
     replicas: Replicas

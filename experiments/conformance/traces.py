@@ -24,12 +24,13 @@ from experiments.conformance.shapes import (
     Difference,
     PartitionShape,
     Replicas,
-    Strict,
+    StrictModel,
     compare,
     state_fields,
 )
-from experiments.engines.requests import create_topic, elect_leader, metadata_fetch, reassign
+from experiments.engines.admin_requests import create_topic, elect_leader, reassign
 from experiments.engines.sim.disk import formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
 from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
@@ -57,33 +58,33 @@ UNKNOWN_EPOCH = -2
 Answer = TypeVar("Answer", bound=Message)
 
 
-class RegisterBroker(Strict):
+class RegisterBroker(StrictModel):
     type: Literal["register_broker"]
     broker_id: Broker
     broker_epoch: int
     unclean_shutdown: bool
 
 
-class BrokerEvent(Strict):
+class BrokerEvent(StrictModel):
     """A heartbeat (`unfence`, `want_fence`, `controlled_shutdown`), or the end of a session (`fence`)."""
 
     type: Literal["unfence", "want_fence", "controlled_shutdown", "fence"]
     broker_id: Broker
 
 
-class CreateTopic(Strict):
+class CreateTopic(StrictModel):
     type: Literal["create_topic"]
     name: Literal["foo"]
     replicas: Replicas
     min_insync_replicas: Annotated[int, Field(ge=1)]
 
 
-class IsrMember(Strict):
+class IsrMember(StrictModel):
     broker_id: Broker
     broker_epoch: int
 
 
-class AlterPartition(Strict):
+class AlterPartition(StrictModel):
     type: Literal["alter_partition"]
     broker_id: Broker
     broker_epoch: int
@@ -93,19 +94,19 @@ class AlterPartition(Strict):
     new_isr: tuple[IsrMember, ...]
 
 
-class ElectLeaders(Strict):
+class ElectLeaders(StrictModel):
     type: Literal["elect_leaders"]
     election_type: Literal["PREFERRED", "UNCLEAN"]
 
 
-class Reassign(Strict):
+class Reassign(StrictModel):
     """`replicas` None cancels."""
 
     type: Literal["alter_partition_reassignments"]
     replicas: Brokers | None
 
 
-class HeartbeatReply(Strict):
+class HeartbeatReply(StrictModel):
     fenced: bool
     in_controlled_shutdown: bool
     should_shut_down: bool
@@ -116,13 +117,13 @@ Event = Annotated[
 ]
 
 
-class Step(Strict):
+class Step(StrictModel):
     event: Event
     result: str | HeartbeatReply
     partition: PartitionShape | None
 
 
-class ControllerTraceRow(Strict):
+class ControllerTraceRow(StrictModel):
     """One recorded trace."""
 
     elr_enabled: bool

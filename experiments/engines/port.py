@@ -26,7 +26,7 @@ from protocol.nodes.quorum_view import QuorumView
 from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
-LIFE_BEGAN, LIFE_ENDED = "life_began", "life_ended"
+INCARNATION_BEGAN, INCARNATION_ENDED = "life_began", "life_ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +130,21 @@ def enables_recovery(trace: Trace) -> bool:
     return trace.kind == "feature_level" and trace.detail == {"feature": UNCLEAN_RECOVERY_ENABLED, "level": 1}
 
 
-def life_began(time_ms: TimeMs, node: NodeId) -> TraceEvent:
+def incarnation_began(time_ms: TimeMs, node: NodeId) -> TraceEvent:
     """A node was started. This and `life_ended` are events of the engine's own, for recordings; no trace hash has
     them.
     """
-    return TraceEvent(time_ms, node, Trace(LIFE_BEGAN, None, {}))
+    return TraceEvent(time_ms, node, Trace(INCARNATION_BEGAN, None, {}))
 
 
-def life_ended(time_ms: TimeMs, node: NodeId, loss: str, lost: Mapping[TopicPartition, int] | None) -> TraceEvent:
+def incarnation_ended(
+    time_ms: TimeMs, node: NodeId, loss: str, lost: Mapping[TopicPartition, int] | None
+) -> TraceEvent:
     """A node was killed, or its disk was struck: what kind of `Loss`, and how many records of which partitions were
     lost, None where nobody knows.
     """
     listed = None if lost is None else [(name, count) for name, count in sorted(lost.items()) if count]
-    return TraceEvent(time_ms, node, Trace(LIFE_ENDED, None, {"loss": loss, "lost": listed}))
+    return TraceEvent(time_ms, node, Trace(INCARNATION_ENDED, None, {"loss": loss, "lost": listed}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from experiments.check.engine import CheckedEngine
+from experiments.engines.admin_requests import alter_config, reassign
 from experiments.engines.port import Loss
-from experiments.engines.requests import alter_config, reassign
 from experiments.engines.sim.network import Disturbance
 from experiments.faults.atlas import granted
 from experiments.faults.schema import (

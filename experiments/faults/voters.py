@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines.requests import add_voter, remove_voter
+from experiments.engines.admin_requests import add_voter, remove_voter
 from experiments.engines.sim.disk import SimStorage
 from protocol.ids import NodeId
 from protocol.messages.admin import AdminRequest

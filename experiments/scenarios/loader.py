@@ -21,7 +21,7 @@ from experiments.scenarios.model import (
     TopicModel,
 )
 from experiments.support.errors import InputError
-from experiments.support.fields import Strict
+from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import allowed_by, dotted, first_error, flow_yaml, read_yaml_mapping
 from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, ConfigError, node_ids
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
@@ -150,7 +150,7 @@ def _check_assignment(scenario: Scenario, replicas: list[int], source: str, plac
         raise InputError(source, place, replicas, "each broker once")
 
 
-def _check_nodes(scenario: Scenario, fields: Strict, source: str, place: str) -> None:
+def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: str) -> None:
     last = scenario.cluster.brokers - 1
     controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + scenario.cluster.controllers)
     for name, node in _named_nodes(fields):
@@ -179,7 +179,7 @@ def _check_quorum(scenario: Scenario, source: str) -> None:
             raise InputError(source, place, list(nodes), allowed)
 
 
-def _named_nodes(fields: Strict) -> Iterator[tuple[str, int]]:
+def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
     for name in ("broker", "controller", "desired_leader"):
         node = getattr(fields, name, None)
         if node is not None:

@@ -18,7 +18,7 @@ from experiments.support.fields import (
     ErrorName,
     GenerationName,
     Index,
-    Strict,
+    StrictModel,
     TopicConfig,
     TopicName,
 )
@@ -58,7 +58,7 @@ Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Fi
 Party = Annotated[int | Literal["controllers", "urm", "rest"], BeforeValidator(_party)]
 
 
-class ClusterModel(Strict):
+class ClusterModel(StrictModel):
     """`voters` are the controllers with which the quorum begins, by default all."""
 
     brokers: int = Field(ge=1, le=999)
@@ -68,13 +68,13 @@ class ClusterModel(Strict):
     config: ClusterConfigs = Field(default_factory=dict)
 
 
-class TopicModel(Strict):
+class TopicModel(StrictModel):
     name: TopicName
     assignments: list[Assignment] = Field(min_length=1)
     config: TopicConfig = Field(default_factory=dict)
 
 
-class NodeStep(Strict):
+class NodeStep(StrictModel):
     """A step about one node: a broker, a controller, or (`urm: true`) the unclean recovery manager."""
 
     broker: Index | None = None
@@ -96,7 +96,7 @@ class NodeStep(Strict):
         return node
 
 
-class ProduceStep(Strict):
+class ProduceStep(StrictModel):
     topic: str
     partition: Index = 0
     records: int = Field(ge=1)
@@ -108,7 +108,7 @@ class CrashStep(NodeStep):
     lose: Annotated[Literal["none", "unflushed", "all"] | Index, BeforeValidator(_lose)] = "none"
 
 
-class LinkStep(Strict):
+class LinkStep(StrictModel):
     """`between: [x, y]` both ways, `from: x, to: y` one way; for heal also `all: all` through the short form `heal:
     all`.
     """
@@ -136,11 +136,11 @@ class LinkStep(Strict):
         return first, second
 
 
-class BrokerStep(Strict):
+class BrokerStep(StrictModel):
     broker: Index
 
 
-class ElectStep(Strict):
+class ElectStep(StrictModel):
     topic: str
     partition: Index = 0
     type: Literal["preferred", "unclean", "longest_log_proactive", "longest_log_balanced", "designation"]
@@ -154,7 +154,7 @@ class ElectStep(Strict):
         return self
 
 
-class ReassignStep(Strict):
+class ReassignStep(StrictModel):
     topic: str
     partition: Index = 0
     replicas: Assignment | None = None
@@ -168,12 +168,12 @@ class ReassignStep(Strict):
         return self
 
 
-class ConfigureStep(Strict):
+class ConfigureStep(StrictModel):
     topic: str | None = None
     config: DynamicConfigs
 
 
-class UpdateFeatureStep(Strict):
+class UpdateFeatureStep(StrictModel):
     """Raises a feature level, or lowers it with `downgrade`: safe refuses to lose metadata, unsafe does not."""
 
     feature: Literal["metadata.version", "unclean.recovery.enabled"]
@@ -186,23 +186,23 @@ class UnregisterStep(BrokerStep):
     expect_error: ErrorName | None = None
 
 
-class VoterStep(Strict):
+class VoterStep(StrictModel):
     """Makes a controller a voter, with the disk that it has, or ends its vote."""
 
     controller: int
     expect_error: ErrorName | None = None
 
 
-class DeleteTopicStep(Strict):
+class DeleteTopicStep(StrictModel):
     name: str
 
 
-class AddPartitionsStep(Strict):
+class AddPartitionsStep(StrictModel):
     name: str
     assignments: list[Assignment] = Field(min_length=1)
 
 
-class RemovePartitionsStep(Strict):
+class RemovePartitionsStep(StrictModel):
     """The last partitions of a topic."""
 
     name: str
@@ -212,7 +212,7 @@ class RemovePartitionsStep(Strict):
 _NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", "voters", "metrics"}
 
 
-class Expectation(Strict):
+class Expectation(StrictModel):
     """What must hold. Sets compare as sets; only what is named is looked at. `metrics` are the active controller's, and
     with a topic those of its partition too; they and `voters` go with any subject, or alone.
     """
@@ -273,13 +273,13 @@ class AwaitStep(Expectation):
     within: DurationMs = 30_000
 
 
-class WaitStep(Strict):
+class WaitStep(StrictModel):
     """`wait: 5s`."""
 
     duration_ms: DurationMs
 
 
-STEPS: dict[str, type[Strict]] = {
+STEPS: dict[str, type[StrictModel]] = {
     "produce": ProduceStep,
     "crash": CrashStep,
     "shutdown": NodeStep,
@@ -306,7 +306,7 @@ STEPS: dict[str, type[Strict]] = {
 }
 
 
-class Step(Strict):
+class Step(StrictModel):
     """One step: its kind, its fields, and how the file writes it. `fields` None only for `heal: all`."""
 
     kind: str
@@ -314,7 +314,7 @@ class Step(Strict):
     text: str
 
 
-class ScenarioFile(Strict):
+class ScenarioFile(StrictModel):
     """The file as written; steps are checked one by one by the loader."""
 
     name: str = Field(min_length=1)
@@ -324,7 +324,7 @@ class ScenarioFile(Strict):
     steps: list[dict[str, Any]] = Field(min_length=1)
 
 
-class Scenario(Strict):
+class Scenario(StrictModel):
     """A scenario that has passed all checks."""
 
     name: str

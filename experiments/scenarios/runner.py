@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.scenarios import expectations
 from experiments.scenarios.history import History
@@ -240,7 +240,7 @@ class Runner:
             raise StepFailedError(f"found {outcome.error.name}{text}; expected {expected.name}")
 
     def _create_topic(self, fields: TopicModel) -> None:
-        self._administer(requests.create_topic(fields.name, fields.assignments, fields.config))
+        self._administer(admin_requests.create_topic(fields.name, fields.assignments, fields.config))
         self._await_topic(fields.name)
 
     def _await_topic(self, name: str) -> None:
@@ -259,13 +259,13 @@ class Runner:
         self.engine.run_until(everywhere, START_WITHIN_MS)
 
     def _delete_topic(self, fields: DeleteTopicStep) -> None:
-        self._administer(requests.delete_topic(fields.name))
+        self._administer(admin_requests.delete_topic(fields.name))
         self.history.forget_topic(fields.name)
 
     def _add_partitions(self, fields: AddPartitionsStep) -> None:
         view = self.engine.view()
         present = 0 if view is None else sum(partition.topic == fields.name for partition in view.partitions)
-        self._administer(requests.add_partitions(fields.name, present, fields.assignments))
+        self._administer(admin_requests.add_partitions(fields.name, present, fields.assignments))
         self._await_topic(fields.name)
 
     def _remove_partitions(self, fields: RemovePartitionsStep) -> None:
@@ -273,7 +273,7 @@ class Runner:
         removed = [TopicPartition(fields.name, index) for index in fields.partitions]
         view = self.engine.view()
         held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
-        self._administer(requests.remove_partitions(fields.name, fields.partitions))
+        self._administer(admin_requests.remove_partitions(fields.name, fields.partitions))
         self.history.forget(removed)
 
         def nowhere() -> bool:
@@ -286,35 +286,35 @@ class Runner:
         self.engine.run_until(nowhere, START_WITHIN_MS)
 
     def _configure(self, fields: ConfigureStep) -> None:
-        self._administer(requests.alter_config(fields.topic, fields.config))
+        self._administer(admin_requests.alter_config(fields.topic, fields.config))
 
     def _update_feature(self, fields: UpdateFeatureStep) -> None:
         kind = UpgradeType.UPGRADE if fields.downgrade is None else UpgradeType[f"{fields.downgrade.upper()}_DOWNGRADE"]
-        self._administer(requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
+        self._administer(admin_requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
 
     def _unregister(self, fields: UnregisterStep) -> None:
-        self._administer(requests.unregister_broker(fields.broker), fields.expect_error)
+        self._administer(admin_requests.unregister_broker(fields.broker), fields.expect_error)
 
     def _elect(self, fields: ElectStep) -> None:
         kind = ElectionType[fields.type.upper()]
-        request = requests.elect_leader(fields.topic, fields.partition, kind, fields.desired_leader)
+        request = admin_requests.elect_leader(fields.topic, fields.partition, kind, fields.desired_leader)
         self._administer(request, fields.expect_error)
 
     def _reassign(self, fields: ReassignStep) -> None:
-        self._administer(requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
+        self._administer(admin_requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
 
     def _add_voter(self, fields: VoterStep) -> None:
         self._require_running(fields.controller, True)
         self.engine.run_until(lambda: fields.controller in self.engine.quorum(), START_WITHIN_MS)
         uuid = self.engine.quorum()[fields.controller].uuid
-        self._administer(requests.add_voter(fields.controller, uuid), fields.expect_error)
+        self._administer(admin_requests.add_voter(fields.controller, uuid), fields.expect_error)
 
     def _remove_voter(self, fields: VoterStep) -> None:
         self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
         active = self.engine.active_controller()
         voters = () if active is None else self.engine.quorum()[active].voters
         uuid = next((key.uuid for key in voters if key.id == fields.controller), "")
-        self._administer(requests.remove_voter(fields.controller, uuid), fields.expect_error)
+        self._administer(admin_requests.remove_voter(fields.controller, uuid), fields.expect_error)
 
     # -- time and expectations -----------------------------------------------------------------------------------------
 

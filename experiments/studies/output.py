@@ -123,7 +123,7 @@ def versions() -> dict[str, str | None]:
 _TRIAL_FOLDERS = ("protocol", "experiments/engines/sim")
 _TRIAL_FILES = (
     "experiments/engines/port.py",
-    "experiments/engines/requests.py",
+    "experiments/engines/admin_requests.py",
     "experiments/faults/schema.py",
     "experiments/scenarios/history.py",
     "experiments/studies/failures.py",

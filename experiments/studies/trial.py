@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
-from experiments.engines.requests import create_topic
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.faults.schema import Crash
@@ -144,12 +144,12 @@ class _Trial:
 
     def _schedule_failure(self, broker: NodeId) -> None:
         at_ms = self.cluster.now_ms + self.params.broker_mttf.sample_ms(self.random)
-        life = self.cluster.life_of(broker)
+        life = self.cluster.incarnation_of(broker)
         self.cluster.call_at(at_ms, lambda: self._fail(broker, life))
 
     def _fail(self, broker: NodeId, life: int) -> None:
         """The broker's time is up, unless it has gone in some other way since."""
-        if self.cluster.life_of(broker) == life:
+        if self.cluster.incarnation_of(broker) == life:
             self._begin(failure(self.params, self.random, broker, self.cluster.now_ms))
 
     def _begin(self, fault: Failure) -> None:

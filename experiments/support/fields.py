@@ -20,7 +20,7 @@ ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NON
 GENERATIONS = tuple(generation.value for generation in Generation)
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Frozen, strict, nothing unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

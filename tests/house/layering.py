@@ -36,7 +36,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "experiments.engines": (
         frozenset({"port"}),
-        frozenset({"requests"}),
+        frozenset({"admin_requests", "admin_client"}),
         frozenset({"sim", "ray"}),
     ),
 }

@@ -69,7 +69,7 @@ BAD = [
     ("experiments.studies.sweep", "from actors import transport"),
     ("experiments.engines.sim.engine", "from experiments.check.suite import InvariantSuite"),
     ("experiments.engines.sim.engine", "from experiments.engines.ray import session"),
-    ("experiments.engines.port", "from experiments.engines import requests"),
+    ("experiments.engines.port", "from experiments.engines import admin_requests"),
     ("experiments.faults.schema", "from experiments.scenarios.model import TopicConfig"),
     ("experiments.studies.trial", "from experiments.hunt.fuzz import plan"),
     ("experiments.support.errors", "from experiments.engines import port"),

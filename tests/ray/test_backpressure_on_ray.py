@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from experiments.engines.ray.session import ray_session
-from experiments.hunt.soak.lab import rss_of
+from experiments.hunt.soak.cluster import rss_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId
 from protocol.messages.commands import SendOutcome, SendRecords

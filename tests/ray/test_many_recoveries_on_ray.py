@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss, TraceEvent
 from experiments.engines.ray.session import ray_session
-from experiments.engines.requests import create_topic
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.commands import AdminCommand, AdminOutcome

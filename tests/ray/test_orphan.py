@@ -16,7 +16,7 @@ from actors.nodes import pieces_of
 from actors.transport import NOTHING, pack_frame, unpack_frame
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
-from experiments.hunt.soak.lab import Lab, homes_of
+from experiments.hunt.soak.cluster import SoakCluster, homes_of
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
@@ -58,14 +58,14 @@ class BoundProducer:
 
 
 @contextmanager
-def cluster_of_machines() -> Iterator[tuple[Lab, RayNodes]]:
+def cluster_of_machines() -> Iterator[tuple[SoakCluster, RayNodes]]:
     """Three brokers on Ray nodes of their own, one Ray node to spare; topic `soak`, led by broker 0."""
     with ray_nodes(4) as nodes:
         spec = ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966, PATIENT))
         homes = homes_of(spec, nodes)
         engine = RayEngine(spec, homes=homes)
         try:
-            lab = Lab(engine, nodes, homes)
+            lab = SoakCluster(engine, nodes, homes)
             lab.start(engine.spec.node_ids)
             lab.heal()
             lab.create_topic(1)
@@ -75,7 +75,7 @@ def cluster_of_machines() -> Iterator[tuple[Lab, RayNodes]]:
             engine.close()
 
 
-def produce(lab: Lab, payload: bytes) -> ErrorCode:
+def produce(lab: SoakCluster, payload: bytes) -> ErrorCode:
     number = lab.next_id()
     lab.engine.submit(
         ProduceCommand(command_id=number, topic="soak", partition=0, acks=-1, record_count=1, payload=payload)
@@ -99,7 +99,7 @@ def produce_frame(number: int) -> list[bytes]:
     return pieces_of(pack_frame([encode(request)]))
 
 
-def refusals(lab: Lab, *, after_ms: int) -> set[tuple[int, str, str]]:
+def refusals(lab: SoakCluster, *, after_ms: int) -> set[tuple[int, str, str]]:
     """(who, what, error) of the requests of the broker's lives that were refused."""
     return {
         (event.node, str(event.trace.detail["message"]), str(event.trace.detail["error"]))
@@ -108,12 +108,12 @@ def refusals(lab: Lab, *, after_ms: int) -> set[tuple[int, str, str]]:
     }
 
 
-def registered_epoch(lab: Lab) -> int:
+def registered_epoch(lab: SoakCluster) -> int:
     view = lab.engine.view()
     return -1 if view is None else view.brokers[ORPHAN].broker_epoch
 
 
-def payloads(lab: Lab, broker: int) -> list[bytes]:
+def payloads(lab: SoakCluster, broker: int) -> list[bytes]:
     return [batch.payload for batch in lab.engine.log(broker, SOAK)]
 
 

@@ -13,8 +13,8 @@ from random import Random
 import msgpack
 
 from experiments.check.engine import CheckedEngine
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.requests import create_topic
 from experiments.engines.sim.network import NetworkModel
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from experiments.engines.admin_requests import alter_config, create_topic, reassign
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.requests import alter_config, create_topic, reassign
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica

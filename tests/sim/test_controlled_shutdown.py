@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, TraceEvent
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import ClusterConfig, Generation
@@ -22,7 +22,7 @@ def cluster(generation: Generation) -> CheckedEngine:
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(1_000)
-    create = requests.create_topic("t", ((0, 1, 2),) * PARTITIONS, {"min.insync.replicas": 2})
+    create = admin_requests.create_topic("t", ((0, 1, 2),) * PARTITIONS, {"min.insync.replicas": 2})
     engine.submit(AdminCommand(command_id=1, request=create))
     engine.run_for(1_000)
     produce(engine, 10)

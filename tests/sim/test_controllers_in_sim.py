@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from experiments.check.engine import CheckedEngine
+from experiments.engines.admin_requests import add_voter, create_topic
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.requests import add_voter, create_topic
 from experiments.engines.sim.network import NetworkModel
 from experiments.faults.schema import Crash, Cut, Fault, Pause, VoterChange
 from experiments.hunt.fuzz.bias import Bias

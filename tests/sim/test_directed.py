@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.engines.requests import reassign
+from experiments.engines.admin_requests import reassign
 from experiments.engines.sim.network import Disturbance
 from protocol.contract import Trace
 from protocol.errors import ErrorCode

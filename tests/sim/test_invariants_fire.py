@@ -14,11 +14,11 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_logs
 from experiments.check.invariants import INVARIANTS
+from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.port import Loss
-from experiments.engines.requests import alter_config, create_topic
 from experiments.engines.sim.disk import SimLog
 from experiments.engines.sim.network import NetworkModel
-from experiments.hunt.load import runs_of
+from experiments.hunt.workload import runs_of
 from experiments.scenarios.history import History
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner

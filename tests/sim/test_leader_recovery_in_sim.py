@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.engines.admin_requests import elect_leader
 from experiments.engines.port import ClusterSpec
-from experiments.engines.requests import elect_leader
 from experiments.engines.sim.cluster import SimCluster
 from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.contract import Trace

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import Loss
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
@@ -50,7 +50,7 @@ class PowerLoss(Bench):
         self.run_until(at_ms + 2_000)
 
     def elect(self, kind: ElectionType, desired: int | None = None) -> ErrorCode:
-        command = self.administer(requests.elect_leader("t", 0, kind, desired))
+        command = self.administer(admin_requests.elect_leader("t", 0, kind, desired))
         self.run_until(self.cluster.now_ms + 2_000)
         outcome = self.cluster.outcomes[command]
         assert isinstance(outcome, AdminOutcome)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from experiments.engines.requests import alter_config, elect_leader, reassign
+from experiments.engines.admin_requests import alter_config, elect_leader, reassign
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER

@@ -15,7 +15,7 @@ from experiments.check.history import Ended, FinalPartition, Operation
 from experiments.check.recorded import ALL_SHOWN, HISTORY_FINDING, NOT_SHOWN, Checked, check
 from experiments.check.recording import HISTORY, MANIFEST, METADATA, TRACE, Recording, RecordingWriter
 from experiments.cli.main import run as run_command
-from experiments.engines.port import ClusterSpec, TraceEvent, life_ended
+from experiments.engines.port import ClusterSpec, TraceEvent, incarnation_ended
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutant import switched_off
@@ -293,7 +293,7 @@ def test_every_invariant_that_is_shown_has_been_made_to_fire() -> None:
 def test_beyond_tolerance_a_loss_is_no_violation(tape: Tape, tmp_path: Path) -> None:
     _a_record_is_lost(tape)
     for broker in (0, 1):
-        tape.events.append(life_ended(tape.events[-1].time_ms, broker, "unflushed", None))
+        tape.events.append(incarnation_ended(tape.events[-1].time_ms, broker, "unflushed", None))
     checked = check(Recording(tape.written(tmp_path / "doctored")))
     assert checked.within_tolerance == {"t-0": False}
     assert names(checked) == set()
@@ -302,7 +302,7 @@ def test_beyond_tolerance_a_loss_is_no_violation(tape: Tape, tmp_path: Path) -> 
 def test_a_run_that_can_lose_nothing_is_held_to_that_beyond_tolerance_too(tape: Tape, tmp_path: Path) -> None:
     _a_record_is_lost(tape)
     for broker in (0, 1):
-        tape.events.append(life_ended(tape.events[-1].time_ms, broker, "unflushed", None))
+        tape.events.append(incarnation_ended(tape.events[-1].time_ms, broker, "unflushed", None))
     checked = check(Recording(tape.written(tmp_path / "doctored", nothing_may_be_lost=True)))
     assert checked.within_tolerance == {"t-0": False}
     assert "History.LostRecord" in names(checked)
@@ -311,10 +311,10 @@ def test_a_run_that_can_lose_nothing_is_held_to_that_beyond_tolerance_too(tape: 
 def test_one_broker_at_a_time_may_lose_what_it_has(tape: Tape, tmp_path: Path) -> None:
     """The crash of broker 0 took its disk; it was in the ISR again before broker 2 lost something."""
     crash = next(at for at, it in enumerate(tape.events) if it.trace.kind == "life_ended")
-    tape.events[crash] = life_ended(tape.events[crash].time_ms, 0, "all", {T0: 5})
-    tape.events.append(life_ended(tape.events[-1].time_ms, 2, "unflushed", None))
+    tape.events[crash] = incarnation_ended(tape.events[crash].time_ms, 0, "all", {T0: 5})
+    tape.events.append(incarnation_ended(tape.events[-1].time_ms, 2, "unflushed", None))
     assert check(Recording(tape.written(tmp_path / "one"))).within_tolerance == {"t-0": True}
-    tape.events.append(life_ended(tape.events[-1].time_ms, 0, "unflushed", {T0: 1}))
+    tape.events.append(incarnation_ended(tape.events[-1].time_ms, 0, "unflushed", {T0: 1}))
     assert check(Recording(tape.written(tmp_path / "two"))).within_tolerance == {"t-0": False}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import Disturbance
 from experiments.scenarios.loader import scenario_from
@@ -17,6 +17,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, NodeId, TopicPartition
 from protocol.messages.base import Message
+from protocol.messages.cluster import UpgradeType
 from protocol.messages.commands import AdminCommand, AdminOutcome, ShutdownCommand
 from protocol.messages.partitions import ElectionType
 from protocol.messages.recovery import (
@@ -175,8 +176,8 @@ def test_a_broker_whose_metadata_is_behind_is_asked_until_it_has_caught_up() -> 
     cluster.start(0, 1, 2)
     behind = cluster.known[0]
     cluster.cluster.set_link(FIRST_CONTROLLER, behind, False)
-    cluster.administer(requests.reassign("t", 0, (1, 2, 0)))
-    command = cluster.administer(requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED))
+    cluster.administer(admin_requests.reassign("t", 0, (1, 2, 0)))
+    command = cluster.administer(admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED))
     cluster.run_until(cluster.cluster.now_ms + 100)
     cluster.cluster.set_link(FIRST_CONTROLLER, behind, True)
     cluster.run_until(cluster.cluster.now_ms + 3_000)
@@ -214,7 +215,7 @@ def test_disabling_recovery_in_the_middle_of_one_cancels_it_and_elects_by_the_ru
     cluster = Lost()
     cluster.start_but_no_answers()
     last = cluster.state.last_known_leader
-    cluster.administer(requests.update_feature("unclean.recovery.enabled", 0, requests.UpgradeType.SAFE_DOWNGRADE))
+    cluster.administer(admin_requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE))
     cluster.run_until(cluster.cluster.now_ms + 500)
     assert cluster.state.leader == last
     assert cluster.times(CancelRecoveries)
@@ -247,7 +248,7 @@ def test_five_thousand_leaderless_partitions_are_asked_for_in_three_requests_per
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(1_000)
-    create = requests.create_topic("t", ((0, 1, 2),) * count, {"min.insync.replicas": 2})
+    create = admin_requests.create_topic("t", ((0, 1, 2),) * count, {"min.insync.replicas": 2})
     engine.submit(AdminCommand(command_id=1, request=create))
     engine.run_for(2_000)
     for broker in range(3):
@@ -353,7 +354,7 @@ def test_the_manager_starts_when_recovery_is_enabled() -> None:
         engine.start(node)
     engine.run_for(1_000)
     assert not engine.is_running(RECOVERY_MANAGER)
-    enable = requests.update_feature("unclean.recovery.enabled", 1, requests.UpgradeType.UPGRADE)
+    enable = admin_requests.update_feature("unclean.recovery.enabled", 1, UpgradeType.UPGRADE)
     engine.submit(AdminCommand(command_id=1, request=enable))
     engine.run_for(1_000)
     assert engine.is_running(RECOVERY_MANAGER)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
-from experiments.engines.requests import create_topic
 from protocol.config import Generation
 from protocol.contract import BATCH_OVERHEAD_BYTES, Trace
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
@@ -57,7 +57,7 @@ def _story_of_a_stale_clean_shutdown_file() -> str:
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(1_000)
-    create = requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 3})
+    create = admin_requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 3})
     engine.submit(AdminCommand(command_id=1, request=create))
     engine.run_for(1_000)
     chapter("broker 2 shuts down in good order, and its clean-shutdown file is copied")

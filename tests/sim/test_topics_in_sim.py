@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
@@ -175,7 +175,7 @@ class Bench:
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         self.engine.run_for(2_000)
-        self.administer(requests.create_topic("t", ((0, 1, 2), (0, 1, 2)), {"min.insync.replicas": 2}))
+        self.administer(admin_requests.create_topic("t", ((0, 1, 2), (0, 1, 2)), {"min.insync.replicas": 2}))
         self.engine.run_for(1_000)
 
     def administer(self, request: AdminRequest) -> int:
@@ -209,10 +209,10 @@ class Bench:
 
 def requests_of_a_day() -> list[AdminRequest]:
     return [
-        requests.add_partitions("t", 2, ((1, 2, 3),)),
-        requests.remove_partitions("t", (1, 2)),
-        requests.add_partitions("t", 1, ((2, 3, 1), (3, 0, 1))),
-        requests.remove_partitions("t", (2,)),
+        admin_requests.add_partitions("t", 2, ((1, 2, 3),)),
+        admin_requests.remove_partitions("t", (1, 2)),
+        admin_requests.add_partitions("t", 1, ((2, 3, 1), (3, 0, 1))),
+        admin_requests.remove_partitions("t", (2,)),
     ]
 
 
@@ -249,10 +249,10 @@ def test_a_controller_that_dies_between_the_steps_converges(after_ms: int, down_
 def test_a_controller_that_starts_again_does_not_tell_old_news() -> None:
     """What it replays was told when it was committed; told again it would make observers forget what lives."""
     bench = Bench()
-    bench.administer(requests.remove_partitions("t", (1,)))
+    bench.administer(admin_requests.remove_partitions("t", (1,)))
     bench.engine.run_for(1_000)
-    bench.administer(requests.add_partitions("t", 1, ((0, 1, 2),)))
-    bench.administer(requests.delete_topic("no-such-topic"))
+    bench.administer(admin_requests.add_partitions("t", 1, ((0, 1, 2),)))
+    bench.administer(admin_requests.delete_topic("no-such-topic"))
     bench.engine.run_for(1_000)
     bench.produce(b"new")
     bench.engine.run_for(1_000)
@@ -299,8 +299,8 @@ def test_partitions_that_come_and_go_under_writes_and_crashes(seed: int) -> None
             writes[bench.produce(payload)] = payload
             bench.engine.run_for(1 + 3 * (seed + number))
         if life < 5:
-            bench.administer(requests.remove_partitions("t", (1,)))
-            bench.administer(requests.add_partitions("t", 1, (((life + 1) % 3, (life + 2) % 3, life % 3),)))
+            bench.administer(admin_requests.remove_partitions("t", (1,)))
+            bench.administer(admin_requests.add_partitions("t", 1, (((life + 1) % 3, (life + 2) % 3, life % 3),)))
         bench.engine.run_for((seed * 7 + life) % 20 * 1_000)
         bench.engine.start(victim)
         bench.engine.run_for(200 * life)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
@@ -154,7 +154,7 @@ def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed:
     def observe(now_ms: int, node: int, trace: Trace) -> None:
         if trace.kind == "isr_proposed" and node == 0 and not proposed:
             proposed.append(now_ms)
-            for request in (requests.alter_config("t", {"flush.ms": 1_000}), levels_request(engine, FIRST_PHASE)):
+            for request in (admin_requests.alter_config("t", {"flush.ms": 1_000}), levels_request(engine, FIRST_PHASE)):
                 engine.cluster.call_at(now_ms, partial(administer, request))
         elif trace.kind == "high_watermark" and node == 0:
             shown.append(int(str(trace.detail["high_watermark"])))
@@ -163,7 +163,7 @@ def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed:
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(2_000)
-    administer(requests.create_topic("t", ((0, 1),), {"min.insync.replicas": 2}))
+    administer(admin_requests.create_topic("t", ((0, 1),), {"min.insync.replicas": 2}))
     engine.run_for(2_000)
     produce()
     engine.run_for(1_000)
@@ -352,9 +352,9 @@ def test_it_comes_back_too_if_it_missed_the_record_for_another(generation: Gener
         engine.start(node)
     engine.run_for(1_000)
     wishes = (
-        requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2}),
-        requests.unregister_broker(broker),
-        requests.alter_config("t", {"flush.messages": 7}),
+        admin_requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2}),
+        admin_requests.unregister_broker(broker),
+        admin_requests.alter_config("t", {"flush.messages": 7}),
     )
     for command_id, request in enumerate(wishes):
         engine.submit(AdminCommand(command_id=command_id, request=request))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from experiments.check.engine import CheckedEngine
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.requests import create_topic
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
 from protocol.config import ClusterConfig, Generation

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
+from experiments.engines.ray.cluster_state import ClusterState, Plan
 from experiments.engines.ray.launch import config_of
 from experiments.engines.ray.session import stay_on_loopback
-from experiments.engines.ray.state import ClusterState, Plan
 from experiments.support.errors import InputError
 
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.engines.ray.administration import AdminError
+from experiments.engines.admin_client import AdminError
+from experiments.engines.ray.cluster_state import ClusterState, read_state, states
 from experiments.engines.ray.session import stay_on_loopback
-from experiments.engines.ray.state import ClusterState, read_state, states
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, node_name
@@ -42,8 +42,8 @@ class Where:
     loopback: bool = False
 
 
-class RayPort:
-    """`experiments.engines.ray.administration.Port` through the cluster's client actor."""
+class RayAdminChannel:
+    """`experiments.engines.admin_client.AdminChannel` through the cluster's client actor."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -117,7 +117,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 @contextmanager
-def connection(candidates: list[Where]) -> Iterator[tuple[RayPort, set[str]]]:
+def connection(candidates: list[Where]) -> Iterator[tuple[RayAdminChannel, set[str]]]:
     """A port to the first of the candidates that is there, and the names of the nodes that run.
 
     InputError where none of them is there, or where a Ray runs no cluster, or several.
@@ -140,11 +140,11 @@ def connection(candidates: list[Where]) -> Iterator[tuple[RayPort, set[str]]]:
         ray.shutdown()
 
 
-def _port(namespace: str) -> RayPort:
+def _port(namespace: str) -> RayAdminChannel:
     import ray
 
     try:
-        return RayPort(ray.get_actor(CLIENT, namespace))
+        return RayAdminChannel(ray.get_actor(CLIENT, namespace))
     except ValueError as error:
         raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster's {CLIENT} does not run") from error
 

@@ -27,7 +27,7 @@ from actors.clock import ClusterTime
 from actors.cluster import ActorCluster, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
-from actors.nodes import Report, Snapshot
+from actors.nodes import NodeSnapshot, PollReport
 from experiments.engines.port import (
     ClusterSpec,
     ClusterView,
@@ -35,10 +35,10 @@ from experiments.engines.port import (
     Loss,
     ReplicaView,
     TraceEvent,
-    life_began,
-    life_ended,
+    incarnation_began,
+    incarnation_ended,
 )
-from experiments.engines.ray.late_manager import needs_manager
+from experiments.engines.ray.recovery_manager import needs_recovery_manager
 from experiments.engines.ray.session import ray_session
 from protocol.contract import Trace
 from protocol.errors import ProtocolInvariantError
@@ -96,7 +96,7 @@ class RayEngine(Engine):
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
-        self._snapshots: dict[NodeId, Snapshot] = {}
+        self._snapshots: dict[NodeId, NodeSnapshot] = {}
         self._asked_at_s = 0.0
         self._looked_at_s = 0.0
         self._deciding = False
@@ -152,7 +152,7 @@ class RayEngine(Engine):
 
     def start(self, node: NodeId) -> None:
         self._changed()
-        self._sink(life_began(self.now_ms(), node))
+        self._sink(incarnation_began(self.now_ms(), node))
         self._cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
@@ -164,7 +164,7 @@ class RayEngine(Engine):
 
     def _struck(self, node: NodeId, kind: str) -> None:
         """Tells a recording what was done to a node; what that took from its disk shows only at the next start."""
-        self._sink(life_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
+        self._sink(incarnation_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
 
     def terminate(self, node: NodeId) -> None:
         self._changed()
@@ -252,7 +252,7 @@ class RayEngine(Engine):
         self._look_at_state()
         return {node: found.quorum for node, found in self._snapshots.items() if found.quorum is not None}
 
-    def _active(self) -> Snapshot | None:
+    def _active(self) -> NodeSnapshot | None:
         active = self.active_controller()
         return None if active is None else self._snapshots[active]
 
@@ -332,7 +332,7 @@ class RayEngine(Engine):
             del self._snapshots[node]
         return any(report.traces or report.outcomes or report.exited for _, report in reports)
 
-    def _record(self, reports: Sequence[tuple[NodeId, Report]]) -> None:
+    def _record(self, reports: Sequence[tuple[NodeId, PollReport]]) -> None:
         events: list[TraceEvent] = []
         for node, report in reports:
             for time_ms, trace in report.traces:
@@ -344,7 +344,7 @@ class RayEngine(Engine):
                 if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
                 self._outcomes[outcome.command_id] = outcome
-        if needs_manager(self._cluster, reports):
+        if needs_recovery_manager(self._cluster, reports):
             self.start(RECOVERY_MANAGER)
         for event in sorted(events, key=lambda event: event.time_ms):
             trace = event.trace

@@ -19,11 +19,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.engines.ray.state import (
+from experiments.engines.ray.cluster_state import (
     ClusterState,
     Plan,
     Status,
-    log_file,
+    log_path,
     read_state,
     remove_state,
     require_free,
@@ -76,7 +76,7 @@ def launch(plan: Plan) -> ClusterState:
     InputError where the name is taken or the plan is wrong, LaunchFailed where the cluster does not come up.
     """
     require_free(plan.name)
-    log = log_file(plan.name)
+    log = log_path(plan.name)
     with log.open("w", encoding="utf-8") as file:
         log.chmod(0o600)
         command = [sys.executable, "-m", "experiments.engines.ray", plan.model_dump_json()]
@@ -110,7 +110,7 @@ def stop(state: ClusterState) -> str:
     for folder in state.folders:
         shutil.rmtree(folder, ignore_errors=True)
     remove_state(state.plan.name)
-    log_file(state.plan.name).unlink(missing_ok=True)
+    log_path(state.plan.name).unlink(missing_ok=True)
     return how
 
 

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 from actors.cluster import ActorCluster, NodeFailedError, PlacementError
-from actors.nodes import Report
+from actors.nodes import PollReport
 from experiments.engines.port import ClusterSpec, ClusterView
-from experiments.engines.ray.late_manager import needs_manager
+from experiments.engines.ray.cluster_state import ClusterState, Plan, Status, claim, remove_state, write_state
+from experiments.engines.ray.recovery_manager import needs_recovery_manager
 from experiments.engines.ray.session import ray_session
-from experiments.engines.ray.state import ClusterState, Plan, Status, claim, remove_state, write_state
 from protocol.config import ClusterConfig
 from protocol.ids import RECOVERY_MANAGER, NodeId, node_name
 
@@ -44,7 +44,7 @@ CLUSTER_FAILURES = (NotReadyError, NodeFailedError, PlacementError)
 """What `run_cluster` raises where the cluster, and not the input, is wrong."""
 
 
-def failure_in(report: Report) -> str:
+def failure_in(report: PollReport) -> str:
     """What a node says of the failure of its disk that has ended it, if it says that."""
     traces = [trace for _, trace in report.traces if trace.kind == "storage_error" and trace.detail["halted"]]
     return f"its disk has failed: {traces[0].detail['reason']}" if traces else ""
@@ -86,7 +86,7 @@ class Supervisor:
         try:
             reports = self._cluster.poll(_ANSWER_WITHIN_S)
             reasons = {node: why for node, report in reports if (why := failure_in(report))}
-            if needs_manager(self._cluster, reports):
+            if needs_recovery_manager(self._cluster, reports):
                 self._cluster.start(RECOVERY_MANAGER)
         except NodeFailedError as error:
             reasons[error.node] = str(error)

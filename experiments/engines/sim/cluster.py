@@ -100,7 +100,7 @@ class SimCluster:
         self._events: dict[int, _Event] = {}
         self._heads: dict[tuple[str, TopicPartition | None], str] = {}
         self._sequence = 0
-        self._lives: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
+        self._incarnations: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
         self._backlogs: dict[NodeId, list[_Event]] = {}
         self._skews_ms: dict[NodeId, int] = {}
         self._timer_orders: dict[Timer, int] = {}
@@ -131,9 +131,9 @@ class SimCluster:
         """Whether the event was still wanted."""
         kind = event[0]
         if kind == _DELIVER:
-            _, target, source, message, life = cast("_Delivery", event)
+            _, target, source, message, incarnation = cast("_Delivery", event)
             node = self.nodes.get(target)
-            if node is None or self._lives[target] != life or self.network.is_cut(source, target):
+            if node is None or self._incarnations[target] != incarnation or self.network.is_cut(source, target):
                 return False
             if target in self._backlogs:
                 self._backlogs[target].append(event)
@@ -208,8 +208,8 @@ class SimCluster:
         if target == DRIVER:
             self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
             return
-        life = self._lives.get(target)
-        if life is None:
+        incarnation = self._incarnations.get(target)
+        if incarnation is None:
             raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
         if self.on_message is not None:
             self.on_message(source, target, message)
@@ -218,7 +218,7 @@ class SimCluster:
         arrivals = network.arrivals(now_ms, route) if network.is_disturbed else (network.arrival_ms(now_ms, route),)
         if target in self.nodes and not network.is_cut(source, target):
             for arrival in arrivals:
-                self._push(arrival, route.order, (_DELIVER, target, source, message, life))
+                self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         about = (trace.kind, trace.partition)
@@ -275,7 +275,7 @@ class SimCluster:
         """Starts a node on its disk."""
         if node in self.nodes:
             raise ProtocolInvariantError(f"node {node} runs already")
-        self._lives[node] += 1
+        self._incarnations[node] += 1
         for dropped in self.disks[node].take_dropped():
             self._trace(self.now_ms, node, trace_of(dropped))
         self.nodes[node] = self._build(node)
@@ -284,7 +284,7 @@ class SimCluster:
 
     def _build(self, node: NodeId) -> Node:
         spec, storage = self.spec, self.disks[node]
-        rng = Random(f"{spec.seed}/node/{node}/{self._lives[node]}")
+        rng = Random(f"{spec.seed}/node/{node}/{self._incarnations[node]}")
         if is_broker(node):
             hook = self._data_loss_hook
             return BrokerNode(node, spec.controller_ids, spec.config, storage, rng, data_loss_hook=hook)
@@ -308,7 +308,7 @@ class SimCluster:
         self._disturb(lambda a, b: node in (a, b))
         del self.nodes[node]
         self._backlogs.pop(node, None)
-        self._lives[node] += 1
+        self._incarnations[node] += 1
         self._timers.forget_node(node)
 
     def pause(self, node: NodeId) -> None:
@@ -320,9 +320,9 @@ class SimCluster:
         for event in self._backlogs.pop(node):
             self._push(self.now_ms, 0, event)
 
-    def life_of(self, node: NodeId) -> int:
+    def incarnation_of(self, node: NodeId) -> int:
         """Counts starts and ends of a node; the same number means the same life."""
-        return self._lives[node]
+        return self._incarnations[node]
 
     def is_paused(self, node: NodeId) -> bool:
         return node in self._backlogs

@@ -11,8 +11,8 @@ from experiments.engines.port import (
     Loss,
     ReplicaView,
     TraceEvent,
-    life_began,
-    life_ended,
+    incarnation_began,
+    incarnation_ended,
 )
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
@@ -67,13 +67,13 @@ class SimEngine(Engine):
 
     def start(self, node: NodeId) -> None:
         if self._sink is not None:
-            self._sink(life_began(self.now_ms(), node))
+            self._sink(incarnation_began(self.now_ms(), node))
         self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
         lost = self._crash(node, loss)
         if self._sink is not None:
-            self._sink(life_ended(self.now_ms(), node, loss.kind, lost))
+            self._sink(incarnation_ended(self.now_ms(), node, loss.kind, lost))
 
     def _crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int] | None:
         """Crashes a running node. How many records its disk lost by partition, None if not counted."""

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.requests import create_topic
 from experiments.engines.sim.disk import SimStorage
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.channels import Channels

@@ -37,13 +37,13 @@ from experiments.check.history import (
 )
 from experiments.check.history import Operation as Told
 from experiments.check.recording import RecordingWriter
-from experiments.engines.requests import create_topic, elect_leader
+from experiments.engines.admin_requests import create_topic, elect_leader
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.coverage import Coverage
 from experiments.hunt.fuzz.plan import Broken, Elect, Plan, Read, Send
-from experiments.hunt.load import result_of, runs_of
+from experiments.hunt.workload import result_of, runs_of
 from experiments.story.chapter import Chapter, tell
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ProtocolError

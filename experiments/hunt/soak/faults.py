@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from experiments.engines.ray.engine import DamageKind
-from experiments.hunt.soak.lab import Lab
+from experiments.hunt.soak.cluster import SoakCluster
 from protocol.errors import ErrorCode
 from protocol.ids import BrokerId, NodeId, TopicPartition
 
@@ -49,38 +49,38 @@ _FENCED = frozenset(
     )
 )
 
-Fault = Callable[[Lab, Random], str]
+Fault = Callable[[SoakCluster, Random], str]
 
 
-def _partition(lab: Lab, rng: Random) -> TopicPartition:
+def _partition(lab: SoakCluster, rng: Random) -> TopicPartition:
     return rng.choice(lab.partitions)
 
 
-def _leader(lab: Lab, rng: Random) -> BrokerId:
+def _leader(lab: SoakCluster, rng: Random) -> BrokerId:
     return lab.leader(_partition(lab, rng))
 
 
-def _follower(lab: Lab, rng: Random) -> tuple[BrokerId, BrokerId]:
+def _follower(lab: SoakCluster, rng: Random) -> tuple[BrokerId, BrokerId]:
     """(leader, one of its followers)."""
     leader = _leader(lab, rng)
     return leader, rng.choice([broker for broker in lab.brokers if broker != leader])
 
 
-def kill_leader(lab: Lab, rng: Random) -> str:
+def kill_leader(lab: SoakCluster, rng: Random) -> str:
     leader = _leader(lab, rng)
     lab.kill([leader])
     lab.start([leader])
     return f"broker {leader}"
 
 
-def kill_follower(lab: Lab, rng: Random) -> str:
+def kill_follower(lab: SoakCluster, rng: Random) -> str:
     leader, follower = _follower(lab, rng)
     lab.kill([follower])
     lab.start([follower])
     return f"broker {follower}, which follows {leader}"
 
 
-def pause(lab: Lab, rng: Random) -> str:
+def pause(lab: SoakCluster, rng: Random) -> str:
     leader, follower = _follower(lab, rng)
     broker = rng.choice([leader, follower])
     lab.signal(broker, signal.SIGSTOP)
@@ -91,7 +91,7 @@ def pause(lab: Lab, rng: Random) -> str:
     return f"broker {broker} for {PAUSE_MS / 1000:.0f} s"
 
 
-def cut(lab: Lab, rng: Random) -> str:
+def cut(lab: SoakCluster, rng: Random) -> str:
     leader, follower = _follower(lab, rng)
     ends: Sequence[tuple[NodeId, NodeId]] = ((leader, follower), (follower, leader))
     if rng.randrange(2):
@@ -106,7 +106,7 @@ def cut(lab: Lab, rng: Random) -> str:
     return " and ".join(f"{source} to {target}" for source, target in links) + f" for {CUT_MS / 1000:.0f} s"
 
 
-def full_disk(lab: Lab, rng: Random) -> str:
+def full_disk(lab: SoakCluster, rng: Random) -> str:
     broker = _leader(lab, rng)
     told = lab.count_traces("storage_error", broker)
     lab.engine.set_room(broker, ROOM_BYTES)
@@ -121,7 +121,7 @@ def full_disk(lab: Lab, rng: Random) -> str:
     return f"broker {broker}" + ("" if has_told else ", which ended without a word")
 
 
-def corrupt_tail(lab: Lab, rng: Random) -> str:
+def corrupt_tail(lab: SoakCluster, rng: Random) -> str:
     broker = _leader(lab, rng)
     damage = rng.choice(DAMAGES)
     told = lab.count_traces("records_dropped", broker)
@@ -133,7 +133,7 @@ def corrupt_tail(lab: Lab, rng: Random) -> str:
     return f"broker {broker}: {damaged} logs {damage}"
 
 
-def restart(lab: Lab, rng: Random) -> str:
+def restart(lab: SoakCluster, rng: Random) -> str:
     order = list(lab.brokers)
     rng.shuffle(order)
     for node in (*order, *lab.controllers):
@@ -143,7 +143,7 @@ def restart(lab: Lab, rng: Random) -> str:
     return f"brokers {', '.join(map(str, order))}, then the controllers"
 
 
-def kill_all(lab: Lab, rng: Random) -> str:
+def kill_all(lab: SoakCluster, rng: Random) -> str:
     order = [*lab.controllers, *lab.brokers]
     rng.shuffle(order)
     lab.kill(order)
@@ -151,7 +151,7 @@ def kill_all(lab: Lab, rng: Random) -> str:
     return "brokers and controllers at once"
 
 
-def kill_controller(lab: Lab, rng: Random) -> str:
+def kill_controller(lab: SoakCluster, rng: Random) -> str:
     controller = lab.controller()
     lab.kill([controller])
     if len(lab.controllers) >= SPARE_ONE:
@@ -160,7 +160,7 @@ def kill_controller(lab: Lab, rng: Random) -> str:
     return f"controller {controller}"
 
 
-def kill_raylet(lab: Lab, rng: Random) -> str:
+def kill_raylet(lab: SoakCluster, rng: Random) -> str:
     broker = _leader(lab, rng)
     spare = lab.nodes.add()
     home, lab.homes[broker] = lab.homes[broker], spare
@@ -185,12 +185,12 @@ def kill_raylet(lab: Lab, rng: Random) -> str:
     return f"broker {broker}, whose orphan was refused {refused} times"
 
 
-def _epoch(lab: Lab, broker: BrokerId) -> int:
+def _epoch(lab: SoakCluster, broker: BrokerId) -> int:
     view = lab.engine.view()
     return -1 if view is None or broker not in view.brokers else view.brokers[broker].broker_epoch
 
 
-def _refusals(lab: Lab, sender: NodeId) -> int:
+def _refusals(lab: SoakCluster, sender: NodeId) -> int:
     """How many requests of a broker others have refused for their epochs."""
     refused = [event.trace.detail for event in lab.engine.traces() if event.trace.kind == "refused"]
     return sum(detail["sender"] == sender and detail["error"] in _FENCED for detail in refused)

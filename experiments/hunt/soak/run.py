@@ -30,11 +30,11 @@ from experiments.check.recorded import check
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
-from experiments.hunt.load import Counts, Load, runs_of
+from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
-from experiments.hunt.soak.lab import Lab, NotHealedError, homes_of
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.schedule import Planned, schedule
+from experiments.hunt.workload import Counts, Workload, runs_of
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Trace
 from protocol.ids import BrokerId, Offset, TopicPartition
@@ -137,12 +137,12 @@ def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakR
     engine = RayEngine(spec, homes=homes, keeps=_is_kept)
     try:
         engine.record_to(writer.event)
-        lab = Lab(engine, nodes, homes)
+        lab = SoakCluster(engine, nodes, homes)
         lab.start(spec.node_ids)
         lab.heal()
         lab.create_topic(plan.partitions)
         lab.heal()
-        load = lab.load = Load(engine, writer.operation, lab.partitions, plan.rate, lab.next_id)
+        load = lab.load = Workload(engine, writer.operation, lab.partitions, plan.rate, lab.next_id)
         result.counts = load.counts
         try:
             _strike(plan, lab, load, writer, result)
@@ -167,7 +167,7 @@ def _is_kept(trace: Trace) -> bool:
     return trace.kind in KEPT_TRACES
 
 
-def _strike(plan: SoakPlan, lab: Lab, load: Load, writer: RecordingWriter, result: SoakResult) -> None:
+def _strike(plan: SoakPlan, lab: SoakCluster, load: Workload, writer: RecordingWriter, result: SoakResult) -> None:
     """Faults until the time is over, and at least one of each kind."""
     began_s = time.monotonic()
     try:
@@ -188,7 +188,7 @@ def _strike(plan: SoakPlan, lab: Lab, load: Load, writer: RecordingWriter, resul
         result.seconds = time.monotonic() - began_s
 
 
-def _fault(planned: Planned, lab: Lab) -> Done:
+def _fault(planned: Planned, lab: SoakCluster) -> Done:
     at_ms = lab.engine.now_ms()
     try:
         what = FAULTS[planned.kind](lab, Random(planned.dice))
@@ -198,7 +198,7 @@ def _fault(planned: Planned, lab: Lab) -> Done:
     return Done(planned.index, planned.kind, at_ms, what, lab.engine.now_ms() - at_ms)
 
 
-def _settle(lab: Lab, load: Load) -> list[FinalPartition]:
+def _settle(lab: SoakCluster, load: Workload) -> list[FinalPartition]:
     """Lets everything come to its end; the final logs of a cluster that is whole."""
     load.stop_sending()
     lab.wait(lambda: not load.outstanding, "every send comes to its end")
@@ -212,7 +212,7 @@ def _settle(lab: Lab, load: Load) -> list[FinalPartition]:
     return _final_logs(lab)
 
 
-def _ends(lab: Lab) -> dict[TopicPartition, Offset] | None:
+def _ends(lab: SoakCluster) -> dict[TopicPartition, Offset] | None:
     """Where the logs end, None where replicas differ in that, or a high watermark is not there yet."""
     ends = {}
     for partition in lab.partitions:
@@ -225,7 +225,7 @@ def _ends(lab: Lab) -> dict[TopicPartition, Offset] | None:
     return ends
 
 
-def _final_logs(lab: Lab) -> list[FinalPartition]:
+def _final_logs(lab: SoakCluster) -> list[FinalPartition]:
     """The logs of all replicas that are in sync and run."""
     finals = []
     for partition in lab.partitions:
@@ -237,11 +237,11 @@ def _final_logs(lab: Lab) -> list[FinalPartition]:
     return finals
 
 
-def _log(lab: Lab, broker: BrokerId, partition: TopicPartition) -> Sequence[Run]:
+def _log(lab: SoakCluster, broker: BrokerId, partition: TopicPartition) -> Sequence[Run]:
     return [run for batch in lab.engine.log(broker, partition) for run in runs_of(batch)]
 
 
-def _states(lab: Lab) -> str:
+def _states(lab: SoakCluster) -> str:
     view = lab.engine.view()
     if view is None:
         return "no controller is active"

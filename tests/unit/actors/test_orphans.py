@@ -16,14 +16,14 @@ def test_nothing_is_taken_from_a_silent_life_or_an_older_one_until_that_is_lifte
     async def test() -> None:
         peers = FakePeers()
         peers.transport.silence({1: 2})
-        assert await peers.call(frame_of(1, life=1)) == NOTHING
-        assert await peers.call(frame_of(2, life=2)) == NOTHING
-        assert (peers.taken, peers.lives) == ([], [])
-        successor, other = peers.call(frame_of(3, life=3)), peers.call(frame_of(4, life=2), sender=5)
+        assert await peers.call(frame_of(1, incarnation=1)) == NOTHING
+        assert await peers.call(frame_of(2, incarnation=2)) == NOTHING
+        assert (peers.taken, peers.incarnations) == ([], [])
+        successor, other = peers.call(frame_of(3, incarnation=3)), peers.call(frame_of(4, incarnation=2), sender=5)
         await settled()
         assert peers.taken == [(1, [3]), (5, [4])]
         peers.transport.silence({})
-        assert await peers.call(frame_of(5, life=2)) == NOTHING
+        assert await peers.call(frame_of(5, incarnation=2)) == NOTHING
         assert peers.taken == [(1, [3]), (5, [4]), (1, [5])]
         for call in (successor, other):
             call.cancel()
@@ -38,7 +38,7 @@ def test_what_a_silent_life_sends_back_in_an_answer_is_not_taken_either() -> Non
         peers.transport.silence({1: 2})
         peers.transport.send(1, data(1))
         await settled()
-        await peers.answer(frame=frame_of(9, life=2))
+        await peers.answer(frame=frame_of(9, incarnation=2))
         assert peers.taken == []
         assert peers.failures == []
 

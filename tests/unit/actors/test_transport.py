@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-import actors.order as order_module
+import actors.resequencer as order_module
 import actors.transport as module
 from actors.transport import NOTHING, PeerGoneError, pack_frame, unpack_frame
 from protocol.errors import CodecError
@@ -105,15 +105,15 @@ def test_a_cut_is_one_way_drops_what_waits_and_heals() -> None:
         peers.transport.send(1, data(1))
         peers.transport.cut(to=[1], sources=[2])
         peers.transport.send(1, data(2))
-        assert peers.transport.hears(1)
-        assert not peers.transport.hears(2)
+        assert peers.transport.accepts_from(1)
+        assert not peers.transport.accepts_from(2)
         await peers.answer()
         assert peers.calls == [(1, DATA, [0])]
         peers.transport.cut(to=[], sources=[])
         peers.transport.send(1, data(3))
         await settled()
         assert peers.calls == [(1, DATA, [0]), (1, DATA, [3])]
-        assert peers.transport.hears(2)
+        assert peers.transport.accepts_from(2)
 
     run(test())
 
@@ -122,7 +122,7 @@ def test_the_experiment_is_heard_through_any_cut() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.cut(to=[], sources=[DRIVER])
-        assert peers.transport.hears(DRIVER)
+        assert peers.transport.accepts_from(DRIVER)
 
     run(test())
 
@@ -410,13 +410,13 @@ def test_a_frame_that_is_lost_is_waited_for_and_then_passed_over(monkeypatch: py
 def test_each_life_of_a_peer_has_an_order_of_its_own_and_the_former_gets_no_answer() -> None:
     async def test() -> None:
         peers = FakePeers()
-        first = peers.call(frame_of(1, number=1, life=1))
+        first = peers.call(frame_of(1, number=1, incarnation=1))
         await settled()
-        new = peers.call(frame_of(2, number=1, life=2))
+        new = peers.call(frame_of(2, number=1, incarnation=2))
         assert await first == NOTHING
-        assert await peers.call(frame_of(3, number=2, life=1)) == NOTHING
+        assert await peers.call(frame_of(3, number=2, incarnation=1)) == NOTHING
         assert peers.taken == [(1, [1]), (1, [2]), (1, [3])]
-        assert peers.lives == [(1, 1), (1, 2)]
+        assert peers.incarnations == [(1, 1), (1, 2)]
         peers.transport.send(1, data(4))
         assert numbers_of(await new) == [4]
 
@@ -426,7 +426,7 @@ def test_each_life_of_a_peer_has_an_order_of_its_own_and_the_former_gets_no_answ
 def test_what_was_sent_to_another_life_of_this_node_is_counted_from_where_it_begins() -> None:
     async def test() -> None:
         peers = FakePeers()
-        calls = [peers.call(frame_of(number, number=number, to_life=6)) for number in (9, 11, 10)]
+        calls = [peers.call(frame_of(number, number=number, to_incarnation=6)) for number in (9, 11, 10)]
         await settled()
         assert [numbers for _, numbers in peers.taken] == [[9], [10], [11]]
         for call in calls:
@@ -449,7 +449,7 @@ def test_a_life_that_is_heard_of_is_counted_for_anew_when_the_calls_before_are_o
         await peers.answer()
         frame = unpack_frame(await call, lambda error: pytest.fail(str(error)))
         assert frame is not None
-        assert (frame.life, frame.to_life, frame.number) == (ME, 1, 1)
+        assert (frame.incarnation, frame.to_incarnation, frame.number) == (ME, 1, 1)
 
     run(test())
 

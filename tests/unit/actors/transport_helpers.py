@@ -43,8 +43,8 @@ ME = 7
 """The life of the node under test."""
 
 
-def frame_of(*numbers: int, number: int = 1, life: int = 1, to_life: int = ME) -> bytes:
-    return pack_frame([encode(data(each)) for each in numbers], life, to_life, number)
+def frame_of(*numbers: int, number: int = 1, incarnation: int = 1, to_incarnation: int = ME) -> bytes:
+    return pack_frame([encode(data(each)) for each in numbers], incarnation, to_incarnation, number)
 
 
 class FakePeers:
@@ -56,7 +56,7 @@ class FakePeers:
         self.calls: list[tuple[int, bool, list[int]]] = []
         self.open: list[asyncio.Future[bytes]] = []
         self.failures: list[BaseException] = []
-        self.lives: list[tuple[int, int]] = []
+        self.incarnations: list[tuple[int, int]] = []
         self.taken: list[tuple[int, list[int]]] = []
         self.unhandled: list[Callable[[], None]] | None = None
         self.transport = Transport(ME, self, self.failures.append)
@@ -65,14 +65,14 @@ class FakePeers:
     async def __call__(self, peer: int, frame: bytes, is_control: bool) -> bytes:
         unpacked = unpack_frame(frame, self.failures.append)
         assert unpacked is not None
-        assert unpacked.life == ME
+        assert unpacked.incarnation == ME
         self.calls.append((peer, is_control, [number_of(message) for message in unpacked.messages]))
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.open.append(answer)
         return await answer
 
-    def heard(self, peer: int, life: int) -> None:
-        self.lives.append((peer, life))
+    def heard(self, peer: int, incarnation: int) -> None:
+        self.incarnations.append((peer, incarnation))
 
     def deliver(self, sender: int, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:
         self.taken.append((sender, [number_of(message) for message in messages]))

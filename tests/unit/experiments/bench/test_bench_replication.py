@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from experiments.bench.live import BenchError
+from experiments.bench.ray_cluster import BenchError
 from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, median_row, points_of, rotated, row_of
 from protocol.errors import ErrorCode
 from protocol.messages.load import LoadOutcome

@@ -33,8 +33,8 @@ from experiments.check.history import (
     judge,
 )
 from experiments.check.history_file import HistoryReader, HistoryWriter
-from experiments.hunt.load import runs_of
 from experiments.hunt.soak.schedule import schedule
+from experiments.hunt.workload import runs_of
 from experiments.support.errors import InputError
 from protocol.client.records import join, record
 from protocol.ids import TopicPartition

@@ -12,8 +12,8 @@ import pytest
 
 from experiments.check.engine import CheckedEngine
 from experiments.cli import main, target
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.ray.administration import Admin, AdminError
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -25,7 +25,7 @@ WITHIN_MS = 120_000
 
 
 class SimPort:
-    """`experiments.engines.ray.administration.Port` into a simulated cluster; `requests` are those made so far."""
+    """`experiments.engines.admin_client.AdminChannel` into a simulated cluster; `requests` are those made so far."""
 
     def __init__(self, engine: CheckedEngine) -> None:
         self.engine = engine
@@ -110,10 +110,10 @@ class CliBench(Commands):
         monkeypatch.setattr(target, "open_admin", self._open_admin)
 
     @contextmanager
-    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[Admin, set[str]]]:
+    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
-        yield Admin(self.port, wanted.principal), running
+        yield AdminClient(self.port, wanted.principal), running
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from experiments.cli import cluster
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import Loss
-from experiments.engines.ray.administration import Admin, AdminError
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
@@ -32,7 +32,7 @@ def test_topics_are_described_20_at_a_time(bench: CliBench) -> None:
     for name in names:
         bench.create(name, "0")
     bench.port.requests.clear()
-    topics = Admin(bench.port).describe_topics(names)
+    topics = AdminClient(bench.port).describe_topics(names)
     assert [topic.name for topic in topics] == names
     assert [len(request.topics) for request in described(bench.port)] == [20, 20, 5]
 
@@ -41,24 +41,24 @@ def test_topics_are_described_20_at_a_time(bench: CliBench) -> None:
 def test_pages_are_joined_to_whole_topics(bench: CliBench) -> None:
     bench.create("a", ",".join(["0:1"] * 5))
     bench.create("b", ",".join(["1:2"] * 4))
-    whole = Admin(bench.port).describe_topics()
+    whole = AdminClient(bench.port).describe_topics()
     bench.port.requests.clear()
     for limit in (1, 2, 3, 5, 8, 9, 10):
-        assert Admin(bench.port).describe_topics(limit=limit) == whole
-        assert Admin(bench.port).describe_topics(["a", "b"], limit) == whole
+        assert AdminClient(bench.port).describe_topics(limit=limit) == whole
+        assert AdminClient(bench.port).describe_topics(["a", "b"], limit) == whole
     assert [len(topic.partitions) for topic in whole] == [5, 4]
     assert {request.response_partition_limit for request in described(bench.port)} == {1, 2, 3, 5, 8, 9, 10}
 
 
 def test_requests_carry_the_principal(bench: CliBench) -> None:
-    Admin(bench.port, "User:alice").describe_cluster()
+    AdminClient(bench.port, "User:alice").describe_cluster()
     bench.ok("topics", "--list", "--principal", "User:bob")
     assert [request.principal for request in bench.port.requests] == ["User:alice", "User:bob"]
 
 
 def test_a_request_that_fails_as_a_whole_is_an_error(bench: CliBench) -> None:
     with pytest.raises(AdminError) as raised:
-        Admin(bench.port).describe_topics(limit=0)
+        AdminClient(bench.port).describe_topics(limit=0)
     assert raised.value.error is ErrorCode.INVALID_REQUEST
 
 

@@ -92,10 +92,10 @@ main.run()
     ("arguments", "place"),
     [
         ("explore --brokers 5", ("experiments.hunt.explore.model", "Model", "successors")),
-        ("mutants --jobs 2", ("experiments.engines.sim.engine", "CheckedEngine", "start")),
-        ("mutants --jobs 1", ("experiments.engines.sim.engine", "CheckedEngine", "start")),
-        ("fuzz --jobs 2 --seeds 0..99999", ("experiments.engines.sim.engine", "CheckedEngine", "start")),
-        ("fuzz --jobs 1 --seeds 0..99999", ("experiments.engines.sim.engine", "CheckedEngine", "start")),
+        ("mutants --jobs 2", ("experiments.check.engine", "CheckedEngine", "start")),
+        ("mutants --jobs 1", ("experiments.check.engine", "CheckedEngine", "start")),
+        ("fuzz --jobs 2 --seeds 0..99999", ("experiments.check.engine", "CheckedEngine", "start")),
+        ("fuzz --jobs 1 --seeds 0..99999", ("experiments.check.engine", "CheckedEngine", "start")),
     ],
 )
 def test_an_interrupt_ends_a_search_and_its_processes_without_a_traceback(

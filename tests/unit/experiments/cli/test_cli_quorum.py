@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from experiments.cli import target
+from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
-from experiments.engines.ray.administration import Admin
 from experiments.hunt.quorum.lab import CLUSTER, QuorumLab
 from protocol.ids import NodeId
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -43,12 +43,12 @@ class QuorumBench(Commands):
             self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
 
     @contextmanager
-    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[Admin, set[str]]]:
+    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
-        yield Admin(self, wanted.principal), set()
+        yield AdminClient(self, wanted.principal), set()
 
     def call(self, request: AdminRequest) -> AdminResponse:
-        """`experiments.engines.ray.administration.Port`: every request goes to the leader."""
+        """`experiments.engines.admin_client.AdminChannel`: every request goes to the leader."""
         self.asked.append(request)
         if isinstance(request, DescribeQuorumRequest):
             return describe_quorum(self.leader, self.lab.now_ms, request)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.client.administration import ASK_NEXT_MS, Attempt, whose_turn
 from protocol.client.identity import ASK_AGAIN_MS
 from protocol.errors import ErrorCode
@@ -54,7 +54,7 @@ class Quorum(ClientBench):
         return self
 
     def delete_topic(self) -> Quorum:
-        return self.administer(requests.delete_topic("t"))
+        return self.administer(admin_requests.delete_topic("t"))
 
     def to_the_end(self) -> AdminOutcome:
         """Lets time pass until the last command is over; its outcome."""
@@ -228,7 +228,7 @@ def test_a_refusal_of_one_attempt_says_nothing_of_another_at_the_same_controller
 
 def test_elections_are_to_be_answered_in_the_time_that_is_left() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT))
-    wanted = requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE)
+    wanted = admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE)
     quorum.administer(wanted.model_copy(update={"timeout_ms": 60_000}))
     sent = [*quorum.messages(ElectLeadersRequest), *quorum.fire("watch").messages(ElectLeadersRequest)]
     assert [request.timeout_ms for request in sent] == [27_000, 26_100]

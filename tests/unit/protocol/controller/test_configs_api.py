@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, Generation
 from protocol.controller.administration import plan
 from protocol.controller.planning import Plan
@@ -53,7 +53,7 @@ def bench(
 
 
 def configure(value: str | None, name: str = MIN_ISR, topic: str | None = "t") -> IncrementalAlterConfigsRequest:
-    return requests.alter_config(topic, {name: value})
+    return admin_requests.alter_config(topic, {name: value})
 
 
 def change(name: str, value: str | None, operation: ConfigOperation = SET) -> AlterableConfig:

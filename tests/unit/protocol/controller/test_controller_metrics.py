@@ -6,15 +6,9 @@ from random import Random
 
 import pytest
 
-from experiments.engines.requests import (
-    alter_config,
-    create_topic,
-    elect_leader,
-    metadata_fetch,
-    reassign,
-    update_feature,
-)
+from experiments.engines.admin_requests import alter_config, create_topic, elect_leader, reassign, update_feature
 from experiments.engines.sim.disk import formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send, Trace
 from protocol.controller import metrics
@@ -75,12 +69,12 @@ class Bench:
     def receive(self, sender: int, message: Message) -> None:
         self.took(self.node.receive(self.now_ms, sender, message))
 
-    def come(self, broker: int, life: str = "one", previous: int = -1) -> None:
+    def come(self, broker: int, incarnation: str = "one", previous: int = -1) -> None:
         """Registers and is unfenced."""
         self.receive(
             broker,
             BrokerRegistrationRequest(
-                correlation_id=1, broker_id=broker, incarnation_id=life, previous_broker_epoch=previous
+                correlation_id=1, broker_id=broker, incarnation_id=incarnation, previous_broker_epoch=previous
             ),
         )
         self.beat(broker)
@@ -189,7 +183,7 @@ def test_a_fencing_that_moves_no_leadership_or_leaves_nobody_has_no_latency() ->
     bench.lose(0)
     bench.lose(1)
     bench.now_ms = 5_000
-    bench.come(3, life="two")
+    bench.come(3, incarnation="two")
     bench.fetch(3)
     assert bench.summary(metrics.FAILOVER_LATENCY)[0] == 0
     assert bench.summary(metrics.FAILOVER_RECORDS)[0] == 2
@@ -211,7 +205,7 @@ def test_a_controlled_shutdown_lasts_from_the_wish_to_the_release() -> None:
     assert bench.summary(metrics.SHUTDOWN_TIME)[0] == 2, "it was given up"
     assert bench.summary(metrics.FAILOVER_RECORDS)[0] == 0, "a broker that has left leads nothing"
     bench.now_ms = 9_000
-    bench.come(1, life="two")
+    bench.come(1, incarnation="two")
     assert bench.beat(1, want_shut_down=True).should_shut_down
     assert bench.summary(metrics.SHUTDOWN_TIME) == (3, 35, 0, 35)
 
@@ -279,7 +273,7 @@ def test_alerts_name_what_is_offline_and_what_was_elected_uncleanly() -> None:
     bench.lose(0)
     assert bench.alerts() == ["t-0 is offline: it has no leader"]
     assert (bench[metrics.OFFLINE], bench[metrics.UNCLEAN_ELECTIONS]) == (1, 0)
-    bench.come(1, life="two")
+    bench.come(1, incarnation="two")
     epoch = bench.partition.leader_epoch
     assert bench.partition.leader == 1
     lost = f"t-0 may have lost acknowledged records: broker 1 was elected uncleanly in epoch {epoch}"
@@ -295,7 +289,7 @@ def test_an_election_from_the_elr_alerts_to_nothing() -> None:
     for broker in (2, 1, 0):
         bench.lose(broker)
     bench.alerts()
-    bench.come(1, life="two", previous=epoch)
+    bench.come(1, incarnation="two", previous=epoch)
     assert bench.partition.leader == 1
     assert (bench.alerts(), bench[metrics.UNCLEAN_ELECTIONS]) == ([], 0)
 
@@ -304,7 +298,7 @@ def test_a_restarted_controller_has_its_gauges_and_counts_from_0() -> None:
     bench = Bench(min_isr=1, config=config_of(Generation.KIP_966_ELR, unclean_leader_election_enable=True))
     for broker in (1, 2, 0):
         bench.lose(broker)
-    bench.come(2, life="two")
+    bench.come(2, incarnation="two")
     bench.administer(reassign("t", 0, (2, 3)))
     before = bench.node.metrics()
     assert before[metrics.UNCLEAN_ELECTIONS] == 1
@@ -328,8 +322,8 @@ def lossy(strategy: str) -> Bench:
     bench = Bench(config=config_of(unclean_recovery_strategy=strategy))
     for broker in (0, 1, 2):
         bench.lose(broker)
-    bench.come(1, life="two")
-    bench.come(2, life="two")
+    bench.come(1, incarnation="two")
+    bench.come(2, incarnation="two")
     assert (bench.partition.leader, set(bench.partition.last_known_elr)) == (-1, {1, 2})
     return bench
 

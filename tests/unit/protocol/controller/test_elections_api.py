@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.config import ClusterConfig, Generation
 from protocol.controller.administration import plan
 from protocol.controller.awaited_elections import Awaited
@@ -51,7 +51,7 @@ def bench(
 
 
 def elect(kind: ElectionType, topic: str = "t", partition: int = 0, desired: int | None = None) -> ElectLeadersRequest:
-    return requests.elect_leader(topic, partition, kind, desired)
+    return admin_requests.elect_leader(topic, partition, kind, desired)
 
 
 def request_of(kind: ElectionType, *topics: TopicPartitions) -> ElectLeadersRequest:

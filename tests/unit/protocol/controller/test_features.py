@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.port import Loss
 from protocol.config import SUPPORTED_FEATURES, Features, Generation, features_at
 from protocol.controller import brokers
@@ -108,7 +108,9 @@ def test_refused_as_a_whole_with_a_reason(
 
 
 @pytest.mark.covers("G32")
-@pytest.mark.parametrize("request_", [update((MV, 2)), requests.unregister_broker(0), requests.unregister_broker(9)])
+@pytest.mark.parametrize(
+    "request_", [update((MV, 2)), admin_requests.unregister_broker(0), admin_requests.unregister_broker(9)]
+)
 def test_features_and_registrations_are_for_those_who_may_alter_the_cluster(request_: AdminRequest) -> None:
     secure = config_of(OLD, authorizer_class_name="standard")
     allowed = AclEntry(
@@ -402,7 +404,7 @@ def test_levels_may_change_in_any_state(generation: Generation, events: list[tup
             controller.apply(brokers.register(controller.state, number, "again", previous, None))
             records = brokers.unfence(controller.state, number, image.brokers[number].broker_epoch)
         elif event == "unregister":
-            records = list(plan(controller.state, requests.unregister_broker(number)).records)
+            records = list(plan(controller.state, admin_requests.unregister_broker(number)).records)
         elif event in ("up", "down"):
             wanted = (Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966)[number].feature_levels
             updates = [
@@ -430,7 +432,7 @@ def test_a_log_that_was_begun_before_the_upgrade_is_replayed_to_the_same_image()
     node.administer(update((MV, 2), (RECOVERY, 1)))
     node.propose(0, 0)
     assert node.partition.elr == (1,)
-    node.administer(requests.alter_config("t", {"min.insync.replicas": 1}))
+    node.administer(admin_requests.alter_config("t", {"min.insync.replicas": 1}))
     log = node.storage.open_log(METADATA_LOG)
     old = [batch for batch in log.read(0, 2**30) if batch.base_offset < old_end]
     assert [batch.payload for batch in old] == [pack_records(unpack_records(batch.payload), 0) for batch in old]

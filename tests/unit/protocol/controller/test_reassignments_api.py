@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.config import ClusterConfig, Generation
 from protocol.controller.administration import plan
 from protocol.controller.partition_change import ChangeRequest, decide
@@ -28,7 +28,7 @@ from tests.unit.protocol.node_helpers import ControllerBench, config_of, fencing
 
 KIP_497, KIP_966_ELR, KIP_966 = Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966
 BAD_ASSIGNMENT = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-CANCEL = requests.reassign("t", 0, None)
+CANCEL = admin_requests.reassign("t", 0, None)
 UNCLEAN_ALLOWED = ConfigRecord(topic_id="T", name="unclean.leader.election.enable", value="true")
 PROACTIVE = ConfigRecord(topic_id="T", name="unclean.recovery.strategy", value="proactive")
 
@@ -48,7 +48,7 @@ def under_way(
 
 
 def reassign(*replicas: int, topic: str = "t", partition: int = 0) -> AlterPartitionReassignmentsRequest:
-    return requests.reassign(topic, partition, replicas)
+    return admin_requests.reassign(topic, partition, replicas)
 
 
 def error_of(found: Plan) -> ErrorCode:
@@ -121,7 +121,7 @@ def test_a_leaderless_partition_gets_no_empty_leader_by_a_move(generation: Gener
 REFUSED = {
     "unknown topic": (reassign(0, 1, topic="u"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     "unknown partition": (reassign(0, 1, partition=1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    "cancel on an unknown partition": (requests.reassign("t", 1, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    "cancel on an unknown partition": (admin_requests.reassign("t", 1, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     "nobody": (reassign(), BAD_ASSIGNMENT),
     "one broker twice": (reassign(1, 1), BAD_ASSIGNMENT),
     "an unknown broker": (reassign(0, 1, 9), BAD_ASSIGNMENT),

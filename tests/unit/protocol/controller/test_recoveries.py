@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.config import Generation
 from protocol.contract import Outbox, Send, SetTimer, Trace
 from protocol.controller import brokers
@@ -436,14 +436,14 @@ def test_a_recovery_that_the_strategy_wants_outlasts_the_user() -> None:
 @pytest.mark.parametrize(("value", "leader"), [("balanced", 1), ("manual", 1), ("proactive", 1)])
 def test_who_may_lead_by_the_rules_of_before_leads_at_once(value: str, leader: int) -> None:
     found = Bench(strategy(value), last_known_elr=(1, 3), last_known_leader=leader)
-    disable = requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
+    disable = admin_requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
     found.happens(*plan(found.state, disable).records)
     assert (found.partition().leader, found.partition().isr) == (leader, (leader,))
 
 
 @pytest.mark.covers("K6", "M73")
 def test_without_the_last_known_leader_only_an_unclean_election_by_config_finds_one() -> None:
-    disable = requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
+    disable = admin_requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
     for value, leader in (("balanced", NO_LEADER), ("proactive", 0)):
         found = Bench(strategy(value), fenced=(1, 3), last_known_elr=(1, 3), last_known_leader=1)
         assert found.apply(plan(found.state, disable).records)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.broker.lifecycle import LifecycleState
 from protocol.config import Generation
 from protocol.contract import CancelTimer
@@ -47,7 +48,7 @@ def bench(*records: MetadataRecord, generation: Generation = ELR, **partition: o
 
 @pytest.mark.parametrize("generation", Generation)
 def test_an_unknown_broker_cannot_be_unregistered(generation: Generation) -> None:
-    found = plan(bench(generation=generation).state, requests.unregister_broker(7))
+    found = plan(bench(generation=generation).state, admin_requests.unregister_broker(7))
     assert (found.response.failure()[0], list(found.records)) == (ErrorCode.BROKER_ID_NOT_REGISTERED, [])
 
 
@@ -56,7 +57,7 @@ def test_an_unknown_broker_cannot_be_unregistered(generation: Generation) -> Non
 def test_an_unregistered_broker_leaves_isr_and_elr_and_its_replicas_stay(fenced: bool) -> None:
     partition = {"isr": (1,), "leader": 1, "eligible_leader_replicas": (0,)} if fenced else {"isr": (0, 1)}
     controller = bench(*([fencing(0, 0, True)] if fenced else []), generation=NEW, **partition)
-    records = controller.apply(plan(controller.state, requests.unregister_broker(0)).records)
+    records = controller.apply(plan(controller.state, admin_requests.unregister_broker(0)).records)
     assert records[-1] == UnregisterBrokerRecord(broker_id=0, broker_epoch=0)
     found = controller.partition()
     assert (found.isr, found.leader, found.elr, found.last_known_elr) == ((1,), 1, (), (0,))
@@ -74,7 +75,7 @@ def test_the_last_one_is_remembered_when_it_is_unregistered(
     generation: Generation, expected: tuple[tuple[int, ...], tuple[int, ...], int]
 ) -> None:
     controller = bench(generation=generation, isr=(0,))
-    controller.apply(plan(controller.state, requests.unregister_broker(0)).records)
+    controller.apply(plan(controller.state, admin_requests.unregister_broker(0)).records)
     found = controller.partition()
     assert (found.isr, found.last_known_elr, found.last_known_leader) == expected
     assert (found.leader, found.elr) == (NO_LEADER, ())
@@ -103,8 +104,8 @@ def test_the_session_of_an_unregistered_broker_ends_and_it_is_told() -> None:
     node = Bench().serve()
     end = node.node.state.image.next_offset
     epoch = node.node.state.image.broker_epoch(1)
-    node.receive(1, requests.metadata_fetch(node.node, 1))
-    assert node.administer(requests.unregister_broker(1)).failure()[0] is ErrorCode.NONE
+    node.receive(1, metadata_fetch(node.node, 1))
+    assert node.administer(admin_requests.unregister_broker(1)).failure()[0] is ErrorCode.NONE
     assert CancelTimer(f"{SESSION_PREFIX}1") in node.effects
     [batch] = node.sent(QuorumFetchResponse).batches
     assert [type(record) for record in unpack_records(batch.payload)] == [PartitionChangeRecord, UnregisterBrokerRecord]
@@ -112,7 +113,7 @@ def test_the_session_of_an_unregistered_broker_ends_and_it_is_told() -> None:
     assert node.fire(f"{SESSION_PREFIX}1", SESSION_MS).effects == []
     beat = BrokerHeartbeatRequest(correlation_id=1, broker_id=1, broker_epoch=epoch or 0, current_metadata_offset=end)
     assert node.receive(1, beat).sent(BrokerHeartbeatResponse).error is ErrorCode.BROKER_ID_NOT_REGISTERED
-    assert node.register(1, life="two").broker_epoch > (epoch or 0)
+    assert node.register(1, incarnation="two").broker_epoch > (epoch or 0)
     assert not node.beat(1).is_fenced
     again = Bench(node.storage)
     assert again.node.state.image.to_records() == node.node.state.image.to_records()
@@ -120,7 +121,7 @@ def test_the_session_of_an_unregistered_broker_ends_and_it_is_told() -> None:
 
 def test_a_controller_that_restarts_gives_unregistered_brokers_no_session() -> None:
     node = Bench().serve()
-    node.administer(requests.unregister_broker(1))
+    node.administer(admin_requests.unregister_broker(1))
     again = Bench(node.storage)
     assert [again.session(broker) for broker in (0, 1, 2)] == [SESSION_MS, None, SESSION_MS]
 
@@ -145,7 +146,7 @@ def test_a_snapshot_forgets_the_unregistered() -> None:
     controller = bench(generation=NEW)
     behind = MetadataImage(config_of(NEW))
     behind.load(controller.state.image.to_records(), controller.state.image.next_offset)
-    controller.apply(plan(controller.state, requests.unregister_broker(2)).records)
+    controller.apply(plan(controller.state, admin_requests.unregister_broker(2)).records)
     behind.load(controller.state.image.to_records(), controller.state.image.next_offset)
     assert sorted(behind.brokers) == [0, 1]
     assert behind.partition(T0) == controller.partition()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.controller.administration import plan
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
@@ -73,8 +73,8 @@ def test_an_override_becomes_an_override_and_where_there_is_none_there_is_none()
     controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
     overrides = [image.configs.get(scope, {}).get(STRATEGY) for scope in ("T", "U", None)]
     assert overrides == ["proactive", None, "proactive"]
-    controller.apply(plan(controller.state, requests.alter_config("t", {STRATEGY: None})).records)
-    controller.apply(plan(controller.state, requests.alter_config(None, {STRATEGY: "manual"})).records)
+    controller.apply(plan(controller.state, admin_requests.alter_config("t", {STRATEGY: None})).records)
+    controller.apply(plan(controller.state, admin_requests.alter_config(None, {STRATEGY: "manual"})).records)
     controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
     assert [image.configs.get(scope, {}).get(ENABLE) for scope in ("T", "U", None)] == [None, None, False]
     assert values(controller, ENABLE) == [False, False, False]
@@ -152,7 +152,7 @@ def test_where_recovery_is_on_the_older_switch_sets_the_strategy(
     lost = {**LOST, "last_known_elr": (0,)}
     said = (config(scope, STRATEGY, before), config(scope, ENABLE, "true"))
     controller = bench(*said, fencing(0, 0, True), generation=NEW, **lost)
-    records = plan(controller.state, requests.alter_config(topic, changes)).records
+    records = plan(controller.state, admin_requests.alter_config(topic, changes)).records
     assert all(isinstance(record, ConfigRecord) for record in records), "recovery elects, in its own time"
     controller.apply(records)
     assert controller.state.image.config(scope, STRATEGY) == after

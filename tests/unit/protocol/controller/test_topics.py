@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.config import Generation
 from protocol.controller.administration import plan
 from protocol.controller.topic_names import why_invalid
@@ -446,11 +446,11 @@ def test_a_request_that_was_carried_out_is_not_carried_out_again() -> None:
 
 def test_the_builders_of_the_experiments_ask_for_the_same() -> None:
     controller = bench()
-    controller.apply(plan(controller.state, requests.add_partitions("t", 1, ((1, 2, 3),))).records)
-    controller.apply(plan(controller.state, requests.remove_partitions("t", (1,))).records)
+    controller.apply(plan(controller.state, admin_requests.add_partitions("t", 1, ((1, 2, 3),))).records)
+    controller.apply(plan(controller.state, admin_requests.remove_partitions("t", (1,))).records)
     assert list(topic(controller).partitions) == [0]
-    controller.apply(plan(controller.state, requests.delete_topic("t")).records)
-    controller.apply(plan(controller.state, requests.create_topic("t", ((0,),), {"flush.ms": 5})).records)
+    controller.apply(plan(controller.state, admin_requests.delete_topic("t")).records)
+    controller.apply(plan(controller.state, admin_requests.create_topic("t", ((0,),), {"flush.ms": 5})).records)
     assert controller.state.image.config(topic(controller).topic_id, "flush.ms") == 5
 
 

@@ -16,8 +16,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import msgpack
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import CONFIGS, SUPPORTED_FEATURES, ClusterConfig
 from protocol.contract import Effect, Send, SetTimer
 from protocol.controller.awaited_elections import ELECTIONS_TIMER
@@ -215,11 +216,11 @@ class Controller:
             self.receive(broker, registration)
         for broker in (0, 1, 2):
             self.beat(broker)
-        self.receive(CLIENT, self.admin(requests.create_topic("t", [(0, 1, 2)] * 3, {"min.insync.replicas": 2})))
-        self.receive(CLIENT, self.admin(requests.create_topic("u", [(2, 3)])))
+        self.receive(CLIENT, self.admin(admin_requests.create_topic("t", [(0, 1, 2)] * 3, {"min.insync.replicas": 2})))
+        self.receive(CLIENT, self.admin(admin_requests.create_topic("u", [(2, 3)])))
         self.propose(0, 1)
         self.propose(0, 0)
-        self.receive(CLIENT, self.admin(requests.reassign("t", 1, (0, 1, 3))))
+        self.receive(CLIENT, self.admin(admin_requests.reassign("t", 1, (0, 1, 3))))
 
     def started(self) -> ControllerNode:
         """The node as its storage has it."""
@@ -299,20 +300,22 @@ class Controller:
         if broker not in self.image.brokers or rng.random() < 0.1:
             return broker, BrokerRegistrationRequest(correlation_id=1, broker_id=broker, incarnation_id=f"{self.end}")
         if "t" not in self.image.topic_ids:
-            return CLIENT, self.admin(requests.create_topic("t", [(0, 1, 2), (1, 2, 0), (2, 0, 1)]))
+            return CLIENT, self.admin(admin_requests.create_topic("t", [(0, 1, 2), (1, 2, 0), (2, 0, 1)]))
         if rng.random() < 0.4:
             return broker, self.heartbeat(broker)
         if rng.random() < 0.2:
-            return broker, requests.metadata_fetch(self.node, broker, rng.choice((0, self.end, self.end, None)))
+            return broker, metadata_fetch(self.node, broker, rng.choice((0, self.end, self.end, None)))
         replicas = tuple(rng.sample((0, 1, 2, 3), rng.choice((1, 2, 3))))
         index, state = rng.choice(list(self.image.topics[self.image.topic_ids["t"]].partitions.items()))
         isr = tuple(b for b in state.replicas if b == state.leader or (self.image.is_active(b) and rng.random() < 0.6))
         administration: list[AdminRequest] = [
-            requests.reassign("t", index, rng.choice((replicas, replicas, None))),
-            requests.elect_leader("t", index, rng.choice(list(ElectionType))),
-            requests.alter_config("t", {"min.insync.replicas": rng.choice((1, 2, 3, None))}),
-            requests.alter_config(None, {"unclean.leader.election.enable": rng.choice((True, None))}),
-            requests.add_partitions("t", len(self.image.topics[self.image.topic_ids["t"]].partitions), [replicas]),
+            admin_requests.reassign("t", index, rng.choice((replicas, replicas, None))),
+            admin_requests.elect_leader("t", index, rng.choice(list(ElectionType))),
+            admin_requests.alter_config("t", {"min.insync.replicas": rng.choice((1, 2, 3, None))}),
+            admin_requests.alter_config(None, {"unclean.leader.election.enable": rng.choice((True, None))}),
+            admin_requests.add_partitions(
+                "t", len(self.image.topics[self.image.topic_ids["t"]].partitions), [replicas]
+            ),
         ]
         if rng.random() < 0.4:
             return CLIENT, self.admin(rng.choice(administration))

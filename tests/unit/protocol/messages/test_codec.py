@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.engines.requests import elect_leader
+from experiments.engines.admin_requests import elect_leader
 from protocol import messages
 from protocol.errors import CodecError, ErrorCode, MalformedMessageError, UnknownMessageTypeError
 from protocol.messages.base import Message

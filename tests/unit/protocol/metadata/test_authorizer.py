@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.client.metadata import GATHER_PREFIX
 from protocol.contract import Effect, Exit, Send, Trace
 from protocol.errors import ErrorCode
@@ -266,7 +267,7 @@ def test_a_client_needs_cluster_action_for_what_brokers_send(request_: Message, 
 
 def test_a_client_is_not_sent_the_metadata_log_for_its_asking() -> None:
     controller = Controller()
-    whole = requests.metadata_fetch(controller.node, 0, offset=0)
+    whole = metadata_fetch(controller.node, 0, offset=0)
     common = whole.model_dump(exclude={"fetch_offset", "last_fetched_epoch", "high_watermark"})
     snapshot = FetchSnapshotRequest(**common, snapshot_epoch=0, snapshot_end_offset=1, position=0)
     for fetch in (whole, snapshot):
@@ -291,7 +292,7 @@ def test_only_the_cluster_and_the_experiment_shut_a_node_down() -> None:
 def test_a_name_makes_nobody_a_broker(principal: str) -> None:
     controller = Controller()
     before = controller.end
-    request = requests.unregister_broker(0).model_copy(update={"principal": principal})
+    request = admin_requests.unregister_broker(0).model_copy(update={"principal": principal})
     refused = answered(controller.receive(CLIENT, request), AdminResponse)
     assert refused.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert controller.end == before
@@ -423,7 +424,7 @@ class Client:
 
 PRODUCE = ProduceCommand(command_id=1, topic="t", partition=0, acks=-1, record_count=1, payload=b"x")
 CONSUME = ConsumeCommand(command_id=1, topic="t", partition=0)
-ADMIN = AdminCommand(command_id=1, request=requests.delete_topic("t"))
+ADMIN = AdminCommand(command_id=1, request=admin_requests.delete_topic("t"))
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -450,7 +451,7 @@ def test_a_client_puts_its_principal_on_every_request(principal: str | None, exp
 
 
 def test_a_request_that_has_a_principal_keeps_it() -> None:
-    request = requests.delete_topic("t").model_copy(update={"principal": BOB})
+    request = admin_requests.delete_topic("t").model_copy(update={"principal": BOB})
     [(_, sent)] = Client(AdminCommand(command_id=1, request=request), ALICE).sent
     assert sent.principal == BOB
 

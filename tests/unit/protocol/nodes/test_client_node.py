@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX
 from protocol.client.metadata import GATHER_PREFIX
 from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
@@ -363,13 +363,13 @@ def test_a_consumer_that_finds_no_leader_fails_at_the_deadline() -> None:
 
 
 def administer() -> Bench:
-    return Bench(AdminCommand(command_id=1, request=requests.delete_topic("t")))
+    return Bench(AdminCommand(command_id=1, request=admin_requests.delete_topic("t")))
 
 
 def test_administration_goes_to_the_controller_and_comes_back_with_its_answer() -> None:
     bench = administer()
     [(to, request)] = bench.sends(DeleteTopicsRequest)
-    assert (to, request.topics) == (CONTROLLER, requests.delete_topic("t").topics)
+    assert (to, request.topics) == (CONTROLLER, admin_requests.delete_topic("t").topics)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     refused = DeletableTopicResult(name="t", error=error, message="no topic")
     response = DeleteTopicsResponse(correlation_id=request.correlation_id, topics=(refused,))
@@ -390,7 +390,7 @@ def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE),
+        admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE),
         AddVoterRequest(correlation_id=0, voter_id=1001, voter_uuid="u"),
         RemoveVoterRequest(correlation_id=0, voter_id=1001, voter_uuid="u"),
     ],

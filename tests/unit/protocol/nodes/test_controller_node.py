@@ -7,9 +7,10 @@ from typing import TypeVar
 
 import pytest
 
+from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.port import Loss
-from experiments.engines.requests import alter_config, create_topic, metadata_fetch
 from experiments.engines.sim.disk import SimStorage, formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Exit, Send, SetTimer
 from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
@@ -72,9 +73,9 @@ class Bench:
         ends = [effect.at_ms for effect in self.effects if isinstance(effect, SetTimer) and effect.name == name]
         return ends[-1] if ends else None
 
-    def register(self, broker: int, life: str = "one", previous: int = -1) -> BrokerRegistrationResponse:
+    def register(self, broker: int, incarnation: str = "one", previous: int = -1) -> BrokerRegistrationResponse:
         request = BrokerRegistrationRequest(
-            correlation_id=4, broker_id=broker, incarnation_id=life, previous_broker_epoch=previous
+            correlation_id=4, broker_id=broker, incarnation_id=incarnation, previous_broker_epoch=previous
         )
         return self.receive(broker, request).sent(BrokerRegistrationResponse)
 
@@ -157,7 +158,7 @@ def test_a_heartbeat_that_was_overtaken_does_not_bring_back_a_broker_that_was_le
     late = BrokerHeartbeatRequest(correlation_id=8, broker_id=2, broker_epoch=epoch or 0, current_metadata_offset=end)
     assert bench.receive(2, late).sent(BrokerHeartbeatResponse).is_fenced
     assert bench.node.state.image.brokers[2].fenced
-    bench.register(2, life="two")
+    bench.register(2, incarnation="two")
     assert not bench.beat(2, correlation_id=1).is_fenced, "the next life counts anew"
 
 
@@ -196,7 +197,7 @@ def test_proposals_of_the_next_life_count_anew() -> None:
     bench = Bench().serve()
     bench.propose(0, 0, 1)
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    bench.register(0, life="two")
+    bench.register(0, incarnation="two")
     assert not bench.beat(0).is_fenced
     [first] = (
         bench.receive(0, bench.proposal(0, 0).model_copy(update={"correlation_id": 1}))
@@ -210,10 +211,10 @@ def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_th
     bench = Bench().serve()
     before = len(bench.node.records)
     assert bench.register(0).broker_epoch == bench.node.state.image.broker_epoch(0)
-    assert bench.register(0, life="two").error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert bench.register(0, incarnation="two").error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert len(bench.node.records) == before
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    accepted = bench.register(0, life="two")
+    accepted = bench.register(0, incarnation="two")
     assert (accepted.error, accepted.broker_epoch) == (ErrorCode.NONE, len(bench.node.records) - 1)
 
 
@@ -222,7 +223,7 @@ def test_requests_of_a_former_life_are_refused() -> None:
     bench = Bench().serve()
     epoch = bench.node.state.image.broker_epoch(0)
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    bench.register(0, life="two")
+    bench.register(0, incarnation="two")
     before = len(bench.node.records)
     assert bench.beat(0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
     assert bench.propose(0, 0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
@@ -319,7 +320,7 @@ def test_an_elr_member_keeps_its_place_by_the_epoch_that_it_brings_back(
     assert (bench.partition.isr, bench.partition.elr) == ((0,), (1,))
     leader_epoch, epoch = bench.partition.leader_epoch, bench.node.state.image.broker_epoch(1)
     assert epoch is not None
-    bench.register(1, life="two", previous=epoch if clean else -1)
+    bench.register(1, incarnation="two", previous=epoch if clean else -1)
     assert (bench.partition.elr, bench.partition.last_known_elr) == (elr, last_known_elr)
     assert bench.partition.leader_epoch == leader_epoch
 

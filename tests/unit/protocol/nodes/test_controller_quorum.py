@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import Generation
 from protocol.contract import CancelTimer, Exit, SetTimer, Trace
 from protocol.controller.awaited_elections import ELECTIONS_TIMER
@@ -122,11 +123,11 @@ def test_answers_leave_in_the_order_of_their_requests_and_no_sooner_than_their_r
 def test_what_reads_or_refuses_waits_for_what_it_has_seen() -> None:
     bench = Bench().serve()
     assert bench.receive(CLIENT, DescribeClusterRequest(correlation_id=1)).sends(Response) != []
-    bench.receive(CLIENT, requests.create_topic("u", ((0,),)))
+    bench.receive(CLIENT, admin_requests.create_topic("u", ((0,),)))
     asking: list[Message] = [
         DescribeTopicRequest(correlation_id=11, topics=("u",)),
         MetadataRequest(correlation_id=12, topic="u"),
-        requests.create_topic("u", ((0,),)).model_copy(update={"correlation_id": 13}),
+        admin_requests.create_topic("u", ((0,),)).model_copy(update={"correlation_id": 13}),
     ]
     for message in asking:
         assert bench.receive(CLIENT, message).sends(Response) == []
@@ -162,7 +163,7 @@ def test_a_broker_has_applied_what_it_knows_to_be_committed() -> None:
         bench.beat(broker)
     bench.beat(0, want_shut_down=True).fetch()
     for broker in (1, 2):
-        known = requests.metadata_fetch(bench.node, broker)
+        known = metadata_fetch(bench.node, broker)
         ignorant = known.model_copy(update={"high_watermark": known.high_watermark - 1})
         bench.receive(broker, ignorant)
         assert not bench.beat(0, want_shut_down=True).sent(BrokerHeartbeatResponse).should_shut_down
@@ -238,7 +239,7 @@ def test_elections_that_are_awaited_are_left_to_whom_the_client_asks_next() -> N
     assert CancelTimer(ELECTIONS_TIMER) in bench.effects
 
 
-ELECT = requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED)
+ELECT = admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED)
 
 
 def leaderless() -> Bench:
@@ -260,8 +261,8 @@ WRITES: list[Request] = [
     BrokerHeartbeatRequest(correlation_id=7, broker_id=0, broker_epoch=0, current_metadata_offset=9),
     AlterPartitionRequest(correlation_id=7, broker_id=0, broker_epoch=0, partitions=()),
     InitProducerIdRequest(correlation_id=7),
-    requests.delete_topic("t").model_copy(update={"correlation_id": 7}),
-    requests.alter_config("t", {"min.insync.replicas": 1}).model_copy(update={"correlation_id": 7}),
+    admin_requests.delete_topic("t").model_copy(update={"correlation_id": 7}),
+    admin_requests.alter_config("t", {"min.insync.replicas": 1}).model_copy(update={"correlation_id": 7}),
 ]
 
 

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.contract import Send, SetTimer, Trace
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -118,7 +119,7 @@ def test_a_metadata_fetch_of_what_is_not_there_gets_no_records(
     fields: dict[str, object], error: ErrorCode, diverges: bool
 ) -> None:
     controller = Controller()
-    fetch = requests.metadata_fetch(controller.node, 0).model_copy(update=fields)
+    fetch = metadata_fetch(controller.node, 0).model_copy(update=fields)
     [effect] = controller.receive(0, fetch).effects
     assert isinstance(effect, Send)
     answer = effect.message
@@ -126,13 +127,13 @@ def test_a_metadata_fetch_of_what_is_not_there_gets_no_records(
     assert (answer.error, answer.batches) == (error, ())
     assert (answer.leader_id, answer.leader_epoch) == (CONTROLLER, controller.node.replica.epoch)
     assert (0 <= answer.diverging_end_offset <= controller.end) == diverges
-    assert controller.receive(CLIENT, requests.delete_topic("u")).sends(QuorumFetchResponse) == [], "nobody waits"
+    assert controller.receive(CLIENT, admin_requests.delete_topic("u")).sends(QuorumFetchResponse) == [], "nobody waits"
 
 
 def test_a_broker_that_is_not_registered_is_sent_the_metadata_log_and_nobody_waits_for_it() -> None:
     """It may have missed that it was unregistered, which stands there."""
     controller = Controller()
-    [answer] = controller.receive(7, requests.metadata_fetch(controller.node, 7, offset=0)).sends(QuorumFetchResponse)
+    [answer] = controller.receive(7, metadata_fetch(controller.node, 7, offset=0)).sends(QuorumFetchResponse)
     assert answer.batches[-1].next_offset == controller.end
     assert 7 not in controller.image.brokers
     for broker in (1, 2):

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import pytest
 
 from experiments.bench.controller import cluster_records, config, node_of
-from experiments.engines import requests
+from experiments.engines import admin_requests
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.contract import Send
 from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition
@@ -71,7 +72,7 @@ class Server:
     def __init__(self) -> None:
         fourth = RegisterBrokerRecord(broker_id=3, broker_epoch=3, incarnation_id="life-3", fenced=False)
         self.node: ControllerNode = node_of([fourth, *cluster_records(OTHERS)])
-        self.node.receive(0, CLIENT, requests.create_topic("small", ((0, 1, 2, 3),)))
+        self.node.receive(0, CLIENT, admin_requests.create_topic("small", ((0, 1, 2, 3),)))
         image = self.node.state.image
         self.small = image.topic_ids["small"]
         for topic in image.topics.values():
@@ -131,7 +132,7 @@ def test_a_clients_metadata_request(server: Server) -> None:
 
 def test_a_metadata_fetch_of_a_broker_that_lacks_little(server: Server) -> None:
     end = server.node.state.image.next_offset
-    answer = server.answer(requests.metadata_fetch(server.node, 0, offset=end - 2), sender=0)
+    answer = server.answer(metadata_fetch(server.node, 0, offset=end - 2), sender=0)
     assert isinstance(answer, QuorumFetchResponse)
     assert [batch.record_count for batch in answer.batches] == [2]
 
@@ -142,16 +143,16 @@ ADMINISTRATION: Mapping[str, AdminRequest] = {
         correlation_id=1,
         resources=(DescribeConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name="small"),),
     ),
-    "min ISR of a topic": requests.alter_config("small", {"min.insync.replicas": 1}),
-    "unclean election for a topic": requests.alter_config("small", {"unclean.leader.election.enable": True}),
-    "more partitions": requests.add_partitions("small", 1, ((1, 2, 0, 3),)),
-    "a reassignment": requests.reassign("small", 0, (1, 2)),
+    "min ISR of a topic": admin_requests.alter_config("small", {"min.insync.replicas": 1}),
+    "unclean election for a topic": admin_requests.alter_config("small", {"unclean.leader.election.enable": True}),
+    "more partitions": admin_requests.add_partitions("small", 1, ((1, 2, 0, 3),)),
+    "a reassignment": admin_requests.reassign("small", 0, (1, 2)),
     "reassignments of a topic": ListPartitionReassignmentsRequest(
         correlation_id=1, topics=(ListPartitionReassignmentsTopic(name="small", partition_indexes=(0,)),)
     ),
-    "an election": requests.elect_leader("small", 0, ElectionType.PREFERRED),
-    "a new topic": requests.create_topic("another", ((0, 1, 2),)),
-    "the end of a topic": requests.delete_topic("small"),
+    "an election": admin_requests.elect_leader("small", 0, ElectionType.PREFERRED),
+    "a new topic": admin_requests.create_topic("another", ((0, 1, 2),)),
+    "the end of a topic": admin_requests.delete_topic("small"),
 }
 
 
@@ -177,7 +178,7 @@ def test_the_loss_of_a_broker_costs_what_it_holds(server: Server) -> None:
 def changes(node: ControllerNode, count: int) -> None:
     """Each is a batch of its own."""
     for number in range(count):
-        node.receive(0, CLIENT, requests.alter_config("topic-0", {"min.insync.replicas": 1 + number % 2}))
+        node.receive(0, CLIENT, admin_requests.alter_config("topic-0", {"min.insync.replicas": 1 + number % 2}))
 
 
 def answer_of(node: ControllerNode, request: Message) -> Message:
@@ -217,8 +218,8 @@ def test_who_is_behind_the_beginning_of_the_log_takes_the_snapshot_in_parts(
     bench.change_until_snapshot()
     start = node.replica.log.start_offset
     assert 0 < start == node.state.image.next_offset
-    bench.administer(requests.alter_config("t", {"min.insync.replicas": 3}))
-    fetch = requests.metadata_fetch(node, 0, offset=0 if is_far_behind else start)
+    bench.administer(admin_requests.alter_config("t", {"min.insync.replicas": 3}))
+    fetch = metadata_fetch(node, 0, offset=0 if is_far_behind else start)
     answer = answer_of(node, fetch)
     assert isinstance(answer, QuorumFetchResponse)
     assert [batch.base_offset for batch in answer.batches] == ([] if is_far_behind else [start])

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from experiments.engines import requests
+from experiments.engines import admin_requests
 from experiments.engines.sim.disk import SimStorage, formatted_disk
+from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send, Trace
 from protocol.errors import ErrorCode
@@ -105,7 +106,7 @@ class Bench:
 
     def fetch(self, follower: int = NEXT, offset: int | None = None) -> Bench:
         """A voter has the log up to there, by default all of it."""
-        fetch = requests.metadata_fetch(self.node, follower, offset)
+        fetch = metadata_fetch(self.node, follower, offset)
         return self.receive(follower, fetch.model_copy(update={"replica_uuid": KEYS[follower].uuid}))
 
     def activate(self) -> Bench:
@@ -165,7 +166,7 @@ class Bench:
             self.register(broker).fetch()
             self.beat(broker).fetch()
             assert not self.sent(BrokerHeartbeatResponse).is_fenced
-        self.receive(CLIENT, requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2})).fetch()
+        self.receive(CLIENT, admin_requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2})).fetch()
         assert self.sent(AdminResponse).failure()[0] is ErrorCode.NONE
         return self
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from actors.cluster import ActorCluster, NodeFailedError
-from actors.nodes import Report
+from actors.nodes import PollReport
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import supervisor
-from experiments.engines.ray.state import ClusterState
+from experiments.engines.ray.cluster_state import ClusterState
 from experiments.engines.ray.supervisor import Say, Supervisor
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig, Generation
 from protocol.contract import Trace
@@ -30,11 +30,11 @@ class EndingCluster:
     def is_running(self, node: NodeId) -> bool:
         return node in self.nodes
 
-    def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
+    def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
         self.nodes.remove(1)
         if self.failure:
             raise NodeFailedError(1, self.failure)
-        quiet, last = Report([], [], False, None), Report([(5, trace) for trace in self.traces], [], True, None)
+        quiet, last = PollReport([], [], False, None), PollReport([(5, trace) for trace in self.traces], [], True, None)
         return [(0, quiet), (1, last)]
 
 
@@ -75,8 +75,8 @@ class EnablingCluster(EndingCluster):
     def __init__(self, level: int) -> None:
         super().__init__(Trace("feature_level", None, {"feature": UNCLEAN_RECOVERY_ENABLED, "level": level}))
 
-    def poll(self, wait_s: float) -> list[tuple[NodeId, Report]]:
-        return [(0, Report([(5, trace) for trace in self.traces], [], False, None))]
+    def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
+        return [(0, PollReport([(5, trace) for trace in self.traces], [], False, None))]
 
     def start(self, node: NodeId) -> None:
         assert node not in self.nodes

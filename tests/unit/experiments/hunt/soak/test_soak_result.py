@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from experiments.engines.port import ClusterSpec
-from experiments.hunt.soak.lab import homes_of
+from experiments.hunt.soak.cluster import homes_of
 from experiments.hunt.soak.run import Done, SoakPlan, SoakResult
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from protocol.ids import NodeId, Offset
+from protocol.ids import NodeId
 from protocol.messages.cluster import FeatureUpdate, UnregisterBrokerRequest, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.configs import (
     AlterableConfig,
@@ -24,7 +24,7 @@ from protocol.messages.partitions import (
     ReassignableTopic,
     TopicPartitions,
 )
-from protocol.messages.quorum import AddVoterRequest, QuorumFetchRequest, RemoveVoterRequest
+from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 from protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -37,7 +37,6 @@ from protocol.messages.topics import (
     RemovePartitionsTopic,
     ReplicaAssignment,
 )
-from protocol.nodes.controller import ControllerNode
 
 
 def config_text(value: object) -> str:
@@ -123,19 +122,3 @@ def add_voter(controller: NodeId, uuid: str) -> AddVoterRequest:
 def remove_voter(controller: NodeId, uuid: str) -> RemoveVoterRequest:
     """Ends the vote of the controller with the disk of this uuid."""
     return RemoveVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid)
-
-
-def metadata_fetch(controller: ControllerNode, broker: NodeId, offset: Offset | None = None) -> QuorumFetchRequest:
-    """What a broker says that has the controller's metadata log up to an offset, by default all of it."""
-    replica = controller.replica
-    end = replica.log.end_offset if offset is None else offset
-    return QuorumFetchRequest(
-        correlation_id=0,
-        cluster_id=replica.config.cluster_id,
-        replica_id=broker,
-        replica_uuid="",
-        current_leader_epoch=replica.epoch,
-        fetch_offset=end,
-        last_fetched_epoch=replica.log.epoch_at(end),
-        high_watermark=min(end, replica.high_watermark),
-    )

@@ -46,7 +46,7 @@ class Row:
         return round(self.operations / self.judge_s)
 
 
-class History:
+class SyntheticHistory:
     """A history of about `operations` operations in which nothing is wrong, made anew whenever it is iterated."""
 
     def __init__(self, operations: int) -> None:
@@ -95,7 +95,7 @@ class History:
 class _Log:
     """The log of a partition, made anew whenever it is iterated."""
 
-    def __init__(self, history: History, at: int) -> None:
+    def __init__(self, history: SyntheticHistory, at: int) -> None:
         self._history, self._at = history, at
 
     def __iter__(self) -> Iterator[Run]:
@@ -145,14 +145,14 @@ def run(sizes: Sequence[int] = SIZES) -> BenchReport:
 
 def _apart(size: int) -> Row:
     """Measures one size in a process of its own."""
-    command = [sys.executable, "-c", f"from experiments.bench.history import tell; tell({size})"]
+    command = [sys.executable, "-c", f"from experiments.bench.history_check import tell; tell({size})"]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=PACKAGES_FOLDER, text=True, check=True)
     return Row(**json.loads(done.stdout))
 
 
 def measure(size: int) -> Row:
     """Measures one size in this process."""
-    history = History(size)
+    history = SyntheticHistory(size)
     before = _peak_bytes()
     began = process_time()
     found = judge(history, history.finals())
@@ -164,7 +164,7 @@ def measure(size: int) -> Row:
     return Row(history.operations, history.records, max(judged - began - making_s, 1e-6), making_s, memory)
 
 
-def _making_s(history: History) -> float:
+def _making_s(history: SyntheticHistory) -> float:
     began = process_time()
     for at in range(PARTITIONS):
         for _ in history.log(at):

@@ -14,9 +14,9 @@ from typing import Any
 
 import ray
 
-from experiments.bench.live import BenchCluster, BenchError, bench_cluster
 from experiments.bench.quorum_elections import became_active, is_settled
-from experiments.engines.requests import alter_config, create_topic
+from experiments.bench.ray_cluster import BenchCluster, BenchError, bench_cluster
+from experiments.engines.admin_requests import alter_config, create_topic
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, record_version
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, node_name

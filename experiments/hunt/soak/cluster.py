@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
-from experiments.engines.requests import create_topic
-from experiments.hunt.load import Load
 from experiments.hunt.soak.ray_nodes import RayNodes
+from experiments.hunt.workload import Workload
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TopicPartition, is_broker
 from protocol.messages.commands import AdminCommand, AdminOutcome
@@ -37,7 +37,7 @@ def homes_of(spec: ClusterSpec, nodes: RayNodes) -> dict[NodeId, str]:
     return dict.fromkeys(spec.member_ids, nodes.head) | dict(zip(spec.broker_ids, nodes.workers, strict=False))
 
 
-class Lab:
+class SoakCluster:
     """See the module docstring. `homes` says on which Ray node each node lives; it changes with the machines."""
 
     def __init__(self, engine: RayEngine, nodes: RayNodes, homes: dict[NodeId, str]) -> None:
@@ -47,7 +47,7 @@ class Lab:
         self.pids: dict[NodeId, int] = {}
         self.partitions: tuple[TopicPartition, ...] = ()
         self.rss: dict[NodeId, list[int]] = {}
-        self.load: Load | None = None
+        self.load: Workload | None = None
         self._ids = count(1)
         self._next_sample_ms = 0
         self._replicas = len(engine.spec.broker_ids)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
-from experiments.engines.requests import create_topic
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_LOAD

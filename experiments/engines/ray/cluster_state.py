@@ -104,21 +104,21 @@ def runtime_folder() -> Path:
     return folder
 
 
-def state_file(name: str) -> Path:
+def state_path(name: str) -> Path:
     """The file of the cluster of that name; InputError for a name that is none."""
     if not _NAME.fullmatch(name):
         raise InputError("--name", "", name, "letters, digits, '.', '_' and '-', at most 64 of them")
     return runtime_folder() / f"{name}.json"
 
 
-def log_file(name: str) -> Path:
+def log_path(name: str) -> Path:
     """Where a cluster in the background writes what it has to say; it stays until `isray down` or the next start."""
-    return state_file(name).with_suffix(".log")
+    return state_path(name).with_suffix(".log")
 
 
 def read_state(name: str) -> ClusterState | None:
     """The state of the cluster of that name, None where there is no file; InputError where the file is damaged."""
-    path = state_file(name)
+    path = state_path(name)
     try:
         return ClusterState.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def claim(plan: Plan) -> ClusterState:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     state = ClusterState(plan=plan, pid=os.getpid(), started_ticks=ticks)
-    path = state_file(plan.name)
+    path = state_path(plan.name)
     draft = _draft(path, state)
     try:
         while True:
@@ -163,13 +163,13 @@ def require_free(name: str) -> None:
 
 def write_state(state: ClusterState) -> None:
     """Replaces the cluster's state file."""
-    path = state_file(state.plan.name)
+    path = state_path(state.plan.name)
     _draft(path, state).replace(path)
 
 
 def remove_state(name: str) -> None:
     """Removes the state file, if it is there."""
-    state_file(name).unlink(missing_ok=True)
+    state_path(name).unlink(missing_ok=True)
 
 
 def _draft(path: Path, state: ClusterState) -> Path:

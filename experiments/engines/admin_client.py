@@ -110,24 +110,24 @@ class AdminError(Exception):
         super().__init__(f"{error.name}: {message}" if message else error.name)
 
 
-class Port(Protocol):
+class AdminChannel(Protocol):
     """The way to a cluster."""
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """The response to a request; AdminError where none came."""
 
 
-class Admin:
+class AdminClient:
     """See the module docstring. Requests are made in the name of `principal` (`User:alice`), or of nobody."""
 
-    def __init__(self, port: Port, principal: str | None = None) -> None:
-        self._port = port
+    def __init__(self, channel: AdminChannel, principal: str | None = None) -> None:
+        self._channel = channel
         self._principal = principal
 
     def _call(self, request: AdminRequest, answer: type[R]) -> R:
         if self._principal is not None:
             request = request.model_copy(update={"principal": self._principal})
-        response = self._port.call(request)
+        response = self._channel.call(request)
         if response.error is not ErrorCode.NONE:
             raise AdminError(response.error, response.message)
         if not isinstance(response, answer):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.desk import ASKER, Desk
-from experiments.engines.ray import launch, state
-from experiments.engines.ray.connection import Where, find
-from experiments.engines.ray.state import (
+from actors.admin_relay import ADMIN_CALLERS, AdminRelay
+from experiments.engines.ray import cluster_state, launch
+from experiments.engines.ray.cluster_state import (
     ClusterState,
     Plan,
     Status,
@@ -23,6 +22,7 @@ from experiments.engines.ray.state import (
     states,
     write_state,
 )
+from experiments.engines.ray.connection import Where, find
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
@@ -90,7 +90,7 @@ def test_stopping_what_is_gone_removes_what_it_left_and_ends_nobody_else(folder:
     left = tmp_path / "left"
     left.mkdir()
     made = running("a").model_copy(update={"started_ticks": 1, "folders": (str(left),)})
-    state.log_file("a").write_text("said")
+    cluster_state.log_path("a").write_text("said")
     assert launch.stop(made) == "had ended already"
     assert not left.exists()
     assert not list(folder.iterdir())
@@ -99,7 +99,7 @@ def test_stopping_what_is_gone_removes_what_it_left_and_ends_nobody_else(folder:
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-a", "a b", "x" * 65])
 def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
-        state.state_file(name)
+        cluster_state.state_path(name)
 
 
 def test_a_damaged_file_is_named(folder: Path) -> None:
@@ -180,23 +180,23 @@ def outcome(command: AdminCommand) -> AdminOutcome:
 def test_each_asker_gets_the_outcome_of_its_own_request() -> None:
     async def scene() -> None:
         host = Scripted()
-        desk = Desk(host)
+        relay = AdminRelay(host)
         asked = [
-            asyncio.create_task(desk.ask(host, DescribeClusterRequest(correlation_id=number)))  # type: ignore[arg-type]
+            asyncio.create_task(relay.request(host, DescribeClusterRequest(correlation_id=number)))  # type: ignore[arg-type]
             for number in range(3)
         ]
         await asyncio.sleep(0)
-        assert {sender for sender, _ in host.delivered} == {ASKER}
+        assert {sender for sender, _ in host.delivered} == {ADMIN_CALLERS}
         assert all(command.command_id < 0 for _, command in host.delivered)
         asked[1].cancel()
         await asyncio.sleep(0)
         for _, command in reversed(host.delivered):
-            desk.send(ASKER, outcome(command))
+            relay.send(ADMIN_CALLERS, outcome(command))
         for number in (0, 2):
             found = await asked[number]
             assert found.response is not None
             assert found.response.correlation_id == number
-        desk.send(7, ShutdownCommand())
+        relay.send(7, ShutdownCommand())
         assert host.sent == [(7, ShutdownCommand())]
 
     asyncio.run(scene())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.bench.history import History, measure, run
+from experiments.bench.history_check import SyntheticHistory, measure, run
 from experiments.check.history import Ended, Invoked, LostRecord, Seen, judge
 
 
 def test_the_history_is_whole_and_of_the_size_that_was_asked_for() -> None:
-    history = History(1_000)
+    history = SyntheticHistory(1_000)
     told = list(history)
     assert (len(told), history.operations) == (960, 960)
     kinds = [sum(isinstance(it, kind) for it in told) for kind in (Invoked, Ended, Seen)]
@@ -20,7 +20,7 @@ def test_the_history_is_whole_and_of_the_size_that_was_asked_for() -> None:
 
 
 def test_the_judge_looks_at_every_operation() -> None:
-    history = History(500)
+    history = SyntheticHistory(500)
     finals = history.finals()
     finals[3].replicas[0] = list(finals[3].replicas[0])[:-1]  # type: ignore[index]
     lost = [found for found in judge(history, finals) if isinstance(found, LostRecord)]
@@ -45,4 +45,4 @@ def test_one_size_says_nothing_of_growth() -> None:
 
 @pytest.mark.parametrize("size", [1, 119])
 def test_the_smallest_history_has_one_round(size: int) -> None:
-    assert History(size).operations == 120
+    assert SyntheticHistory(size).operations == 120

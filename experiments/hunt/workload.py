@@ -81,7 +81,7 @@ class _Open:
     reads: dict[int, _Follower] = field(default_factory=dict)
 
 
-class Load:
+class Workload:
     """See the module docstring. Command ids are taken from `next_id`."""
 
     def __init__(

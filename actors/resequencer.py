@@ -13,7 +13,7 @@ from collections.abc import Callable
 GAP_S = 3.0
 
 
-class Order:
+class Resequencer:
     """The order of one channel between a life of a peer and one of this node. `first` is the number that begins the
     count, None if it is to be the first that arrives. All calls on one event loop.
     """
