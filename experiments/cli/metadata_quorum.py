@@ -165,7 +165,7 @@ def _observer(admin: AdminClient, controller_id: int) -> str:
         text = f"several disks of controller {controller_id} fetch: {', '.join(found)}; say which is meant"
         raise AdminError(ErrorCode.INVALID_REQUEST, text)
     for state in _of_id(quorum.voters, controller_id):
-        raise AdminError(ErrorCode.DUPLICATE_VOTER, f"{_key(state)} is a voter already")
+        raise AdminError(ErrorCode.DUPLICATE_VOTER, f"{_key(state)} is already a voter")
     observers = _keys(state for state in quorum.observers if state.is_promotable)
     text = f"no controller {controller_id} fetches that could become a voter; those that could: {observers}"
     raise AdminError(ErrorCode.VOTER_NOT_FOUND, text)

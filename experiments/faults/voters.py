@@ -99,7 +99,7 @@ class QuorumOperator:
         if len(self._engine.spec.controller_ids) == 1:
             return True
         active = self._engine.active_node()
-        if active is None or active.replica.is_changing:
+        if active is None or active.replica.has_pending_changes:
             return False
         end = active.replica.log.end_offset
         behind = any(node.replica.high_watermark != end for node in self._engine.controller_nodes())

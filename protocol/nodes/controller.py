@@ -216,7 +216,7 @@ class ControllerNode:
 
     def _note_fetch(self, request: QuorumFetchRequest) -> None:
         """A broker has on its disk, and has applied, what it knows to be committed; if the log has taken its fetch."""
-        shown = self.replica.shown_by(ReplicaKey(request.replica_id, request.replica_uuid))
+        shown = self.replica.fetched_end_offset(ReplicaKey(request.replica_id, request.replica_uuid))
         if request.replica_id in self.state.image.brokers and request.fetch_offset <= shown:
             self.lives.note_applied(request.replica_id, min(request.fetch_offset, request.high_watermark))
 
@@ -268,10 +268,10 @@ class ControllerNode:
                 self._replay_log(replica.log.end_offset, tell=True)
                 return
             self._stand_down()
-        leadership = replica.leadership
-        tell = leadership is not None and not self._is_sole
+        leader_state = replica.leader_state
+        tell = leader_state is not None and not self._is_sole
         self._replay_log(replica.high_watermark, tell=tell)
-        if leadership is not None and replica.high_watermark > leadership.start_offset:
+        if leader_state is not None and replica.high_watermark > leader_state.start_offset:
             self._replay_log(replica.log.end_offset, tell=tell)
             self._take_over(now_ms)
 

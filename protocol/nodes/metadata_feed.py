@@ -45,7 +45,7 @@ def news(replica: QuorumReplica, next_offset: Offset, end_offset: Offset) -> Ite
 
 def snapshot_if_due(replica: QuorumReplica, image: MetadataImage, every_bytes: int) -> bool:
     """Whether a snapshot was taken: enough has been appended, and `image` holds what is committed and nothing else."""
-    is_due = replica.log.bytes_behind_snapshot >= every_bytes and image.next_offset == replica.high_watermark
+    is_due = replica.log.bytes_since_snapshot >= every_bytes and image.next_offset == replica.high_watermark
     if is_due:
         version = record_version(image.feature_levels)
         replica.take_snapshot(image.next_offset, pack_records(image.to_records(), version))

@@ -1,4 +1,4 @@
-"""What the parts of a replica of the metadata log share: who it is, what it has on its disk, where it stands."""
+"""State that the parts of a replica of the metadata log share: identity, durable election state, log, current role."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from protocol.messages.quorum import (
     VoteResponse,
 )
 from protocol.quorum import state_file
-from protocol.quorum.election import Role, Standing
+from protocol.quorum.election import Role, VotingState
 from protocol.quorum.log import QuorumLog
 from protocol.quorum.state_file import QuorumState
-from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, is_meant
+from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
 
 RENEWAL_MS = 500
-"""How often at least a follower asks its leader (Kafka's wait of a metadata fetch)."""
+"""Milliseconds between two fetches of a follower, at most (Kafka's maximum wait of a metadata fetch)."""
 ELECTION_TIMER = "quorum-election"
 FETCH_TIMER = "quorum-fetch"
 
@@ -55,9 +55,13 @@ _RESPONSES: dict[type[QuorumRequest], type[QuorumResponse]] = {
 
 @dataclass(frozen=True, slots=True)
 class QuorumConfig:
-    """`voters` are static ones (`controller.quorum.voters`), `bootstrap` the servers to ask for the leader; timeouts in
-    milliseconds: an election timeout is drawn from [`election_ms`, 2 `election_ms`), a follower gives up its leader
-    after `fetch_ms`, a leader itself after one and a half times that; fetches are renewed every `renewal_ms`.
+    """The quorum's part of the cluster configuration. `voters` are the static voters (`controller.quorum.voters`;
+    empty: the log holds the voters), `bootstrap` the servers from which a replica without a leader discovers one.
+
+    Times are in milliseconds. An election timeout is drawn from [`election_ms`, 2 `election_ms`), the backoff after a
+    lost election adds up to `backoff_ms`. A follower starts an election after `fetch_ms` without a response from its
+    leader; a leader resigns after 1.5 `fetch_ms` without fetches from a majority. A follower fetches at least every
+    `renewal_ms`.
     """
 
     cluster_id: str
@@ -70,7 +74,7 @@ class QuorumConfig:
 
     @staticmethod
     def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
-        """What the config of a cluster with these controllers says."""
+        """The settings of a cluster with this configuration and these controllers."""
         servers = node_ids(config.values[CONTROLLER_QUORUM_BOOTSTRAP_SERVERS])
         return QuorumConfig(
             cluster_id,
@@ -84,11 +88,14 @@ class QuorumConfig:
 
     @property
     def is_static(self) -> bool:
+        """Whether the voters are configured rather than recorded in the log."""
         return bool(self.voters)
 
 
 class QuorumContext:
-    """See the module docstring. `has_fetched` tells a follower's leader has answered it in this epoch."""
+    """The shared state of one replica. `can_vote` is false for brokers, which never have a uuid. `has_fetched` is true
+    for a follower whose leader has answered a fetch in this epoch.
+    """
 
     def __init__(
         self, node_id: NodeId, config: QuorumConfig, storage: Storage, rng: Random, out: Outbox, can_vote: bool
@@ -105,12 +112,13 @@ class QuorumContext:
         self.log: QuorumLog
         self._storage = storage
         self._key = ReplicaKey(node_id, NO_UUID)
-        self._correlation_id = rng.getrandbits(30)  # an answer to a former life is none to this one
+        self._correlation_id = rng.getrandbits(30)  # responses to an earlier incarnation do not match
 
     def load(self) -> None:
-        """Takes up what the disk holds; gives it a uuid where it has none. ForeignDirectoryError for one of another
-        cluster, CorruptLogError for one that is damaged, other StorageErrors as the disk has them; such a disk is left
-        as it is.
+        """Reads the election state, the snapshot and the log from disk; generates the disk's uuid if it has none.
+
+        Raises ForeignDirectoryError for a disk of another cluster, CorruptLogError for a damaged one, and any
+        StorageError of the disk itself. Such a disk is not modified.
         """
         raw = self._storage.read_file(state_file.FILE)
         if raw is not None:
@@ -127,15 +135,16 @@ class QuorumContext:
         self.high_watermark = 0 if self.log.snapshot is None else self.log.snapshot.end_offset
 
     def save(self, **changes: Any) -> None:
-        """Changes the quorum state, durably."""
+        """Changes fields of the election state (`uuid`, `epoch`, `leader`, `voted`) and writes it durably."""
         values = {name: getattr(self.state, name) for name in ("uuid", "epoch", "leader", "voted")}
         self.state = QuorumState(self.config.cluster_id, **(values | changes))
         self._storage.write_file(state_file.FILE, self.state.encode())
 
-    # -- who it is -----------------------------------------------------------------------------------------------------
+    # -- identity and membership ---------------------------------------------------------------------------------------
 
     @property
     def key(self) -> ReplicaKey:
+        """This replica: its node id and the uuid of its disk."""
         if self._key.uuid != self.state.uuid:
             self._key = ReplicaKey(self.node_id, self.state.uuid)
         return self._key
@@ -146,60 +155,64 @@ class QuorumContext:
 
     @property
     def leader(self) -> NodeId:
-        """The leader of this epoch as far as it is known, -1 where not."""
+        """The known leader of this epoch, -1 if none is known."""
         return self.state.leader
 
     @property
     def voters(self) -> VoterSet:
-        """The newest."""
+        """The voter set in use: the last one in the log, committed or not."""
         return self.log.voters.latest
 
     @property
-    def standing(self) -> Standing:
-        return Standing(self.role, self.leader, self.state.voted, self.has_fetched, self.log.end)
+    def voting_state(self) -> VotingState:
+        return VotingState(self.role, self.leader, self.state.voted, self.has_fetched, self.log.end)
 
     def membership(self, voters: VoterSet) -> ReplicaKey | None:
-        """This replica in a set of voters, by its key, or by its id where that is all that the set knows of it."""
+        """The key under which this replica is in a voter set, None if it is not. A set without uuids matches by id."""
         voter = voters.key_of(self.node_id)
-        return voter if voter is not None and self.can_vote and is_meant(voter, self.key) else None
+        return voter if voter is not None and self.can_vote and matches_voter(voter, self.key) else None
 
     @property
     def is_voter(self) -> bool:
+        """Whether this replica is in the voter set in use."""
         return self.membership(self.voters) is not None
 
     @property
-    def is_alone(self) -> bool:
-        """Whether it is the one voter."""
+    def is_only_voter(self) -> bool:
+        """Whether this replica is the only voter."""
         return self.is_voter and len(self.voters) == 1
 
     @property
-    def may_stand(self) -> bool:
-        """Whether it is a voter, or was one before a change that is not known to be committed."""
+    def can_be_candidate(self) -> bool:
+        """Whether this replica may start elections: it is a voter, or was one before the last change of the voters and
+        does not know that change to be committed.
+        """
         history = self.log.voters
         if history.last_change >= self.high_watermark and self.membership(history.before(history.last_change)):
             return True
         return self.is_voter
 
-    # -- what it says --------------------------------------------------------------------------------------------------
+    # -- responses and timers ------------------------------------------------------------------------------------------
 
     def next_correlation_id(self) -> int:
+        """The correlation id of the next request."""
         self._correlation_id += 1
         return self._correlation_id
 
-    def answer(self, to: NodeId, request: QuorumRequest, error: ErrorCode = ErrorCode.NONE, **fields: Any) -> None:
-        """The answer to a request, which tells of the epoch and its leader in any case."""
+    def respond(self, to: NodeId, request: QuorumRequest, error: ErrorCode = ErrorCode.NONE, **fields: Any) -> None:
+        """Sends the response to a request. Every response carries this replica's epoch and known leader."""
         response = _RESPONSES[type(request)]
         number = request.correlation_id
         self.out.send(
             to, response(correlation_id=number, error=error, leader_id=self.leader, leader_epoch=self.epoch, **fields)
         )
 
-    def wait_for_election(self, now_ms: TimeMs) -> None:
-        """The election timer is set anew, to a drawn time."""
+    def reset_election_timer(self, now_ms: TimeMs) -> None:
+        """Restarts the election timer with a random timeout in [`election_ms`, 2 `election_ms`)."""
         self.out.set_timer(
             ELECTION_TIMER, now_ms + self.config.election_ms + self.rng.randrange(self.config.election_ms)
         )
 
     def backoff_ms(self) -> int:
-        """How long to wait after a lost election."""
+        """A random wait after a lost election, in milliseconds."""
         return self.config.election_ms // 2 + self.rng.randrange(1, self.config.backoff_ms + 1)

@@ -1,10 +1,9 @@
-"""What a leader of the metadata log tells an operator of its replicas (D29, J16), and what is measured of them (D34).
+"""DescribeQuorum: the leader's view of the replicas of the metadata log (D29, J16), and the quorum's gauges (D34).
 
-Voters and observers are told apart by the newest set of voters. An observer could become a voter where it has a uuid,
-and, where the voters are static, an id that is one of theirs. A voter that is known by its id alone is described with
-the uuid of the disk that fetched last. Observers whose fetch does not wait, and that have not fetched for
-`OBSERVER_MS`, are forgotten, as Kafka's leaders forget them; so is a disk in whose place another fetches, as soon as it
-has been silent for as long as a follower bears with a leader.
+The voter set in use separates voters from observers. An observer can become a voter if it has a uuid and, with static
+voters, the id of one of them. A voter key without a uuid is described with the uuid of the disk that fetched last. As
+in Kafka, the leader omits an observer that has no parked fetch and has not fetched for `OBSERVER_MS`. It also omits a
+replaced disk once another disk of the same node fetches and the replaced one has not fetched for the fetch timeout.
 """
 
 from __future__ import annotations
@@ -14,17 +13,18 @@ from typing import NamedTuple
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs
 from protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse, Endpoint, ReplicaState
-from protocol.quorum.leadership import Leadership
+from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.membership import leader_text
 from protocol.quorum.replica import QuorumReplica
-from protocol.quorum.voters import NO_UUID, ReplicaKey, is_meant
+from protocol.quorum.voters import NO_UUID, ReplicaKey, matches_voter
 
 OBSERVER_MS = 300_000
+"""Milliseconds after its last fetch for which the leader describes an observer (Kafka: five minutes)."""
 
 
 class QuorumGauges(NamedTuple):
-    """Numbers of voters and observers (those that fetch from this leader; 0 elsewhere), of changes of the voters that
-    are not committed (0 or 1), and of static voters that the log does without.
+    """Gauges of one replica (D34): numbers of voters, of observers that fetch from this leader (0 on other replicas),
+    of uncommitted voter changes (0 or 1), and of static voters that are not in the voter set of the log.
     """
 
     voters: int
@@ -34,10 +34,12 @@ class QuorumGauges(NamedTuple):
 
 
 def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """The leader's description; NOT_CONTROLLER and the leader to ask from any other replica."""
+    """The response to a DescribeQuorum request at `now_ms` by this replica's clock. A replica that does not lead
+    responds with NOT_CONTROLLER and the leader that it knows.
+    """
     number = request.correlation_id
-    leadership = replica.leadership
-    if leadership is None:
+    leader_state = replica.leader_state
+    if leader_state is None:
         return DescribeQuorumResponse(
             correlation_id=number,
             error=ErrorCode.NOT_CONTROLLER,
@@ -55,39 +57,41 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
         high_watermark=replica.high_watermark,
         now_ms=now_ms,
         voters=tuple(
-            _state(leadership, log_end, now_ms, leadership.disk_of(voter), endpoints=endpoints, is_promotable=True)
+            _state(
+                leader_state, log_end, now_ms, leader_state.resolve_key(voter), endpoints=endpoints, is_promotable=True
+            )
             for voter, endpoints in replica.voters.endpoints.items()
         ),
         observers=tuple(
-            _state(leadership, log_end, now_ms, observer, is_promotable=_is_promotable(replica, observer))
-            for observer in _observers(replica, leadership, now_ms)
+            _state(leader_state, log_end, now_ms, observer, is_promotable=_is_promotable(replica, observer))
+            for observer in _fetching_observers(replica, leader_state, now_ms)
         ),
     )
 
 
 def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> QuorumGauges:
-    """What a replica measures of the quorum; see the class."""
-    voters, leadership = replica.voters, replica.leadership
+    """The gauges of this replica at `now_ms`."""
+    voters, leader_state = replica.voters, replica.leader_state
     return QuorumGauges(
         voters=len(voters),
-        observers=0 if leadership is None else len(_observers(replica, leadership, now_ms)),
+        observers=0 if leader_state is None else len(_fetching_observers(replica, leader_state, now_ms)),
         uncommitted_voter_change=int(replica.log.voters.last_change >= replica.high_watermark),
         ignored_static_voters=sum(voters.key_of(voter) is None for voter in replica.config.voters),
     )
 
 
-def _observers(replica: QuorumReplica, leadership: Leadership, now_ms: TimeMs) -> list[ReplicaKey]:
-    """Who fetches and is no voter; the leader itself, where it leads until its removal is committed."""
-    newest_ms: dict[NodeId, TimeMs] = {leadership.me.id: now_ms}
-    for key, shown in leadership.progress.items():
-        newest_ms[key.id] = max(newest_ms.get(key.id, -1), shown.fetched_ms)
-    fetching = {leadership.me}
-    for key, shown in leadership.progress.items():
-        silent_ms = now_ms - shown.fetched_ms
-        is_there = shown.is_waiting or silent_ms < OBSERVER_MS
-        if is_there and (shown.fetched_ms == newest_ms[key.id] or silent_ms < replica.config.fetch_ms):
+def _fetching_observers(replica: QuorumReplica, leader_state: LeaderState, now_ms: TimeMs) -> list[ReplicaKey]:
+    """The keys of replicas that fetch and are not voters, including a leader whose removal is not committed yet."""
+    newest_ms: dict[NodeId, TimeMs] = {leader_state.local.id: now_ms}
+    for key, progress in leader_state.progress.items():
+        newest_ms[key.id] = max(newest_ms.get(key.id, -1), progress.fetched_ms)
+    fetching = {leader_state.local}
+    for key, progress in leader_state.progress.items():
+        idle_ms = now_ms - progress.fetched_ms
+        is_there = progress.has_parked_fetch or idle_ms < OBSERVER_MS
+        if is_there and (progress.fetched_ms == newest_ms[key.id] or idle_ms < replica.config.fetch_ms):
             fetching.add(key)
-    return sorted(key for key in fetching if not any(is_meant(voter, key) for voter in replica.voters.keys))
+    return sorted(key for key in fetching if not any(matches_voter(voter, key) for voter in replica.voters.keys))
 
 
 def _is_promotable(replica: QuorumReplica, observer: ReplicaKey) -> bool:
@@ -97,7 +101,7 @@ def _is_promotable(replica: QuorumReplica, observer: ReplicaKey) -> bool:
 
 
 def _state(
-    leadership: Leadership,
+    leader_state: LeaderState,
     log_end: Offset,
     now_ms: TimeMs,
     key: ReplicaKey,
@@ -105,9 +109,9 @@ def _state(
     endpoints: tuple[Endpoint, ...] = (),
     is_promotable: bool,
 ) -> ReplicaState:
-    progress = leadership.progress.get(key)
+    progress = leader_state.progress.get(key)
     end, fetched_ms = (NO_OFFSET, -1) if progress is None else (progress.end_offset, progress.fetched_ms)
-    if key == leadership.me:
+    if key == leader_state.local:
         end, fetched_ms = log_end, now_ms
     return ReplicaState(
         replica_id=key.id,

@@ -1,15 +1,18 @@
-"""Elections: who may have a vote, and whether there are enough of them (KIP-595, KIP-996).
+"""Elections: the roles of a replica, the rule by which it grants a vote, and the count of votes (KIP-595, KIP-996).
 
-A replica gives one vote per epoch, to a candidate whose log ends at or behind its own end: the winner then has every
-record that a majority has. Before it begins an epoch a replica asks whether it would win one (pre-vote), which commits
-nobody; who hears from a leader says no, so a voter that was cut off cannot depose a leader that all others follow.
+A replica grants at most one vote per epoch, and only to a candidate whose log is at least as up to date as its own.
+The winner therefore has every record that a majority of the voters has.
 
-    unattached    knows no leader that it could follow
+Before a voter starts an epoch it runs a pre-vote: it asks the other voters whether they would vote for it. A pre-vote
+changes no state. A follower that has fetched from its leader in this epoch rejects pre-votes, so a voter that was
+partitioned away cannot depose a leader that a majority follows.
+
+    unattached    knows no leader of this epoch that it can fetch from
     follower      fetches from the leader
-    prospective   asks whether it would win
-    candidate     asks for votes, having given itself its own
-    leader        has a majority; keeps it as long as a majority fetches
-    resigned      was leader in this epoch and is it no more
+    prospective   has sent pre-vote requests
+    candidate     has voted for itself in a new epoch and has sent vote requests
+    leader        was elected by a majority; resigns when a majority no longer fetches from it
+    resigned      was the leader of this epoch and has stepped down
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from protocol.ids import NO_LEADER, Epoch, NodeId, Offset
-from protocol.quorum.voters import ReplicaKey, VoterSet, is_meant
+from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
 
 
 class Role(StrEnum):
-    """See the module docstring; voters and observers alike have one of the first two."""
+    """The role of a replica in its current epoch (KIP-595; `prospective` is KIP-996). An observer is only ever
+    unattached or follower.
+    """
 
     UNATTACHED = "unattached"
     FOLLOWER = "follower"
@@ -33,12 +38,15 @@ class Role(StrEnum):
 
 
 LogEnd = tuple[Epoch, Offset]
-"""(epoch of the last record, offset behind it): of two logs the one with the greater end has more."""
+"""(epoch of the last record, log end offset). The log with the greater value is more up to date (Raft, section 5.4.1).
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What a replica's own vote depends on; `has_fetched` tells whether its leader has answered it."""
+class VotingState:
+    """The state of a replica on which its vote depends: its role, the known leader of its epoch (-1: none), the
+    candidate that it voted for in this epoch, whether it has fetched from the leader in this epoch, and its log end.
+    """
 
     role: Role
     leader: NodeId
@@ -47,38 +55,44 @@ class Standing:
     log_end: LogEnd
 
 
-def grants(standing: Standing, candidate: ReplicaKey, log_end: LogEnd, *, pre_vote: bool) -> bool:
-    """Whether a replica gives its vote in its present epoch, or with `pre_vote` would give one."""
-    if standing.role is Role.LEADER or log_end < standing.log_end:
+def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: LogEnd, *, pre_vote: bool) -> bool:
+    """Whether a replica in `state` grants `candidate`, whose log ends at `log_end`, its vote in the current epoch; with
+    `pre_vote`, whether it would grant one (KIP-595, KIP-996).
+    """
+    if state.role is Role.LEADER or log_end < state.log_end:
         return False
     if pre_vote:
-        return not (standing.role is Role.FOLLOWER and standing.has_fetched)
-    if standing.role not in (Role.UNATTACHED, Role.PROSPECTIVE):
+        return not (state.role is Role.FOLLOWER and state.has_fetched)
+    if state.role not in (Role.UNATTACHED, Role.PROSPECTIVE):
         return False
-    if standing.voted is not None:
-        return is_meant(standing.voted, candidate)
-    return standing.leader == NO_LEADER
+    if state.voted is not None:
+        return matches_voter(state.voted, candidate)
+    return state.leader == NO_LEADER
 
 
 @dataclass(slots=True)
-class Ballot:
-    """The votes of one election, those of `voters` by the correlation ids of the requests that ask for them."""
+class Election:
+    """The votes and pre-votes of one election among `voters`. `pending` maps the correlation id of each vote request
+    without a response to the voter that it was sent to.
+    """
 
     voters: VoterSet
-    asked: dict[int, ReplicaKey] = field(default_factory=dict)
+    pending: dict[int, ReplicaKey] = field(default_factory=dict)
     granted: set[ReplicaKey] = field(default_factory=set)
-    refused: set[ReplicaKey] = field(default_factory=set)
+    rejected: set[ReplicaKey] = field(default_factory=set)
 
-    def note(self, correlation_id: int, granted: bool) -> None:
-        """An answer; one that was not asked for counts for nothing."""
-        voter = self.asked.pop(correlation_id, None)
+    def record_vote(self, correlation_id: int, granted: bool) -> None:
+        """Counts the response to a vote request of this election; ignores any other response."""
+        voter = self.pending.pop(correlation_id, None)
         if voter is not None:
-            (self.granted if granted else self.refused).add(voter)
+            (self.granted if granted else self.rejected).add(voter)
 
     @property
     def is_won(self) -> bool:
+        """Whether a majority of the voters granted its vote."""
         return len(self.granted) >= self.voters.majority
 
     @property
     def is_lost(self) -> bool:
-        return len(self.voters) - len(self.refused) < self.voters.majority
+        """Whether so many voters rejected that no majority is possible."""
+        return len(self.voters) - len(self.rejected) < self.voters.majority

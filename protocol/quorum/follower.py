@@ -1,8 +1,8 @@
-"""The follower's side of the metadata log: it asks for what is next, and has it on its disk before it asks again.
+"""The follower of the metadata log: it fetches, appends and flushes, then fetches again.
 
-Who has no leader to follow asks those who may know it, in turn: the voters, and the servers that the configuration
-names (D2). An answer shows that its leader lives. Its records are taken if they follow on the log; what else it says
-counts if it answers the newest question.
+A replica without a leader sends its fetches to the voters and the bootstrap servers in turn, to discover one (D2). Any
+response of the leader resets the fetch timeout. Batches are appended if they start at the log end; truncation and
+snapshots are only accepted in the response to the newest request.
 """
 
 from __future__ import annotations
@@ -30,45 +30,47 @@ _FETCH: Final = trusted(QuorumFetchRequest)
 
 @dataclass(slots=True)
 class _Download:
-    """The part of a snapshot that has come."""
+    """A snapshot of which `data` was received so far."""
 
     epoch: Epoch
     end_offset: Offset
     data: bytearray
 
 
-class FollowerSide:
-    """See the module docstring. `leaders_high_watermark` is what the leader has told last."""
+class QuorumFollower:
+    """Fetches for one replica. `leaders_high_watermark` is the highest that a leader has reported."""
 
     def __init__(self, context: QuorumContext) -> None:
         self._context = context
-        self._asked: int | None = None
-        self._probed = 0
+        self._pending_id: int | None = None
+        self._bootstrap_tries = 0
         self.leaders_high_watermark: Offset = 0
         self._download: _Download | None = None
 
     @property
-    def awaited(self) -> int | None:
-        """The correlation id of the newest question."""
-        return self._asked
+    def pending_request_id(self) -> int | None:
+        """The correlation id of the newest request, None if there is none in this role."""
+        return self._pending_id
 
-    def forget(self) -> None:
-        """The role has changed: nothing that is under way counts any more."""
-        self._asked = self._download = None
+    def reset(self) -> None:
+        """Forgets the outstanding request and download; called when the role changes."""
+        self._pending_id = self._download = None
         self._context.has_fetched = False
 
-    def ask(self, now_ms: TimeMs) -> None:
-        """Asks the leader, or somebody who may know it, for what is next; again after a while if nothing comes."""
+    def send_fetch(self, now_ms: TimeMs) -> None:
+        """Sends a fetch, or the next FetchSnapshot of a download, to the leader; without a leader, a fetch to the next
+        bootstrap server. Restarts the fetch timer, which repeats it.
+        """
         context = self._context
         is_following = context.role is Role.FOLLOWER
         is_parked = is_following and context.has_fetched and self._download is None
-        self._ask_again(now_ms, context.leader if is_parked else None)
-        target = context.leader if is_following else self._next_server()
+        self._set_fetch_timer(now_ms, context.leader if is_parked else None)
+        target = context.leader if is_following else self._next_bootstrap_server()
         if target is None:
             return
-        self._asked = context.next_correlation_id()
+        self._pending_id = context.next_correlation_id()
         common: dict[str, Any] = {
-            "correlation_id": self._asked,
+            "correlation_id": self._pending_id,
             "cluster_id": context.config.cluster_id,
             "replica_id": context.key.id,
             "replica_uuid": context.key.uuid,
@@ -92,27 +94,30 @@ class FollowerSide:
             )
         context.out.send(target, request)
 
-    def _ask_again(self, now_ms: TimeMs, idle_with: NodeId | None = None) -> None:
+    def _set_fetch_timer(self, now_ms: TimeMs, idle_with: NodeId | None = None) -> None:
         context = self._context
         context.out.set_timer(FETCH_TIMER, now_ms + context.config.renewal_ms, idle_with=idle_with)
 
-    def _next_server(self) -> NodeId | None:
-        """Somebody who may know the leader, in turn."""
+    def _next_bootstrap_server(self) -> NodeId | None:
+        """The next of the voters and bootstrap servers, None if there is no other node."""
         context = self._context
         servers = sorted({*context.config.bootstrap, *(key.id for key in context.voters.keys)} - {context.node_id})
-        self._probed += 1
-        return servers[self._probed % len(servers)] if servers else None
+        self._bootstrap_tries += 1
+        return servers[self._bootstrap_tries % len(servers)] if servers else None
 
-    def fetched(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
+    def handle_fetch_response(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
+        """Appends, truncates or starts the download of a snapshot, and sends the next fetch. A response that is not
+        from the leader of this epoch only ends the assumption that a fetch is parked there.
+        """
         context = self._context
-        if not self._is_of_the_leader(sender, response):
+        if not self._is_from_leader(sender, response):
             if sender == context.leader and context.has_fetched:
-                context.has_fetched = False  # it leads no more: nothing that was asked of it is waiting there
-                self._ask_again(now_ms)
+                context.has_fetched = False  # it no longer leads: no fetch is parked there
+                self._set_fetch_timer(now_ms)
             return
-        self._heard(now_ms)
+        self._record_leader_contact(now_ms)
         self.leaders_high_watermark = max(response.high_watermark, self.leaders_high_watermark)
-        is_newest = response.correlation_id == self._asked
+        is_newest = response.correlation_id == self._pending_id
         before = (context.log.end_offset, context.high_watermark)
         if response.snapshot_end_offset < 0 and response.diverging_end_offset < 0:
             self._append(response)
@@ -121,11 +126,11 @@ class FollowerSide:
         elif is_newest:
             self._truncate(response.diverging_epoch, response.diverging_end_offset)
         if is_newest or before != (context.log.end_offset, context.high_watermark):
-            self.ask(now_ms)
+            self.send_fetch(now_ms)
 
     def _append(self, response: QuorumFetchResponse) -> None:
-        """Takes batches that follow on the log. An answer to an older question will do: this leader's log only grows,
-        and had all that was here when that was asked.
+        """Appends batches that start at the log end, flushes, and advances the high watermark. The response to an older
+        fetch is valid, too: a leader only appends, and its log contained this log when it received that fetch.
         """
         context = self._context
         if response.batches and response.batches[0].base_offset != context.log.end_offset:
@@ -136,49 +141,54 @@ class FollowerSide:
         reached = min(response.high_watermark, context.log.end_offset)
         context.high_watermark = max(context.high_watermark, reached)
 
-    def snapshot_fetched(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
+    def handle_snapshot_response(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
+        """Adds the bytes to the download and installs the snapshot when it is complete and ahead of the high watermark.
+        An error ends the download. CorruptLogError if the complete snapshot fails its checksum.
+        """
         context, download = self._context, self._download
-        if download is None or response.correlation_id != self._asked:
+        if download is None or response.correlation_id != self._pending_id:
             return
-        if not self._is_of_the_leader(sender, response):
-            self._download = None  # there may be a newer one
-            self.ask(now_ms)
+        if not self._is_from_leader(sender, response):
+            self._download = None  # the leader may have taken a newer snapshot
+            self.send_fetch(now_ms)
             return
-        self._heard(now_ms)
+        self._record_leader_contact(now_ms)
         if response.position == len(download.data):
             download.data += response.data
         if len(download.data) >= response.size:
             self._download = None
             snapshot = decode_snapshot(bytes(download.data))
             if snapshot.end_offset > context.high_watermark:
-                context.log.install(snapshot)
+                context.log.install_snapshot(snapshot)
                 context.high_watermark = snapshot.end_offset
                 context.out.trace("quorum_snapshot", None, end_offset=snapshot.end_offset, epoch=snapshot.epoch)
-        self.ask(now_ms)
+        self.send_fetch(now_ms)
 
-    def _is_of_the_leader(self, sender: NodeId, response: QuorumResponse) -> bool:
+    def _is_from_leader(self, sender: NodeId, response: QuorumResponse) -> bool:
         context = self._context
         if sender != context.leader or context.role is not Role.FOLLOWER:
             return False
         return response.error is ErrorCode.NONE and response.leader_epoch == context.epoch
 
-    def _heard(self, now_ms: TimeMs) -> None:
+    def _record_leader_contact(self, now_ms: TimeMs) -> None:
         self._context.has_fetched = True
-        self.expect_the_leader(now_ms)
+        self.reset_fetch_timeout(now_ms)
 
-    def expect_the_leader(self, now_ms: TimeMs) -> None:
-        """If nothing is heard of it for a while there may be an election."""
+    def reset_fetch_timeout(self, now_ms: TimeMs) -> None:
+        """Restarts the timer that starts an election if the leader does not respond for `fetch_ms`."""
         context = self._context
         context.out.set_timer(
             ELECTION_TIMER, now_ms + context.config.fetch_ms, idle_with=context.leader, echoes=FETCH_TIMER
         )
 
     def _truncate(self, epoch: Epoch, end_offset: Offset) -> None:
-        """The leader's part of `epoch`, or of the one before it, ends there: what is behind it here goes."""
+        """Truncates the log where it diverges from the leader's, in which the largest epoch up to `epoch` ends at
+        `end_offset` (KIP-595). Raises ProtocolInvariantError below the high watermark.
+        """
         context = self._context
-        own = context.log.end_of_epoch(epoch)
+        own = context.log.end_offset_for_epoch(epoch)
         target = min(own.end_offset, end_offset) if own.epoch == epoch else own.end_offset
         if target < context.high_watermark:
-            raise ProtocolInvariantError(f"{context.key} is to cut its log at {target}, below {context.high_watermark}")
+            raise ProtocolInvariantError(f"{context.key} truncates to {target}, below {context.high_watermark}")
         context.log.truncate(target)
         context.out.trace("quorum_truncated", None, end_offset=target, epoch=context.epoch)

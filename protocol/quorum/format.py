@@ -1,13 +1,13 @@
-"""Formatting: what the disk of a controller holds before its first start (D31).
+"""Formatting: what the disk of a controller holds before its first start (KIP-853, D31).
 
-Where the voters are not static, the log itself must say who the first of them are. There are three ways to begin:
+Unless the voters are static, the log itself must contain the initial voters. A disk is formatted with one of:
 
-    one voter             its disk is formatted with itself as the one voter; the others join as observers and are added
-    several               each of their disks is formatted with the same list of all of them: nobody has to be added
-    none                  a controller that joins: its disk has a uuid, by which it can be added, and no log
+    one voter             itself; the other controllers start as observers and are added by AddVoter requests
+    several voters        the same list on the disk of each of them; no controller has to be added
+    no voters             a joining controller: its disk has a uuid, with which it can be added, and no log
 
-The disk that is formatted has a uuid before its node has ever run, so that a list can name it. A controller that joins
-may as well begin on an empty disk: it gives itself a uuid at its first start.
+Formatting assigns the uuid before the node runs for the first time, so that the list of voters can name it. A joining
+controller may also start on an empty disk; it then generates its uuid at the first start.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
 
 
 def is_formatted(storage: Storage) -> bool:
-    """Whether a disk holds anything of a replica of the metadata log."""
+    """Whether a disk holds a `quorum-state` file, a snapshot or a metadata log."""
     files = (storage.read_file(name) for name in (state_file.FILE, SNAPSHOT_FILE))
     return any(raw is not None for raw in files) or METADATA_LOG in storage.log_names()
 
 
 def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: VoterSet) -> None:
-    """Makes this disk that of `me`, in whose log the first voters stand; one that joins has none.
-    ForeignDirectoryError where the disk is formatted already, ProtocolInvariantError where `me` has no uuid, or the
-    voters are some, and `me` is none of them.
+    """Formats a disk for the replica `me`, with `voters` as the first records of its log; an empty set is a joining
+    controller. Raises ForeignDirectoryError if the disk is formatted already, ProtocolInvariantError if `me` has no
+    uuid or is not among non-empty `voters`.
     """
     if is_formatted(storage):
         raise ForeignDirectoryError(f"the disk of replica {me.id} is formatted already")
     if me.uuid == NO_UUID or (len(voters) and me not in voters):
-        raise ProtocolInvariantError(f"{me} is to be formatted as one of {', '.join(map(str, voters.keys))}")
+        raise ProtocolInvariantError(f"replica {me} is not among the voters {', '.join(map(str, voters.keys))}")
     if len(voters):
         records = voters.to_records()
         log = storage.open_log(METADATA_LOG)
@@ -49,5 +49,5 @@ def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: Vot
 
 
 def disk_uuid(rng: Random) -> str:
-    """A uuid for a disk."""
+    """A random uuid for a disk: 32 hexadecimal digits."""
     return f"{rng.getrandbits(128):032x}"

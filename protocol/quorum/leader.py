@@ -1,8 +1,9 @@
-"""The leader's side of the metadata log: fetches and their answers, the high watermark, changes of the voters.
+"""The leader of the metadata log: appends, fetches, the high watermark, check-quorum and changes of the voters.
 
-A fetch that finds nothing new is parked until there is: more records, or a higher high watermark. A second one of the
-same replica takes its place, and the first is answered with nothing, so that followers hear from their leader as often
-as they ask. Those that wait when the epoch ends are told so.
+The leader parks a fetch that finds no new records and no higher high watermark, and completes it as soon as there are
+any. A second fetch of the same replica replaces the parked one, which then completes with an empty response; so a
+follower receives a response for every fetch that it sends. When the epoch ends, parked fetches and waiting changes
+complete with an error.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from protocol.messages.quorum import (
 from protocol.messages.records import MetadataRecord
 from protocol.messages.trusted import trusted
 from protocol.quorum.context import FETCH_TIMER, QuorumContext
-from protocol.quorum.leadership import Leadership
+from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import Snapshot
-from protocol.quorum.membership import Change, VoterRequest, not_leader, obstacle, refusal, response_to
-from protocol.quorum.voters import ReplicaKey, VoterSet, is_meant
+from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
+from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
 
 _FETCHED: Final = trusted(QuorumFetchResponse)
 
-SILENT_PREFIX = "quorum-silent/"
-"""Timers of a voter, whose id follows: it has not fetched for too long."""
+VOTER_TIMER_PREFIX = "quorum-voter/"
+"""Prefix of the check-quorum timers, one per voter: the timer fires when the voter has not fetched for too long."""
 BEGIN_TIMER = "quorum-begin"
 CHANGE_TIMER = "quorum-change"
 CHUNK_BYTES = 1_048_576
-"""How much of a snapshot travels in one answer."""
+"""Maximum bytes of a snapshot in one FetchSnapshot response."""
 
 
 @dataclass(slots=True)
-class _Parked:
-    """A fetch that waits for news."""
+class _ParkedFetch:
+    """A fetch that waits for records beyond `offset` or a high watermark above `high_watermark`."""
 
     sender: NodeId
     request: QuorumFetchRequest
@@ -52,42 +53,44 @@ class _Parked:
     high_watermark: Offset
 
 
-class LeaderSide:
-    """One epoch of a leader; its first record is appended as it begins."""
+class QuorumLeader:
+    """The leader for the length of one epoch. Its constructor appends the LeaderChange record of the epoch (D10)."""
 
     def __init__(self, context: QuorumContext, now_ms: TimeMs) -> None:
         self._context = context
-        self.leadership = Leadership(context.epoch, context.log.end_offset, now_ms, context.key)
-        self._parked: dict[ReplicaKey, _Parked] = {}
+        self.leader_state = LeaderState(context.epoch, context.log.end_offset, now_ms, context.key)
+        self._parked: dict[ReplicaKey, _ParkedFetch] = {}
         self._changes: list[Change] = []
-        self._watched = VoterSet()
-        self._settled = (NO_OFFSET, NO_OFFSET)
-        voters = _told(context.voters.keys)
+        self._tracked = VoterSet()
+        self._completed_at = (NO_OFFSET, NO_OFFSET)
+        voters = _to_voters(context.voters.keys)
         first = LeaderChangeRecord(leader_id=context.node_id, leader_uuid=context.state.uuid, voters=voters)
         self.append([first])
-        self._watch_voters(now_ms)
+        self._track_latest_voters(now_ms)
 
     @property
-    def _patience_ms(self) -> int:
+    def _check_quorum_timeout_ms(self) -> int:
         return self._context.config.fetch_ms * 3 // 2
 
     @property
-    def is_changing(self) -> bool:
-        """Whether somebody waits for a change of the voters."""
+    def has_pending_changes(self) -> bool:
+        """Whether a change of the voters has no response yet."""
         return bool(self._changes)
 
     @property
-    def is_superseded(self) -> bool:
-        """Whether the voters do without this leader, and have committed that."""
+    def is_removed(self) -> bool:
+        """Whether the removal of this leader from the voters is committed (D18)."""
         context = self._context
         return not context.is_voter and context.log.voters.last_change < context.high_watermark
 
     def append(self, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
-        """Appends records in one batch, encoded as `payload` if that is given; the offset behind them."""
+        """Appends records as one batch, without flushing, and returns the log end offset. `payload` holds the encoded
+        records if the caller has encoded them already.
+        """
         log = self._context.log
         batch = RecordBatch(
             base_offset=log.end_offset,
-            leader_epoch=self.leadership.epoch,
+            leader_epoch=self.leader_state.epoch,
             record_count=len(records),
             payload=pack_records(records) if payload is None else payload,
         )
@@ -95,40 +98,42 @@ class LeaderSide:
         return batch.next_offset
 
     def settle(self, now_ms: TimeMs) -> None:
-        """What has been flushed counts, and who waits for it is told."""
+        """Called after the log was flushed: advances the high watermark, appends and completes changes of the voters,
+        and completes parked fetches.
+        """
         context = self._context
-        self._advance()
+        self._advance_high_watermark()
         if self._changes:
-            self._make_changes()
-        if self._watched is not context.voters:
-            self._watch_voters(now_ms)
-        settled = (context.log.end_offset, context.high_watermark)
-        if settled == self._settled:
+            self._process_changes()
+        if self._tracked is not context.voters:
+            self._track_latest_voters(now_ms)
+        completed_at = (context.log.end_offset, context.high_watermark)
+        if completed_at == self._completed_at:
             return
-        self._settled = settled
+        self._completed_at = completed_at
         for replica, parked in sorted(self._parked.items()):
-            if self._has_news_for(parked):
-                self._answer_fetch(replica, parked)
+            if self._is_completable(parked):
+                self._complete_fetch(replica, parked)
 
-    def end(self) -> None:
-        """The epoch is over for this leader."""
+    def close(self) -> None:
+        """Ends the epoch: cancels its timers and completes changes and parked fetches with an error."""
         context = self._context
-        self._watch(VoterSet(), 0)
+        self._track_voters(VoterSet(), 0)
         for timer in (BEGIN_TIMER, CHANGE_TIMER):
             context.out.cancel_timer(timer)
         for change in self._changes:
             answer = not_leader(change.request, context.leader, context.epoch)
-            context.out.send(change.asked_by, answer)
+            context.out.send(change.requester, answer)
         for _, parked in sorted(self._parked.items()):
-            context.answer(parked.sender, parked.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            context.respond(parked.sender, parked.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    # -- the others ----------------------------------------------------------------------------------------------------
+    # -- voters and check-quorum ---------------------------------------------------------------------------------------
 
-    def announce(self, now_ms: TimeMs) -> None:
-        """Tells voters that do not fetch who leads, and goes on telling them."""
+    def send_begin_epoch(self, now_ms: TimeMs) -> None:
+        """Sends BeginQuorumEpoch to every voter that does not fetch, and repeats that until all of them do."""
         context = self._context
-        unheard = self.leadership.unheard(context.voters)
-        for voter in unheard:
+        inactive_voters = self.leader_state.inactive_voters(context.voters)
+        for voter in inactive_voters:
             context.out.send(
                 voter.id,
                 BeginQuorumEpochRequest(
@@ -140,43 +145,45 @@ class LeaderSide:
                     leader_epoch=context.epoch,
                 ),
             )
-        if unheard:
+        if inactive_voters:
             context.out.set_timer(BEGIN_TIMER, now_ms + context.config.fetch_ms // 2)
 
-    def voter_is_silent(self, now_ms: TimeMs, name: str) -> bool:
-        """The timer of a voter is due; whether a majority of the voters fetches still."""
-        self.leadership.silent.add(int(name.removeprefix(SILENT_PREFIX)))
-        self.announce(now_ms)
-        return self.leadership.has_majority(self._context.voters)
+    def expire_voter(self, now_ms: TimeMs, name: str) -> bool:
+        """Handles the expired check-quorum timer of a voter; returns whether a majority is still active."""
+        self.leader_state.inactive.add(int(name.removeprefix(VOTER_TIMER_PREFIX)))
+        self.send_begin_epoch(now_ms)
+        return self.leader_state.has_active_majority(self._context.voters)
 
-    def _watch_voters(self, now_ms: TimeMs) -> None:
-        """Other voters count from now on."""
-        self._watch(self._context.voters, now_ms)
-        self.announce(now_ms)
+    def _track_latest_voters(self, now_ms: TimeMs) -> None:
+        """Adapts timers and notifications to the voter set in use."""
+        self._track_voters(self._context.voters, now_ms)
+        self.send_begin_epoch(now_ms)
 
-    def _watch(self, voters: VoterSet, now_ms: TimeMs) -> None:
-        """Sets the timers of voters that have become it, and cancels those of voters that are it no more. Those that
-        are silent get another chance: who made up the majority with this leader may be gone.
+    def _track_voters(self, voters: VoterSet, now_ms: TimeMs) -> None:
+        """Starts timers for new voters and cancels those of removed ones. Inactive voters become active for another
+        timeout, because a removed voter may have been the one that completed this leader's majority.
         """
         before, after = (
-            {key.id for key in watched.keys} - {self._context.node_id} for watched in (self._watched, voters)
+            {key.id for key in watched.keys} - {self._context.node_id} for watched in (self._tracked, voters)
         )
-        self._watched = voters
+        self._tracked = voters
         for node in sorted(before - after):
-            self.leadership.silent.discard(node)
-            self._context.out.cancel_timer(f"{SILENT_PREFIX}{node}")
-        for node in sorted(after - (before - self.leadership.silent)):
-            self._heard_of(node, now_ms)
+            self.leader_state.inactive.discard(node)
+            self._context.out.cancel_timer(f"{VOTER_TIMER_PREFIX}{node}")
+        for node in sorted(after - (before - self.leader_state.inactive)):
+            self._restart_voter_timer(node, now_ms)
 
-    def _heard_of(self, voter: NodeId, now_ms: TimeMs) -> None:
-        self.leadership.silent.discard(voter)
-        name = f"{SILENT_PREFIX}{voter}"
-        self._context.out.set_timer(name, now_ms + self._patience_ms, idle_with=voter, renewed_by=FETCH_TIMER)
+    def _restart_voter_timer(self, voter: NodeId, now_ms: TimeMs) -> None:
+        self.leader_state.inactive.discard(voter)
+        name = f"{VOTER_TIMER_PREFIX}{voter}"
+        self._context.out.set_timer(
+            name, now_ms + self._check_quorum_timeout_ms, idle_with=voter, renewed_by=FETCH_TIMER
+        )
 
-    def say_farewell(self) -> None:
-        """The others may elect the next leader at once."""
+    def send_end_epoch(self) -> None:
+        """Sends EndQuorumEpoch to the other voters, so that they elect the next leader without waiting."""
         context = self._context
-        successors = self.leadership.successors(context.voters)
+        successors = self.leader_state.preferred_successors(context.voters)
         for voter in successors:
             context.out.send(
                 voter.id,
@@ -185,52 +192,57 @@ class LeaderSide:
                     cluster_id=context.config.cluster_id,
                     leader_id=context.node_id,
                     leader_epoch=context.epoch,
-                    preferred_successors=_told(successors),
+                    preferred_successors=_to_voters(successors),
                 ),
             )
 
     # -- replication ---------------------------------------------------------------------------------------------------
 
     def fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
+        """Parks a fetch whose position is in the log (`settle` completes it); responds at once with a diverging epoch
+        or a snapshot id otherwise, and with OFFSET_OUT_OF_RANGE for a negative offset.
+        """
         context, log = self._context, self._context.log
         if request.fetch_offset < 0:
-            context.answer(sender, request, ErrorCode.OFFSET_OUT_OF_RANGE)
+            context.respond(sender, request, ErrorCode.OFFSET_OUT_OF_RANGE)
             return
-        lacking = log.lacks(request.fetch_offset, request.last_fetched_epoch)
-        if isinstance(lacking, Snapshot):
-            context.answer(
+        mismatch = log.validate_fetch_position(request.fetch_offset, request.last_fetched_epoch)
+        if isinstance(mismatch, Snapshot):
+            context.respond(
                 sender,
                 request,
                 high_watermark=context.high_watermark,
-                snapshot_epoch=lacking.epoch,
-                snapshot_end_offset=lacking.end_offset,
+                snapshot_epoch=mismatch.epoch,
+                snapshot_end_offset=mismatch.end_offset,
             )
-        elif lacking is not None:
-            context.answer(sender, request, diverging_epoch=lacking.epoch, diverging_end_offset=lacking.end_offset)
+        elif mismatch is not None:
+            context.respond(sender, request, diverging_epoch=mismatch.epoch, diverging_end_offset=mismatch.end_offset)
         else:
-            self._park(now_ms, sender, request)
+            self._park_fetch(now_ms, sender, request)
 
-    def _park(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
+    def _park_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
         replica = ReplicaKey(request.replica_id, request.replica_uuid)
-        self.leadership.fetched(replica, request.fetch_offset, now_ms)
-        voter = self._watched.key_of(replica.id)
-        if voter is not None and is_meant(voter, replica) and replica.id != self._context.node_id:
-            self._heard_of(replica.id, now_ms)
+        self.leader_state.record_fetch(replica, request.fetch_offset, now_ms)
+        voter = self._tracked.key_of(replica.id)
+        if voter is not None and matches_voter(voter, replica) and replica.id != self._context.node_id:
+            self._restart_voter_timer(replica.id, now_ms)
         former = self._parked.get(replica)
         if former is not None:
-            self._answer_fetch(replica, former, ())
-        parked = self._parked[replica] = _Parked(sender, request, request.fetch_offset, request.high_watermark)
-        self.leadership.progress[replica].is_waiting = True
-        if self._has_news_for(parked):
-            self._settled = (NO_OFFSET, NO_OFFSET)
+            self._complete_fetch(replica, former, ())
+        parked = self._parked[replica] = _ParkedFetch(sender, request, request.fetch_offset, request.high_watermark)
+        self.leader_state.progress[replica].has_parked_fetch = True
+        if self._is_completable(parked):
+            self._completed_at = (NO_OFFSET, NO_OFFSET)
 
-    def _has_news_for(self, parked: _Parked) -> bool:
+    def _is_completable(self, parked: _ParkedFetch) -> bool:
         context = self._context
         return parked.offset < context.log.end_offset or parked.high_watermark < context.high_watermark
 
-    def _answer_fetch(self, replica: ReplicaKey, parked: _Parked, batches: Sequence[RecordBatch] | None = None) -> None:
+    def _complete_fetch(
+        self, replica: ReplicaKey, parked: _ParkedFetch, batches: Sequence[RecordBatch] | None = None
+    ) -> None:
         del self._parked[replica]
-        self.leadership.progress[replica].is_waiting = False
+        self.leader_state.progress[replica].has_parked_fetch = False
         context = self._context
         response = _FETCHED(
             correlation_id=parked.request.correlation_id,
@@ -241,23 +253,26 @@ class LeaderSide:
         )
         context.out.send(parked.sender, response)
 
-    def _advance(self) -> None:
-        """Raises the high watermark to what a majority has."""
+    def _advance_high_watermark(self) -> None:
+        """Raises the high watermark to the offset that a majority has reached."""
         context = self._context
-        end = self.leadership.majority_end(context.voters, context.log.end_offset)
+        end = self.leader_state.majority_end_offset(context.voters, context.log.end_offset)
         if end is not None and end > context.high_watermark:
             context.high_watermark = end
 
     def fetch_snapshot(self, sender: NodeId, request: FetchSnapshotRequest) -> None:
+        """Responds with bytes of the snapshot from `position` on; SNAPSHOT_NOT_FOUND if the newest snapshot is another
+        one, POSITION_OUT_OF_RANGE for a position outside of it.
+        """
         context = self._context
         snapshot, raw = context.log.snapshot, context.log.raw_snapshot
         wanted = (request.snapshot_epoch, request.snapshot_end_offset)
         if snapshot is None or wanted != (snapshot.epoch, snapshot.end_offset):
-            context.answer(sender, request, ErrorCode.SNAPSHOT_NOT_FOUND)
+            context.respond(sender, request, ErrorCode.SNAPSHOT_NOT_FOUND)
         elif not 0 <= request.position < len(raw):
-            context.answer(sender, request, ErrorCode.POSITION_OUT_OF_RANGE)
+            context.respond(sender, request, ErrorCode.POSITION_OUT_OF_RANGE)
         else:
-            context.answer(
+            context.respond(
                 sender,
                 request,
                 snapshot_epoch=snapshot.epoch,
@@ -270,55 +285,60 @@ class LeaderSide:
     # -- changes of the voters -----------------------------------------------------------------------------------------
 
     def change_voters(self, now_ms: TimeMs, sender: NodeId, request: VoterRequest) -> None:
-        error, message = self._refusal(request)
+        """Rejects an AddVoter or RemoveVoter request or queues it (`membership.py`)."""
+        error, message = self._rejection(request)
         if error is not ErrorCode.NONE:
             self._context.out.send(sender, response_to(request, error, message))
             return
         self._changes.append(Change(sender, request, now_ms + request.timeout_ms))
-        self._wait_for_changes()
+        self._reset_change_timer()
 
-    def _refusal(self, request: VoterRequest) -> tuple[ErrorCode, str]:
-        return refusal(request, self._context.voters, static=self._context.config.is_static)
+    def _rejection(self, request: VoterRequest) -> tuple[ErrorCode, str]:
+        return rejection(request, self._context.voters, static=self._context.config.is_static)
 
-    def _obstacle(self, change: Change) -> str:
+    def _blocking_reason(self, change: Change) -> str:
         context = self._context
-        return obstacle(change, context.log.voters, self.leadership, context.high_watermark, context.log.end_offset)
+        return blocking_reason(
+            change, context.log.voters, self.leader_state, context.high_watermark, context.log.end_offset
+        )
 
-    def _make_changes(self) -> None:
-        """Answers what is committed, and appends what may be; a change that another has overtaken is refused."""
+    def _process_changes(self) -> None:
+        """Appends the changes that nothing blocks, completes those that are committed, and rejects those that an
+        earlier change has made invalid.
+        """
         for change in list(self._changes):
             if change.offset < 0:
-                self._begin_change(change)
+                self._append_change(change)
             if 0 <= change.offset < self._context.high_watermark:
-                self._end_change(change)
+                self._complete_change(change)
 
-    def _begin_change(self, change: Change) -> None:
+    def _append_change(self, change: Change) -> None:
         context = self._context
-        error, message = self._refusal(change.request)
+        error, message = self._rejection(change.request)
         if error is not ErrorCode.NONE:
-            self._end_change(change, error, message)
-        elif not self.is_superseded and not self._obstacle(change):
+            self._complete_change(change, error, message)
+        elif not self.is_removed and not self._blocking_reason(change):
             change.offset = self.append([change.record(context.voters)]) - 1
             context.log.flush()
             context.out.trace("quorum_voters", None, voters=tuple(map(str, context.voters.keys)))
-            self._advance()
+            self._advance_high_watermark()
 
-    def _end_change(self, change: Change, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
+    def _complete_change(self, change: Change, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
         self._changes.remove(change)
-        self._context.out.send(change.asked_by, response_to(change.request, error, message))
+        self._context.out.send(change.requester, response_to(change.request, error, message))
 
-    def give_up_changes(self, now_ms: TimeMs) -> None:
-        """Who has waited for too long is told."""
+    def expire_changes(self, now_ms: TimeMs) -> None:
+        """Completes the changes whose deadline has passed with REQUEST_TIMED_OUT."""
         for change in [change for change in self._changes if change.until_ms <= now_ms]:
-            why = self._obstacle(change) if change.offset < 0 else "appended, not committed; it may still be"
+            why = self._blocking_reason(change) if change.offset < 0 else "appended; it may still be committed"
             message = f"not done within {change.request.timeout_ms} ms: {why}"
-            self._end_change(change, ErrorCode.REQUEST_TIMED_OUT, message)
-        self._wait_for_changes()
+            self._complete_change(change, ErrorCode.REQUEST_TIMED_OUT, message)
+        self._reset_change_timer()
 
-    def _wait_for_changes(self) -> None:
+    def _reset_change_timer(self) -> None:
         if self._changes:
             self._context.out.set_timer(CHANGE_TIMER, min(change.until_ms for change in self._changes))
 
 
-def _told(keys: Sequence[ReplicaKey]) -> tuple[Voter, ...]:
+def _to_voters(keys: Sequence[ReplicaKey]) -> tuple[Voter, ...]:
     return tuple(Voter(voter_id=key.id, voter_uuid=key.uuid) for key in keys)

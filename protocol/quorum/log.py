@@ -1,8 +1,8 @@
-"""The metadata log of a replica: batches, the snapshot that stands for their beginning, and the voters by both.
+"""The metadata log of a replica: record batches, the newest snapshot, and the voter sets recorded in both.
 
-One snapshot is kept, the newest. It holds the state below its end offset, in bytes that are the state machine's, and
-the voters of that offset (D7), so that neither is lost with the records that it makes superfluous. It is written before
-the log is cut behind it or reset, so after a crash the two fit together: what the log lacks is in the snapshot.
+The log keeps one snapshot (KIP-630). It holds the state below its end offset, as opaque bytes of the state machine, and
+the voter set at that offset (D7). The snapshot is written before the records that it covers are deleted, so after a
+crash every record that the log lacks is covered by the snapshot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CRC_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state below `end_offset`, whose last record is of `epoch`."""
+    """The state machine's state `data` and the voters after all records below `end_offset`, the last of `epoch`."""
 
     epoch: Epoch
     end_offset: Offset
@@ -40,14 +40,14 @@ class Snapshot:
     data: bytes
 
     def encode(self) -> bytes:
-        """The bytes of the file, which are what travels too: a checksum, and what it is of."""
+        """The bytes of the snapshot, on disk and in FetchSnapshot: a CRC-32 and a msgpack array."""
         voters = pack_records(self.voters.to_records())
         packed: bytes = msgpack.packb([self.epoch, self.end_offset, voters, self.data])
         return crc32(packed).to_bytes(_CRC_BYTES, "big") + packed
 
 
 def decode_snapshot(raw: bytes) -> Snapshot:
-    """CorruptLogError where the bytes are no snapshot."""
+    """Parses a snapshot. Raises CorruptLogError for bytes that fail the checksum or are not a snapshot."""
     body = memoryview(raw)[_CRC_BYTES:]
     if crc32(body) != int.from_bytes(raw[:_CRC_BYTES], "big"):
         raise CorruptLogError(f"{SNAPSHOT_FILE}: found {len(raw)} bytes that fail their checksum")
@@ -66,16 +66,19 @@ def decode_snapshot(raw: bytes) -> Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Diverging:
-    """A follower's log parts from the leader's behind the end of this epoch."""
+class DivergingEpoch:
+    """The largest epoch of the leader up to the one requested, and its end offset (KIP-595). A follower truncates to
+    it before it fetches on.
+    """
 
     epoch: Epoch
     end_offset: Offset
 
 
 class QuorumLog:
-    """See the module docstring. `voters` are those of a log without control records. CorruptLogError where snapshot or
-    log are damaged; of a damaged snapshot the log is not touched.
+    """The log `name` in `storage` with its snapshot and voter history; `voters` are the static voters, used until the
+    log contains others. Raises CorruptLogError for a damaged snapshot or log; a damaged snapshot leaves the log as it
+    is.
     """
 
     def __init__(self, storage: Storage, name: str, voters: VoterSet) -> None:
@@ -84,65 +87,69 @@ class QuorumLog:
         self.snapshot = None if raw is None else decode_snapshot(raw)
         self._raw = raw or b""
         self._log: LogStorage = storage.open_log(name)
-        self.bytes_behind_snapshot = 0
-        """Payloads of the batches that were appended since the snapshot."""
+        self.bytes_since_snapshot = 0
+        """Payload bytes of the batches that the snapshot does not cover."""
         self._epochs = LeaderEpochCache()
-        self._fit_to_snapshot(name)
+        self._align_with_snapshot(name)
         self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
         for epoch, start in self._log.epoch_starts():
             self._epochs.assign(epoch, start)
-        self._learn_voters()
+        self._load_voters()
 
-    def _fit_to_snapshot(self, name: str) -> None:
+    def _align_with_snapshot(self, name: str) -> None:
         covered = 0 if self.snapshot is None else self.snapshot.end_offset
         if self._log.start_offset > covered:
             raise CorruptLogError(f"{name} begins at {self._log.start_offset}, its snapshot ends at {covered}")
         if self._log.end_offset < covered:
             self._log.reset(covered)
 
-    def _learn_voters(self) -> None:
+    def _load_voters(self) -> None:
         covered = 0 if self.snapshot is None else self.snapshot.end_offset
         for batch in self.read(self.start_offset, _ALL_BYTES):
             if batch.next_offset > covered:
-                self.bytes_behind_snapshot += len(batch.payload)
+                self.bytes_since_snapshot += len(batch.payload)
             for offset, record in _control_records(batch):
                 if offset >= covered:
                     self.voters.append(offset, record)
 
-    # -- what it holds -------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
     def start_offset(self) -> Offset:
+        """The offset of the first record that is still in the log."""
         return self._log.start_offset
 
     @property
     def end_offset(self) -> Offset:
+        """The log end offset: the offset of the next record."""
         return self._log.end_offset
 
     @property
     def last_epoch(self) -> Epoch:
-        """The epoch of the last record, that of the snapshot where the log is empty behind it, -1 where nothing is."""
+        """The epoch of the last record; that of the snapshot if the log is empty, -1 without a snapshot."""
         if self._log.end_offset > self._log.start_offset:
             return self._epochs.latest_epoch
         return NO_EPOCH if self.snapshot is None else self.snapshot.epoch
 
     @property
     def end(self) -> LogEnd:
+        """Epoch of the last record and log end offset, as elections compare them."""
         return self.last_epoch, self.end_offset
 
     def read(self, from_offset: Offset, max_bytes: int = READ_BYTES) -> Sequence[RecordBatch]:
+        """Batches from the one that contains `from_offset` on, about `max_bytes` in all; none at the log end."""
         return self._log.read(from_offset, max_bytes) if from_offset < self.end_offset else ()
 
-    def end_of_epoch(self, epoch: Epoch) -> Diverging:
-        """The largest epoch here that is <= `epoch`, and where it ends; the snapshot's where the log knows none."""
+    def end_offset_for_epoch(self, epoch: Epoch) -> DivergingEpoch:
+        """The largest epoch in the log up to `epoch`, with its end offset; the snapshot's if the log has none."""
         found, end = self._epochs.end_offset_for(epoch, self.end_offset)
         if found == NO_EPOCH and self.snapshot is not None and epoch >= self.snapshot.epoch:
-            return Diverging(self.snapshot.epoch, self.snapshot.end_offset)
-        return Diverging(found, end)
+            return DivergingEpoch(self.snapshot.epoch, self.snapshot.end_offset)
+        return DivergingEpoch(found, end)
 
-    def lacks(self, fetch_offset: Offset, last_epoch: Epoch) -> Diverging | Snapshot | None:
-        """What a follower whose log ends so must do before it can be sent records: drop its end, or take the snapshot;
-        None where its log is the beginning of this one.
+    def validate_fetch_position(self, fetch_offset: Offset, last_epoch: Epoch) -> DivergingEpoch | Snapshot | None:
+        """Compares the end of a follower's log with this one (KIP-595, KIP-630). None if the follower's log is a prefix
+        of this one; otherwise the epoch end to truncate to, or the snapshot to fetch.
         """
         snapshot = self.snapshot
         if snapshot is not None and (fetch_offset, last_epoch) == (snapshot.end_offset, snapshot.epoch):
@@ -154,27 +161,28 @@ class QuorumLog:
             oldest = min([snapshot.epoch, *(epoch for epoch, _ in entries[:1])])
             if fetch_offset < self.start_offset or last_epoch < oldest:
                 return snapshot
-        end = self.end_of_epoch(last_epoch)
+        end = self.end_offset_for_epoch(last_epoch)
         return None if end.epoch == last_epoch and end.end_offset >= fetch_offset else end
 
-    # -- changes -------------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch, records: Sequence[MetadataRecord] | None = None) -> None:
-        """Appends a batch, which holds these records; it counts as soon as it is flushed, but its control records count
-        from now on.
+        """Appends a batch without flushing; its voter changes are in use at once (D8). `records` are the decoded
+        records of the batch if the caller has them.
         """
         self._log.append(batch)
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
-        self.bytes_behind_snapshot += len(batch.payload)
+        self.bytes_since_snapshot += len(batch.payload)
         for offset, record in _control_records(batch, records):
             self.voters.append(offset, record)
 
     def flush(self) -> None:
+        """Makes all appended batches durable."""
         if self._log.flushed_offset < self._log.end_offset:
             self._log.flush()
 
     def truncate(self, end_offset: Offset) -> None:
-        """Drops the records from `end_offset` on, durably. ProtocolInvariantError for what the snapshot covers."""
+        """Removes the records from `end_offset` on, durably. Raises ProtocolInvariantError below the snapshot's end."""
         if self.snapshot is not None and end_offset < self.snapshot.end_offset:
             raise ProtocolInvariantError(f"truncation to {end_offset}, below the snapshot's {self.snapshot.end_offset}")
         self._log.truncate(end_offset)
@@ -183,7 +191,7 @@ class QuorumLog:
         self._log.flush()
 
     def epoch_at(self, offset: Offset) -> Epoch:
-        """The epoch of the record below `offset`."""
+        """The epoch of the last record below `offset`."""
         found = [epoch for epoch, start in self._epochs.entries() if start < offset]
         if found:
             return found[-1]
@@ -193,19 +201,19 @@ class QuorumLog:
 
     @property
     def raw_snapshot(self) -> bytes:
-        """The bytes of the snapshot's file, none without one."""
+        """The encoded snapshot, empty if there is none."""
         return self._raw
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """The state below `end_offset`, all of it committed, is `data`; segments that hold only that are deleted."""
+        """Stores `data`, the committed state below `end_offset`, as the snapshot and deletes the segments it covers."""
         self._write(Snapshot(self.epoch_at(end_offset), end_offset, self.voters.before(end_offset), data))
         self._log.roll()
         self._log.delete_segments_before(end_offset)
         self._epochs.forget_before(self._log.start_offset)
         self.voters.forget_before(end_offset)
 
-    def install(self, snapshot: Snapshot) -> None:
-        """The leader's snapshot takes the place of all that this log has."""
+    def install_snapshot(self, snapshot: Snapshot) -> None:
+        """Replaces the whole log with a snapshot from the leader."""
         self._write(snapshot)
         self._log.reset(snapshot.end_offset)
         self._epochs.clear()
@@ -213,7 +221,7 @@ class QuorumLog:
 
     def _write(self, snapshot: Snapshot) -> None:
         self._raw = snapshot.encode()
-        self.bytes_behind_snapshot = 0
+        self.bytes_since_snapshot = 0
         self._storage.write_file(SNAPSHOT_FILE, self._raw)
         self.snapshot = snapshot
 

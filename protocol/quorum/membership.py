@@ -1,16 +1,16 @@
-"""Changes of the voters, one at a time (KIP-853).
+"""Changes of the voter set, one at a time (KIP-853).
 
-A change is asked for, waits for its turn, is appended, and counts as done when the new set has committed it:
+The leader takes an AddVoter or RemoveVoter request through these states:
 
-    asked      answered at once where it cannot be: not the leader, a voter already, no such voter, the last one; where
-               the voters are static anything but another disk of one of them (D12, D14, D20, D1)
-    waiting    until a record of the leader's own epoch is committed (D15), no other change is uncommitted (D11), all
-               voters fetch with a uuid, which those of releases that know of no changes do not (D35), and the replica
-               to be added has all that the leader has (D12)
-    appended   in force from here on (D8), until it is committed by a majority of the new voters
+    received   rejected at once if this replica does not lead, the replica is already a voter, the voter does not exist
+               or is the last one (D12, D14, D20); with static voters, unless it replaces the disk of one of them (D1)
+    waiting    until a record of the leader's own epoch is committed (D15), no other change is uncommitted (D11), every
+               voter fetches with a uuid, which releases before KIP-853 do not (D35), and the replica to be added has
+               caught up with the leader (D12)
+    appended   in use from here on (D8), until a majority of the new voter set has committed it
 
-Whoever asked is answered when that is over, or after the time that the request gives it, by which an appended change is
-not undone (D16); or when the leader is it no more, by which it may be.
+The leader responds when the change is committed, or when the request's timeout expires; an expired change that was
+appended may still be committed (D16). A leader that loses its epoch responds NOT_CONTROLLER; the change may be lost.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from protocol.messages.quorum import (
     RemoveVoterRequest,
     RemoveVoterResponse,
 )
-from protocol.quorum.leadership import Leadership
-from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet, is_meant
+from protocol.quorum.leader_state import LeaderState
+from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet, matches_voter
 
 VoterRequest = AddVoterRequest | RemoveVoterRequest
 VoterResponse = AddVoterResponse | RemoveVoterResponse
@@ -41,19 +41,22 @@ VoterResponse = AddVoterResponse | RemoveVoterResponse
 
 @dataclass(slots=True)
 class Change:
-    """A change that somebody waits for; `offset` is that of its record, -1 as long as it is waiting."""
+    """A change without a response yet: the node that requested it, the deadline, and the offset of its record (-1 while
+    it is waiting).
+    """
 
-    asked_by: NodeId
+    requester: NodeId
     request: VoterRequest
     until_ms: TimeMs
     offset: Offset = NO_OFFSET
 
     @property
     def voter(self) -> ReplicaKey:
+        """The replica to be added or removed."""
         return ReplicaKey(self.request.voter_id, self.request.voter_uuid)
 
     def record(self, voters: VoterSet) -> ControlRecord:
-        """What makes the change of these voters."""
+        """The control record that applies the change to `voters`."""
         voter = self.voter
         if isinstance(self.request, AddVoterRequest):
             return AddVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid, endpoints=self.request.endpoints)
@@ -67,60 +70,60 @@ def response_to(
     message: str = "",
     current_leader: CurrentLeader | None = None,
 ) -> VoterResponse:
-    """The answer to a request; `current_leader` where another is to be asked."""
+    """The response to a voter request; with NOT_CONTROLLER `current_leader` is the leader to send the request to."""
     kind = AddVoterResponse if isinstance(request, AddVoterRequest) else RemoveVoterResponse
     leader = current_leader or CurrentLeader()
     return kind(correlation_id=request.correlation_id, error=error, message=message, current_leader=leader)
 
 
 def not_leader(request: VoterRequest, leader: NodeId, epoch: Epoch) -> VoterResponse:
-    """The answer of a replica that does not lead and knows this leader (-1: none) in this epoch (D13)."""
+    """The response of a replica that does not lead but knows the leader (-1: none) of its epoch (D13)."""
     current = CurrentLeader(leader_id=leader, leader_epoch=epoch)
     return response_to(request, ErrorCode.NOT_CONTROLLER, leader_text(leader, epoch), current)
 
 
 def leader_text(leader: NodeId, epoch: Epoch) -> str:
-    """Who leads, in words."""
+    """The leader (-1: none) of an epoch as the text of an error message."""
     return f"epoch {epoch} has no leader" if leader == NO_LEADER else f"{leader} leads in epoch {epoch}"
 
 
-def refusal(request: VoterRequest, voters: VoterSet, *, static: bool) -> tuple[ErrorCode, str]:
-    """Why a change can not be made of these voters, NONE where it can."""
+def rejection(request: VoterRequest, voters: VoterSet, *, static: bool) -> tuple[ErrorCode, str]:
+    """The error and message with which a leader with these voters rejects a request, NONE if it accepts it."""
     if request.timeout_ms < 0:
         return ErrorCode.INVALID_REQUEST, f"timeout_ms: found {request.timeout_ms}; allowed: from 0"
     voter = ReplicaKey(request.voter_id, request.voter_uuid)
     same_id = voters.key_of(voter.id)
     if isinstance(request, RemoveVoterRequest):
-        return _removal_refusal(voter, same_id, voters, static=static)
+        return _removal_rejection(voter, same_id, voters, static=static)
     if static and request.endpoints:
-        return ErrorCode.INVALID_REQUEST, "endpoints are given, and controller.quorum.voters lists them"
-    wrong = _wrong_endpoint(request.endpoints)
+        return ErrorCode.INVALID_REQUEST, "endpoints are set by controller.quorum.voters"
+    wrong = _endpoint_error(request.endpoints)
     if wrong:
         return ErrorCode.INVALID_REQUEST, wrong
-    return _addition_refusal(voter, same_id, static=static)
+    return _addition_rejection(voter, same_id, static=static)
 
 
-def _removal_refusal(
+def _removal_rejection(
     voter: ReplicaKey, same_id: ReplicaKey | None, voters: VoterSet, *, static: bool
 ) -> tuple[ErrorCode, str]:
     if same_id is None:
         return ErrorCode.VOTER_NOT_FOUND, f"no voter has id {voter.id}; voters: {_list(voters)}"
-    if not is_meant(same_id, voter):
-        return ErrorCode.VOTER_NOT_FOUND, f"{voter} is no voter: the voter of that id is {same_id}"
+    if not matches_voter(same_id, voter):
+        return ErrorCode.VOTER_NOT_FOUND, f"{voter} is not a voter: the voter of that id is {same_id}"
     if static:
-        return ErrorCode.INVALID_REQUEST, "controller.quorum.voters lists who votes; only a disk can be replaced"
+        return ErrorCode.INVALID_REQUEST, "controller.quorum.voters lists the voters; only a disk can be replaced"
     if len(voters) == 1:
         return ErrorCode.INVALID_REQUEST, f"{same_id} is the last voter"
     return ErrorCode.NONE, ""
 
 
-def _addition_refusal(voter: ReplicaKey, same_id: ReplicaKey | None, *, static: bool) -> tuple[ErrorCode, str]:
+def _addition_rejection(voter: ReplicaKey, same_id: ReplicaKey | None, *, static: bool) -> tuple[ErrorCode, str]:
     if voter.id < 0:
         return ErrorCode.INVALID_REQUEST, f"voter_id: found {voter.id}; allowed: from 0"
     if not voter.uuid:
-        return ErrorCode.INVALID_REQUEST, f"replica {voter.id} without a uuid can be no voter"
+        return ErrorCode.INVALID_REQUEST, f"replica {voter.id} has no uuid and cannot be a voter"
     if voter == same_id:
-        return ErrorCode.DUPLICATE_VOTER, f"{voter} is a voter already"
+        return ErrorCode.DUPLICATE_VOTER, f"{voter} is already a voter"
     if static and same_id is None:
         return ErrorCode.INVALID_REQUEST, f"controller.quorum.voters does not list replica {voter.id}"
     if not static and same_id is not None:
@@ -128,7 +131,7 @@ def _addition_refusal(voter: ReplicaKey, same_id: ReplicaKey | None, *, static: 
     return ErrorCode.NONE, ""
 
 
-def _wrong_endpoint(endpoints: Sequence[Endpoint]) -> str:
+def _endpoint_error(endpoints: Sequence[Endpoint]) -> str:
     names = [endpoint.name for endpoint in endpoints]
     if len(set(names)) < len(names):
         return f"endpoints: found the names {', '.join(names)}; allowed: each once"
@@ -136,17 +139,21 @@ def _wrong_endpoint(endpoints: Sequence[Endpoint]) -> str:
     return "" if wrong is None else f"endpoints: {wrong.name}: found port {wrong.port}; allowed: 1 to {MAX_PORT}"
 
 
-def obstacle(change: Change, history: VoterHistory, leadership: Leadership, high_watermark: Offset, end: Offset) -> str:
-    """What a waiting change has to wait for, in words; empty where it is its turn."""
-    if high_watermark <= leadership.start_offset:
-        return f"nothing of epoch {leadership.epoch} is committed"
+def blocking_reason(
+    change: Change, history: VoterHistory, leader_state: LeaderState, high_watermark: Offset, end: Offset
+) -> str:
+    """The reason why a waiting change cannot be appended yet, as the text of an error message; empty if it can be.
+    `end` is the leader's log end offset.
+    """
+    if high_watermark <= leader_state.start_offset:
+        return f"no record of epoch {leader_state.epoch} is committed"
     if history.last_change >= high_watermark:
         return "another change is not committed"
-    unable = leadership.without_uuid(history.latest)
+    unable = leader_state.voter_without_uuid(history.latest)
     if unable is not None and unable.id != change.voter.id:
         return f"voter {unable.id} has not fetched with a uuid"
-    progress = leadership.progress.get(change.voter)
-    if isinstance(change.request, RemoveVoterRequest) or change.voter == leadership.me:
+    progress = leader_state.progress.get(change.voter)
+    if isinstance(change.request, RemoveVoterRequest) or change.voter == leader_state.local:
         return ""
     if progress is not None and progress.end_offset >= end:
         return ""

@@ -1,24 +1,29 @@
-"""A replica of the metadata log: KRaft as a part of a node (KIP-595, KIP-853, KIP-996).
+"""A replica of the metadata log: KRaft as a part of a node (KIP-595, KIP-630, KIP-853, KIP-996).
 
-The node hands it the inputs that are its own (`receive`, `fire`), and calls `settle` at the end of every input. What
-the node builds from the log it takes by pulling: `read` up to `high_watermark`, and `snapshot` where the log begins
-behind what it has. A leader appends by `append`; what is appended is replicated, and counts when the high watermark
-has passed it. Who ceases to lead finds `epoch` changed.
+How a node uses it
+------------------
+The node passes every message and timer to `receive` and `fire`, which return whether the input belonged to the quorum,
+and calls `settle` at the end of every input. The node pulls: it reads batches up to `high_watermark` with `read`, and
+takes `snapshot` if the log starts after its own position. A leader adds records with `append`; they are committed once
+`high_watermark` has passed them. The node detects the end of its leadership by `is_leader` and `epoch`.
 
-Rules that hold wherever the code goes:
+Rules
+-----
+1. Durable first. The election state is written before a vote or an epoch leaves the replica, and records are flushed
+   before a fetch reports them or the leader counts them for the high watermark. `settle` flushes once per input.
+2. A replica adopts the epoch of a vote request, of BeginQuorumEpoch and EndQuorumEpoch and of any response if it is
+   later than its own. It answers a request of an earlier epoch with an error and its own epoch. A fetch cannot change
+   the epoch, because any node may fetch.
+3. Truncation never goes below the high watermark.
+4. The voters are those of the last control record in the replica's log, committed or not (`voters.py`). Every other
+   replica is an observer: it fetches and never starts an election. An observer with a uuid grants votes on request,
+   because it may be a voter that lacks the record which added it (D25). A voter whose removal is not known to be
+   committed may still be a candidate, without voting for itself: if it alone has the removal record, no other voter can
+   win an election.
 
-- What is promised is on the disk before it is said: the quorum state before a vote or an epoch, records before the
-  fetch that tells of them, a leader's own before they count for the high watermark. `settle` flushes once for all that
-  an input has brought.
-- A message of a later epoch is believed, before anything else is asked of it; one of an earlier epoch is answered with
-  the present one and changes nothing. Answers count only if they are to the newest request of their kind.
-- Nothing below the high watermark is ever truncated.
-- Voters are those of the newest records of the own log, committed or not (`voters.py`). Whoever is none of them, or
-  has no uuid, is an observer: it fetches, and begins no election. One with a uuid votes if it is asked, since it may be
-  a voter that has not heard of it (D25). Whose removal may be uncommitted stands for election still, with votes other
-  than its own: it may be the only one that has the record, and then nobody else can win.
-
-This module moves between the roles of `election.py`; what a leader and a follower do is in modules of their own.
+Modules: `election.py` roles and votes, `leader.py` and `leader_state.py` the leader, `membership.py` changes of the
+voters, `follower.py` the follower, `log.py` log and snapshot, `voters.py` voter sets, `state_file.py` the durable
+election state, `format.py` formatting, `describe.py` DescribeQuorum and gauges. This module moves between the roles.
 """
 
 from __future__ import annotations
@@ -50,19 +55,23 @@ from protocol.messages.quorum import (
 )
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumConfig, QuorumContext
-from protocol.quorum.election import Ballot, Role, grants
-from protocol.quorum.follower import FollowerSide
-from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, SILENT_PREFIX, LeaderSide
-from protocol.quorum.leadership import Leadership
+from protocol.quorum.election import Election, Role, can_grant_vote
+from protocol.quorum.follower import QuorumFollower
+from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, VOTER_TIMER_PREFIX, QuorumLeader
+from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import QuorumLog, Snapshot
 from protocol.quorum.membership import VoterRequest, not_leader, response_to
-from protocol.quorum.voters import ReplicaKey, VoterSet, is_meant
+from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
 
 TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, BEGIN_TIMER, CHANGE_TIMER})
 
 
 class QuorumReplica:
-    """See the module docstring. `can_vote` is false for observers that are never to be voters: they have no uuid."""
+    """One replica of the metadata log.
+
+    Effects are added to `out`. `rng` draws election timeouts. `can_vote` is false for brokers: permanent observers
+    without a uuid. Call `start` first. A StorageError from any method means that the node must exit.
+    """
 
     def __init__(
         self,
@@ -77,266 +86,283 @@ class QuorumReplica:
         self.config = config
         self._out = out
         self._context = QuorumContext(node_id, config, storage, rng, out, can_vote)
-        self._follower = FollowerSide(self._context)
-        self._leader: LeaderSide | None = None
-        self._ballot: Ballot | None = None
+        self._follower = QuorumFollower(self._context)
+        self._leader: QuorumLeader | None = None
+        self._election: Election | None = None
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
-            VoteRequest: self._vote,
-            VoteResponse: self._voted,
-            BeginQuorumEpochRequest: self._begin_epoch,
-            BeginQuorumEpochResponse: self._epoch_begun,
-            EndQuorumEpochRequest: self._end_epoch,
-            EndQuorumEpochResponse: self._epoch_begun,
-            QuorumFetchRequest: self._fetch,
-            QuorumFetchResponse: self._fetched,
-            FetchSnapshotRequest: self._fetch_snapshot,
-            FetchSnapshotResponse: self._snapshot_fetched,
-            AddVoterRequest: self._change_voters,
-            RemoveVoterRequest: self._change_voters,
+            VoteRequest: self._handle_vote_request,
+            VoteResponse: self._handle_vote_response,
+            BeginQuorumEpochRequest: self._handle_begin_epoch,
+            BeginQuorumEpochResponse: self._handle_epoch_response,
+            EndQuorumEpochRequest: self._handle_end_epoch,
+            EndQuorumEpochResponse: self._handle_epoch_response,
+            QuorumFetchRequest: self._handle_fetch,
+            QuorumFetchResponse: self._handle_fetch_response,
+            FetchSnapshotRequest: self._handle_fetch_snapshot,
+            FetchSnapshotResponse: self._handle_fetch_snapshot_response,
+            AddVoterRequest: self._handle_voter_change,
+            RemoveVoterRequest: self._handle_voter_change,
         }
 
-    # -- what the node may ask -----------------------------------------------------------------------------------------
+    # -- state that the node and tools read ----------------------------------------------------------------------------
 
     @property
     def key(self) -> ReplicaKey:
+        """Node id and uuid of the disk (empty for a replica that cannot vote)."""
         return self._context.key
 
     @property
     def role(self) -> Role:
+        """The role in the current epoch."""
         return self._context.role
 
     @property
     def epoch(self) -> Epoch:
+        """The current epoch of the metadata log."""
         return self._context.epoch
 
     @property
     def leader(self) -> NodeId:
-        """The leader of this epoch as far as it is known, -1 where not."""
+        """The known leader of this epoch, -1 if none is known."""
         return self._context.leader
 
     @property
     def is_leader(self) -> bool:
+        """Whether this replica leads its epoch."""
         return self._leader is not None
 
     @property
     def is_voter(self) -> bool:
+        """Whether this replica is in the voter set in use."""
         return self._context.is_voter
 
     @property
     def voters(self) -> VoterSet:
+        """The voter set in use, committed or not."""
         return self._context.voters
 
     @property
     def high_watermark(self) -> Offset:
-        """Everything below is committed."""
+        """The offset below which every record is known to be committed."""
         return self._context.high_watermark
 
     @property
     def log(self) -> QuorumLog:
-        """For checkers to read."""
+        """The log, to be read only."""
         return self._context.log
 
     @property
     def snapshot(self) -> Snapshot | None:
+        """The newest snapshot, None if there is none."""
         return self._context.log.snapshot
 
     @property
-    def leadership(self) -> Leadership | None:
-        """What a leader knows of the others, for descriptions and checkers."""
-        return None if self._leader is None else self._leader.leadership
+    def leader_state(self) -> LeaderState | None:
+        """The leader's view of the other replicas, None if this replica does not lead."""
+        return None if self._leader is None else self._leader.leader_state
 
-    def shown_by(self, replica: ReplicaKey) -> Offset:
-        """The end of another replica's log, as its fetches have shown it to this leader; -1 where nothing is known."""
-        shown = None if self._leader is None else self._leader.leadership.progress.get(replica)
-        return NO_OFFSET if shown is None else shown.end_offset
+    def fetched_end_offset(self, replica: ReplicaKey) -> Offset:
+        """The log end offset that another replica has reported to this leader by its fetches, -1 if it has not."""
+        progress = None if self._leader is None else self._leader.leader_state.progress.get(replica)
+        return NO_OFFSET if progress is None else progress.end_offset
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether it has everything that its leader has told it is committed."""
+        """Whether it has every record that its leader has reported as committed."""
         return self.high_watermark >= self._follower.leaders_high_watermark
 
     @property
-    def awaited(self) -> int | None:
-        """The correlation id of its newest fetch, as a follower."""
-        return self._follower.awaited
+    def pending_fetch_id(self) -> int | None:
+        """The correlation id of the newest fetch, None if there is none in this role."""
+        return self._follower.pending_request_id
 
     @property
-    def is_changing(self) -> bool:
-        """Whether somebody waits for a change of the voters."""
-        return self._leader is not None and self._leader.is_changing
+    def has_pending_changes(self) -> bool:
+        """Whether this replica leads and has not responded to a change of the voters yet."""
+        return self._leader is not None and self._leader.has_pending_changes
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        """Committed batches from `from_offset` on."""
+        """Committed batches from the one that contains `from_offset` on, about `max_bytes` in all."""
         batches = self._context.log.read(from_offset, max_bytes)
         return [batch for batch in batches if batch.next_offset <= self.high_watermark]
 
     def append(self, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
-        """Appends records as the leader, in one batch, encoded as `payload` if that is given; the offset behind them.
-        ProtocolInvariantError where it does not lead.
+        """Appends records as one batch and returns the log end offset. `payload` holds the encoded records if the
+        caller has encoded them already. Raises ProtocolInvariantError if this replica does not lead.
         """
         if self._leader is None:
-            raise ProtocolInvariantError(f"{self.key} appends to the metadata log without leading it")
+            raise ProtocolInvariantError(f"{self.key} appends to the metadata log but is not its leader")
         return self._leader.append(records, payload)
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """The committed state below `end_offset` is `data`; what the log has of it may go."""
+        """Stores `data`, the state machine's state after the records below `end_offset`, as the snapshot and deletes
+        the log segments that it covers. Ignored below the current snapshot; raises ProtocolInvariantError above the
+        high watermark.
+        """
         if end_offset > self.high_watermark:
-            raise ProtocolInvariantError(f"a snapshot of {end_offset} above the high watermark {self.high_watermark}")
+            raise ProtocolInvariantError(f"snapshot at {end_offset}, above the high watermark {self.high_watermark}")
         if self.snapshot is None or end_offset > self.snapshot.end_offset:
             self._context.log.take_snapshot(end_offset, data)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> None:
-        """ForeignDirectoryError where the disk belongs to another cluster."""
+        """Reads the disk and takes up the role that it implies: the only voter becomes a candidate at once, the last
+        known leader of the epoch resigned, others follower or unattached. Raises ForeignDirectoryError for a disk of
+        another cluster, CorruptLogError for a damaged one.
+        """
         context = self._context
         context.load()
-        if context.is_alone:
-            self._stand(now_ms)
+        if context.is_only_voter:
+            self._become_candidate(now_ms)
         elif context.leader == context.node_id:
-            self._move(Role.RESIGNED)
-            context.wait_for_election(now_ms)
+            self._transition_to(Role.RESIGNED)
+            context.reset_election_timer(now_ms)
         elif context.leader != NO_LEADER:
-            self._follow(now_ms, context.epoch, context.leader)
+            self._become_follower(now_ms, context.epoch, context.leader)
         else:
-            self._detach(now_ms, context.epoch)
+            self._become_unattached(now_ms, context.epoch)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> bool:
-        """Whether the message was one of the log's replicas."""
+        """Handles a message if it is one of the quorum's; returns whether it is. Requests of another cluster id are
+        answered with INCONSISTENT_CLUSTER_ID.
+        """
         handler = self._handlers.get(type(message))
         if handler is None:
             return False
         if isinstance(message, QuorumRequest) and message.cluster_id != self.config.cluster_id:
-            self._context.answer(sender, message, ErrorCode.INCONSISTENT_CLUSTER_ID)
+            self._context.respond(sender, message, ErrorCode.INCONSISTENT_CLUSTER_ID)
         else:
             handler(now_ms, sender, message)
         return True
 
     def fire(self, now_ms: TimeMs, name: str) -> bool:
-        """Whether the timer was the log's."""
+        """Handles a timer if it is one of the quorum's; returns whether it is."""
         if name == ELECTION_TIMER:
-            self._election_due(now_ms)
+            self._on_election_timeout(now_ms)
         elif name == FETCH_TIMER:
-            self._follower.ask(now_ms)
-        elif self._leader is not None and name.startswith(SILENT_PREFIX):
-            if not self._leader.voter_is_silent(now_ms, name):
+            self._follower.send_fetch(now_ms)
+        elif self._leader is not None and name.startswith(VOTER_TIMER_PREFIX):
+            if not self._leader.expire_voter(now_ms, name):
                 self._resign(now_ms, self._leader, "no majority fetches")
         elif self._leader is not None and name == BEGIN_TIMER:
-            self._leader.announce(now_ms)
+            self._leader.send_begin_epoch(now_ms)
         elif self._leader is not None and name == CHANGE_TIMER:
-            self._leader.give_up_changes(now_ms)
-        return name in TIMERS or name.startswith(SILENT_PREFIX)
+            self._leader.expire_changes(now_ms)
+        return name in TIMERS or name.startswith(VOTER_TIMER_PREFIX)
 
     def settle(self, now_ms: TimeMs) -> None:
-        """What every input ends with: what it appended is flushed, committed where a majority has it, and told."""
+        """Ends an input: flushes what it appended, and as the leader advances the high watermark and completes fetches.
+        A leader whose removal is committed resigns (D18).
+        """
         self._context.log.flush()
         if self._leader is not None:
             self._leader.settle(now_ms)
-            if self._leader.is_superseded:
+            if self._leader.is_removed:
                 self._resign(now_ms, self._leader, "no voter any more")
 
     def shut_down(self) -> None:
-        """The node goes: a leader lets the others elect the next one at once."""
+        """Called before the node exits: a leader sends EndQuorumEpoch, so that the others elect without waiting."""
         if self._leader is not None:
-            self._leader.say_farewell()
+            self._leader.send_end_epoch()
 
     # -- epochs and roles ----------------------------------------------------------------------------------------------
 
-    def _move(self, role: Role) -> None:
+    def _transition_to(self, role: Role) -> None:
         context = self._context
         if self._leader is not None:
-            self._leader.end()
+            self._leader.close()
             self._leader = None
         context.role = role
-        self._ballot = None
-        self._follower.forget()
+        self._election = None
+        self._follower.reset()
         self._out.trace("quorum_role", None, role=role.value, epoch=context.epoch, leader=context.leader)
 
-    def _detach(self, now_ms: TimeMs, epoch: Epoch) -> None:
-        """There is no leader to follow in this epoch."""
+    def _become_unattached(self, now_ms: TimeMs, epoch: Epoch) -> None:
+        """Enters `epoch`, or stays in the current one, without a leader to fetch from."""
         if epoch > self.epoch:
             self._context.save(epoch=epoch, leader=NO_LEADER, voted=None)
-        self._move(Role.UNATTACHED)
-        self._context.wait_for_election(now_ms)
-        self._follower.ask(now_ms)
+        self._transition_to(Role.UNATTACHED)
+        self._context.reset_election_timer(now_ms)
+        self._follower.send_fetch(now_ms)
 
-    def _follow(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId) -> None:
+    def _become_follower(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId) -> None:
         if epoch > self.epoch:
             self._context.save(epoch=epoch, leader=leader, voted=None)
         elif self.leader != leader:
             self._context.save(leader=leader)
-        self._move(Role.FOLLOWER)
-        self._follower.expect_the_leader(now_ms)
-        self._follower.ask(now_ms)
+        self._transition_to(Role.FOLLOWER)
+        self._follower.reset_fetch_timeout(now_ms)
+        self._follower.send_fetch(now_ms)
 
-    def _learn(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId, *, from_leader: bool = False) -> None:
-        """Somebody knows of this epoch and its leader (-1: none). Who has given that leader up, since it was not heard
-        of, follows it again only if it says so itself.
+    def _observe_epoch(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId, *, from_leader: bool = False) -> None:
+        """Takes up an epoch and its leader (-1: unknown) from a message. A replica whose fetch timeout has expired
+        follows the same leader again only after a message `from_leader` itself.
         """
         if leader == self._context.node_id:
-            leader = NO_LEADER  # this replica before it ended, or before its disk was replaced
+            leader = NO_LEADER  # an earlier incarnation of this node
         if epoch > self.epoch:
             if leader == NO_LEADER:
-                self._detach(now_ms, epoch)
+                self._become_unattached(now_ms, epoch)
             else:
-                self._follow(now_ms, epoch, leader)
+                self._become_follower(now_ms, epoch, leader)
         elif epoch == self.epoch and leader != NO_LEADER:
             if self.leader not in (NO_LEADER, leader):
                 raise ProtocolInvariantError(f"epoch {epoch} has two leaders, {self.leader} and {leader}")
             again = from_leader and self.role is not Role.FOLLOWER
             if again or self.leader == NO_LEADER:
-                self._follow(now_ms, epoch, leader)
+                self._become_follower(now_ms, epoch, leader)
 
-    def _election_due(self, now_ms: TimeMs) -> None:
-        """The leader was not heard of, or an election came to nothing."""
-        if not self._context.may_stand:
-            self._detach(now_ms, self.epoch)
-        elif self._context.is_alone:
-            self._stand(now_ms)
+    def _on_election_timeout(self, now_ms: TimeMs) -> None:
+        """The fetch timeout has expired without a response from the leader, or an election without a winner."""
+        if not self._context.can_be_candidate:
+            self._become_unattached(now_ms, self.epoch)
+        elif self._context.is_only_voter:
+            self._become_candidate(now_ms)
         else:
-            self._canvass(now_ms)
+            self._become_prospective(now_ms)
 
-    def _canvass(self, now_ms: TimeMs) -> None:
-        """Asks whether it would win an election, and meanwhile for the leader."""
-        self._move(Role.PROSPECTIVE)
-        self._context.wait_for_election(now_ms)
-        self._follower.ask(now_ms)
-        self._ask_for_votes(pre_vote=True)
-        self._count(now_ms)
+    def _become_prospective(self, now_ms: TimeMs) -> None:
+        """Starts a pre-vote, and meanwhile looks for a leader."""
+        self._transition_to(Role.PROSPECTIVE)
+        self._context.reset_election_timer(now_ms)
+        self._follower.send_fetch(now_ms)
+        self._request_votes(pre_vote=True)
+        self._count_votes(now_ms)
 
-    def _stand(self, now_ms: TimeMs) -> None:
-        """Begins an epoch as its candidate."""
+    def _become_candidate(self, now_ms: TimeMs) -> None:
+        """Starts a new epoch as a candidate that has voted for itself."""
         self._context.save(epoch=self.epoch + 1, leader=NO_LEADER, voted=self.key)
-        self._move(Role.CANDIDATE)
-        self._context.wait_for_election(now_ms)
+        self._transition_to(Role.CANDIDATE)
+        self._context.reset_election_timer(now_ms)
         self._out.cancel_timer(FETCH_TIMER)
-        self._ask_for_votes(pre_vote=False)
-        self._count(now_ms)
+        self._request_votes(pre_vote=False)
+        self._count_votes(now_ms)
 
-    def _lead(self, now_ms: TimeMs) -> None:
+    def _become_leader(self, now_ms: TimeMs) -> None:
         self._context.save(leader=self._context.node_id)
-        self._move(Role.LEADER)
+        self._transition_to(Role.LEADER)
         self._out.cancel_timer(ELECTION_TIMER)
-        self._leader = LeaderSide(self._context, now_ms)
+        self._leader = QuorumLeader(self._context, now_ms)
 
-    def _resign(self, now_ms: TimeMs, leader: LeaderSide, why: str) -> None:
+    def _resign(self, now_ms: TimeMs, leader: QuorumLeader, why: str) -> None:
         self._out.trace("quorum_resigned", None, epoch=self.epoch, reason=why)
-        leader.say_farewell()
-        self._move(Role.RESIGNED)
-        self._context.wait_for_election(now_ms)
+        leader.send_end_epoch()
+        self._transition_to(Role.RESIGNED)
+        self._context.reset_election_timer(now_ms)
 
     # -- votes ---------------------------------------------------------------------------------------------------------
 
-    def _ask_for_votes(self, *, pre_vote: bool) -> None:
+    def _request_votes(self, *, pre_vote: bool) -> None:
         context = self._context
         me = context.membership(self.voters)
-        ballot = self._ballot = Ballot(self.voters)
+        election = self._election = Election(self.voters)
         for voter in self.voters.keys:
             if voter == me:
-                ballot.granted.add(voter)
+                election.granted.add(voter)
                 continue
             number = context.next_correlation_id()
-            ballot.asked[number] = voter
+            election.pending[number] = voter
             self._out.send(
                 voter.id,
                 VoteRequest(
@@ -353,69 +379,71 @@ class QuorumReplica:
                 ),
             )
 
-    def _vote(self, now_ms: TimeMs, sender: NodeId, request: VoteRequest) -> None:
+    def _handle_vote_request(self, now_ms: TimeMs, sender: NodeId, request: VoteRequest) -> None:
         context = self._context
-        if not is_meant(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
-            context.answer(sender, request, ErrorCode.INVALID_VOTER_KEY)
+        if not matches_voter(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
+            context.respond(sender, request, ErrorCode.INVALID_VOTER_KEY)
             return
         if request.candidate_epoch < self.epoch:
-            context.answer(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
+            context.respond(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
             return
-        self._learn(now_ms, request.candidate_epoch, NO_LEADER)
+        self._observe_epoch(now_ms, request.candidate_epoch, NO_LEADER)
         candidate = ReplicaKey(request.candidate_id, request.candidate_uuid)
         log_end = (request.last_offset_epoch, request.last_offset)
-        granted = context.can_vote and grants(context.standing, candidate, log_end, pre_vote=request.pre_vote)
+        granted = context.can_vote and can_grant_vote(
+            context.voting_state, candidate, log_end, pre_vote=request.pre_vote
+        )
         if granted and not request.pre_vote and context.state.voted is None:
             context.save(voted=candidate)
-            context.wait_for_election(now_ms)
-        context.answer(sender, request, vote_granted=granted)
+            context.reset_election_timer(now_ms)
+        context.respond(sender, request, vote_granted=granted)
 
-    def _voted(self, now_ms: TimeMs, sender: NodeId, response: VoteResponse) -> None:
-        self._learn(now_ms, response.leader_epoch, response.leader_id)
-        if self._ballot is not None and response.leader_epoch == self.epoch:
-            self._ballot.note(response.correlation_id, response.vote_granted)
-            self._count(now_ms)
+    def _handle_vote_response(self, now_ms: TimeMs, sender: NodeId, response: VoteResponse) -> None:
+        self._observe_epoch(now_ms, response.leader_epoch, response.leader_id)
+        if self._election is not None and response.leader_epoch == self.epoch:
+            self._election.record_vote(response.correlation_id, response.vote_granted)
+            self._count_votes(now_ms)
 
-    def _count(self, now_ms: TimeMs) -> None:
-        ballot = self._ballot
-        if ballot is None:
+    def _count_votes(self, now_ms: TimeMs) -> None:
+        election = self._election
+        if election is None:
             return
-        if ballot.is_won and self.role is Role.PROSPECTIVE:
-            self._stand(now_ms)
-        elif ballot.is_won:
-            self._lead(now_ms)
-        elif ballot.is_lost and self.role is Role.PROSPECTIVE and self.leader not in (NO_LEADER, self.key.id):
-            self._follow(now_ms, self.epoch, self.leader)
-        elif ballot.is_lost:
-            self._ballot = None
+        if election.is_won and self.role is Role.PROSPECTIVE:
+            self._become_candidate(now_ms)
+        elif election.is_won:
+            self._become_leader(now_ms)
+        elif election.is_lost and self.role is Role.PROSPECTIVE and self.leader not in (NO_LEADER, self.key.id):
+            self._become_follower(now_ms, self.epoch, self.leader)
+        elif election.is_lost:
+            self._election = None
             self._out.set_timer(ELECTION_TIMER, now_ms + self._context.backoff_ms())
 
-    # -- beginnings and ends of epochs ---------------------------------------------------------------------------------
+    # -- BeginQuorumEpoch and EndQuorumEpoch ---------------------------------------------------------------------------
 
-    def _begin_epoch(self, now_ms: TimeMs, sender: NodeId, request: BeginQuorumEpochRequest) -> None:
-        if not is_meant(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
-            self._context.answer(sender, request, ErrorCode.INVALID_VOTER_KEY)
+    def _handle_begin_epoch(self, now_ms: TimeMs, sender: NodeId, request: BeginQuorumEpochRequest) -> None:
+        if not matches_voter(ReplicaKey(request.voter_id, request.voter_uuid), self.key):
+            self._context.respond(sender, request, ErrorCode.INVALID_VOTER_KEY)
         elif request.leader_epoch < self.epoch:
-            self._context.answer(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
+            self._context.respond(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
         else:
-            self._learn(now_ms, request.leader_epoch, request.leader_id, from_leader=True)
-            self._context.answer(sender, request)
+            self._observe_epoch(now_ms, request.leader_epoch, request.leader_id, from_leader=True)
+            self._context.respond(sender, request)
 
-    def _epoch_begun(self, now_ms: TimeMs, sender: NodeId, response: QuorumResponse) -> None:
-        self._learn(now_ms, response.leader_epoch, response.leader_id)
+    def _handle_epoch_response(self, now_ms: TimeMs, sender: NodeId, response: QuorumResponse) -> None:
+        self._observe_epoch(now_ms, response.leader_epoch, response.leader_id)
 
-    def _end_epoch(self, now_ms: TimeMs, sender: NodeId, request: EndQuorumEpochRequest) -> None:
+    def _handle_end_epoch(self, now_ms: TimeMs, sender: NodeId, request: EndQuorumEpochRequest) -> None:
         context = self._context
         if request.leader_epoch < self.epoch:
-            context.answer(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
+            context.respond(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
             return
-        self._learn(now_ms, request.leader_epoch, request.leader_id)
-        context.answer(sender, request)
-        if self.role is Role.FOLLOWER and context.may_stand:
+        self._observe_epoch(now_ms, request.leader_epoch, request.leader_id)
+        context.respond(sender, request)
+        if self.role is Role.FOLLOWER and context.can_be_candidate:
             ids = [voter.voter_id for voter in request.preferred_successors]
             place = ids.index(self.key.id) if self.key.id in ids else len(ids)
             if place == 0:
-                self._canvass(now_ms)
+                self._become_prospective(now_ms)
             else:
                 context.has_fetched = False
                 wait_ms = min(place * context.backoff_ms(), self.config.fetch_ms)
@@ -423,40 +451,40 @@ class QuorumReplica:
 
     # -- replication ---------------------------------------------------------------------------------------------------
 
-    def _leader_of(
-        self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest
-    ) -> LeaderSide | None:
-        """The leader that a request is to; it is refused where this is none, or one of another epoch. Anybody may
-        fetch, so a later epoch is not believed here: votes and their winner tell of it.
+    def _validate_leader_epoch(
+        self, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest
+    ) -> QuorumLeader | None:
+        """The leader if this replica leads the epoch of a fetch, else None after an error response. A later epoch in a
+        fetch is not adopted, because any node may fetch; vote requests and the new leader announce it.
         """
         epoch, error = request.current_leader_epoch, ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._leader is not None and epoch == self.epoch:
             return self._leader
         if self._leader is not None:
             error = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-        self._context.answer(sender, request, error)
+        self._context.respond(sender, request, error)
         return None
 
-    def _fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        leader = self._leader_of(now_ms, sender, request)
+    def _handle_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
+        leader = self._validate_leader_epoch(sender, request)
         if leader is not None:
             leader.fetch(now_ms, sender, request)
 
-    def _fetch_snapshot(self, now_ms: TimeMs, sender: NodeId, request: FetchSnapshotRequest) -> None:
-        leader = self._leader_of(now_ms, sender, request)
+    def _handle_fetch_snapshot(self, now_ms: TimeMs, sender: NodeId, request: FetchSnapshotRequest) -> None:
+        leader = self._validate_leader_epoch(sender, request)
         if leader is not None:
             leader.fetch_snapshot(sender, request)
 
-    def _fetched(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
+    def _handle_fetch_response(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
         from_leader = sender == response.leader_id and response.error is ErrorCode.NONE
-        self._learn(now_ms, response.leader_epoch, response.leader_id, from_leader=from_leader)
-        self._follower.fetched(now_ms, sender, response)
+        self._observe_epoch(now_ms, response.leader_epoch, response.leader_id, from_leader=from_leader)
+        self._follower.handle_fetch_response(now_ms, sender, response)
 
-    def _snapshot_fetched(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
-        self._learn(now_ms, response.leader_epoch, response.leader_id)
-        self._follower.snapshot_fetched(now_ms, sender, response)
+    def _handle_fetch_snapshot_response(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
+        self._observe_epoch(now_ms, response.leader_epoch, response.leader_id)
+        self._follower.handle_snapshot_response(now_ms, sender, response)
 
-    def _change_voters(self, now_ms: TimeMs, sender: NodeId, request: VoterRequest) -> None:
+    def _handle_voter_change(self, now_ms: TimeMs, sender: NodeId, request: VoterRequest) -> None:
         own = self.config.cluster_id
         if request.cluster_id not in ("", own):
             message = f"cluster_id: found {request.cluster_id!r}; allowed: {own!r}"

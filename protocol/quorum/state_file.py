@@ -1,8 +1,9 @@
-"""The `quorum-state` file: what a replica must not forget, however it ends.
+"""The `quorum-state` file: the durable election state of a replica.
 
-Who led in which epoch, and whom this replica has voted for in it: a replica that votes twice in an epoch may make two
-leaders. Version 1 keeps the uuid of the replica's own disk and of the one that it voted for (N17); a file of version 0
-is read, and the uuid that it lacks is made once and written with it (D5).
+It holds the current epoch, the leader of that epoch, and the candidate that the replica voted for in it. A replica that
+lost its vote could vote twice in an epoch, which could elect two leaders. Version 1 adds the uuid of the replica's own
+disk and of the candidate's (N17). A file of version 0 is accepted; the replica then generates the missing uuid once and
+rewrites the file (D5).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _INTEGERS = ("leaderId", "leaderEpoch", "votedId")
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """`uuid` is that of this replica's disk; `voted` is none where it has not voted in `epoch`."""
+    """The content of the file: `uuid` of this replica's disk, the `leader` of `epoch` (-1: unknown), and the candidate
+    that the replica voted for in `epoch` (None: it has not voted).
+    """
 
     cluster_id: str
     uuid: str
@@ -30,7 +33,7 @@ class QuorumState:
     voted: ReplicaKey | None = None
 
     def encode(self) -> bytes:
-        """The bytes of the file, in version 1."""
+        """The bytes of the file, version 1."""
         voted = self.voted or ReplicaKey(-1, NO_UUID)
         document = {
             "clusterId": self.cluster_id,
@@ -45,7 +48,7 @@ class QuorumState:
 
 
 def decode(data: bytes) -> QuorumState:
-    """What a file says; `uuid` is empty where it is of version 0. CorruptLogError where it is no such file."""
+    """Parses the file; `uuid` is empty for version 0. Raises CorruptLogError for anything but a valid file."""
     try:
         document = json.loads(data)
         version = document["data_version"]

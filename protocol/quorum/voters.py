@@ -1,9 +1,8 @@
-"""Who votes, and since which offset of the log.
+"""Voter sets, and the history of voter sets in a metadata log (KIP-853).
 
-A voter set is a value. It changes by control records of the log, one voter at a time, and a replica goes by the newest
-that it has, committed or not (D8): a majority of the set before and one of the set after always share a member where
-the two differ by one, so no two leaders can be elected by sets that both are in use. What is truncated never was: the
-set before it counts again (D9).
+A voter set is a value. Control records of the log change it by one voter at a time. A replica uses the set of the last
+such record in its log, committed or not (D8). Majorities of two sets that differ by one voter always overlap, so two
+sets that are in use at the same time cannot elect two leaders. Truncation of a record restores the set before it (D9).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ NO_UUID = ""
 
 
 class ReplicaKey(NamedTuple):
-    """A replica of the metadata log: its id, and the uuid of its disk (D4)."""
+    """Identifies a replica of the metadata log: node id, and uuid of its disk (Kafka's directory id; KIP-853, D4)."""
 
     id: NodeId
     uuid: str
@@ -29,24 +28,25 @@ class ReplicaKey(NamedTuple):
         return f"{self.id}:{self.uuid}"
 
 
-def is_meant(voter: ReplicaKey, replica: ReplicaKey) -> bool:
-    """Whether what is said of a voter is of this replica: one that is known by its id alone is whatever disk it has."""
+def matches_voter(voter: ReplicaKey, replica: ReplicaKey) -> bool:
+    """Whether a voter key refers to this replica. A voter key without a uuid matches any disk of that node id."""
     return voter.id == replica.id and voter.uuid in (NO_UUID, replica.uuid)
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Voters and where they listen; no two have the same id."""
+    """The voters and their endpoints; node ids are unique. Keys are sorted."""
 
     endpoints: Mapping[ReplicaKey, tuple[Endpoint, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(keys: Iterable[ReplicaKey]) -> VoterSet:
+        """A set of these voters, without endpoints."""
         return VoterSet(dict.fromkeys(sorted(keys), ()))
 
     @property
     def keys(self) -> tuple[ReplicaKey, ...]:
-        """Sorted."""
+        """The voters' keys, sorted."""
         return tuple(self.endpoints)
 
     def __contains__(self, key: ReplicaKey) -> bool:
@@ -57,23 +57,24 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """The number of voters that make a majority."""
         return len(self.endpoints) // 2 + 1
 
     def key_of(self, node: NodeId) -> ReplicaKey | None:
-        """The voter of this id."""
+        """The key of the voter with this node id, None if there is none."""
         return next((key for key in self.endpoints if key.id == node), None)
 
     def with_voter(self, key: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> VoterSet:
-        """With this voter, in place of the one that has its id."""
+        """A copy with this voter, which replaces a voter with the same node id."""
         others = [item for item in self.endpoints.items() if item[0].id != key.id]
         return VoterSet(dict(sorted([*others, (key, endpoints)])))
 
     def without_voter(self, key: ReplicaKey) -> VoterSet:
+        """A copy without this voter."""
         return VoterSet({voter: where for voter, where in self.endpoints.items() if voter != key})
 
     def after(self, record: ControlRecord) -> VoterSet:
-        """The set that a control record leaves."""
+        """The set after a control record; this one if the record changes no voter."""
         if isinstance(record, AddVoterRecord):
             return self.with_voter(ReplicaKey(record.voter_id, record.voter_uuid), record.endpoints)
         if isinstance(record, RemoveVoterRecord):
@@ -81,7 +82,7 @@ class VoterSet:
         return self
 
     def to_records(self) -> list[AddVoterRecord]:
-        """What a snapshot holds of it (D7)."""
+        """The records that a snapshot stores for the set (D7)."""
         return [
             AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid, endpoints=where)
             for key, where in self.endpoints.items()
@@ -89,7 +90,9 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The voter sets of a log, each by the offset of the record that made it."""
+    """The voter sets of a log, each with the offset of the control record that created it. `base` is the set before the
+    first of these records: that of the snapshot, or the static voters.
+    """
 
     __slots__ = ("_base", "_offsets", "_sets")
 
@@ -100,33 +103,34 @@ class VoterHistory:
 
     @property
     def latest(self) -> VoterSet:
+        """The set in use: that of the last control record, committed or not."""
         return self._sets[-1] if self._sets else self._base
 
     @property
     def last_change(self) -> Offset:
-        """The offset of the newest change, -1 where none is in the log."""
+        """The offset of the last change in the log, -1 if there is none."""
         return self._offsets[-1] if self._offsets else -1
 
     def before(self, end_offset: Offset) -> VoterSet:
-        """The set by the records below `end_offset`."""
+        """The set after the records below `end_offset`."""
         index = bisect_right(self._offsets, end_offset - 1)
         return self._sets[index - 1] if index else self._base
 
     def append(self, offset: Offset, record: ControlRecord) -> None:
-        """A control record stands at `offset`, behind all others."""
+        """Applies the control record at `offset`, which is above all earlier ones."""
         changed = self.latest.after(record)
         if changed is not self.latest:
             self._offsets.append(offset)
             self._sets.append(changed)
 
     def truncate(self, end_offset: Offset) -> None:
-        """Records at and behind `end_offset` are gone."""
+        """Removes the changes at and above `end_offset`."""
         while self._offsets and self._offsets[-1] >= end_offset:
             self._offsets.pop()
             self._sets.pop()
 
     def forget_before(self, start_offset: Offset) -> None:
-        """Records below `start_offset` are gone, but what they did remains."""
+        """Folds the changes below `start_offset` into the base set."""
         self._base = self.before(start_offset)
         index = bisect_right(self._offsets, start_offset - 1)
         del self._offsets[:index], self._sets[:index]

@@ -189,8 +189,8 @@ def test_an_epoch_begins_with_its_leader_and_who_voted() -> None:
     lab = grown(3)
     lab.crash(leader(lab).key.id)
     second = leader(lab)
-    assert second.leadership is not None
-    [batch] = second.log.read(second.leadership.start_offset, max_bytes=1)
+    assert second.leader_state is not None
+    [batch] = second.log.read(second.leader_state.start_offset, max_bytes=1)
     [first] = unpack_records(batch.payload)
     assert first == LeaderChangeRecord(
         leader_id=second.key.id,

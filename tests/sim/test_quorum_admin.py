@@ -234,7 +234,7 @@ def test_a_change_that_is_appended_and_not_committed_in_time_is_told_as_that_and
     found = lab.answers[-1]
     assert isinstance(found, AddVoterResponse)
     assert found.error is ErrorCode.REQUEST_TIMED_OUT
-    assert found.message == "not done within 300 ms: appended, not committed; it may still be"
+    assert found.message == "not done within 300 ms: appended; it may still be committed"
     settled(lab)
     assert third.key in leader(lab).voters
 

@@ -387,11 +387,11 @@ def test_a_replica_that_is_behind_is_told(node: NodeId) -> None:
 
 
 def test_a_leader_that_is_deposed_by_one_who_comes_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = election.grants
+    honest = election.can_grant_vote
 
-    def grants(standing: object, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
+    def can_grant_vote(standing: object, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
         return pre_vote or honest(standing, candidate, log_end, pre_vote=pre_vote)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "grants", grants)
+    monkeypatch.setattr(module, "can_grant_vote", can_grant_vote)
     bias = Bias(sizes=(3,), static=True, faults=("snapshots",), steps=1)
     assert chaos.STAYS in {chaos.run(seed, bias).broken for seed in range(10)}

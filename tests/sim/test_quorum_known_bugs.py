@@ -98,8 +98,8 @@ def high_watermark_over_a_former_epoch() -> QuorumLab:
 
 def known_end(leader: QuorumReplica, node: NodeId) -> int:
     """Where the log of a follower ends, as far as its leader knows."""
-    assert leader.leadership is not None
-    return max((shown.end_offset for key, shown in leader.leadership.progress.items() if key.id == node), default=-1)
+    assert leader.leader_state is not None
+    return max((shown.end_offset for key, shown in leader.leader_state.progress.items() if key.id == node), default=-1)
 
 
 BUGS = {

@@ -305,7 +305,7 @@ class Model:
         log = controller.storage.open_log(METADATA_LOG)
         batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
         message = QuorumFetchResponse(
-            correlation_id=node.replica.awaited or 0,
+            correlation_id=node.replica.pending_fetch_id or 0,
             leader_id=CONTROLLER,
             leader_epoch=controller.replica.epoch,
             high_watermark=end,

@@ -9,12 +9,12 @@ from typing import Any
 from experiments.hunt.mutants.mutant import Mutant, Patch, QuorumFocus, answering
 from experiments.hunt.quorum.chaos import STAYS, Bias
 from protocol.ids import NO_LEADER, Epoch, Offset
-from protocol.quorum import context, election, leader, leadership, replica, state_file
+from protocol.quorum import context, election, leader, leader_state, replica, state_file
 from protocol.quorum.context import QuorumContext
-from protocol.quorum.election import Standing
-from protocol.quorum.follower import FollowerSide
-from protocol.quorum.leader import LeaderSide
-from protocol.quorum.leadership import Leadership, Progress
+from protocol.quorum.election import VotingState
+from protocol.quorum.follower import QuorumFollower
+from protocol.quorum.leader import QuorumLeader
+from protocol.quorum.leader_state import LeaderState, Progress
 from protocol.quorum.log import QuorumLog, Snapshot
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.state_file import QuorumState
@@ -66,45 +66,45 @@ def _by_id(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _progress_by_id(original: Callable[..., Progress | None]) -> Callable[..., Progress | None]:
-    def of(self: Leadership, voter: ReplicaKey) -> Progress | None:
+    def progress_of(self: LeaderState, voter: ReplicaKey) -> Progress | None:
         found = [progress for key, progress in self.progress.items() if key.id == voter.id]
         return max(found, key=lambda progress: progress.fetched_ms, default=None)
 
-    return of
+    return progress_of
 
 
 def _to_any_log(original: Callable[..., bool]) -> Callable[..., bool]:
-    def grants(standing: Standing, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
-        return original(replace(standing, log_end=(-1, 0)), candidate, log_end, pre_vote=pre_vote)
+    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+        return original(replace(state, log_end=(-1, 0)), candidate, log_end, pre_vote=pre_vote)
 
-    return grants
+    return can_grant_vote
 
 
 def _pre_vote_to_anybody(original: Callable[..., bool]) -> Callable[..., bool]:
-    def grants(standing: Standing, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
         return original(
-            replace(standing, has_fetched=standing.has_fetched and not pre_vote), candidate, log_end, pre_vote=pre_vote
+            replace(state, has_fetched=state.has_fetched and not pre_vote), candidate, log_end, pre_vote=pre_vote
         )
 
-    return grants
+    return can_grant_vote
 
 
 def _twice(original: Callable[..., bool]) -> Callable[..., bool]:
-    def grants(standing: Standing, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
-        return original(replace(standing, voted=None), candidate, log_end, pre_vote=pre_vote)
+    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+        return original(replace(state, voted=None), candidate, log_end, pre_vote=pre_vote)
 
-    return grants
+    return can_grant_vote
 
 
 def _stand_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, now_ms: self._stand(now_ms)
+    return lambda self, now_ms: self._become_candidate(now_ms)
 
 
 def _by_the_voters_before(original: Callable[..., None]) -> Callable[..., None]:
-    def advance(self: LeaderSide) -> None:
+    def advance(self: QuorumLeader) -> None:
         found = self._context
         before = found.log.voters.before(found.log.voters.last_change)
-        end = self.leadership.majority_end(before if len(before) else found.voters, found.log.end_offset)
+        end = self.leader_state.majority_end_offset(before if len(before) else found.voters, found.log.end_offset)
         if end is not None and end > found.high_watermark:
             found.high_watermark = end
 
@@ -112,7 +112,7 @@ def _by_the_voters_before(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_itself(original: Callable[..., Offset | None]) -> Callable[..., Offset | None]:
-    return lambda self, voters, own_end: original(self, voters.with_voter(self.me), own_end)
+    return lambda self, voters, own_end: original(self, voters.with_voter(self.local), own_end)
 
 
 def _over_any_epoch(original: Callable[..., Offset | None]) -> Callable[..., Offset | None]:
@@ -120,46 +120,52 @@ def _over_any_epoch(original: Callable[..., Offset | None]) -> Callable[..., Off
 
 
 def _before_its_epoch(original: Callable[..., str]) -> Callable[..., str]:
-    def obstacle(change: Any, history: VoterHistory, found: Leadership, high_watermark: Offset, end: Offset) -> str:
+    def blocking_reason(
+        change: Any, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
+    ) -> str:
         return original(change, history, replace(found, start_offset=-1), high_watermark, end)
 
-    return obstacle
+    return blocking_reason
 
 
 def _beside_another(original: Callable[..., str]) -> Callable[..., str]:
-    def obstacle(change: Any, history: VoterHistory, found: Leadership, high_watermark: Offset, end: Offset) -> str:
+    def blocking_reason(
+        change: Any, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
+    ) -> str:
         return original(change, VoterHistory(history.latest), found, high_watermark, end)
 
-    return obstacle
+    return blocking_reason
 
 
 def _without_catching_up(original: Callable[..., str]) -> Callable[..., str]:
-    def obstacle(change: Any, history: VoterHistory, found: Leadership, high_watermark: Offset, end: Offset) -> str:
+    def blocking_reason(
+        change: Any, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
+    ) -> str:
         caught_up = replace(found, progress={change.voter: Progress(end, 0)})
         return original(change, history, caught_up, high_watermark, end)
 
-    return obstacle
+    return blocking_reason
 
 
 def _say_so_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def begin(self: LeaderSide, change: Any) -> None:
+    def begin(self: QuorumLeader, change: Any) -> None:
         original(self, change)
         if change.offset >= 0:
-            self._end_change(change)
+            self._complete_change(change)
             change.offset = -1
 
     return begin
 
 
 def _the_last_too(original: Callable[..., Any]) -> Callable[..., Any]:
-    def refusal(request: Any, voters: VoterSet, *, static: bool) -> Any:
+    def rejection(request: Any, voters: VoterSet, *, static: bool) -> Any:
         return original(request, voters.with_voter(ReplicaKey(2**30, "another")), static=static)
 
-    return refusal
+    return rejection
 
 
 def _to_the_snapshot(original: Callable[..., None]) -> Callable[..., None]:
-    def truncate(self: FollowerSide, epoch: Epoch, end_offset: Offset) -> None:
+    def truncate(self: QuorumFollower, epoch: Epoch, end_offset: Offset) -> None:
         log = self._context.log
         log.truncate(0 if log.snapshot is None else log.snapshot.end_offset)
 
@@ -200,7 +206,7 @@ GUARDS = (
         "A replica gives one vote in an epoch (KIP-595).",
         "It gives one to whoever asks.",
         VOTES,
-        (Patch(replica, "grants", _twice),),
+        (Patch(replica, "can_grant_vote", _twice),),
         REBOOTS,
     ),
     Mutant(
@@ -216,7 +222,7 @@ GUARDS = (
         "A vote goes to a candidate whose log ends at or behind the voter's own (KIP-595).",
         "It goes to any.",
         LOST,
-        (Patch(replica, "grants", _to_any_log),),
+        (Patch(replica, "can_grant_vote", _to_any_log),),
         DEPOSED_LEADERS,
     ),
     Mutant(
@@ -225,12 +231,12 @@ GUARDS = (
         "A disk that replaces another passes for it.",
         (*COUNTED, *VOTES, "StatesMatchRoles"),
         (
-            Patch(replica, "is_meant", _by_id),
-            Patch(context, "is_meant", _by_id),
-            Patch(election, "is_meant", _by_id),
-            Patch(leadership, "is_meant", _by_id),
-            Patch(leader, "is_meant", _by_id),
-            Patch(Leadership, "of", _progress_by_id),
+            Patch(replica, "matches_voter", _by_id),
+            Patch(context, "matches_voter", _by_id),
+            Patch(election, "matches_voter", _by_id),
+            Patch(leader_state, "matches_voter", _by_id),
+            Patch(leader, "matches_voter", _by_id),
+            Patch(LeaderState, "progress_of", _progress_by_id),
         ),
         ANYWHERE,
     ),
@@ -239,7 +245,7 @@ GUARDS = (
         "Who has heard from its leader grants no pre-vote (KIP-996).",
         "A voter that is cut off deposes the leader of all others.",
         (STAYS,),
-        (Patch(replica, "grants", _pre_vote_to_anybody),),
+        (Patch(replica, "can_grant_vote", _pre_vote_to_anybody),),
         ANYWHERE,
     ),
     Mutant(
@@ -247,7 +253,7 @@ GUARDS = (
         "Before it begins an epoch a replica asks whether it would win it (KIP-996).",
         "It begins it.",
         (STAYS,),
-        (Patch(QuorumReplica, "_canvass", _stand_at_once),),
+        (Patch(QuorumReplica, "_become_prospective", _stand_at_once),),
         ANYWHERE,
     ),
     Mutant(
@@ -255,7 +261,7 @@ GUARDS = (
         "Who is no voter begins no election (KIP-853).",
         "Any replica does that has a uuid.",
         ("StatesMatchRoles",),
-        (Patch(QuorumContext, "may_stand", lambda original: property(lambda self: self.can_vote)),),
+        (Patch(QuorumContext, "can_be_candidate", lambda original: property(lambda self: self.can_vote)),),
         ANYWHERE,
     ),
     Mutant(
@@ -263,7 +269,7 @@ GUARDS = (
         "A leader that no majority fetches from resigns (KIP-595).",
         "It leads on, for itself.",
         ("CheckQuorumResign",),
-        (Patch(Leadership, "has_majority", answering(True)),),
+        (Patch(LeaderState, "has_active_majority", answering(True)),),
         LONELY_LEADERS,
     ),
     Mutant(
@@ -271,7 +277,7 @@ GUARDS = (
         "A leader that is removed resigns when that is committed (D18, M82).",
         "It leads on.",
         ("StatesMatchRoles",),
-        (Patch(LeaderSide, "is_superseded", lambda original: property(answering(False)(None))),),
+        (Patch(QuorumLeader, "is_removed", lambda original: property(answering(False)(None))),),
         ANYWHERE,
     ),
     Mutant(
@@ -279,7 +285,7 @@ GUARDS = (
         "A leader that is no voter any more does not count itself (D18).",
         "It does.",
         COUNTED,
-        (Patch(Leadership, "majority_end", _with_itself),),
+        (Patch(LeaderState, "majority_end_offset", _with_itself),),
         SLOW_FETCHES,
     ),
     Mutant(
@@ -287,7 +293,7 @@ GUARDS = (
         "The high watermark counts with the voters of the newest change, committed or not (D8, D22).",
         "It counts with those before it.",
         COUNTED,
-        (Patch(LeaderSide, "_advance", _by_the_voters_before),),
+        (Patch(QuorumLeader, "_advance_high_watermark", _by_the_voters_before),),
         ANYWHERE,
     ),
     Mutant(
@@ -295,7 +301,7 @@ GUARDS = (
         "The high watermark rises over a record of the leader's own epoch only (KIP-595).",
         "It rises over what a leader before has left on a majority.",
         COUNTED,
-        (Patch(Leadership, "majority_end", _over_any_epoch),),
+        (Patch(LeaderState, "majority_end_offset", _over_any_epoch),),
         ANYWHERE,
     ),
     Mutant(
@@ -303,7 +309,7 @@ GUARDS = (
         "A leader makes no change of the voters before it has committed a record of its own epoch (D15).",
         "It makes one at once.",
         ("ChangesTakeTurns", *COUNTED),
-        (Patch(leader, "obstacle", _before_its_epoch),),
+        (Patch(leader, "blocking_reason", _before_its_epoch),),
         CHANGING,
     ),
     Mutant(
@@ -311,7 +317,7 @@ GUARDS = (
         "A change of the voters waits until the one before it is committed (D11).",
         "It does not.",
         ("ChangesTakeTurns", "StatesMatchRoles", *COUNTED),
-        (Patch(leader, "obstacle", _beside_another),),
+        (Patch(leader, "blocking_reason", _beside_another),),
         CHANGING,
     ),
     Mutant(
@@ -319,7 +325,7 @@ GUARDS = (
         "A voter is added when it has all that the leader has (D12, M79).",
         "It is added at once, though nobody has ever heard of it.",
         ("ChangesTakeTurns", *STUCK),
-        (Patch(leader, "obstacle", _without_catching_up),),
+        (Patch(leader, "blocking_reason", _without_catching_up),),
         MISTAKES,
     ),
     Mutant(
@@ -327,7 +333,7 @@ GUARDS = (
         "The last voter is not removed (D20).",
         "It is.",
         STUCK,
-        (Patch(leader, "refusal", _the_last_too),),
+        (Patch(leader, "rejection", _the_last_too),),
         MISTAKES,
     ),
     Mutant(
@@ -335,7 +341,7 @@ GUARDS = (
         "Who asks for a change is told that it is made when it is committed (D12).",
         "It is told so when it is appended.",
         ("AckedChangeIsCommitted",),
-        (Patch(LeaderSide, "_begin_change", _say_so_at_once),),
+        (Patch(QuorumLeader, "_append_change", _say_so_at_once),),
         ANYWHERE,
     ),
     Mutant(
@@ -351,7 +357,7 @@ GUARDS = (
         "A follower drops what lies behind the end of the last common epoch, and nothing that is committed (KIP-595).",
         "It drops all that its snapshot does not cover.",
         LOST,
-        (Patch(FollowerSide, "_truncate", _to_the_snapshot),),
+        (Patch(QuorumFollower, "_truncate", _to_the_snapshot),),
         ANYWHERE,
     ),
     Mutant(
@@ -359,7 +365,7 @@ GUARDS = (
         "A leader sends records to a follower whose log is the beginning of its own (KIP-595).",
         "It sends them to any.",
         COUNTED,
-        (Patch(QuorumLog, "lacks", answering(None)),),
+        (Patch(QuorumLog, "validate_fetch_position", answering(None)),),
         ANYWHERE,
     ),
     Mutant(

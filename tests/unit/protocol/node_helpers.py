@@ -152,7 +152,7 @@ class BrokerBench:
         return self.receive(
             CONTROLLER,
             QuorumFetchResponse(
-                correlation_id=self.node.replica.awaited or 0,
+                correlation_id=self.node.replica.pending_fetch_id or 0,
                 leader_id=CONTROLLER,
                 leader_epoch=EPOCH,
                 high_watermark=base + len(records) if high_watermark is None else high_watermark,
@@ -166,7 +166,7 @@ class BrokerBench:
         data = Snapshot(EPOCH, end_offset, voters, pack_records(image.to_records())).encode()
         told = {"leader_id": CONTROLLER, "leader_epoch": EPOCH, "snapshot_epoch": EPOCH}
         told["snapshot_end_offset"] = end_offset
-        number = self.node.replica.awaited
+        number = self.node.replica.pending_fetch_id
         self.receive(CONTROLLER, QuorumFetchResponse.model_validate(told | {"correlation_id": number}))
         wanted = self.sent(FetchSnapshotRequest)
         assert (wanted.snapshot_epoch, wanted.snapshot_end_offset, wanted.position) == (EPOCH, end_offset, 0)

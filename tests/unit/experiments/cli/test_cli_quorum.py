@@ -214,7 +214,7 @@ def test_a_replaced_disk_is_removed_and_added_by_the_controllers_id(
 
 
 REFUSED = {
-    "a voter": (add(1000), "DUPLICATE_VOTER: 1000:{0} is a voter already"),
+    "a voter": (add(1000), "DUPLICATE_VOTER: 1000:{0} is already a voter"),
     "a broker": (
         add(0),
         "VOTER_NOT_FOUND: no controller 0 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
@@ -229,7 +229,7 @@ REFUSED = {
     ),
     "the last voter": (remove(1000), "INVALID_REQUEST: 1000:{0} is the last voter"),
     "no voter": (remove(1002), "VOTER_NOT_FOUND: no voter has id 1002; voters: 1000:{0}"),
-    "another disk": (remove(1000, "-d", "u"), "VOTER_NOT_FOUND: 1000:u is no voter: the voter of that id is 1000:{0}"),
+    "another disk": (remove(1000, "-d", "u"), "VOTER_NOT_FOUND: 1000:u is not a voter: the voter of that id is 1000:{0}"),
 }
 
 
@@ -261,9 +261,9 @@ def test_static_voters_are_told_apart_from_others(
 ) -> None:
     bench = QuorumBench(monkeypatch, capsys, static=True)
     failed = bench.fails(*add(1001, "-d", bench.uuid(1001), "--endpoint", "C://h:1"))
-    assert "INVALID_REQUEST: endpoints are given, and controller.quorum.voters lists them" in failed
+    assert "INVALID_REQUEST: endpoints are set by controller.quorum.voters" in failed
     assert "controller.quorum.voters does not list replica 1009" in bench.fails(*add(1009, "-d", "u"))
-    assert "controller.quorum.voters lists who votes" in bench.fails(*remove(1001))
+    assert "controller.quorum.voters lists the voters" in bench.fails(*remove(1001))
     bench.ok(*add(1001, "-d", bench.uuid(1001)))
     assert bench.voters() == [1000, 1001, 1002]
 

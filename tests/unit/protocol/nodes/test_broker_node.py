@@ -178,7 +178,7 @@ def fetched(bench: BrokerBench, number: int | None, base_offset: int, *records: 
     payload = pack_records(records)
     found = RecordBatch(base_offset=base_offset, leader_epoch=EPOCH, record_count=len(records), payload=payload)
     return QuorumFetchResponse(
-        correlation_id=(bench.node.replica.awaited or 0) if number is None else number,
+        correlation_id=(bench.node.replica.pending_fetch_id or 0) if number is None else number,
         leader_id=CONTROLLER,
         leader_epoch=EPOCH,
         high_watermark=9,
@@ -191,7 +191,7 @@ def test_metadata_is_taken_in_order_and_once() -> None:
     [topic, config, partition] = topic_records()
     bench.receive(CONTROLLER, fetched(bench, None, 7, config))
     assert bench.node.context.image.next_offset == 6, "there is a gap before it"
-    answered = bench.node.replica.awaited
+    answered = bench.node.replica.pending_fetch_id
     bench.receive(CONTROLLER, fetched(bench, None, 6, topic, config))
     assert bench.sent(QuorumFetchRequest).fetch_offset == 8
     bench.receive(CONTROLLER, fetched(bench, answered, 6, topic, config))

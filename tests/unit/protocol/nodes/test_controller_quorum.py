@@ -223,9 +223,9 @@ def test_what_the_next_leader_does_not_have_never_was() -> None:
 
 def test_a_leader_from_whom_no_majority_fetches_is_not_active_any_more() -> None:
     bench = Bench().serve().register(3)
-    bench.fire(f"quorum-silent/{NEXT}")
+    bench.fire(f"quorum-voter/{NEXT}")
     assert bench.node.is_active
-    bench.fire(f"quorum-silent/{THIRD}")
+    bench.fire(f"quorum-voter/{THIRD}")
     assert not bench.node.is_active
     assert bench.sent(BrokerRegistrationResponse).error is NOT_CONTROLLER
 
@@ -320,7 +320,7 @@ def test_a_standby_that_is_far_behind_takes_the_state_of_the_snapshot(knows: str
     for record in (*LEVELS, *registrations((0, 1))):
         image.replay(record)
     told = {"leader_id": NEXT, "leader_epoch": 1, "snapshot_epoch": 1, "snapshot_end_offset": 50}
-    number = bench.node.replica.awaited
+    number = bench.node.replica.pending_fetch_id
     bench.receive(NEXT, QuorumFetchResponse.model_validate(told | {"correlation_id": number}))
     wanted = bench.sent(FetchSnapshotRequest)
     data = Snapshot(1, 50, VOTERS, pack_records(image.to_records())).encode()

@@ -125,7 +125,7 @@ def test_a_state_that_has_more_than_the_snapshot_does_not_go_back() -> None:
 
 def test_a_snapshot_is_due_when_enough_has_been_appended_since_the_last_one() -> None:
     feed = Feed().append(*registrations()).follow()
-    size = feed.replica.log.bytes_behind_snapshot
+    size = feed.replica.log.bytes_since_snapshot
     assert not feed.snapshot(size + 1)
     assert feed.replica.snapshot is None
     assert feed.snapshot(size)
@@ -133,7 +133,7 @@ def test_a_snapshot_is_due_when_enough_has_been_appended_since_the_last_one() ->
     assert not feed.snapshot(1), "nothing has been appended since"
     feed.append(*topic_records()).follow()
     assert not feed.snapshot(size), "the count begins anew"
-    assert feed.snapshot(feed.replica.log.bytes_behind_snapshot)
+    assert feed.snapshot(feed.replica.log.bytes_since_snapshot)
 
 
 @pytest.mark.parametrize("generation", Generation)

@@ -243,4 +243,4 @@ def test_who_is_behind_the_beginning_of_the_log_takes_the_snapshot_in_parts(
 
 def numbered(answer: QuorumFetchResponse, broker: BrokerBench) -> QuorumFetchResponse:
     """As the answer to the broker's newest fetch."""
-    return answer.model_copy(update={"correlation_id": broker.node.replica.awaited})
+    return answer.model_copy(update={"correlation_id": broker.node.replica.pending_fetch_id})

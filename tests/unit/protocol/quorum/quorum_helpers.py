@@ -138,7 +138,7 @@ class Bench:
             end = batch.next_offset
             ends.append(end)
         answer = QuorumFetchResponse(
-            correlation_id=self.node.replica.awaited or 0,
+            correlation_id=self.node.replica.pending_fetch_id or 0,
             leader_id=self.node.replica.leader,
             leader_epoch=epoch,
             high_watermark=ends[committed],

@@ -29,9 +29,9 @@ from protocol.metadata.authorizer import may_administer_quorum
 from protocol.metadata.image import MetadataImage
 from protocol.quorum import state_file
 from protocol.quorum.format import format_voters
-from protocol.quorum.leadership import Leadership
+from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import SNAPSHOT_FILE, QuorumLog
-from protocol.quorum.membership import Change, VoterRequest, not_leader, obstacle, refusal, response_to
+from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
 from tests.unit.protocol.node_helpers import config_of
 
@@ -54,7 +54,7 @@ NEW = ReplicaKey(1005, "u")
 OTHER_DISK = ReplicaKey(B.id, "u")
 REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
     "add": (add(NEW, endpoints=(HERE,)), THREE, False, NONE, ""),
-    "add a voter": (add(B), THREE, False, ErrorCode.DUPLICATE_VOTER, "1001:uuid-1 is a voter already"),
+    "add a voter": (add(B), THREE, False, ErrorCode.DUPLICATE_VOTER, "1001:uuid-1 is already a voter"),
     "add another disk": (
         add(OTHER_DISK),
         THREE,
@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
         THREE,
         False,
         ErrorCode.INVALID_REQUEST,
-        "replica 1005 without a uuid can be no voter",
+        "replica 1005 has no uuid and cannot be a voter",
     ),
     "add nobody": (
         add(ReplicaKey(-1, "u")),
@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
         THREE,
         False,
         ErrorCode.VOTER_NOT_FOUND,
-        "1001:u is no voter: the voter of that id is 1001:uuid-1",
+        "1001:u is not a voter: the voter of that id is 1001:uuid-1",
     ),
     "remove the last": (
         remove(A),
@@ -121,13 +121,13 @@ REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
     ),
     "static: another disk": (add(OTHER_DISK), THREE, True, NONE, ""),
     "static: a disk for an id": (add(B), BY_ID, True, NONE, ""),
-    "static: the same disk": (add(B), THREE, True, ErrorCode.DUPLICATE_VOTER, "1001:uuid-1 is a voter already"),
+    "static: the same disk": (add(B), THREE, True, ErrorCode.DUPLICATE_VOTER, "1001:uuid-1 is already a voter"),
     "static: endpoints": (
         add(B, endpoints=(HERE,)),
         THREE,
         True,
         ErrorCode.INVALID_REQUEST,
-        "endpoints are given, and controller.quorum.voters lists them",
+        "endpoints are set by controller.quorum.voters",
     ),
     "static: a new id": (
         add(NEW),
@@ -141,14 +141,14 @@ REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
         BY_ID,
         True,
         ErrorCode.INVALID_REQUEST,
-        "controller.quorum.voters lists who votes; only a disk can be replaced",
+        "controller.quorum.voters lists the voters; only a disk can be replaced",
     ),
     "static: remove the disk before": (
         remove(OTHER_DISK),
         THREE,
         True,
         ErrorCode.VOTER_NOT_FOUND,
-        "1001:u is no voter: the voter of that id is 1001:uuid-1",
+        "1001:u is not a voter: the voter of that id is 1001:uuid-1",
     ),
 }
 
@@ -158,43 +158,49 @@ REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
 def test_what_cannot_be_is_told_in_a_line(
     request_: VoterRequest, voters: VoterSet, static: bool, error: ErrorCode, message: str
 ) -> None:
-    assert refusal(request_, voters, static=static) == (error, message)
+    assert rejection(request_, voters, static=static) == (error, message)
 
 
 @pytest.mark.covers("D11", "D12", "D15")
 def test_a_change_waits_for_the_epoch_for_the_change_before_and_for_the_replica() -> None:
     history = VoterHistory(VoterSet.of([A]))
-    leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
+    leader_state = LeaderState(epoch=4, start_offset=10, since_ms=0, local=A)
     adding, removing = Change(9000, add(B), 0), Change(9000, remove(A), 0)
-    assert obstacle(adding, history, leadership, 10, 11) == "nothing of epoch 4 is committed"
-    assert obstacle(removing, history, leadership, 10, 11) == "nothing of epoch 4 is committed"
-    assert obstacle(adding, history, leadership, 11, 11) == "1001:uuid-1 does not fetch"
-    leadership.fetched(B._replace(uuid="another disk"), 11, now_ms=1)
-    assert obstacle(adding, history, leadership, 11, 11) == "1001:uuid-1 does not fetch"
-    leadership.fetched(B, 7, now_ms=1)
-    assert obstacle(adding, history, leadership, 11, 11) == "1001:uuid-1 has 7 of 11 records"
-    assert obstacle(removing, history, leadership, 11, 11) == ""
-    assert obstacle(Change(9000, add(A), 0), history, leadership, 11, 11) == "", "the leader has all that it has"
-    leadership.fetched(B, 11, now_ms=2)
-    assert obstacle(adding, history, leadership, 11, 11) == ""
+    assert blocking_reason(adding, history, leader_state, 10, 11) == "no record of epoch 4 is committed"
+    assert blocking_reason(removing, history, leader_state, 10, 11) == "no record of epoch 4 is committed"
+    assert blocking_reason(adding, history, leader_state, 11, 11) == "1001:uuid-1 does not fetch"
+    leader_state.record_fetch(B._replace(uuid="another disk"), 11, now_ms=1)
+    assert blocking_reason(adding, history, leader_state, 11, 11) == "1001:uuid-1 does not fetch"
+    leader_state.record_fetch(B, 7, now_ms=1)
+    assert blocking_reason(adding, history, leader_state, 11, 11) == "1001:uuid-1 has 7 of 11 records"
+    assert blocking_reason(removing, history, leader_state, 11, 11) == ""
+    assert blocking_reason(Change(9000, add(A), 0), history, leader_state, 11, 11) == "", (
+        "the leader has all that it has"
+    )
+    leader_state.record_fetch(B, 11, now_ms=2)
+    assert blocking_reason(adding, history, leader_state, 11, 11) == ""
     history.append(11, AddVoterRecord(voter_id=C.id, voter_uuid=C.uuid))
-    assert obstacle(adding, history, leadership, 11, 12) == "another change is not committed"
+    assert blocking_reason(adding, history, leader_state, 11, 12) == "another change is not committed"
 
 
 @pytest.mark.covers("D35")
 def test_a_change_waits_until_all_voters_have_shown_a_uuid() -> None:
     history = VoterHistory(BY_ID)
-    leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
+    leader_state = LeaderState(epoch=4, start_offset=10, since_ms=0, local=A)
     adding = Change(9000, add(B), 0)
-    leadership.fetched(B, 11, now_ms=1)
-    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid"
-    leadership.fetched(ReplicaKey(C.id, ""), 11, now_ms=1)
-    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid"
-    leadership.fetched(C, 11, now_ms=2)
-    assert obstacle(adding, history, leadership, 11, 11) == ""
-    leadership.fetched(ReplicaKey(C.id, ""), 11, now_ms=3)
-    assert obstacle(adding, history, leadership, 11, 11) == "voter 1002 has not fetched with a uuid", "it went back"
-    assert obstacle(Change(9000, add(C), 0), history, leadership, 11, 11) == "", "its own disk is what is added"
+    leader_state.record_fetch(B, 11, now_ms=1)
+    assert blocking_reason(adding, history, leader_state, 11, 11) == "voter 1002 has not fetched with a uuid"
+    leader_state.record_fetch(ReplicaKey(C.id, ""), 11, now_ms=1)
+    assert blocking_reason(adding, history, leader_state, 11, 11) == "voter 1002 has not fetched with a uuid"
+    leader_state.record_fetch(C, 11, now_ms=2)
+    assert blocking_reason(adding, history, leader_state, 11, 11) == ""
+    leader_state.record_fetch(ReplicaKey(C.id, ""), 11, now_ms=3)
+    assert blocking_reason(adding, history, leader_state, 11, 11) == "voter 1002 has not fetched with a uuid", (
+        "it went back"
+    )
+    assert blocking_reason(Change(9000, add(C), 0), history, leader_state, 11, 11) == "", (
+        "its own disk is what is added"
+    )
 
 
 def test_a_voter_that_is_known_by_its_id_is_removed_as_what_it_is() -> None:
@@ -284,6 +290,6 @@ def test_a_disk_that_holds_anything_of_a_replica_is_not_formatted(name: str) -> 
 @pytest.mark.parametrize(("me", "voters"), [(A._replace(uuid="u"), THREE), (A._replace(uuid=""), VoterSet())])
 def test_a_disk_is_formatted_as_one_of_the_voters(me: ReplicaKey, voters: VoterSet) -> None:
     storage = SimStorage()
-    with pytest.raises(ProtocolInvariantError, match="is to be formatted as one of"):
+    with pytest.raises(ProtocolInvariantError, match="is not among the voters"):
         format_voters(storage, "cluster", me, voters)
     assert storage.read_file(state_file.FILE) is None

@@ -1,4 +1,4 @@
-"""The parts of a replica of the metadata log, one by one: votes, voter sets, what is on the disk."""
+"""The parts of a replica of the metadata log: votes, voter sets, election state, log and snapshot."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from protocol.messages.quorum import (
     VoteRequest,
 )
 from protocol.messages.records import MetadataRecord, ProducerIdsRecord
-from protocol.quorum.election import Ballot, Role, Standing, grants
+from protocol.quorum.election import Election, Role, VotingState, can_grant_vote
 from protocol.quorum.format import format_voters
-from protocol.quorum.leadership import Leadership
-from protocol.quorum.log import SNAPSHOT_FILE, Diverging, QuorumLog, Snapshot, decode_snapshot
+from protocol.quorum.leader_state import LeaderState
+from protocol.quorum.log import SNAPSHOT_FILE, DivergingEpoch, QuorumLog, Snapshot, decode_snapshot
 from protocol.quorum.state_file import QuorumState
 from protocol.quorum.state_file import decode as decode_state
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterHistory, VoterSet
@@ -44,8 +44,10 @@ A, B, C, D = (ReplicaKey(1000 + index, f"uuid-{index}") for index in range(4))
 END = (3, 10)
 
 
-def standing(role: Role, voted: ReplicaKey | None = None, leader: int = NO_LEADER, fetched: bool = False) -> Standing:
-    return Standing(role, leader, voted, fetched, END)
+def voting_state(
+    role: Role, voted: ReplicaKey | None = None, leader: int = NO_LEADER, fetched: bool = False
+) -> VotingState:
+    return VotingState(role, leader, voted, fetched, END)
 
 
 # -- votes -------------------------------------------------------------------------------------------------------------
@@ -54,43 +56,43 @@ def standing(role: Role, voted: ReplicaKey | None = None, leader: int = NO_LEADE
 @pytest.mark.parametrize(
     ("own", "vote", "pre_vote"),
     [
-        (standing(Role.UNATTACHED), True, True),
-        (standing(Role.UNATTACHED, voted=A), True, True),
-        (standing(Role.UNATTACHED, voted=B), False, True),
-        (standing(Role.UNATTACHED, voted=ReplicaKey(A.id, "another disk")), False, True),
-        (standing(Role.UNATTACHED, voted=ReplicaKey(A.id, NO_UUID)), True, True),
-        (standing(Role.UNATTACHED, leader=1001), False, True),
-        (standing(Role.FOLLOWER, leader=1001), False, True),
-        (standing(Role.FOLLOWER, leader=1001, fetched=True), False, False),
-        (standing(Role.PROSPECTIVE), True, True),
-        (standing(Role.PROSPECTIVE, leader=1001), False, True),
-        (standing(Role.CANDIDATE, voted=B), False, True),
-        (standing(Role.RESIGNED, leader=1001), False, True),
-        (standing(Role.LEADER, leader=1001), False, False),
+        (voting_state(Role.UNATTACHED), True, True),
+        (voting_state(Role.UNATTACHED, voted=A), True, True),
+        (voting_state(Role.UNATTACHED, voted=B), False, True),
+        (voting_state(Role.UNATTACHED, voted=ReplicaKey(A.id, "another disk")), False, True),
+        (voting_state(Role.UNATTACHED, voted=ReplicaKey(A.id, NO_UUID)), True, True),
+        (voting_state(Role.UNATTACHED, leader=1001), False, True),
+        (voting_state(Role.FOLLOWER, leader=1001), False, True),
+        (voting_state(Role.FOLLOWER, leader=1001, fetched=True), False, False),
+        (voting_state(Role.PROSPECTIVE), True, True),
+        (voting_state(Role.PROSPECTIVE, leader=1001), False, True),
+        (voting_state(Role.CANDIDATE, voted=B), False, True),
+        (voting_state(Role.RESIGNED, leader=1001), False, True),
+        (voting_state(Role.LEADER, leader=1001), False, False),
     ],
 )
-def test_who_gets_a_vote(own: Standing, vote: bool, pre_vote: bool) -> None:
-    assert grants(own, A, END, pre_vote=False) is vote
-    assert grants(own, A, END, pre_vote=True) is pre_vote
+def test_votes_and_pre_votes_depend_on_role_vote_and_leader(own: VotingState, vote: bool, pre_vote: bool) -> None:
+    assert can_grant_vote(own, A, END, pre_vote=False) is vote
+    assert can_grant_vote(own, A, END, pre_vote=True) is pre_vote
 
 
 @pytest.mark.parametrize(("log_end", "granted"), [((3, 9), False), ((2, 99), False), ((3, 11), True), ((4, 0), True)])
-def test_a_log_that_has_less_gets_no_vote(log_end: tuple[int, int], granted: bool) -> None:
+def test_a_candidate_with_a_less_up_to_date_log_gets_no_vote(log_end: tuple[int, int], granted: bool) -> None:
     for pre_vote in (False, True):
-        assert grants(standing(Role.UNATTACHED), A, log_end, pre_vote=pre_vote) is granted
+        assert can_grant_vote(voting_state(Role.UNATTACHED), A, log_end, pre_vote=pre_vote) is granted
 
 
 @pytest.mark.parametrize("size", range(1, 8))
-def test_a_ballot_is_won_and_lost_by_majorities(size: int) -> None:
+def test_an_election_is_decided_by_a_majority(size: int) -> None:
     voters = VoterSet.of(ReplicaKey(1000 + index, "") for index in range(size))
     for votes in product([True, False], repeat=size):
-        ballot = Ballot(voters, dict(enumerate(voters.keys)))
+        election = Election(voters, dict(enumerate(voters.keys)))
         for number, granted in enumerate(votes):
-            ballot.note(number, granted)
-            ballot.note(number, True)
-        ballot.note(99, True)
-        assert ballot.is_won is (sum(votes) > size / 2)
-        assert ballot.is_lost is (not ballot.is_won)
+            election.record_vote(number, granted)
+            election.record_vote(number, True)
+        election.record_vote(99, True)
+        assert election.is_won is (sum(votes) > size / 2)
+        assert election.is_lost is (not election.is_won)
 
 
 # -- voters ------------------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def remove(key: ReplicaKey) -> RemoveVoterRecord:
     return RemoveVoterRecord(voter_id=key.id, voter_uuid=key.uuid)
 
 
-def test_the_history_of_voters_goes_back_with_the_log_and_forgets_with_it() -> None:
+def test_voter_history_follows_truncation_and_deletion_of_the_log() -> None:
     history = VoterHistory(VoterSet.of([A]))
     changes: list[tuple[int, ControlRecord]] = [(5, add(B)), (8, add(C)), (9, remove(A))]
     for offset, record in changes:
@@ -130,7 +132,7 @@ def test_the_history_of_voters_goes_back_with_the_log_and_forgets_with_it() -> N
     assert (history.latest.keys, history.last_change) == ((A, B), -1)
 
 
-def test_a_voter_takes_the_place_of_the_one_that_has_its_id() -> None:
+def test_a_voter_replaces_the_voter_with_the_same_id() -> None:
     again = ReplicaKey(A.id, "another disk")
     assert VoterSet.of([A, B]).with_voter(again).keys == (again, B)
 
@@ -138,45 +140,45 @@ def test_a_voter_takes_the_place_of_the_one_that_has_its_id() -> None:
 # -- the leader's view -------------------------------------------------------------------------------------------------
 
 
-def test_the_majority_of_the_newest_voters_has_what_counts_and_only_with_a_record_of_the_epoch() -> None:
-    leadership = Leadership(epoch=4, start_offset=10, since_ms=0, me=A)
+def test_the_high_watermark_needs_a_majority_of_the_latest_voters_and_a_record_of_the_epoch() -> None:
+    leader_state = LeaderState(epoch=4, start_offset=10, since_ms=0, local=A)
     three = VoterSet.of([A, B, C])
-    assert leadership.majority_end(three, 15) is None
-    leadership.fetched(B, 10, now_ms=1)
-    assert leadership.majority_end(three, 15) is None, "all of that is of epochs before"
-    leadership.fetched(B, 12, now_ms=2)
-    assert leadership.majority_end(three, 15) == 12
-    leadership.fetched(ReplicaKey(C.id, "another disk"), 15, now_ms=3)
-    assert leadership.majority_end(three, 15) == 12
+    assert leader_state.majority_end_offset(three, 15) is None
+    leader_state.record_fetch(B, 10, now_ms=1)
+    assert leader_state.majority_end_offset(three, 15) is None, "all of these records are of earlier epochs"
+    leader_state.record_fetch(B, 12, now_ms=2)
+    assert leader_state.majority_end_offset(three, 15) == 12
+    leader_state.record_fetch(ReplicaKey(C.id, "another disk"), 15, now_ms=3)
+    assert leader_state.majority_end_offset(three, 15) == 12
     without_me = VoterSet.of([B, C])
-    assert leadership.majority_end(without_me, 15) is None
-    leadership.fetched(C, 11, now_ms=4)
-    assert leadership.majority_end(without_me, 15) == 11
+    assert leader_state.majority_end_offset(without_me, 15) is None
+    leader_state.record_fetch(C, 11, now_ms=4)
+    assert leader_state.majority_end_offset(without_me, 15) == 11
     by_id = VoterSet.of([ReplicaKey(key.id, NO_UUID) for key in (A, B, C)])
-    assert leadership.majority_end(by_id, 15) == 12
+    assert leader_state.majority_end_offset(by_id, 15) == 12
 
 
-def test_a_leader_has_a_majority_until_too_many_are_silent() -> None:
-    leadership = Leadership(epoch=4, start_offset=10, since_ms=100, me=A)
+def test_check_quorum_fails_when_a_majority_is_inactive() -> None:
+    leader_state = LeaderState(epoch=4, start_offset=10, since_ms=100, local=A)
     three = VoterSet.of([A, B, C])
-    leadership.fetched(B, 10, now_ms=400)
-    assert leadership.has_majority(three)
-    assert leadership.unheard(three) == [C]
-    leadership.silent.add(B.id)
-    assert leadership.has_majority(three)
-    assert leadership.unheard(three) == [B, C]
-    leadership.silent.add(C.id)
-    assert not leadership.has_majority(three)
-    assert leadership.has_majority(VoterSet.of([A]))
-    assert not leadership.has_majority(VoterSet.of([B, C]))
-    assert leadership.successors(three) == [B, C]
+    leader_state.record_fetch(B, 10, now_ms=400)
+    assert leader_state.has_active_majority(three)
+    assert leader_state.inactive_voters(three) == [C]
+    leader_state.inactive.add(B.id)
+    assert leader_state.has_active_majority(three)
+    assert leader_state.inactive_voters(three) == [B, C]
+    leader_state.inactive.add(C.id)
+    assert not leader_state.has_active_majority(three)
+    assert leader_state.has_active_majority(VoterSet.of([A]))
+    assert not leader_state.has_active_majority(VoterSet.of([B, C]))
+    assert leader_state.preferred_successors(three) == [B, C]
 
 
 # -- the state file ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("voted", [None, A, ReplicaKey(1000, NO_UUID)])
-def test_the_state_file_is_read_as_it_was_written(voted: ReplicaKey | None) -> None:
+def test_the_state_file_round_trips(voted: ReplicaKey | None) -> None:
     state = QuorumState("cluster", "me", 7, 1002, voted)
     assert decode_state(state.encode()) == state
 
@@ -196,7 +198,7 @@ def test_the_state_file_is_read_as_it_was_written(voted: ReplicaKey | None) -> N
         b"\xff\xfe",
     ],
 )
-def test_a_damaged_state_file_is_refused(raw: bytes) -> None:
+def test_a_damaged_state_file_is_rejected(raw: bytes) -> None:
     with pytest.raises(CorruptLogError, match=r"quorum-state: .*allowed: "):
         decode_state(raw)
 
@@ -231,27 +233,27 @@ def filled(storage: SimStorage, snapshot: bool = False) -> QuorumLog:
     return log
 
 
-def test_what_a_follower_lacks_is_told_by_where_its_log_ends() -> None:
+def test_a_fetch_position_is_valid_diverging_or_below_the_snapshot() -> None:
     log = filled(SimStorage())
     for end in ((0, -1), (2, 1), (4, 1), (6, 3), (8, 4)):
-        assert log.lacks(*end) is None
-    assert log.lacks(6, 1) == Diverging(1, 4)
-    assert log.lacks(6, 2) == Diverging(1, 4)
-    assert log.lacks(9, 4) == Diverging(4, 8)
-    assert log.lacks(8, 9) == Diverging(4, 8)
-    assert log.lacks(3, 0) == Diverging(-1, 0)
+        assert log.validate_fetch_position(*end) is None
+    assert log.validate_fetch_position(6, 1) == DivergingEpoch(1, 4)
+    assert log.validate_fetch_position(6, 2) == DivergingEpoch(1, 4)
+    assert log.validate_fetch_position(9, 4) == DivergingEpoch(4, 8)
+    assert log.validate_fetch_position(8, 9) == DivergingEpoch(4, 8)
+    assert log.validate_fetch_position(3, 0) == DivergingEpoch(-1, 0)
     log = filled(SimStorage(), snapshot=True)
     assert log.start_offset == 6
     assert log.snapshot is not None
     assert log.snapshot.epoch == 3
     for end in ((6, 3), (8, 4)):
-        assert log.lacks(*end) is None
+        assert log.validate_fetch_position(*end) is None
     for end in ((0, -1), (4, 1), (5, 3)):
-        assert log.lacks(*end) is log.snapshot
-    assert log.lacks(7, 3) == Diverging(3, 6)
+        assert log.validate_fetch_position(*end) is log.snapshot
+    assert log.validate_fetch_position(7, 3) == DivergingEpoch(3, 6)
 
 
-def test_a_log_that_is_opened_again_is_the_same() -> None:
+def test_a_reopened_log_has_the_same_offsets_voters_and_snapshot() -> None:
     storage = SimStorage()
     log = filled(storage, snapshot=True)
     log.truncate(6)
@@ -262,7 +264,7 @@ def test_a_log_that_is_opened_again_is_the_same() -> None:
         again.truncate(5)
 
 
-def test_truncation_takes_the_voters_with_it() -> None:
+def test_truncation_restores_the_voters_before() -> None:
     log = filled(SimStorage())
     assert log.voters.latest.keys == (A, C)
     log.truncate(6)
@@ -271,7 +273,7 @@ def test_truncation_takes_the_voters_with_it() -> None:
     assert (log.voters.latest.keys, log.end) == ((A,), (-1, 0))
 
 
-def test_a_crash_between_snapshot_and_log_leaves_what_fits() -> None:
+def test_a_snapshot_ahead_of_the_log_resets_the_log() -> None:
     storage = SimStorage()
     filled(storage)
     snapshot = Snapshot(5, 20, VoterSet.of([C, D]), b"state")
@@ -293,13 +295,13 @@ def test_a_crash_between_snapshot_and_log_leaves_what_fits() -> None:
         b"\x94\xa1a\x02\xc4\x01\x90\xc4\x00",
     ],
 )
-def test_bytes_that_are_no_snapshot_are_refused(raw: bytes) -> None:
+def test_invalid_snapshot_bytes_are_rejected(raw: bytes) -> None:
     with pytest.raises(CorruptLogError, match="checkpoint: found"):
         decode_snapshot(raw)
 
 
 @pytest.mark.covers("D6", "N20")
-def test_a_snapshot_tells_who_votes_and_of_nobody_who_does_no_more() -> None:
+def test_a_snapshot_contains_the_current_voters_only() -> None:
     voters = VoterSet.of([A, B]).after(RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid))
     assert [type(record) for record in voters.to_records()] == [AddVoterRecord]
     gone = msgpack.packb([1, 2, pack_records([RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid)]), b""])
@@ -355,7 +357,7 @@ def test_messages_have_the_fields_of_the_schemas_and_carry_their_largest_values(
 
 @pytest.mark.covers("D35", "G16", "G17")
 @pytest.mark.parametrize("kind", [kind for kind in SCHEMAS if kind.SINCE], ids=lambda kind: kind.__name__)
-def test_a_version_from_before_uuids_says_nothing_of_them(kind: type[Message]) -> None:
+def test_versions_before_uuids_omit_them(kind: type[Message]) -> None:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     message = kind(**{name: "lab" if name == "cluster_id" else 1 for name in required})
     before = min(kind.SINCE.values()) - 1
