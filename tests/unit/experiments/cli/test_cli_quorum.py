@@ -229,7 +229,10 @@ REFUSED = {
     ),
     "the last voter": (remove(1000), "INVALID_REQUEST: 1000:{0} is the last voter"),
     "no voter": (remove(1002), "VOTER_NOT_FOUND: no voter has id 1002; voters: 1000:{0}"),
-    "another disk": (remove(1000, "-d", "u"), "VOTER_NOT_FOUND: 1000:u is not a voter: the voter of that id is 1000:{0}"),
+    "another disk": (
+        remove(1000, "-d", "u"),
+        "VOTER_NOT_FOUND: 1000:u is not a voter: the voter of that id is 1000:{0}",
+    ),
 }
 
 
