@@ -63,7 +63,7 @@ class ValidReplicaState(Invariant):
 
 
 class ValidFetcherState(Invariant):
-    """A follower has one open wish, to the leader that it knows, for what lies behind its log; a leader has none."""
+    """A follower fetches from the leader that it knows, from its own log end on; a leader does not fetch."""
 
     AFTER_CONTROLLERS = False
 
@@ -71,14 +71,14 @@ class ValidFetcherState(Invariant):
         node, replica = scene.node, scene.replica
         if replica is None:
             return ""
-        wish = replica.wish
+        fetch = replica.fetch_state
         if replica.leadership is not None:
-            return "" if wish is None else f"leader {node} fetches {wish.fetch_offset} from {replica.leader_id}"
+            return "" if fetch is None else f"leader {node} fetches {fetch.fetch_offset} from {replica.leader_id}"
         if replica.leader_id in (NO_LEADER, node):
-            return "" if wish is None else f"broker {node} fetches from {replica.leader_id}"
-        if wish is None:
+            return "" if fetch is None else f"broker {node} fetches from {replica.leader_id}"
+        if fetch is None:
             return f"broker {node} follows {replica.leader_id} and does not fetch"
-        known = (wish.current_leader_epoch, wish.fetch_offset)
+        known = (fetch.current_leader_epoch, fetch.fetch_offset)
         if known != (replica.leader_epoch, replica.log.end_offset):
             return f"broker {node} fetches {known}, its log ends at {replica.log.end_offset} in {replica.leader_epoch}"
         return ""

@@ -1,7 +1,7 @@
 """What the parts of one broker share: identity, metadata image, storage, partitions, outbox.
 
 A partition that the broker holds is a `Replica`: its log, and its role. The role is exactly one of: leader
-(`leadership`), follower (`leader_id`, with the open fetch `wish`), or none (no leader is known).
+(`leadership`), follower (`leader_id`, with its `fetch_state`), or none (no leader is known).
 
 What the disk has not done raises StorageError, full disks included, and nothing here catches it: the broker has one
 directory, and ends where that fails, as Kafka's does when its last directory has failed (KIP-112). It writes and
@@ -57,7 +57,7 @@ class Replica:
     leader_epoch: Epoch = NO_EPOCH
     leadership: Leadership | None = None
     leader_id: BrokerId = NO_LEADER
-    wish: FetchPartition | None = None
+    fetch_state: FetchPartition | None = None
     pending: deque[PendingProduce] = field(default_factory=deque)
 
 

@@ -198,13 +198,13 @@ class FetchStreams:
         """Has a result without records sent with the next `flush`."""
         self._answers.setdefault(stream, []).append(result)
 
-    def ready(self, stream: StreamKey, key: TopicIdPartition, wish: FetchPartition) -> None:
+    def ready(self, stream: StreamKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
         """There are records for the wish: what the follower was sent before has arrived, or is lost. A wish that is
         ready already is replaced and keeps its turn.
         """
         state = self._stream(stream)
         state.release(key)
-        state.ready[key] = wish
+        state.ready[key] = fetch
         self._waiting[stream] = None
 
     def fire(self, name: str, now_ms: TimeMs) -> None:
@@ -273,10 +273,10 @@ class FetchStreams:
         shares: list[_Share] = []
         room = self._window_bytes - state.under_way_bytes
         is_first = state.under_way_bytes == 0
-        for key, wish in state.ready.items():
+        for key, fetch in state.ready.items():
             if room <= 0 and not is_first:
                 break
-            share = self._share(key, wish, room, is_first)
+            share = self._share(key, fetch, room, is_first)
             if share is None:
                 break
             shares.append(share)
@@ -284,19 +284,19 @@ class FetchStreams:
             is_first = is_first and not share.size_bytes
         return shares
 
-    def _share(self, key: TopicIdPartition, wish: FetchPartition, room: int, is_first: bool) -> _Share | None:
+    def _share(self, key: TopicIdPartition, fetch: FetchPartition, room: int, is_first: bool) -> _Share | None:
         """What the partition puts into an answer with that much room left, None where it has to wait for more room."""
-        replica, fetch_offset = self._context.replicas[key], wish.fetch_offset
+        replica, fetch_offset = self._context.replicas[key], fetch.fetch_offset
         log = replica.log
         if fetch_offset < log.start_offset:
-            return _Share(key, refusal_of(wish, ErrorCode.OFFSET_OUT_OF_RANGE, log))
+            return _Share(key, refusal_of(fetch, ErrorCode.OFFSET_OUT_OF_RANGE, log))
         try:
             stored = log.storage.read(fetch_offset, min(self._share_bytes, max(room, 1)))
         except CorruptLogError as error:
             self._context.damage_found(replica, error)
-            return _Share(key, refusal_of(wish, ErrorCode.CORRUPT_MESSAGE))
+            return _Share(key, refusal_of(fetch, ErrorCode.CORRUPT_MESSAGE))
         batches, size_bytes = share_of(stored, self._share_bytes, room, is_first)
-        return _Share(key, result_of(wish, log, batches), size_bytes) if batches else None
+        return _Share(key, result_of(fetch, log, batches), size_bytes) if batches else None
 
 
 def _is_next_request(state: _Stream, session: int, number: int) -> bool:
@@ -335,17 +335,17 @@ def share_of(
     return tuple(batches[:taken]), size_bytes
 
 
-def result_of(wish: FetchPartition, log: ReplicaLog, batches: tuple[RecordBatch, ...] = ()) -> FetchPartitionResult:
+def result_of(fetch: FetchPartition, log: ReplicaLog, batches: tuple[RecordBatch, ...] = ()) -> FetchPartitionResult:
     """A good answer: what the leader knows now, and records."""
     return FetchPartitionResult.to(
-        wish, high_watermark=log.high_watermark, batches=batches, log_start_offset=log.start_offset
+        fetch, high_watermark=log.high_watermark, batches=batches, log_start_offset=log.start_offset
     )
 
 
-def refusal_of(wish: FetchPartition, error: ErrorCode, log: ReplicaLog | None = None) -> FetchPartitionResult:
+def refusal_of(fetch: FetchPartition, error: ErrorCode, log: ReplicaLog | None = None) -> FetchPartitionResult:
     """An error; the log start offset goes with it where there is a log and it matters."""
     start_offset = log.start_offset if log is not None and error is ErrorCode.OFFSET_OUT_OF_RANGE else NO_OFFSET
-    return FetchPartitionResult.to(wish, error=error, log_start_offset=start_offset)
+    return FetchPartitionResult.to(fetch, error=error, log_start_offset=start_offset)
 
 
 def _timer_of(stream: StreamKey) -> str:

@@ -37,7 +37,7 @@ from protocol.messages.trusted import trusted
 
 _REQUEST: Final = trusted(FetchRequest)
 _RENEWAL: Final = trusted(FetchRenewal)
-_WISH: Final = trusted(FetchPartition)
+_FETCH_PARTITION: Final = trusted(FetchPartition)
 FETCH_PREFIX = "fetch/"
 
 
@@ -76,7 +76,7 @@ class Fetcher:
 
     def follow(self, replica: Replica) -> None:
         """Starts fetching a partition whose `leader_id` and `leader_epoch` have been set; sent with the next
-        `flush_wishes`.
+        `send_changed_fetches`.
         """
         self._followed.setdefault(replica.leader_id, {})[replica.key] = replica
         self._unsettled.add(replica.leader_id)
@@ -86,7 +86,7 @@ class Fetcher:
         """Stops fetching a partition; nothing more from its old leader will be appended (A26). The session that knows
         of it is over, which the leader learns with the next renewal.
         """
-        replica.wish = None
+        replica.fetch_state = None
         session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
         if session is not None:
             session.is_over = True
@@ -107,7 +107,7 @@ class Fetcher:
             self._unsettled.add(leader)
             self._changed.setdefault(leader, {}).update(replicas)
 
-    def flush_wishes(self, now_ms: TimeMs) -> None:
+    def send_changed_fetches(self, now_ms: TimeMs) -> None:
         """Sends the wishes that changed, one message per leader and fetcher; call at the end of every input.
 
         A renewal that is due stays due: it is for the open wishes that did not change, and may have been lost. Only the
@@ -125,17 +125,17 @@ class Fetcher:
         """Sends the open wishes of the replicas, or all where a session is over; by which fetchers."""
         streams: dict[int, list[FetchPartition]] = {}
         for replica in replicas:
-            if replica.wish is not None:
-                streams.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.wish)
+            if replica.fetch_state is not None:
+                streams.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
         asked = set()
         for fetcher in range(self._fetchers):
-            wishes, session = streams.get(fetcher, []), self._sessions.get((leader, fetcher))
-            if session is None and not wishes:
+            fetches, session = streams.get(fetcher, []), self._sessions.get((leader, fetcher))
+            if session is None and not fetches:
                 continue
             if session is None or session.is_over:
-                session, wishes = self._begin_session(leader, fetcher), self._open_wishes(leader, fetcher)
-            if wishes:
-                self._send(leader, fetcher, session, wishes)
+                session, fetches = self._begin_session(leader, fetcher), self._fetch_states(leader, fetcher)
+            if fetches:
+                self._send(leader, fetcher, session, fetches)
                 asked.add(fetcher)
         return asked
 
@@ -144,18 +144,18 @@ class Fetcher:
         session = self._sessions[leader, fetcher] = _Session(self._session_count)
         return session
 
-    def _open_wishes(self, leader: BrokerId, fetcher: int) -> list[FetchPartition]:
+    def _fetch_states(self, leader: BrokerId, fetcher: int) -> list[FetchPartition]:
         return [
-            replica.wish
+            replica.fetch_state
             for replica in self._followed.get(leader, {}).values()
-            if replica.wish is not None and fetcher_of(replica.key, self._fetchers) == fetcher
+            if replica.fetch_state is not None and fetcher_of(replica.key, self._fetchers) == fetcher
         ]
 
-    def _send(self, leader: BrokerId, fetcher: int, session: _Session, wishes: list[FetchPartition]) -> None:
+    def _send(self, leader: BrokerId, fetcher: int, session: _Session, fetches: list[FetchPartition]) -> None:
         message = _REQUEST(
             replica_id=self._context.me,
             replica_epoch=self._context.broker_epoch,
-            partitions=tuple(wishes),
+            partitions=tuple(fetches),
             fetcher=fetcher,
             session=session.number,
             number=session.requests,
@@ -175,7 +175,7 @@ class Fetcher:
             session = self._sessions.get((leader, fetcher))
             if session is not None and session.requests and fetcher not in asked:
                 self._renew_session(leader, fetcher, session)
-        if any(replica.wish is not None for replica in followed.values()):
+        if any(replica.fetch_state is not None for replica in followed.values()):
             self._set_timer(leader, now_ms)
 
     def _renew_session(self, leader: BrokerId, fetcher: int, session: _Session) -> None:
@@ -194,7 +194,7 @@ class Fetcher:
         self._count(leader, response)
         for result in response.partitions:
             replica = self._context.replicas.get(partition_key(result.topic_id, result.partition_id))
-            if replica is not None and replica.leader_id == leader and answers_open_wish(replica, result):
+            if replica is not None and replica.leader_id == leader and answers_fetch_state(replica, result):
                 try:
                     self._take(replica, result, now_ms)
                 except CorruptLogError as error:
@@ -246,7 +246,7 @@ class Fetcher:
         if result.batches or result.diverging_epoch is not None:
             self._renew(replica)
         else:  # the leader is not told what it has just said: the wish is still open there
-            replica.wish = self._wish(replica)
+            replica.fetch_state = self._fetch_state_of(replica)
 
     def _begin_anew(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
         """The leader has deleted what this log lacks; no gap is filled, the log begins where the leader's does."""
@@ -257,11 +257,11 @@ class Fetcher:
         self._renew(replica)
 
     def _renew(self, replica: Replica) -> None:
-        replica.wish = self._wish(replica)
+        replica.fetch_state = self._fetch_state_of(replica)
         self._changed.setdefault(replica.leader_id, {})[replica.key] = replica
 
-    def _wish(self, replica: Replica) -> FetchPartition:
-        return _WISH(
+    def _fetch_state_of(self, replica: Replica) -> FetchPartition:
+        return _FETCH_PARTITION(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             current_leader_epoch=replica.leader_epoch,
@@ -276,6 +276,6 @@ class Fetcher:
         self._context.out.set_timer(f"{FETCH_PREFIX}{leader}", now_ms + self._wait_ms, idle_with=idle)
 
 
-def answers_open_wish(replica: Replica, result: FetchPartitionResult) -> bool:
+def answers_fetch_state(replica: Replica, result: FetchPartitionResult) -> bool:
     """Whether the result is an answer to what the follower wishes for at present."""
-    return replica.wish is not None and result.answers(replica.wish)
+    return replica.fetch_state is not None and result.answers(replica.fetch_state)

@@ -139,7 +139,7 @@ class Flusher:
         self._forgotten = False
 
     def flush_all(self) -> None:
-        """Flushes every log and the checkpoint (controlled shutdown, or an operator's wish)."""
+        """Flushes every log and the checkpoint (controlled shutdown, or an operator's request)."""
         for replica in self._context.replicas.values():
             replica.log.storage.flush()
         self.write_checkpoint()

@@ -88,9 +88,9 @@ class LeaderSide:
         leadership = self._leadership(replica)
         for broker, progress in leadership.followers.items():
             stream = (broker, progress.fetcher)
-            wish = self._streams.withdraw(stream, replica.key) or progress.wish
-            if wish is not None:
-                self._streams.answer(stream, refusal_of(wish, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            fetch = self._streams.withdraw(stream, replica.key) or progress.parked_fetch
+            if fetch is not None:
+                self._streams.answer(stream, refusal_of(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         for pending in replica.pending:
             self._answer_produce(pending, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica.pending.clear()
@@ -258,18 +258,18 @@ class LeaderSide:
         if not self._streams.greet(stream, request):
             return
         replica_epoch, begins = request.replica_epoch, request.number == 0
-        for wish in request.partitions:
-            key = partition_key(wish.topic_id, wish.partition_id)
+        for fetch in request.partitions:
+            key = partition_key(fetch.topic_id, fetch.partition_id)
             replica = self._context.replicas.get(key)
-            error = self._fetch_error(replica, follower, replica_epoch, wish)
+            error = self._fetch_error(replica, follower, replica_epoch, fetch)
             if replica is None or error is not ErrorCode.NONE:
                 self._streams.withdraw(stream, key)
-                self._streams.answer(stream, refusal_of(wish, error, None if replica is None else replica.log))
+                self._streams.answer(stream, refusal_of(fetch, error, None if replica is None else replica.log))
                 continue
             leads = True
             progress = self._leadership(replica).followers[follower]
-            if begins or not rules.is_overtaken(progress, wish.fetch_offset, replica_epoch):
-                self._take_wish(replica, stream, replica_epoch, wish, now_ms)
+            if begins or not rules.is_overtaken(progress, fetch.fetch_offset, replica_epoch):
+                self._accept_fetch(replica, stream, replica_epoch, fetch, now_ms)
         if leads:
             self._streams.leads(stream)
             self._has_spoken(follower, now_ms)
@@ -288,37 +288,37 @@ class LeaderSide:
         )
 
     def _fetch_error(
-        self, replica: Replica | None, follower: BrokerId, broker_epoch: Epoch, wish: FetchPartition
+        self, replica: Replica | None, follower: BrokerId, broker_epoch: Epoch, fetch: FetchPartition
     ) -> ErrorCode:
         if replica is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         registered = self._context.image.broker_epoch(follower)
         if registered is not None and broker_epoch < registered:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        leader_epoch = wish.current_leader_epoch
+        leader_epoch = fetch.current_leader_epoch
         if leader_epoch < replica.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if leader_epoch > replica.leader_epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if replica.leadership is None or follower not in replica.leadership.followers:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        fetch_offset, last_epoch = wish.fetch_offset, wish.last_fetched_epoch
+        fetch_offset, last_epoch = fetch.fetch_offset, fetch.last_fetched_epoch
         is_behind = fetch_offset < replica.log.start_offset
         is_ahead = last_epoch == NO_EPOCH and fetch_offset > replica.log.end_offset
         is_strange = replica.log.has_forgotten(last_epoch)
         return ErrorCode.OFFSET_OUT_OF_RANGE if is_behind or is_ahead or is_strange else ErrorCode.NONE
 
-    def _take_wish(
-        self, replica: Replica, stream: StreamKey, broker_epoch: Epoch, wish: FetchPartition, now_ms: TimeMs
+    def _accept_fetch(
+        self, replica: Replica, stream: StreamKey, broker_epoch: Epoch, fetch: FetchPartition, now_ms: TimeMs
     ) -> None:
         leadership, log, follower = self._leadership(replica), replica.log, stream[0]
         progress = leadership.followers[follower]
-        progress.wish, progress.fetcher = None, stream[1]
-        fetch_offset = wish.fetch_offset
-        diverging = log.divergence(fetch_offset, wish.last_fetched_epoch)
+        progress.parked_fetch, progress.fetcher = None, stream[1]
+        fetch_offset = fetch.fetch_offset
+        diverging = log.divergence(fetch_offset, fetch.last_fetched_epoch)
         if diverging is not None:
             self._streams.withdraw(stream, replica.key)
-            self._streams.answer(stream, FetchPartitionResult.to(wish, diverging_epoch=diverging))
+            self._streams.answer(stream, FetchPartitionResult.to(fetch, diverging_epoch=diverging))
             return
         rules.note_fetch(progress, fetch_offset, broker_epoch, log.end_offset, now_ms)
         if rules.may_join(leadership, follower, log.high_watermark, self._is_eligible):
@@ -326,7 +326,7 @@ class LeaderSide:
         self.advance(replica, now_ms)
         if fetch_offset >= log.end_offset:
             self._streams.withdraw(stream, replica.key)
-        progress.wish = wish
+        progress.parked_fetch = fetch
         self._answer_if_news(replica, follower, progress, now_ms)
 
     def _is_eligible(self, broker: BrokerId, broker_epoch: Epoch) -> bool:
@@ -335,23 +335,23 @@ class LeaderSide:
 
     def _answer_parked(self, replica: Replica, now_ms: TimeMs) -> None:
         for broker, progress in self._leadership(replica).followers.items():
-            if progress.wish is not None:
+            if progress.parked_fetch is not None:
                 progress.last_caught_up_ms = now_ms
                 self._answer_if_news(replica, broker, progress, now_ms)
 
     def _answer_if_news(self, replica: Replica, broker: BrokerId, progress: FollowerProgress, now_ms: TimeMs) -> None:
-        wish, log = progress.wish, replica.log
-        if wish is None:
+        fetch, log = progress.parked_fetch, replica.log
+        if fetch is None:
             return
-        is_at_end = wish.fetch_offset >= log.end_offset
-        if is_at_end and wish.high_watermark >= log.high_watermark:
+        is_at_end = fetch.fetch_offset >= log.end_offset
+        if is_at_end and fetch.high_watermark >= log.high_watermark:
             return
         if is_at_end:
-            progress.wish = changed(wish, high_watermark=log.high_watermark)
-            self._streams.answer((broker, progress.fetcher), result_of(wish, log))
+            progress.parked_fetch = changed(fetch, high_watermark=log.high_watermark)
+            self._streams.answer((broker, progress.fetcher), result_of(fetch, log))
             return
-        progress.wish = None
-        self._streams.ready((broker, progress.fetcher), replica.key, wish)
+        progress.parked_fetch = None
+        self._streams.ready((broker, progress.fetcher), replica.key, fetch)
         if broker in self._leadership(replica).maximal_isr:
             self._arm_lag(broker, now_ms + self._lag_ms)
 
@@ -389,7 +389,7 @@ class LeaderSide:
         """Followers need not fetch again to be let in: a parked fetch is as good as a new one."""
         leadership = self._leadership(replica)
         for broker, progress in leadership.followers.items():
-            if progress.wish is not None and rules.may_join(
+            if progress.parked_fetch is not None and rules.may_join(
                 leadership, broker, replica.log.high_watermark, self._is_eligible
             ):
                 self._isr.propose(replica, (*leadership.isr, broker))
@@ -407,7 +407,7 @@ class LeaderSide:
         self._streams.forget(broker)
         for replica in self._context.replicas.values():
             if replica.leadership is not None and broker in replica.leadership.followers:
-                replica.leadership.followers[broker].wish = None
+                replica.leadership.followers[broker].parked_fetch = None
                 self._shrink(replica, (broker,), now_ms)
         self._arm_lag(broker, now_ms + self._lag_ms // 2)
 
@@ -422,7 +422,7 @@ class LeaderSide:
                 continue
             progress = leadership.followers[broker]
             self._shrink(replica, (), now_ms)
-            if progress.wish is None:
+            if progress.parked_fetch is None:
                 due.append(max(progress.last_caught_up_ms + self._lag_ms, now_ms + self._lag_ms // 2))
         if due:
             self._arm_lag(broker, min(due))

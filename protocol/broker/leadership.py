@@ -26,7 +26,7 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What the leader knows of one follower in this leader epoch. `wish` is its parked fetch, None while it is being
+    """What the leader knows of one follower in this leader epoch. `parked_fetch` is its fetch, None while it is being
     answered; it came by the follower's `fetcher`.
     """
 
@@ -35,7 +35,7 @@ class FollowerProgress:
     last_caught_up_ms: TimeMs = 0
     last_fetch_ms: TimeMs = 0
     leader_end_at_last_fetch: Offset = 0
-    wish: FetchPartition | None = None
+    parked_fetch: FetchPartition | None = None
     fetcher: int = 0
 
 
@@ -167,7 +167,7 @@ def lagging(leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, 
         progress = leadership.followers.get(broker)
         if progress is None:
             continue
-        late = progress.wish is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
+        late = progress.parked_fetch is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
         if late or broker in silent:
             result.append(broker)
     return result

@@ -82,7 +82,7 @@ class ReplicaManager:
     def _end_role(self, replica: Replica) -> None:
         if replica.leadership is not None:
             self._leader.resign(replica)
-        elif replica.wish is not None:
+        elif replica.fetch_state is not None:
             self._fetcher.unfollow(replica)
 
     def _reconsider(self, now_ms: TimeMs) -> None:

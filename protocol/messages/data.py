@@ -111,7 +111,7 @@ class FetchPartitionResult(Message):
 
     @staticmethod
     def to(
-        wish: FetchPartition,
+        fetch: FetchPartition,
         error: ErrorCode = ErrorCode.NONE,
         high_watermark: Offset = NO_OFFSET,
         diverging_epoch: EpochEndOffset | None = None,
@@ -120,11 +120,11 @@ class FetchPartitionResult(Message):
     ) -> FetchPartitionResult:
         """The answer to that wish, of values that are believed (`trusted.py`)."""
         return _RESULT(
-            topic_id=wish.topic_id,
-            partition_id=wish.partition_id,
-            fetch_offset=wish.fetch_offset,
-            leader_epoch=wish.current_leader_epoch,
-            last_fetched_epoch=wish.last_fetched_epoch,
+            topic_id=fetch.topic_id,
+            partition_id=fetch.partition_id,
+            fetch_offset=fetch.fetch_offset,
+            leader_epoch=fetch.current_leader_epoch,
+            last_fetched_epoch=fetch.last_fetched_epoch,
             error=error,
             high_watermark=high_watermark,
             diverging_epoch=diverging_epoch,
@@ -132,14 +132,14 @@ class FetchPartitionResult(Message):
             log_start_offset=log_start_offset,
         )
 
-    def answers(self, wish: FetchPartition) -> bool:
+    def answers(self, fetch: FetchPartition) -> bool:
         """Whether it is the answer to what is wished for at present: from the same place of a log with the same records
         before it, in the same leader epoch.
         """
         return (self.leader_epoch, self.fetch_offset, self.last_fetched_epoch) == (
-            wish.current_leader_epoch,
-            wish.fetch_offset,
-            wish.last_fetched_epoch,
+            fetch.current_leader_epoch,
+            fetch.fetch_offset,
+            fetch.last_fetched_epoch,
         )
 
 

@@ -141,7 +141,7 @@ class EndQuorumEpochResponse(QuorumResponse):
 
 class QuorumFetchRequest(QuorumRequest):
     """A replica that has the log up to `fetch_offset`, its last record of `last_fetched_epoch`, asks for more and means
-    it as a standing wish; by it the leader knows what the replica has. `high_watermark` is the last that it heard of.
+    it as a parked fetch; by it the leader knows what the replica has. `high_watermark` is the last that it heard of.
     """
 
     SINCE: ClassVar[Mapping[str, int]] = {"replica_uuid": 14}

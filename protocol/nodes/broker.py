@@ -164,7 +164,7 @@ class BrokerNode:
         return self._context
 
     def flush_all(self) -> None:
-        """An operator's wish: every log is written through to the disk. StorageError where that fails."""
+        """Flushes every log to the disk, for an operator. StorageError where that fails."""
         self._flusher.flush_all()
 
     # -- contract ------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class BrokerNode:
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
         if self.state is not LifecycleState.STOPPED:
             self._leader.flush_answers(now_ms)
-            self._fetcher.flush_wishes(now_ms)
+            self._fetcher.send_changed_fetches(now_ms)
             self._isr.send_queued(now_ms)
         return self._out.drain()
 

@@ -59,5 +59,5 @@ def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> N
         response = _RESPONSES.get(type(message), general)
         out.send(sender, response(correlation_id=message.correlation_id, error=error))
     elif isinstance(message, FetchRequest):
-        results = tuple(FetchPartitionResult.to(wish, error=error) for wish in message.partitions)
+        results = tuple(FetchPartitionResult.to(fetch, error=error) for fetch in message.partitions)
         out.send(sender, FetchResponse(partitions=results))

@@ -122,7 +122,7 @@ def test_a_fetch_of_a_former_incarnation_counts_for_nothing() -> None:
     last = bench.produce()
     bench.run_until(40_100)
     leader = bench.replica(0)
-    wish = FetchPartition(
+    fetch = FetchPartition(
         topic_id=leader.key.topic_id,
         partition_id=0,
         current_leader_epoch=leader.leader_epoch,
@@ -130,7 +130,7 @@ def test_a_fetch_of_a_former_incarnation_counts_for_nothing() -> None:
         last_fetched_epoch=leader.log.latest_epoch,
     )
     before = leader.log.high_watermark
-    request = FetchRequest(replica_id=1, replica_epoch=old_epoch, partitions=(wish,))
+    request = FetchRequest(replica_id=1, replica_epoch=old_epoch, partitions=(fetch,))
     bench.broker(0).receive(bench.cluster.now_ms, 1, request)
     assert leader.log.high_watermark == before < leader.log.end_offset
     assert not bench.acked(last)
@@ -170,9 +170,9 @@ def test_an_answer_that_has_truncated_a_log_does_not_do_so_again() -> None:
     last = bench.produce()
     bench.run_until(61_000)
     assert (sorted(bench.state.isr), bench.acked(last)) == ([0, 1, 2], True)
-    wish = bench.replica(0).wish
-    assert wish is not None
-    assert (wish.current_leader_epoch, wish.fetch_offset) == (old.current_leader_epoch, old.fetch_offset)
+    fetch = bench.replica(0).fetch_state
+    assert fetch is not None
+    assert (fetch.current_leader_epoch, fetch.fetch_offset) == (old.current_leader_epoch, old.fetch_offset)
     late = FetchResponse(partitions=(FetchPartitionResult.to(old, diverging_epoch=diverging),))
     bench.broker(0).receive(bench.cluster.now_ms, bench.state.leader, late)
     assert bench.holds(0, last)

@@ -199,7 +199,7 @@ def _high_watermark_beyond_the_end(engine: CheckedEngine) -> None:
 
 
 def _follower_does_not_fetch(engine: CheckedEngine) -> None:
-    _replica(engine, 2).wish = None
+    _replica(engine, 2).fetch_state = None
 
 
 def _tells(engine: CheckedEngine, kind: str, **changed: object) -> None:

@@ -217,7 +217,7 @@ NARROW: dict[str, object] = {
 def test_narrow_limits_slow_replication_down_and_lose_nothing(
     seed: int, generation: Generation, elide_idle: bool
 ) -> None:
-    """With idle timers left out a wish that a full window holds back is not repeated while all is sound."""
+    """With idle timers left out a fetch that a full window holds back is not repeated while all is sound."""
     run = Chaos(seed, generation, config=NARROW, elide_idle=elide_idle).run()
     assert run.complaints() == []
     assert sum(len(run.acked[partition]) for partition in PARTITIONS) > 0

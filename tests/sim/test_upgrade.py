@@ -351,12 +351,12 @@ def test_it_comes_back_too_if_it_missed_the_record_for_another(generation: Gener
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(1_000)
-    wishes = (
+    changes = (
         admin_requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2}),
         admin_requests.unregister_broker(broker),
         admin_requests.alter_config("t", {"flush.messages": 7}),
     )
-    for command_id, request in enumerate(wishes):
+    for command_id, request in enumerate(changes):
         engine.submit(AdminCommand(command_id=command_id, request=request))
         engine.run_for(1_000 if command_id == 0 else 0)
 

@@ -400,7 +400,7 @@ class Model:
         if step.bounds[SHRINKS] and leadership.proposed_isr is None:
             for follower, progress in leadership.followers.items():
                 if follower in leadership.isr:
-                    prefix = LAG_PREFIX if progress.wish is None else SILENT_PREFIX
+                    prefix = LAG_PREFIX if progress.parked_fetch is None else SILENT_PREFIX
                     yield from self._some(state, self._fire(state, broker, f"{prefix}{follower}", SHRINKS))
         to, back = self._link_number[broker, CONTROLLER], self._link_number[CONTROLLER, broker]
         if step.bounds[RETRIES] and not step.channels[to] and not step.channels[back]:

@@ -53,7 +53,7 @@ UNSEEN: Mapping[type, frozenset[str]] = {
     BrokerNode: LEFT_OUT[BrokerNode]
     | {"_correlation_id", "_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
     Replica: frozenset({"pending"}),
-    FollowerProgress: LEFT_OUT[FollowerProgress] | {"wish", "fetcher"},
+    FollowerProgress: LEFT_OUT[FollowerProgress] | {"parked_fetch", "fetcher"},
     ControllerNode: LEFT_OUT[ControllerNode] | {"_sessions", "lives"},
 }
 """What no invariant looks at: fetch sessions, requests in flight, what a leader has parked."""

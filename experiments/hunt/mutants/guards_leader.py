@@ -88,20 +88,22 @@ def _apply_any_result(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _count_before_comparing(original: Callable[..., None]) -> Callable[..., None]:
-    def take(self: LeaderSide, replica: Replica, stream: Any, epoch: int, wish: FetchPartition, now_ms: TimeMs) -> None:
+    def take(
+        self: LeaderSide, replica: Replica, stream: Any, epoch: int, fetch: FetchPartition, now_ms: TimeMs
+    ) -> None:
         found = self._leadership(replica)
-        leadership.note_fetch(found.followers[stream[0]], wish.fetch_offset, epoch, replica.log.end_offset, now_ms)
+        leadership.note_fetch(found.followers[stream[0]], fetch.fetch_offset, epoch, replica.log.end_offset, now_ms)
         self.advance(replica, now_ms)
-        original(self, replica, stream, epoch, wish, now_ms)
+        original(self, replica, stream, epoch, fetch, now_ms)
 
     return take
 
 
 def _any_leader_epoch(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
-    def fetch_error(self: LeaderSide, replica: Replica | None, follower: int, epoch: int, wish: Any) -> ErrorCode:
-        if replica is not None and wish.current_leader_epoch < replica.leader_epoch:
-            wish = wish.model_copy(update={"current_leader_epoch": replica.leader_epoch})
-        return original(self, replica, follower, epoch, wish)
+    def fetch_error(self: LeaderSide, replica: Replica | None, follower: int, epoch: int, fetch: Any) -> ErrorCode:
+        if replica is not None and fetch.current_leader_epoch < replica.leader_epoch:
+            fetch = fetch.model_copy(update={"current_leader_epoch": replica.leader_epoch})
+        return original(self, replica, follower, epoch, fetch)
 
     return fetch_error
 
@@ -291,7 +293,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower's log end counts once its log agrees with the leader's up to there (M43, N1).",
         instead="It counts as the follower names it.",
         expected=(*STORED, "LogMatching", "ConsistentRead", "AllConverges"),
-        patches=(Patch(LeaderSide, "_take_wish", _count_before_comparing),),
+        patches=(Patch(LeaderSide, "_accept_fetch", _count_before_comparing),),
     ),
     Mutant(
         name="fetch-from-old-leader-epoch-accepted",

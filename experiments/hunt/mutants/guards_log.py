@@ -119,29 +119,29 @@ def _believe_renewals(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def _any_offset(original: Callable[..., bool]) -> Callable[..., bool]:
     def answers(replica: Replica, result: FetchPartitionResult) -> bool:
-        return replica.wish is not None and result.leader_epoch == replica.leader_epoch
+        return replica.fetch_state is not None and result.leader_epoch == replica.leader_epoch
 
     return answers
 
 
 def _any_record_before(original: Callable[..., bool]) -> Callable[..., bool]:
-    def answers(self: FetchPartitionResult, wish: FetchPartition) -> bool:
-        return original(self.model_copy(update={"last_fetched_epoch": wish.last_fetched_epoch}), wish)
+    def answers(self: FetchPartitionResult, fetch: FetchPartition) -> bool:
+        return original(self.model_copy(update={"last_fetched_epoch": fetch.last_fetched_epoch}), fetch)
 
     return answers
 
 
 def _any_epoch_of_leader(original: Callable[..., bool]) -> Callable[..., bool]:
-    def answers(self: FetchPartitionResult, wish: FetchPartition) -> bool:
-        return original(self.model_copy(update={"leader_epoch": wish.current_leader_epoch}), wish)
+    def answers(self: FetchPartitionResult, fetch: FetchPartition) -> bool:
+        return original(self.model_copy(update={"leader_epoch": fetch.current_leader_epoch}), fetch)
 
     return answers
 
 
-def _same_wish(original: Callable[..., None]) -> Callable[..., None]:
+def _keep_fetch_state(original: Callable[..., None]) -> Callable[..., None]:
     def apply(self: ReplicaManager, key: Any, state: PartitionState, now_ms: TimeMs) -> None:
         replica = self._context.replicas.get(key)
-        if replica is not None and replica.wish is not None and replica.leader_id == state.leader:
+        if replica is not None and replica.fetch_state is not None and replica.leader_id == state.leader:
             replica.leader_epoch = state.leader_epoch
         else:
             original(self, key, state, now_ms)
@@ -235,16 +235,16 @@ GUARDS: tuple[Mutant, ...] = (
         focus=OVERTAKEN,
     ),
     Mutant(
-        name="wish-outlives-its-leader-epoch",
+        name="fetch-state-outlives-its-leader-epoch",
         guard="A follower begins anew in every leader epoch, also with the same leader (A26, KIP-320).",
         instead="It goes on with what it asked for in the epoch before.",
         expected=("ValidFetcherState", *STALLED),
-        patches=(Patch(ReplicaManager, "_apply_partition", _same_wish),),
+        patches=(Patch(ReplicaManager, "_apply_partition", _keep_fetch_state),),
     ),
     Mutant(
         name="fetch-behind-a-lost-one-taken",
         guard="A fetch whose predecessor in its session was lost is refused (KIP-227).",
-        instead="It is taken, and the wish in the lost one is never known.",
+        instead="It is taken, and the leader never learns the fetch state in the lost one.",
         expected=STALLED,
         patches=(
             Patch(fetch_streams, "_is_next_request", _take_any_request),
@@ -262,7 +262,7 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="fetch-of-a-former-session-taken",
         guard="A fetch of a former session is dropped (KIP-227).",
-        instead="A late one replaces what the follower wishes for, and its log end, by what was before.",
+        instead="A late one replaces the follower's fetch state, and its log end, by older ones.",
         expected=(*STALLED, *STORED),
         patches=(Patch(FetchStreams, "greet", _take_any_session),),
         focus=Focus(
@@ -288,10 +288,10 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="answer-to-another-offset-taken",
-        guard="An answer is taken if it is to the open wish: same epoch, same offset, same record before it (A26).",
-        instead="One to any wish of the epoch is taken.",
+        guard="An answer is taken if it matches the fetch state: same epoch, same offset, same record before it (A26).",
+        instead="One to any fetch of the epoch is taken.",
         expected=("ProtocolInvariantError", *DIVERGED),
-        patches=(Patch(fetcher, "answers_open_wish", _any_offset),),
+        patches=(Patch(fetcher, "answers_fetch_state", _any_offset),),
         focus=SESSIONS,
     ),
     Mutant(

@@ -126,7 +126,7 @@ def replaced_by(value: Any) -> Callable[[Any], Any]:
 
 def answering(value: Any) -> Callable[[Any], Any]:
     """A patch by a function that always answers the same."""
-    return lambda original: lambda *args, **wishes: value
+    return lambda original: lambda *args, **kwargs: value
 
 
 def by_name(mutants: Sequence[Mutant]) -> dict[str, Mutant]:

@@ -223,14 +223,14 @@ class BrokerBench:
         wanted = {"correlation_id": correlation_id, "topic": "t", "partition": 0, "acks": acks, "batch": batch(count)}
         return self.receive(CLIENT, ProduceRequest.model_validate(wanted | fields))
 
-    def fetch(self, follower: int, offset: int, epoch: int | None = None, **wish: object) -> BrokerBench:
-        """A follower's wish under its known broker epoch, or `replica_epoch`; it knows high watermark 0. It goes on in
+    def fetch(self, follower: int, offset: int, epoch: int | None = None, **fields_of_fetch: object) -> BrokerBench:
+        """A follower's fetch under its known broker epoch, or `replica_epoch`; it knows high watermark 0. It goes on in
         the follower's session, or begins one where the leader knows of none.
         """
-        replica_epoch = int(str(wish.pop("replica_epoch", follower)))
+        replica_epoch = int(str(fields_of_fetch.pop("replica_epoch", follower)))
         fields = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": self.replica.leader_epoch}
         last_epoch = (-1 if offset == 0 else self.replica.log.latest_epoch) if epoch is None else epoch
-        fields |= {"fetch_offset": offset, "last_fetched_epoch": last_epoch} | wish
+        fields |= {"fetch_offset": offset, "last_fetched_epoch": last_epoch} | fields_of_fetch
         partitions = (FetchPartition.model_validate(fields),)
         session, number = self._sessions.get((follower, replica_epoch), (1, 0))
         while True:

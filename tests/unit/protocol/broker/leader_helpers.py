@@ -1,4 +1,4 @@
-"""A leader's bench: broker 0 leads, and the test says what the follower, broker 1, wishes for and takes in."""
+"""A leader's bench: broker 0 leads, and the test says what the follower, broker 1, fetches and receives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def topic(partitions: int, leader: int = 0) -> list[MetadataRecord]:
 
 
 class Leader:
-    """Broker 0 leads partitions of `t`, broker 1 follows and tells what it wishes when the test says so.
+    """Broker 0 leads partitions of `t`, broker 1 follows and fetches when the test says so.
 
     `arrived` holds what broker 1 has of each partition, `position` and `high_watermark` where it stands. `under_way`
     are messages that it has not taken in yet, oldest first.
@@ -73,18 +73,26 @@ class Leader:
         for partition, count in counts.items():
             assert self.produce(*[UNIT] * count, partition=partition) == []
 
-    def wish(
-        self, *partitions: int, anew: bool = False, replica_epoch: int = FOLLOWER, fetcher: int = 0, **wish: int
+    def fetch(
+        self,
+        *partitions: int,
+        anew: bool = False,
+        replica_epoch: int = FOLLOWER,
+        fetcher: int = 0,
+        **fields_of_fetch: int,
     ) -> list[FetchResponse]:
         """The follower asks for what comes behind its position, in a session that goes on or begins `anew`; what the
         leader sends upon it.
         """
-        wishes = []
+        fetches = []
         for index in partitions or self.position:
             offset = self.position[index]
             fields = {"topic_id": "T", "partition_id": index, "current_leader_epoch": 0, "fetch_offset": offset}
-            fields |= {"last_fetched_epoch": 0 if offset else -1, "high_watermark": self.high_watermark[index]} | wish
-            wishes.append(FetchPartition.model_validate(fields))
+            fields |= {
+                "last_fetched_epoch": 0 if offset else -1,
+                "high_watermark": self.high_watermark[index],
+            } | fields_of_fetch
+            fetches.append(FetchPartition.model_validate(fields))
         stream = (replica_epoch, fetcher)
         if anew or stream not in self.sessions:
             self.sessions[stream] = self.sessions.get(stream, 0) + 1
@@ -93,7 +101,7 @@ class Leader:
         request = FetchRequest(
             replica_id=FOLLOWER,
             replica_epoch=replica_epoch,
-            partitions=tuple(wishes),
+            partitions=tuple(fetches),
             fetcher=fetcher,
             session=self.sessions[stream],
             number=self.requests[stream] - 1,
@@ -122,7 +130,7 @@ class Leader:
             self.high_watermark[result.partition_id] = result.high_watermark
         more = [result.partition_id for result in message.partitions if result.batches]
         if more:
-            self.wish(*more, fetcher=message.fetcher)
+            self.fetch(*more, fetcher=message.fetcher)
 
     def log_end(self, partition: int) -> int:
         return self.bench.node.context.replicas[TopicIdPartition("T", partition)].log.end_offset

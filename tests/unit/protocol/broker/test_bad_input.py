@@ -188,24 +188,24 @@ def test_a_read_that_is_wrong(directory: Path, request_: Message, error: ErrorCo
     goes_on(bench, directory)
 
 
-def wish(**fields: object) -> FetchPartition:
+def fetch_partition(**fields: object) -> FetchPartition:
     stands: dict[str, object] = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 3}
     return FetchPartition.model_validate(stands | {"last_fetched_epoch": 0} | fields)
 
 
-WISHES: dict[str, tuple[FetchPartition, ErrorCode]] = {
-    "an unknown topic": (wish(topic_id="no"), E.UNKNOWN_TOPIC_OR_PARTITION),
-    "an unknown partition": (wish(partition_id=-1), E.UNKNOWN_TOPIC_OR_PARTITION),
-    "a negative offset": (wish(fetch_offset=-1, last_fetched_epoch=-1), E.OFFSET_OUT_OF_RANGE),
-    "an offset far behind the end": (wish(fetch_offset=FAR, last_fetched_epoch=-1), E.OFFSET_OUT_OF_RANGE),
-    "an older leader epoch": (wish(current_leader_epoch=-1), E.FENCED_LEADER_EPOCH),
-    "a newer leader epoch": (wish(current_leader_epoch=9), E.UNKNOWN_LEADER_EPOCH),
-    "a log that is too long": (wish(fetch_offset=FAR), E.NONE),
-    "a log from the future": (wish(fetch_offset=5, last_fetched_epoch=7), E.NONE),
+FETCHES: dict[str, tuple[FetchPartition, ErrorCode]] = {
+    "an unknown topic": (fetch_partition(topic_id="no"), E.UNKNOWN_TOPIC_OR_PARTITION),
+    "an unknown partition": (fetch_partition(partition_id=-1), E.UNKNOWN_TOPIC_OR_PARTITION),
+    "a negative offset": (fetch_partition(fetch_offset=-1, last_fetched_epoch=-1), E.OFFSET_OUT_OF_RANGE),
+    "an offset far behind the end": (fetch_partition(fetch_offset=FAR, last_fetched_epoch=-1), E.OFFSET_OUT_OF_RANGE),
+    "an older leader epoch": (fetch_partition(current_leader_epoch=-1), E.FENCED_LEADER_EPOCH),
+    "a newer leader epoch": (fetch_partition(current_leader_epoch=9), E.UNKNOWN_LEADER_EPOCH),
+    "a log that is too long": (fetch_partition(fetch_offset=FAR), E.NONE),
+    "a log from the future": (fetch_partition(fetch_offset=5, last_fetched_epoch=7), E.NONE),
 }
 
 
-@pytest.mark.parametrize(("wrong", "error"), WISHES.values(), ids=WISHES)
+@pytest.mark.parametrize(("wrong", "error"), FETCHES.values(), ids=FETCHES)
 def test_a_fetch_that_is_wrong(directory: Path, wrong: FetchPartition, error: ErrorCode) -> None:
     bench = DiskBench(directory)
     before = content(directory)

@@ -50,7 +50,7 @@ def test_a_share(sizes: tuple[int, ...], share: int, room: int, is_first: bool, 
 def test_an_answer_is_no_larger_than_allowed_and_the_rest_follows_without_waiting() -> None:
     leader = Leader(4, replica_fetch_response_max_bytes=3 * UNIT)
     leader.fill({0: 2, 1: 2, 2: 2, 3: 2})
-    [first] = leader.wish()
+    [first] = leader.fetch()
     assert brought(first) == [(0, 2), (1, 1)]
     leader.take()
     [second] = leader.under_way
@@ -63,7 +63,7 @@ def test_an_answer_is_no_larger_than_allowed_and_the_rest_follows_without_waitin
 def test_a_partition_gets_no_more_than_its_share() -> None:
     leader = Leader(2, replica_fetch_max_bytes=2 * UNIT)
     leader.fill({0: 5, 1: 1})
-    [first] = leader.wish()
+    [first] = leader.fetch()
     assert brought(first) == [(0, 2), (1, 1)]
 
 
@@ -71,7 +71,7 @@ def test_a_batch_larger_than_every_limit_gets_through_alone() -> None:
     leader = Leader(2, replica_fetch_response_max_bytes=2 * UNIT, replica_fetch_max_bytes=UNIT)
     leader.produce(UNIT)
     leader.produce(9 * UNIT, partition=1)
-    [first] = leader.wish()
+    [first] = leader.fetch()
     assert brought(first) == [(0, 1)]
     leader.take()
     [second] = leader.under_way
@@ -80,7 +80,7 @@ def test_a_batch_larger_than_every_limit_gets_through_alone() -> None:
 
 def test_what_is_under_way_counts_and_small_answers_do_not_wait_for_each_other() -> None:
     leader = Leader(3, replica_fetch_response_max_bytes=2 * UNIT)
-    assert leader.wish() == []
+    assert leader.fetch() == []
     assert brought(*leader.produce(UNIT, partition=0)) == [(0, 1)]
     assert brought(*leader.produce(UNIT, partition=1)) == [(1, 1)]
     assert leader.produce(UNIT, partition=2) == [], "two units are under way"
@@ -91,11 +91,11 @@ def test_what_is_under_way_counts_and_small_answers_do_not_wait_for_each_other()
 def test_high_watermarks_and_errors_pass_a_full_window() -> None:
     leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
     leader.fill({0: 1, 1: 1})
-    assert brought(*leader.wish(0)) == [(0, 1)]
+    assert brought(*leader.fetch(0)) == [(0, 1)]
     leader.position[1] = 1
-    [told] = leader.wish(1)
+    [told] = leader.fetch(1)
     assert [(r.partition_id, r.high_watermark, r.batches) for r in told.partitions] == [(1, 1, ())]
-    [refused] = leader.wish(2, current_leader_epoch=7)
+    [refused] = leader.fetch(2, current_leader_epoch=7)
     assert [r.error for r in refused.partitions] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
 
 
@@ -111,7 +111,7 @@ def test_every_record_arrives_once_and_in_order_within_the_limits(
 ) -> None:
     limits = {"replica_fetch_max_bytes": share * 100, "replica_fetch_response_max_bytes": window * 100}
     leader = Leader(len(sizes), **limits)
-    leader.wish()
+    leader.fetch()
     left = [(partition, size * 100) for partition, row in enumerate(sizes) for size in row]
     random.shuffle(left)  # type: ignore[attr-defined]
     while left or leader.under_way:
@@ -133,7 +133,7 @@ def test_every_record_arrives_once_and_in_order_within_the_limits(
 def test_nobody_is_served_twice_while_another_waits(counts: list[int], window: int) -> None:
     leader = Leader(len(counts), replica_fetch_response_max_bytes=window * UNIT, replica_fetch_max_bytes=UNIT)
     leader.fill(dict(enumerate(counts)))
-    leader.wish()
+    leader.fetch()
     waited: dict[int, set[int]] = {index: set() for index in range(len(counts))}
     while leader.under_way:
         for partition, _ in brought(leader.under_way[0]):
@@ -153,19 +153,19 @@ def full_window() -> Leader:
     """One unit, of partition 0, is under way, and there is room for no more; partition 1 waits."""
     leader = Leader(2, replica_fetch_response_max_bytes=UNIT)
     leader.fill({0: 1, 1: 1})
-    assert brought(*leader.wish()) == [(0, 1)]
+    assert brought(*leader.fetch()) == [(0, 1)]
     return leader
 
 
 def test_a_new_session_says_that_nothing_is_under_way_but_what_it_asks_for() -> None:
     leader = full_window()
-    assert brought(*leader.wish(1, anew=True)) == [(1, 1)]
+    assert brought(*leader.fetch(1, anew=True)) == [(1, 1)]
 
 
 def test_a_lost_answer_is_made_up_for_by_a_new_session() -> None:
     leader = full_window()
     leader.under_way.clear()
-    [again] = leader.wish(anew=True)
+    [again] = leader.fetch(anew=True)
     assert brought(again) == [(0, 1)]
     leader.take()
     assert brought(*leader.under_way) == [(1, 1)]
@@ -173,9 +173,9 @@ def test_a_lost_answer_is_made_up_for_by_a_new_session() -> None:
 
 def test_a_new_life_of_the_follower_starts_afresh_and_its_former_one_is_ignored() -> None:
     leader = full_window()
-    assert brought(*leader.wish(1, replica_epoch=FOLLOWER + 100)) == [(1, 1)]
-    assert leader.wish(0, replica_epoch=FOLLOWER) == []
-    assert leader.wish(0, replica_epoch=FOLLOWER, current_leader_epoch=9) == [], "not even refused"
+    assert brought(*leader.fetch(1, replica_epoch=FOLLOWER + 100)) == [(1, 1)]
+    assert leader.fetch(0, replica_epoch=FOLLOWER) == []
+    assert leader.fetch(0, replica_epoch=FOLLOWER, current_leader_epoch=9) == [], "not even refused"
 
 
 def test_a_partition_that_is_led_no_more_takes_nothing_from_the_window_and_is_refused() -> None:
@@ -204,8 +204,8 @@ def test_a_silent_follower_is_sent_nothing_until_it_speaks() -> None:
     leader = full_window()
     leader.bench.fire(f"{SILENT_PREFIX}{FOLLOWER}", at_ms=30_000)
     assert leader.sent() == []
-    assert [message.error for message in leader.wish(1)] == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND]
-    assert brought(*leader.wish(1, anew=True)) == [(1, 1)]
+    assert [message.error for message in leader.fetch(1)] == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND]
+    assert brought(*leader.fetch(1, anew=True)) == [(1, 1)]
 
 
 def test_who_waits_for_room_is_not_caught_up() -> None:
@@ -216,40 +216,40 @@ def test_who_waits_for_room_is_not_caught_up() -> None:
     assert [(p.partition_id, len(p.new_isr)) for p in proposed] == [(0, 1), (1, 1)]
 
 
-# -- wishes that come late ---------------------------------------------------------------------------------------------
+# -- fetches that come late --------------------------------------------------------------------------------------------
 
 
-def test_a_wish_that_comes_late_or_twice_changes_nothing() -> None:
+def test_a_fetch_that_comes_late_or_twice_changes_nothing() -> None:
     leader = Leader()
     leader.fill({0: 1})
-    leader.wish()
+    leader.fetch()
     leader.take()
     assert [r.high_watermark for r in results(*leader.under_way)] == [1]
     leader.take()
     leader.position[0] = 0
-    assert leader.wish() == [], "an old wish"
+    assert leader.fetch() == [], "an old fetch"
     leader.position[0] = 1
-    assert brought(*leader.produce(UNIT)) == [(0, 1)], "the newest wish is still parked"
+    assert brought(*leader.produce(UNIT)) == [(0, 1)], "the newest fetch is still parked"
 
 
 def test_only_a_new_session_may_ask_again_for_what_was_asked_beyond() -> None:
     leader = Leader()
     leader.fill({0: 2})
-    leader.wish()
+    leader.fetch()
     leader.take()
     leader.position[0] = 0
-    assert leader.wish() == []
-    assert brought(*leader.wish(anew=True)) == [(0, 2)]
+    assert leader.fetch() == []
+    assert brought(*leader.fetch(anew=True)) == [(0, 2)]
 
 
 @pytest.mark.parametrize("retry", [False, True])
-def test_there_is_one_answer_per_wish(retry: bool) -> None:
+def test_there_is_one_answer_per_fetch(retry: bool) -> None:
     leader = Leader()
-    leader.wish()
+    leader.fetch()
     if retry:
-        leader.wish(anew=True)
+        leader.fetch(anew=True)
     assert brought(*leader.produce(UNIT)) == [(0, 1)]
-    assert leader.produce(UNIT, UNIT) == [], "the next wish has not come"
+    assert leader.produce(UNIT, UNIT) == [], "the next fetch has not come"
     leader.take()
     assert brought(*leader.under_way) == [(0, 2)]
 
@@ -270,7 +270,7 @@ def test_a_log_that_cannot_be_read_does_not_hold_up_the_others() -> None:
     log = leader.bench.node.context.replicas[TopicIdPartition("T", 0)].log
     log.storage = DamagedLog()
     log.storage.append(sized(UNIT))
-    found = results(*leader.wish())
+    found = results(*leader.fetch())
     assert [(r.partition_id, r.error, len(r.batches)) for r in found] == [
         (0, ErrorCode.CORRUPT_MESSAGE, 0),
         (1, ErrorCode.NONE, 1),
@@ -284,7 +284,7 @@ TIMER = f"{FETCH_WAIT_PREFIX}{FOLLOWER}/0"
 
 def test_few_bytes_wait_for_more() -> None:
     leader = Leader(2, replica_fetch_min_bytes=3 * UNIT)
-    leader.wish()
+    leader.fetch()
     assert leader.produce(UNIT) == []
     setting = leader.bench.timer(TIMER)
     assert setting is not None
@@ -297,7 +297,7 @@ def test_few_bytes_wait_for_more() -> None:
 
 def test_few_bytes_leave_when_they_have_waited_long_enough() -> None:
     leader = Leader(replica_fetch_min_bytes=3 * UNIT)
-    leader.wish()
+    leader.fetch()
     leader.produce(UNIT)
     leader.bench.fire(TIMER, at_ms=WAIT_MS)
     assert brought(*leader.sent()) == [(0, 1)]
@@ -312,7 +312,7 @@ def test_few_bytes_leave_when_they_have_waited_long_enough() -> None:
 def test_what_a_full_window_held_back_has_waited_enough() -> None:
     leader = Leader(2, replica_fetch_min_bytes=2 * UNIT, replica_fetch_response_max_bytes=3 * UNIT)
     leader.fill({0: 3, 1: 1})
-    assert brought(*leader.wish()) == [(0, 3)]
+    assert brought(*leader.fetch()) == [(0, 3)]
     leader.take()
     assert brought(*leader.under_way) == [(1, 1)]
 
@@ -320,20 +320,20 @@ def test_what_a_full_window_held_back_has_waited_enough() -> None:
 def test_a_full_answer_does_not_wait_however_small_it_is() -> None:
     leader = Leader(2, replica_fetch_min_bytes=9 * UNIT, replica_fetch_response_max_bytes=2 * UNIT)
     leader.fill({0: 2, 1: 1})
-    assert brought(*leader.wish()) == [(0, 2)]
+    assert brought(*leader.fetch()) == [(0, 2)]
 
 
 def test_high_watermarks_and_errors_have_no_patience() -> None:
     leader = Leader(2, replica_fetch_min_bytes=9 * UNIT)
     leader.fill({0: 1})
     leader.position[0] = 1
-    assert [r.high_watermark for r in results(*leader.wish(0))] == [1]
-    assert [r.error for r in results(*leader.wish(1, current_leader_epoch=7))] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
+    assert [r.high_watermark for r in results(*leader.fetch(0))] == [1]
+    assert [r.error for r in results(*leader.fetch(1, current_leader_epoch=7))] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
 
 
-def test_the_last_wish_to_be_withdrawn_ends_the_wait() -> None:
+def test_the_last_fetch_to_be_withdrawn_ends_the_wait() -> None:
     leader = Leader(replica_fetch_min_bytes=9 * UNIT)
-    leader.wish()
+    leader.fetch()
     leader.produce(UNIT)
     leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
     assert [r.error for r in results(*leader.sent())] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -363,16 +363,16 @@ def test_a_follower_speaks_by_several_fetchers_and_repeats_by_each() -> None:
 def test_a_bulky_partition_holds_up_nobody_on_another_fetcher() -> None:
     leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
     leader.fill({0: 9, 1: 1, 2: 1})
-    assert brought(*leader.wish(0, 1, fetcher=0)) == [(0, 1)], "1 waits behind 0"
-    [other] = leader.wish(2, fetcher=1)
+    assert brought(*leader.fetch(0, 1, fetcher=0)) == [(0, 1)], "1 waits behind 0"
+    [other] = leader.fetch(2, fetcher=1)
     assert (other.fetcher, brought(other)) == (1, [(2, 1)])
 
 
 def test_a_follower_is_silent_only_when_none_of_its_fetchers_speaks() -> None:
     leader = Leader(2)
-    leader.wish(0, fetcher=0)
+    leader.fetch(0, fetcher=0)
     leader.bench.now_ms = 20_000
-    leader.wish(1, fetcher=1)
+    leader.fetch(1, fetcher=1)
     setting = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
     assert setting is not None
     assert setting.at_ms == 50_000

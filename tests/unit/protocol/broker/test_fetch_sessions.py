@@ -9,9 +9,9 @@ from protocol.errors import ErrorCode
 from tests.unit.protocol.broker.leader_helpers import FOLLOWER, UNIT, Leader, brought
 
 
-def test_a_renewal_of_a_session_that_both_count_alike_is_not_answered_and_leaves_the_wishes_open() -> None:
+def test_a_renewal_with_matching_counts_is_not_answered_and_leaves_the_fetches_parked() -> None:
     leader = Leader()
-    leader.wish()
+    leader.fetch()
     leader.bench.now_ms = 20_000
     assert leader.renew() == []
     setting = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
@@ -22,7 +22,7 @@ def test_a_renewal_of_a_session_that_both_count_alike_is_not_answered_and_leaves
 
 def test_a_renewal_that_lacks_answers_is_told_which_comes_next() -> None:
     leader = Leader()
-    leader.wish()
+    leader.fetch()
     leader.produce(UNIT)
     [told] = leader.renew(answers=0)
     assert (told.partitions, told.session, told.number, told.error) == ((), 1, 1, ErrorCode.NONE)
@@ -40,7 +40,7 @@ def test_a_renewal_of_what_the_leader_does_not_know_is_refused_and_no_sign_of_li
     fields: dict[str, int], error: ErrorCode
 ) -> None:
     leader = Leader()
-    leader.wish()
+    leader.fetch()
     before = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
     leader.bench.now_ms = 20_000
     [told] = leader.renew(**fields)
@@ -50,22 +50,22 @@ def test_a_renewal_of_what_the_leader_does_not_know_is_refused_and_no_sign_of_li
 
 def test_a_request_behind_one_that_was_lost_is_not_taken() -> None:
     leader = Leader(2)
-    leader.wish(0)
+    leader.fetch(0)
     leader.requests[FOLLOWER, 0] += 1
-    [told] = leader.wish(1)
+    [told] = leader.fetch(1)
     assert (told.partitions, told.error) == ((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     assert leader.produce(UNIT, partition=1) == []
-    assert brought(*leader.wish(anew=True)) == [(1, 1)]
+    assert brought(*leader.fetch(anew=True)) == [(1, 1)]
 
 
 def test_a_request_of_the_past_is_passed_over() -> None:
     leader = Leader(2)
-    leader.wish(0)
+    leader.fetch(0)
     leader.requests[FOLLOWER, 0] -= 1
-    assert leader.wish(1) == [], "a number that was there before"
-    leader.wish(0, anew=True)
+    assert leader.fetch(1) == [], "a number that was there before"
+    leader.fetch(0, anew=True)
     leader.sessions[FOLLOWER, 0] -= 1
-    assert leader.wish(1) == [], "a session that was there before"
+    assert leader.fetch(1) == [], "a session that was there before"
     assert leader.renew(session=1) == []
     assert leader.produce(UNIT, partition=1) == []
 
@@ -73,6 +73,6 @@ def test_a_request_of_the_past_is_passed_over() -> None:
 def test_answers_are_counted_in_each_session() -> None:
     leader = Leader()
     for session in (1, 2, 3):
-        sent = leader.wish(anew=True) + leader.produce(UNIT)
+        sent = leader.fetch(anew=True) + leader.produce(UNIT)
         assert [(message.session, message.number) for message in sent] == [(session, n) for n in range(len(sent))]
         assert brought(*sent) != []

@@ -1,4 +1,4 @@
-"""The follower's side, on a broker node: wishes, renewals, appends, truncation."""
+"""The follower's side, on a broker node: fetch states, renewals, appends, truncation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, number: int =
     return bench.receive(sender, FetchResponse(partitions=(result,), number=number))
 
 
-def wish(bench: BrokerBench) -> FetchPartition:
+def fetch_state(bench: BrokerBench) -> FetchPartition:
     [found] = bench.sent(FetchRequest).partitions
     return found
 
@@ -50,22 +50,22 @@ def log_end(bench: BrokerBench) -> int:
 
 
 @pytest.mark.covers("A27", "A42")
-def test_a_new_follower_wishes_from_its_log_end_on() -> None:
+def test_a_new_follower_fetches_from_its_log_end_on() -> None:
     bench = BrokerBench(me=1).run().publish(*topic_records(1, leader_epoch=3))
     [(leader, request)] = bench.sends(FetchRequest)
     assert (leader, request.replica_id, request.replica_epoch) == (0, 1, 1)
-    found = wish(bench)
+    found = fetch_state(bench)
     assert (found.current_leader_epoch, found.fetch_offset, found.last_fetched_epoch) == (3, 0, -1)
 
 
 @pytest.mark.covers("A43")
-def test_what_is_fetched_is_appended_as_it_is_and_the_next_wish_leaves_at_once() -> None:
+def test_what_is_fetched_is_appended_as_it_is_and_the_next_fetch_leaves_at_once() -> None:
     bench = follower()
     stored = (batch(2, 0, 1, b"one"), batch(1, 2, 3, b"two"))
     answer(bench, 0, batches=stored, high_watermark=2)
     assert tuple(bench.replica.log.storage.read(0, 1 << 20)) == stored
     assert bench.high_watermark == 2
-    found = wish(bench)
+    found = fetch_state(bench)
     assert (found.fetch_offset, found.last_fetched_epoch, found.high_watermark) == (3, 3, 2)
 
 
@@ -79,7 +79,7 @@ def test_the_high_watermark_follows_the_leaders_up_to_the_log_end(told: int, exp
 
 
 STALE = {
-    "an older wish": {"fetch_offset": 1},
+    "an older fetch": {"fetch_offset": 1},
     "a later offset": {"fetch_offset": 4},
     "an earlier leader epoch": {"fetch_offset": 3, "leader_epoch": 2},
     "a later leader epoch": {"fetch_offset": 3, "leader_epoch": 4},
@@ -91,7 +91,7 @@ STALE = {
 
 @pytest.mark.covers("A26")
 @pytest.mark.parametrize("fields", STALE.values(), ids=STALE)
-def test_an_answer_to_another_wish_is_not_taken(fields: dict[str, object]) -> None:
+def test_an_answer_to_another_fetch_is_not_taken(fields: dict[str, object]) -> None:
     bench = follower(records=3)
     batches = (batch(1, int(str(fields["fetch_offset"])), 3),)
     answer(bench, **{"batches": batches, "high_watermark": 3} | fields)  # type: ignore[arg-type]
@@ -111,10 +111,10 @@ def test_a_diverging_answer_truncates_and_asks_again() -> None:
     bench = follower(records=3)
     answer(bench, 3, diverging_epoch=EpochEndOffset(leader_epoch=3, end_offset=1))
     assert log_end(bench) == 1
-    found = wish(bench)
+    found = fetch_state(bench)
     assert (found.fetch_offset, found.last_fetched_epoch) == (1, 3)
     answer(bench, 1, diverging_epoch=EpochEndOffset(leader_epoch=-1, end_offset=0))
-    assert (log_end(bench), wish(bench).last_fetched_epoch) == (0, -1)
+    assert (log_end(bench), fetch_state(bench).last_fetched_epoch) == (0, -1)
 
 
 STALE_CUTS = {
@@ -131,14 +131,16 @@ def test_what_cut_a_log_does_not_cut_it_again_at_the_same_offset(told: dict[str,
     answer(bench, 0, batches=(batch(1, 0, 1), batch(2, 1, 2)))
     answer(bench, 3, last_fetched_epoch=2, **told)
     assert log_end(bench) == 1
-    answer(bench, 1, last_fetched_epoch=wish(bench).last_fetched_epoch, batches=(batch(2, 1, 3),), high_watermark=3)
+    answer(
+        bench, 1, last_fetched_epoch=fetch_state(bench).last_fetched_epoch, batches=(batch(2, 1, 3),), high_watermark=3
+    )
     answer(bench, 3, last_fetched_epoch=2, **told)
     assert (log_end(bench), bench.high_watermark) == (3, 3)
     assert bench.sends(FetchRequest) == []
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
-def test_after_an_error_the_wish_waits_for_its_repetition(error: ErrorCode) -> None:
+def test_after_an_error_the_fetch_waits_for_its_repetition(error: ErrorCode) -> None:
     bench = follower(records=1)
     answer(bench, 1, error=error)
     assert bench.sends(FetchRequest) == []
@@ -147,7 +149,7 @@ def test_after_an_error_the_wish_waits_for_its_repetition(error: ErrorCode) -> N
     assert (timer.at_ms, timer.idle_with) == (WAIT_MS, None), "a repetition that must not be left out"
     bench.fire(TIMER, at_ms=WAIT_MS)
     assert bench.sends(FetchRenewal) == []
-    assert wish(bench).fetch_offset == 1
+    assert fetch_state(bench).fetch_offset == 1
     timer = bench.timer(TIMER)
     assert timer is not None
     assert timer.idle_with == 0
@@ -173,9 +175,9 @@ OVER = {
 
 
 @pytest.mark.parametrize("fields", OVER.values(), ids=OVER)
-def test_a_session_in_which_something_was_lost_is_begun_anew_with_all_open_wishes(fields: dict[str, int]) -> None:
+def test_a_session_in_which_something_was_lost_is_begun_anew_with_all_fetch_states(fields: dict[str, int]) -> None:
     bench = follower(records=2)
-    last = wish(bench)
+    last = fetch_state(bench)
     bench.receive(0, FetchResponse(partitions=(), **fields))
     request = bench.sent(FetchRequest)
     assert (request.session, request.number, request.partitions) == (2, 0, (last,))
@@ -213,10 +215,10 @@ def change(**fields: object) -> PartitionChangeRecord:
 
 
 @pytest.mark.covers("A26", "A25")
-def test_a_new_leader_epoch_ends_the_old_wish_before_anything_else_is_appended() -> None:
+def test_a_new_leader_epoch_ends_the_old_fetch_before_anything_else_is_appended() -> None:
     bench = follower(records=1).publish(change(leader=2))
     [(leader, _)] = bench.sends(FetchRequest)
-    assert (leader, wish(bench).current_leader_epoch) == (2, 4)
+    assert (leader, fetch_state(bench).current_leader_epoch) == (2, 4)
     answer(bench, 1, batches=(batch(1, 1, 3),))
     assert log_end(bench) == 1
     assert bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchRequest) == []
@@ -235,7 +237,7 @@ def test_a_follower_that_becomes_leader_fetches_no_more() -> None:
 def test_without_a_leader_nothing_is_fetched_and_the_log_stays() -> None:
     bench = follower(records=2).publish(change(leader=-1, isr=()))
     assert bench.sends(FetchRequest) == []
-    assert (bench.replica.wish, log_end(bench)) == (None, 2)
+    assert (bench.replica.fetch_state, log_end(bench)) == (None, 2)
 
 
 @pytest.mark.parametrize("record", [RemoveTopicRecord(topic_id="T"), change(replicas=(0, 2), isr=(0, 2))])
@@ -248,7 +250,7 @@ def test_a_replica_that_is_gone_from_the_metadata_is_gone_with_its_log(record: P
     assert bench.storage.log_names() == [METADATA_LOG]
 
 
-def test_wishes_of_several_partitions_travel_together() -> None:
+def test_fetches_of_several_partitions_travel_together() -> None:
     records = topic_records(1)
     more = [records[-1].model_copy(update={"partition_id": index}) for index in (1, 2)]
     bench = BrokerBench(me=1).run().publish(*records, *more)
@@ -276,7 +278,7 @@ def test_where_the_leader_has_deleted_what_it_lacks_a_log_begins_anew(records: i
     answer(bench, records, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=10)
     log = bench.replica.log
     assert (log.start_offset, log.end_offset, log.high_watermark) == (10, 10, 10)
-    found = wish(bench)
+    found = fetch_state(bench)
     assert (found.fetch_offset, found.last_fetched_epoch) == (10, -1)
     [reset] = bench.traces("reset")
     assert reset.detail == {"to_offset": 10, "log_end": records}
@@ -330,4 +332,4 @@ def test_an_error_concerns_its_partition_only() -> None:
         ),
     )
     bench.receive(0, FetchResponse(partitions=results))
-    assert (log_end(bench), wish(bench).partition_id) == (0, 1)
+    assert (log_end(bench), fetch_state(bench).partition_id) == (0, 1)

@@ -221,13 +221,13 @@ def test_consumers_see_what_is_committed(offset: int, error: ErrorCode, shown: l
 
 
 @pytest.mark.covers("A42")
-def test_a_wish_is_parked_until_there_is_more() -> None:
+def test_a_fetch_is_parked_until_there_is_more() -> None:
     bench = leader()
     assert bench.fetch(1, 0).sends(FetchResponse) == []
     result = fetched(bench.produce(acks=1), 1)
     assert (result.fetch_offset, result.leader_epoch, result.high_watermark) == (0, 0, 0)
     assert [b.base_offset for b in result.batches] == [0]
-    assert not bench.produce(acks=1).sends(FetchResponse) or fetched(bench, 2), "an answered wish is gone"
+    assert not bench.produce(acks=1).sends(FetchResponse) or fetched(bench, 2), "an answered fetch is gone"
 
 
 @pytest.mark.covers("A42")
@@ -248,11 +248,13 @@ FETCH_ERRORS = {
 
 
 @pytest.mark.covers("A30")
-@pytest.mark.parametrize(("wish", "error"), FETCH_ERRORS.values(), ids=FETCH_ERRORS)
-def test_a_wish_that_does_not_fit_is_refused_and_counts_for_nothing(wish: dict[str, object], error: ErrorCode) -> None:
+@pytest.mark.parametrize(("fetch", "error"), FETCH_ERRORS.values(), ids=FETCH_ERRORS)
+def test_a_fetch_that_does_not_fit_is_refused_and_counts_for_nothing(
+    fetch: dict[str, object], error: ErrorCode
+) -> None:
     bench = leader(leader_epoch=5, isr=(0, 1))
     bench.produce(acks=1)
-    result = fetched(bench.fetch(1, 1, **wish), 1)
+    result = fetched(bench.fetch(1, 1, **fetch), 1)
     assert (result.error, result.batches) == (error, ())
     assert bench.high_watermark == 0
 
@@ -470,7 +472,7 @@ def test_a_leader_that_is_deposed_tells_everyone_who_waits() -> None:
     assert (told.error, told.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
     assert fetched(bench, 1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert bench.replica.leadership is None
-    assert bench.replica.wish is not None, "it follows the new leader"
+    assert bench.replica.fetch_state is not None, "it follows the new leader"
 
 
 @pytest.mark.covers("C5", "C8", "C11")

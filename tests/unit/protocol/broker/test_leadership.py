@@ -24,7 +24,7 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 ME = 0
 LAG_MS = 100
 STATE = PartitionState(replicas=(0, 1, 2, 3), isr=(0, 1, 2), leader=0, leader_epoch=5, partition_epoch=9)
-WISH = FetchPartition(topic_id="T", partition_id=0, current_leader_epoch=5, fetch_offset=7)
+FETCH = FetchPartition(topic_id="T", partition_id=0, current_leader_epoch=5, fetch_offset=7)
 
 
 def leading(
@@ -134,7 +134,7 @@ def test_nobody_joins_while_the_leader_is_recovering() -> None:
 
 
 def progress(last_caught_up_ms: int, parked: bool = False) -> FollowerProgress:
-    return FollowerProgress(end_offset=5, last_caught_up_ms=last_caught_up_ms, wish=WISH if parked else None)
+    return FollowerProgress(end_offset=5, last_caught_up_ms=last_caught_up_ms, parked_fetch=FETCH if parked else None)
 
 
 LAGGING = {

@@ -163,8 +163,8 @@ def test_an_answer_to_a_fetch_of_the_old_one_is_not_taken() -> None:
     bench = BrokerBench().run(*topic_records(leader=1))
     assert bench.replica.leader_id == 1
     bench.publish(removed(), again(1))
-    wish = bench.sent(FetchRequest).partitions[0]
-    assert (wish.fetch_offset, wish.current_leader_epoch) == (0, 1)
+    fetch = bench.sent(FetchRequest).partitions[0]
+    assert (fetch.fetch_offset, fetch.current_leader_epoch) == (0, 1)
     fetched(bench, 1, 0, OLD)
     assert payloads(bench.storage) == []
     fetched(bench, 1, 1, NEW)

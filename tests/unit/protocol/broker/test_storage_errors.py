@@ -104,7 +104,7 @@ def follower() -> tuple[BrokerBench, WeakStorage]:
 
 
 def fetched(bench: BrokerBench, *batches: RecordBatch) -> BrokerBench:
-    """The leader's answer to the open wish."""
+    """The leader's answer to its open fetch."""
     answer = FetchPartitionResult(
         topic_id="T",
         partition_id=0,

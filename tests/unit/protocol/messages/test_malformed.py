@@ -254,8 +254,8 @@ class Traffic:
         follower, end = rng.choice((1, 2)), rng.choice((0, log.high_watermark, log.end_offset, log.end_offset))
         fields = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": end}
         fields["last_fetched_epoch"] = 0 if end else -1
-        wish = FetchPartition.model_validate(fields)
-        return follower, FetchRequest(replica_id=follower, replica_epoch=follower, partitions=(wish,))
+        partition = FetchPartition.model_validate(fields)
+        return follower, FetchRequest(replica_id=follower, replica_epoch=follower, partitions=(partition,))
 
     def receive(self, sender: int, message: Message) -> None:
         if isinstance(message, Request):

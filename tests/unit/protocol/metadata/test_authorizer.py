@@ -366,8 +366,8 @@ def test_a_produce_without_acks_is_dropped_without_the_right() -> None:
 
 @pytest.mark.covers("G32")
 def test_a_client_fetches_as_a_replica_only_with_cluster_action() -> None:
-    wish = FetchPartition(topic_id="T", partition_id=0, current_leader_epoch=0, fetch_offset=0)
-    fetch = FetchRequest(replica_id=1, replica_epoch=1, partitions=(wish,))
+    partition = FetchPartition(topic_id="T", partition_id=0, current_leader_epoch=0, fetch_offset=0)
+    fetch = FetchRequest(replica_id=1, replica_epoch=1, partitions=(partition,))
     [result] = broker().receive(CLIENT, fetch).sent(FetchResponse).partitions
     assert (result.partition_id, result.error) == (0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     trusted = broker(cluster(Op.CLUSTER_ACTION, node_principal(CLIENT))).receive(CLIENT, fetch)

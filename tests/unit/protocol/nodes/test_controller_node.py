@@ -328,7 +328,7 @@ def test_an_elr_member_keeps_its_place_by_the_epoch_that_it_brings_back(
 # -- metadata log ------------------------------------------------------------------------------------------------------
 
 
-def test_a_standing_metadata_wish_is_answered_when_there_is_more() -> None:
+def test_a_parked_metadata_fetch_is_answered_when_there_is_more() -> None:
     bench = Bench().serve()
     end = len(bench.node.records)
     bench.receive(1, metadata_fetch(bench.node, 1))

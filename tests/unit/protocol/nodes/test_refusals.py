@@ -253,7 +253,7 @@ def test_a_consumers_read(fields: dict[str, object], error: ErrorCode, batches: 
     assert (answer.error, len(answer.batches)) == (error, batches)
 
 
-WISHES: dict[str, tuple[dict[str, object], ErrorCode]] = {
+FETCHES: dict[str, tuple[dict[str, object], ErrorCode]] = {
     "offset below 0": ({"fetch_offset": -1, "last_fetched_epoch": 0}, ErrorCode.OFFSET_OUT_OF_RANGE),
     "unknown topic": ({"topic_id": "U"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     "partition below 0": ({"partition_id": -1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -262,16 +262,16 @@ WISHES: dict[str, tuple[dict[str, object], ErrorCode]] = {
 }
 
 
-@pytest.mark.parametrize(("fields", "error"), WISHES.values(), ids=WISHES)
-def test_a_followers_wish(fields: dict[str, object], error: ErrorCode) -> None:
+@pytest.mark.parametrize(("fields", "error"), FETCHES.values(), ids=FETCHES)
+def test_a_followers_fetch(fields: dict[str, object], error: ErrorCode) -> None:
     bench = BrokerBench().run(*topic_records()).produce(acks=1)
     stands = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 0}
-    wish = FetchPartition.model_validate(stands | fields)
-    fetch = FetchRequest(replica_id=1, replica_epoch=1, partitions=(wish,))
+    partition = FetchPartition.model_validate(stands | fields)
+    fetch = FetchRequest(replica_id=1, replica_epoch=1, partitions=(partition,))
     [result] = bench.receive(1, fetch).sent(FetchResponse).partitions
-    assert (result.error, result.batches, result.fetch_offset) == (error, (), wish.fetch_offset)
+    assert (result.error, result.batches, result.fetch_offset) == (error, (), partition.fetch_offset)
     assert bench.replica.leadership is not None
-    assert bench.replica.leadership.followers[1].wish is None
+    assert bench.replica.leadership.followers[1].parked_fetch is None
 
 
 # -- what a node does not serve ----------------------------------------------------------------------------------------
