@@ -1,1 +1,1 @@
-"""Faults: one schema, three ways to write it, and what carries them out on the simulator."""
+"""Faults: a kind each in `kinds`, drawn from rates or written out, and carried out on the simulator."""

@@ -1,52 +1,54 @@
-"""Faults as values: what may go wrong, to whom, when and for how long.
+"""What a fault is: something that goes wrong in a cluster at a time, and is healed after a duration.
 
-A fault begins at `at_ms` and is healed `duration_ms` later; both halves belong to it, so that a run in which all faults
-are over is a run in which all is whole again. A *timeline* is a sequence of faults with their times. It can be written
-out, which is what replay files do, drawn from *rates* (`draw.py`), or left to a search that tries all there are within
-*bounds* (`experiments/hunt/explore`).
+A fault begins at `at_ms` and is healed `duration_ms` later. Both halves belong to it, so a run in which all faults are
+over is a run in which the cluster is whole again. A *timeline* is a sequence of faults. It is written out (timeline
+files), drawn from rates (`draw.py`), or searched exhaustively within `Bounds` (`experiments/hunt/explore`).
 
-A fault says what is asked for. What a cluster that must stay within tolerance grants of it is the atlas's decision
-(`atlas.py`); how it is done to a simulated cluster is in `inject.py`.
+Each kind of fault is one subclass of `Fault` in `kinds/`: its fields are its schema, and its methods carry it out, heal
+it, describe it and draw it. docs/contributing/a-fault.md shows how to add one.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from abc import ABC, abstractmethod
+from random import Random
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from experiments.engines.port import Loss
-from experiments.support.fields import TopicConfig
-from protocol.ids import NodeId
+from experiments.faults.controls import Controls
+from experiments.faults.targets import Targets
+from protocol.ids import NodeId, TopicPartition
 
 
 class Value(BaseModel):
-    """Frozen, strict, nothing unknown."""
+    """A frozen model with strict types that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def _listed(value: object) -> object:
-    """A list, as files write it, is taken for a tuple."""
+def _as_tuple(value: object) -> object:
+    """A list, as YAML files have it, is accepted where a tuple is declared."""
     return tuple(value) if isinstance(value, list) else value
 
 
+AsTuple = BeforeValidator(_as_tuple)
 Index = Annotated[int, Field(ge=0)]
-Nodes = Annotated[tuple[Index, ...], BeforeValidator(_listed), Field(min_length=1)]
+Nodes = Annotated[tuple[Index, ...], AsTuple, Field(min_length=1)]
 PerMille = Annotated[int, Field(ge=1, le=1_000)]
 Milliseconds = Annotated[int, Field(ge=1)]
 
-MessageKind = Literal["registrations", "heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries"]
-"""Requests of brokers to the controller (a proposal: AlterPartition), to each other, and of clients; with answers; and
-what the recovery manager is told, asks and tells.
-"""
 
-MAX_SKEW_MS = 60_000
+class Fault(Value, ABC):
+    """One fault with its times. `in_swarm` says whether the plans that `isray fuzz` draws from a seed may contain the
+    kind: a kind added later is left out, so that seeds keep their plans.
+    """
 
+    in_swarm: ClassVar[bool] = True
 
-class _Fault(Value):
-    at_ms: Index
-    duration_ms: Milliseconds
+    at_ms: Index = Field(description="when the fault begins, in ms of virtual time")
+    duration_ms: Milliseconds = Field(description="how long it lasts until it is healed, in ms")
+    kind: str
 
     @property
     def end_ms(self) -> int:
@@ -55,244 +57,63 @@ class _Fault(Value):
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Whom it strikes, as far as it strikes single nodes."""
+        """The nodes that the fault names. A timeline file is refused if the cluster lacks one of them."""
         return ()
 
-
-class Crash(_Fault):
-    """A node's process ends at once and is started again at the end. `loses` is what its disk loses: `nothing` (the
-    page cache survives), a `suffix` of each log's unflushed part, drawn by `seed`, the `torn` last batch of it, a
-    `corrupt` batch in it, drawn by `seed`, with all behind it, the last `count` of its `records`, everything
-    `unflushed`, or `all` (the disk is replaced).
-    """
-
-    kind: Literal["crash"] = "crash"
-    node: Index
-    loses: Literal["nothing", "suffix", "torn", "corrupt", "records", "unflushed", "all"] = "nothing"
-    seed: Index = 0
-    count: Index = 0
-
-    @model_validator(mode="after")
-    def _counts_records(self) -> Self:
-        if self.count and self.loses != "records":
-            raise ValueError("allowed: count with loses: records, and only there")
-        return self
+    @property
+    def brokers(self) -> tuple[NodeId, ...]:
+        """The nodes that it names and that must be brokers."""
+        return ()
 
     @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return (self.node,)
+    def partition_named(self) -> TopicPartition | None:
+        """The partition that the fault names, which must exist; partition 0 for a fault of a whole topic."""
+        return None
 
     @property
-    def loss(self) -> Loss:
-        """The same in the words of the engines."""
-        return loss_of(self.loses, self.count if self.loses == "records" else self.seed)
+    def duplicates_sends(self) -> bool:
+        """Whether a batch that a producer sends may arrive twice because of the fault."""
+        return False
+
+    @abstractmethod
+    def begin(self, controls: Controls, number: int) -> None:
+        """Makes the fault happen. `number` is the fault's place in its timeline and identifies it to what it holds."""
+
+    @abstractmethod
+    def heal(self, controls: Controls, number: int) -> None:
+        """Ends the fault. Called exactly once, `duration_ms` after `begin`."""
+
+    @abstractmethod
+    def words(self) -> str:
+        """One clause that says what happens and to which nodes, without the times."""
+
+    @classmethod
+    @abstractmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        """Draws the fields of a fault of this kind, its times excepted."""
+
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        """Whether a cluster with these targets can have a fault of this kind."""
+        return True
 
 
-class PowerLoss(_Fault):
-    """A rack, or all there is, loses power: the nodes end at once and lose what they had not flushed, and so do those
-    that had ended before.
-    """
+class NodeFault(Fault):
+    """A fault of one node."""
 
-    kind: Literal["power_loss"] = "power_loss"
-    rack: Nodes
-
-    @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return self.rack
-
-
-class Pause(_Fault):
-    """A node takes no input; what arrives waits."""
-
-    kind: Literal["pause"] = "pause"
-    node: Index
+    node: Index = Field(description="the node's id")
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         return (self.node,)
 
 
-class Restart(_Fault):
-    """A broker is told to shut down in good order; at the end it is started again, once it has ended."""
+class BrokerFault(NodeFault):
+    """A fault of one broker."""
 
-    kind: Literal["restart"] = "restart"
-    node: Index
-
-    @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return (self.node,)
-
-
-class Cut(_Fault):
-    """Nothing passes from `source` to `target`, and nothing back unless it is `one_way`."""
-
-    kind: Literal["cut"] = "cut"
-    source: Nodes
-    target: Nodes
-    one_way: bool = False
-
-
-class Disturb(_Fault):
-    """`per_mille` of what passes from `source` to `target` is lost, arrives twice, is overtaken by what comes later, or
-    is delayed by `delay_ms` with all behind it; a slow link is a delay of everything. `only` names the one kind of
-    message that suffers it, requests and answers; None: all that passes.
-    """
-
-    kind: Literal["disturb"] = "disturb"
-    source: Nodes
-    target: Nodes
-    effect: Literal["lose", "duplicate", "reorder", "delay"]
-    per_mille: PerMille = 1_000
-    delay_ms: Index = 0
-    only: MessageKind | None = None
-
-
-class HeartbeatLoss(_Fault):
-    """No heartbeat of a broker reaches the controller; all else does."""
-
-    kind: Literal["heartbeat_loss"] = "heartbeat_loss"
-    node: Index
-
-    @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return (self.node,)
-
-
-class SlowDisk(_Fault):
-    """Whenever a broker has written to a log it takes no input for `write_ms`."""
-
-    kind: Literal["slow_disk"] = "slow_disk"
-    node: Index
-    write_ms: Milliseconds
-
-    @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return (self.node,)
-
-
-class FullDisk(_Fault):
-    """A broker's disk takes nothing more; the broker ends when it finds out, and starts again at the end."""
-
-    kind: Literal["full_disk"] = "full_disk"
-    node: Index
-
-    @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return (self.node,)
-
-
-class ClockSkew(_Fault):
-    """A node's clock is `skew_ms` ahead of the others. Its process is restarted for it, at both ends, since time does
-    not jump within a life; its page cache survives.
-    """
-
-    kind: Literal["clock_skew"] = "clock_skew"
-    node: Index
-    skew_ms: Annotated[int, Field(ge=-MAX_SKEW_MS, le=MAX_SKEW_MS)]
-
-    @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return (self.node,)
-
-
-class Reassign(_Fault):
-    """A partition is to move to `replicas`; what is not done by the end is cancelled."""
-
-    kind: Literal["reassign"] = "reassign"
-    topic: str
-    partition: Index
-    replicas: Nodes
-
-
-class Configure(_Fault):
-    """A topic's configs are changed; at the end they are again what they were."""
-
-    kind: Literal["configure"] = "configure"
-    topic: str
-    config: TopicConfig
-
-
-class VoterChange(_Fault):
-    """A controller is to have no vote; from the end on it is to have one again."""
-
-    kind: Literal["voter_change"] = "voter_change"
-    node: Index
-
-    @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return (self.node,)
-
-
-Fault = Annotated[
-    Crash
-    | PowerLoss
-    | Pause
-    | Restart
-    | Cut
-    | Disturb
-    | HeartbeatLoss
-    | SlowDisk
-    | FullDisk
-    | ClockSkew
-    | Reassign
-    | Configure
-    | VoterChange,
-    Field(discriminator="kind"),
-]
-
-FAULT_KINDS: dict[str, type[_Fault]] = {
-    model.model_fields["kind"].default: model
-    for model in (
-        Crash,
-        PowerLoss,
-        Pause,
-        Restart,
-        Cut,
-        Disturb,
-        HeartbeatLoss,
-        SlowDisk,
-        FullDisk,
-        ClockSkew,
-        Reassign,
-        Configure,
-        VoterChange,
-    )
-}
-
-_LOSSES: dict[str, Literal["none", "suffix", "torn", "corrupt", "records", "unflushed", "all"]] = {
-    "nothing": "none",
-    "suffix": "suffix",
-    "torn": "torn",
-    "corrupt": "corrupt",
-    "records": "records",
-    "unflushed": "unflushed",
-    "all": "all",
-}
-
-
-def loss_of(loses: str, count: int = 0) -> Loss:
-    """What a disk loses, in the words of the engines; `count` is a suffix's seed, or a number of records."""
-    return Loss(_LOSSES[loses], count)
-
-
-def _known_kinds(value: dict[str, int]) -> dict[str, int]:
-    for kind in value:
-        if kind not in FAULT_KINDS:
-            raise ValueError(f"allowed: one of {', '.join(FAULT_KINDS)}")
-    return value
-
-
-KindCounts = Annotated[dict[str, Index], AfterValidator(_known_kinds)]
-
-
-class Rates(Value):
-    """Faults as a random process: one begins every `mean_between_ms` on average (exponentially distributed), of a kind
-    drawn by `weights`, and lasts one of `durations_ms`.
-    """
-
-    mean_between_ms: Milliseconds
-    durations_ms: Annotated[tuple[Milliseconds, ...], BeforeValidator(_listed), Field(min_length=1)]
-    weights: KindCounts = Field(min_length=1)
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return {"node": targets.draw_broker(rng)}
 
 
 class Bounds(Value):

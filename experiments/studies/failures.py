@@ -11,7 +11,7 @@ from __future__ import annotations
 from random import Random
 from typing import Literal
 
-from experiments.faults.schema import Crash, Restart
+from experiments.faults.kinds.processes import Crash, Restart
 from experiments.studies.model import CellParameters
 from protocol.ids import NodeId, TimeMs
 

@@ -23,7 +23,7 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
-from experiments.faults.schema import Crash
+from experiments.faults.kinds.processes import Crash
 from experiments.scenarios.history import RegressionCounter
 from experiments.studies.failures import Failure, failure, power_failure
 from experiments.studies.model import YEAR_MS, CellParameters

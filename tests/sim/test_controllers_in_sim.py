@@ -10,7 +10,10 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import add_voter, create_topic
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
-from experiments.faults.schema import Crash, Cut, Fault, Pause, VoterChange
+from experiments.faults.kinds.administration import VoterChange
+from experiments.faults.kinds.links import Cut
+from experiments.faults.kinds.processes import Crash, Pause
+from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from experiments.engines.port import Loss
-from experiments.faults.schema import Configure, Crash, Cut, Pause, Reassign, Restart
+from experiments.faults.kinds.administration import Configure, Reassign
+from experiments.faults.kinds.links import Cut
+from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan
 from experiments.scenarios.loader import load_scenario, scenario_from

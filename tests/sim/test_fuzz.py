@@ -16,23 +16,15 @@ import pytest
 
 from experiments.check.engine import CheckedEngine
 from experiments.cli import main
-from experiments.faults.atlas import granted
-from experiments.faults.draw import Targets, timeline
-from experiments.faults.inject import Injector
-from experiments.faults.schema import (
-    FAULT_KINDS,
-    Crash,
-    Cut,
-    Disturb,
-    Fault,
-    HeartbeatLoss,
-    MessageKind,
-    PowerLoss,
-    Rates,
-    Reassign,
-    loss_of,
-)
-from experiments.faults.voters import QuorumOperator
+from experiments.faults.draw import Rates, timeline
+from experiments.faults.kinds import FAULT_KINDS
+from experiments.faults.kinds.administration import Reassign
+from experiments.faults.kinds.links import Cut, Disturb, HeartbeatLoss, MessageKind
+from experiments.faults.kinds.processes import Crash, PowerLoss, loss_of
+from experiments.faults.quorum_operator import QuorumOperator
+from experiments.faults.schema import Fault
+from experiments.faults.targets import Targets
+from experiments.faults.tolerance import grant_loss
 from experiments.hunt.fuzz import run as run_module
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
@@ -169,16 +161,16 @@ def test_power_loss_takes_no_more_than_a_partition_can_bear() -> None:
     assert names(before_elr, "tolerance")["losses withheld"] == 3
 
 
-def test_the_atlas_grants_what_costs_nothing() -> None:
+def test_a_loss_is_granted_where_the_disk_holds_no_records() -> None:
     engine = CheckedEngine(plan_of(generation="kip-497").spec())
     for node in engine.spec.node_ids:
         engine.start(node)
     engine.run_for(2_000)
     truth, operator = engine.suite.truth, QuorumOperator(engine, lambda request: 0)
     unflushed, replaced = loss_of("unflushed"), loss_of("all")
-    assert granted(unflushed, 0, truth, operator) == unflushed
-    assert granted(replaced, 0, truth, operator) == replaced
-    assert granted(replaced, FIRST_CONTROLLER, truth, operator) == loss_of("nothing")
+    assert grant_loss(unflushed, 0, truth, operator) == unflushed
+    assert grant_loss(replaced, 0, truth, operator) == replaced
+    assert grant_loss(replaced, FIRST_CONTROLLER, truth, operator) == loss_of("nothing")
 
 
 def test_what_a_deposed_leader_commits_with_its_isr_may_be_deleted() -> None:
@@ -232,7 +224,7 @@ def test_a_record_that_failed_may_be_stored_where_sends_come_twice(monkeypatch: 
     result = run_plan(plan)
     assert result.violation is None
     assert names(result, "records")["acks all, failed"] == 10
-    monkeypatch.setattr(Plan, "doubles_sends", False)
+    monkeypatch.setattr(Plan, "duplicates_sends", False)
     violation = run_plan(plan).violation
     assert violation is not None
     assert violation.invariant == "History.FailedRecordStored"
@@ -288,12 +280,12 @@ def test_a_disturbance_may_concern_one_kind_of_message(only: MessageKind, reache
 
 
 def test_a_fault_that_never_heals_is_no_convergence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Injector, "_let_up", lambda self, number, fault: None)
+    monkeypatch.setattr(Crash, "heal", lambda self, controls, number: None)
     result = run_plan(plan_of(Crash(at_ms=4_000, duration_ms=500, node=1)))
     assert result.violation is not None
     assert result.violation.invariant == run_module.WHOLE
     assert "broker 1 is not in service" in result.violation.detail
-    assert any("fault 0 begins: crash (node 1)" in line for line in result.story)
+    assert any("fault 0 begins for 500 ms: broker-1 crashes" in line for line in result.story)
 
 
 def test_a_command_without_outcome_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

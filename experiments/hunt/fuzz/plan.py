@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from experiments.engines.port import ClusterSpec
-from experiments.faults.schema import Configure, Cut, Disturb, Fault, Index, Reassign, Value
+from experiments.faults.kinds import AnyFault
+from experiments.faults.schema import AsTuple, Index, Value
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
 from experiments.support.fields import ClusterConfigs, GenerationName
 from experiments.support.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
 from protocol.config import ClusterConfig, Generation
-from protocol.ids import FIRST_CLIENT, TopicPartition
+from protocol.ids import TopicPartition
 
 WHAT = "a timeline file of isray fuzz"
-
-
-def _listed(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 class _Operation(Value):
@@ -80,14 +77,14 @@ class Plan(Value):
     seed: Index
     brokers: Annotated[int, Field(ge=1, le=99)]
     controllers: Annotated[int, Field(ge=1, le=9)] = 1
-    voters: Annotated[tuple[Index, ...], BeforeValidator(_listed)] = ()
+    voters: Annotated[tuple[Index, ...], AsTuple] = ()
     generation: GenerationName
     config: ClusterConfigs = Field(default_factory=dict)
     jitter_ms: Index = 2
     within_tolerance: bool = True
-    topics: Annotated[tuple[TopicModel, ...], BeforeValidator(_listed), Field(min_length=1)]
-    operations: Annotated[tuple[Operation, ...], BeforeValidator(_listed)] = ()
-    faults: Annotated[tuple[Fault, ...], BeforeValidator(_listed)] = ()
+    topics: Annotated[tuple[TopicModel, ...], AsTuple, Field(min_length=1)]
+    operations: Annotated[tuple[Operation, ...], AsTuple] = ()
+    faults: Annotated[tuple[AnyFault, ...], AsTuple] = ()
 
     def spec(self) -> ClusterSpec:
         """The cluster to run."""
@@ -101,17 +98,11 @@ class Plan(Value):
         return max(times, default=0)
 
     @property
-    def doubles_sends(self) -> bool:
-        """Whether what producers send may arrive twice: then one of the two may be refused, and the other be stored
-        after the producer has been told that its records have failed.
+    def duplicates_sends(self) -> bool:
+        """Whether a batch that a producer sends may arrive twice: then one of the two may be refused, and the other be
+        stored after the producer was notified that its records had failed.
         """
-        return any(
-            isinstance(fault, Disturb)
-            and fault.effect == "duplicate"
-            and fault.only in (None, "produce")
-            and FIRST_CLIENT in fault.source
-            for fault in self.faults
-        )
+        return any(fault.duplicates_sends for fault in self.faults)
 
     @property
     def sizes(self) -> Sizes:
@@ -144,7 +135,7 @@ class TimelineFile(Value):
     trace_hash: str
     before: Sizes
     after: Sizes
-    story: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    story: Annotated[tuple[str, ...], AsTuple] = ()
     plan: Plan
 
 
@@ -179,17 +170,11 @@ def _misfits(plan: Plan) -> Iterator[tuple[str, object, str]]:
     places = [(f"plan.operations[{index}]", item.topic, item.partition) for index, item in enumerate(plan.operations)]
     for index, fault in enumerate(plan.faults):
         where = f"plan.faults[{index}]"
-        named = [*fault.nodes]
-        if isinstance(fault, Cut | Disturb):
-            named += [*fault.source, *fault.target]
-        elif isinstance(fault, Reassign):
-            places.append((where, fault.topic, fault.partition))
-            named += fault.replicas
-        elif isinstance(fault, Configure):
-            places.append((where, fault.topic, 0))
-        for node in named:
-            if node not in nodes or (isinstance(fault, Reassign) and node not in spec.broker_ids):
-                yield where, f"node {node}", f"one of {sorted(nodes)}"
+        if fault.partition_named is not None:
+            places.append((where, *fault.partition_named))
+        for node in fault.nodes:
+            if node not in nodes or (node in fault.brokers and node not in spec.broker_ids):
+                yield where, f"node {node}", f"one of {sorted(spec.broker_ids if fault.brokers else nodes)}"
     for where, topic, partition in places:
         if partition >= sizes.get(topic, 0):
             yield where, f"{topic}-{partition}", f"a partition of {', '.join(sorted(sizes))}"

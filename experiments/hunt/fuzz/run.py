@@ -40,6 +40,7 @@ from experiments.check.recording import RecordingWriter
 from experiments.engines.admin_requests import create_topic, elect_leader
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
+from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.coverage import Coverage
 from experiments.hunt.fuzz.plan import Broken, Elect, Plan, Read, Send
@@ -141,7 +142,8 @@ class _PlanRun:
         self._own_id = FIRST_OWN_ID
         self._clients = _Clients()
         configs = {topic.name: topic.config for topic in plan.topics}
-        self._injector = Injector(self._engine, configs, self._next_id, plan.within_tolerance)
+        self._controls = Controls(self._engine, configs, self._next_id, plan.within_tolerance)
+        self._injector = Injector(self._controls)
 
     def _next_id(self) -> int:
         self._own_id += 1
@@ -308,7 +310,7 @@ class _PlanRun:
                 yield WHOLE, f"{partition} is still being moved or recovered"
             else:
                 yield from self._parted(partition, state.replicas)
-        if not self._injector.operator.is_settled():
+        if not self._controls.operator.is_settled():
             yield WHOLE, "the quorum of the controllers is not whole"
         open_commands = [number for number in self._clients.commands if self._engine.outcome(number) is None]
         if open_commands:
@@ -377,26 +379,26 @@ class _PlanRun:
             return True
         if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._is_idempotent(finding.record.send):
             return False
-        if isinstance(finding, FailedRecordStored) and self._plan.doubles_sends:
+        if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
         return self._engine.suite.truth.of(finding.partition).tolerant
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def _tell(self, text: str) -> None:
-        self._injector.chapters.append(Chapter(text, len(self._cluster.traces)))
+        self._controls.chapters.append(Chapter(text, len(self._cluster.traces)))
 
     def _story(self, violation: Broken) -> tuple[str, ...]:
         self._tell(f"violated: {violation.invariant}: {violation.detail}")
-        lines = tell(self._cluster.traces, self._injector.chapters, self._engine.metadata_log())
+        lines = tell(self._cluster.traces, self._controls.chapters, self._engine.metadata_log())
         return tuple(lines[-STORY_LINES:])
 
     def _note_faults(self) -> None:
         """Faults and outcomes for the coverage table."""
-        for kind, count in sorted(self._injector.done.items()):
+        for kind, count in sorted(self._injector.begun.items()):
             self._coverage.note("fault", kind, count)
         kept = [of.tolerant for of in self._engine.suite.truth.partitions.values()]
-        self._coverage.note("tolerance", "losses withheld", self._injector.withheld)
+        self._coverage.note("tolerance", "losses withheld", self._controls.withheld)
         self._coverage.note("tolerance", "partitions within it", sum(kept))
         self._coverage.note("tolerance", "partitions beyond it", len(kept) - sum(kept))
         for number, send in self._clients.sends.items():

@@ -20,8 +20,10 @@ from functools import reduce
 from random import Random
 from typing import Any
 
-from experiments.faults.draw import Targets, timeline
-from experiments.faults.schema import FAULT_KINDS, Fault, Rates
+from experiments.faults.draw import Rates, timeline
+from experiments.faults.kinds import FAULT_KINDS
+from experiments.faults.schema import Fault
+from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
@@ -256,7 +258,7 @@ def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Opera
 
 
 def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int, wanted: Bias) -> tuple[Fault, ...]:
-    kinds = [kind for kind in FAULT_KINDS if kind != "voter_change" or len(targets.controllers) > 1]
+    kinds = [name for name, kind in FAULT_KINDS.items() if kind.in_swarm and kind.is_possible(targets)]
     chosen = rng.sample(kinds, rng.choice((1, 2, 3, 4, 6, len(kinds))))
     rates = Rates(
         mean_between_ms=rng.choice(tempo.faults),

@@ -15,9 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from experiments.faults import aims
-from experiments.faults.aims import CLIENT, CONTROLLER
-from experiments.faults.schema import Configure, Crash, Cut, Disturb, Fault, FullDisk, Pause, Reassign, Restart
+from experiments.faults import recipes
+from experiments.faults.kinds.administration import Configure, Reassign
+from experiments.faults.kinds.links import Cut, Disturb
+from experiments.faults.kinds.machines import FullDisk
+from experiments.faults.kinds.processes import Crash, Pause, Restart
+from experiments.faults.recipes import CLIENT, CONTROLLER
+from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
@@ -94,36 +98,38 @@ Episode = Callable[[Scene], Iterator[Part]]
 def _empty_member(scene: Scene) -> Iterator[Part]:
     """A proposal is held up while the member that it adds loses what it had and comes back."""
     back_ms = scene.at_ms + scene.away_ms
-    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
     arrives_ms = scene.after(back_ms, 3_000, 5_500)
-    yield aims.hushed(scene.leader, back_ms - 100, arrives_ms)
+    yield recipes.lose_proposals(scene.leader, back_ms - 100, arrives_ms)
     fails_ms = scene.after(back_ms, 500, 1_300)
     starts_ms = scene.after(fails_ms, 50, 2_000)
-    yield aims.unpowered(scene.member, fails_ms, starts_ms)
-    yield aims.starved(scene.member, scene.brokers, starts_ms - 20, scene.after(arrives_ms, 500, 3_000))
+    yield recipes.fail_power(scene.member, fails_ms, starts_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, starts_ms - 20, scene.after(arrives_ms, 500, 3_000))
 
 
 def _unheard_answer(scene: Scene) -> Iterator[Part]:
     """A leader does not hear what became of its proposal, while members come and go."""
     back_ms = scene.at_ms + scene.away_ms
-    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
     end_ms = scene.after(back_ms, 3_000, 5_500)
     if scene.perhaps():
-        yield aims.deaf(scene.leader, back_ms - 100, end_ms)
+        yield recipes.cut_from_controller(scene.leader, back_ms - 100, end_ms)
     else:
-        yield aims.blind(scene.leader, back_ms - 100, end_ms)
-        yield aims.unanswered(scene.leader, back_ms - 100, scene.after(back_ms, 600, 1_600))
-    yield aims.starved(scene.member, scene.brokers, scene.after(back_ms, 500, 1_000), end_ms)
+        yield recipes.lose_metadata(scene.leader, back_ms - 100, end_ms)
+        yield recipes.lose_proposal_responses(scene.leader, back_ms - 100, scene.after(back_ms, 600, 1_600))
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.after(back_ms, 500, 1_000), end_ms)
     if scene.others and scene.perhaps():
-        yield aims.starved(scene.others[0], scene.brokers, scene.at_ms, scene.after(back_ms, 400, 1_200))
+        yield recipes.lose_fetch_responses(
+            scene.others[0], scene.brokers, scene.at_ms, scene.after(back_ms, 400, 1_200)
+        )
 
 
 def _raised_min_isr(scene: Scene) -> Iterator[Part]:
     """Min ISR is raised while a smaller ISR is proposed, and the leader reads of neither."""
     end_ms = scene.after(scene.at_ms + scene.away_ms, 2_500, 4_000)
     for follower in scene.followers if scene.perhaps(0.8) else (scene.member,):
-        yield aims.starved(follower, scene.brokers, scene.at_ms, end_ms)
-    yield aims.blind(scene.leader, scene.after(scene.at_ms, 100, 600), end_ms)
+        yield recipes.lose_fetch_responses(follower, scene.brokers, scene.at_ms, end_ms)
+    yield recipes.lose_metadata(scene.leader, scene.after(scene.at_ms, 100, 600), end_ms)
     raised_ms = scene.after(scene.at_ms, 600, scene.away_ms)
     yield Configure(
         at_ms=raised_ms,
@@ -136,12 +142,12 @@ def _raised_min_isr(scene: Scene) -> Iterator[Part]:
 def _there_and_back(scene: Scene) -> Iterator[Part]:
     """Leadership goes away and comes back while a follower does not hear of it."""
     unseen_ms = scene.after(scene.at_ms, 50, 400)
-    yield aims.unseen(scene.leader, unseen_ms, unseen_ms + scene.gone_ms)
+    yield recipes.lose_heartbeats(scene.leader, unseen_ms, unseen_ms + scene.gone_ms)
     back_ms = scene.after(unseen_ms + scene.gone_ms, 1_000, 2_000)
     later_ms = scene.after(back_ms, 1_000, 2_500)
     yield Election(back_ms)
     yield Election(later_ms)
-    not_hearing = aims.deaf if scene.perhaps(0.7) else aims.blind
+    not_hearing = recipes.cut_from_controller if scene.perhaps(0.7) else recipes.lose_metadata
     yield not_hearing(scene.member, scene.at_ms, scene.after(later_ms, 1_000, 4_000))
 
 
@@ -152,34 +158,36 @@ def _unheard_fencing(scene: Scene) -> Iterator[Part]:
     back_ms = scene.after(fenced_ms, 0, 700)
     seen_ms = scene.after(back_ms, 600, 2_000)
     end_ms = scene.after(seen_ms, 1_500, 4_000)
-    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
-    yield aims.unseen(scene.member, unseen_ms, seen_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield recipes.lose_heartbeats(scene.member, unseen_ms, seen_ms)
     if scene.perhaps():
-        yield aims.deaf(scene.leader, unseen_ms, end_ms)
+        yield recipes.cut_from_controller(scene.leader, unseen_ms, end_ms)
     else:
-        yield aims.blind(scene.leader, unseen_ms, end_ms)
-        yield aims.echoed(scene.leader, 4_000, back_ms - 100, seen_ms)
-        yield aims.starved(scene.member, scene.brokers, seen_ms - 100, end_ms)
+        yield recipes.lose_metadata(scene.leader, unseen_ms, end_ms)
+        yield recipes.duplicate_proposals(scene.leader, 4_000, back_ms - 100, seen_ms)
+        yield recipes.lose_fetch_responses(scene.member, scene.brokers, seen_ms - 100, end_ms)
 
 
 def _deposed_proposer(scene: Scene) -> Iterator[Part]:
     """A proposal is held up until another leads, and the proposer is unfenced and knows nothing of that."""
     unseen_ms = scene.after(scene.at_ms + scene.away_ms, -1_000, 200)
     seen_ms = unseen_ms + scene.gone_ms
-    yield aims.starved(scene.member, scene.brokers, scene.at_ms, scene.after(unseen_ms, 300, 1_200))
-    yield aims.hushed(scene.leader, scene.at_ms, scene.after(seen_ms, 200, 1_000))
-    yield aims.unseen(scene.leader, unseen_ms, seen_ms)
-    yield aims.deaf(scene.leader, scene.after(unseen_ms, 500, 1_500), scene.after(seen_ms, 1_500, 4_000))
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, scene.after(unseen_ms, 300, 1_200))
+    yield recipes.lose_proposals(scene.leader, scene.at_ms, scene.after(seen_ms, 200, 1_000))
+    yield recipes.lose_heartbeats(scene.leader, unseen_ms, seen_ms)
+    yield recipes.cut_from_controller(
+        scene.leader, scene.after(unseen_ms, 500, 1_500), scene.after(seen_ms, 1_500, 4_000)
+    )
 
 
 def _late_proposals(scene: Scene) -> Iterator[Part]:
     """Proposals come late, or twice, when others have followed, or when the partition is to move."""
     back_ms = scene.at_ms + scene.away_ms
     end_ms = scene.after(back_ms, 4_000, 6_000)
-    held_up = aims.late if scene.perhaps() else aims.echoed
+    held_up = recipes.reorder_proposals if scene.perhaps() else recipes.duplicate_proposals
     yield held_up(scene.leader, scene.rng.choice((2_500, 6_000)), back_ms - 100, end_ms)
-    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
-    yield aims.starved(scene.member, scene.brokers, scene.after(back_ms, 30, 1_000), end_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.after(back_ms, 30, 1_000), end_ms)
     if scene.perhaps():
         moves_ms = scene.after(back_ms, 50, 1_000)
         yield Reassign(
@@ -203,7 +211,7 @@ def _power_after_shutdown(scene: Scene) -> Iterator[Part]:
     up_ms = scene.after(scene.at_ms, 1_200, 2_500)
     yield Restart(at_ms=scene.at_ms, duration_ms=up_ms - scene.at_ms, node=broker)
     fails_ms = scene.after(scene.at_ms, 700, 1_200) if scene.perhaps() else scene.after(up_ms, 500, 4_000)
-    yield aims.unpowered(broker, fails_ms, scene.after(fails_ms, 50, 1_500))
+    yield recipes.fail_power(broker, fails_ms, scene.after(fails_ms, 50, 1_500))
 
 
 def _all_restart(scene: Scene) -> Iterator[Part]:
@@ -218,7 +226,7 @@ def _all_restart(scene: Scene) -> Iterator[Part]:
         one_way=True,
     )
     for broker in scene.brokers:
-        yield aims.killed(broker, fails_ms, scene.after(fails_ms, 1, 300))
+        yield recipes.kill(broker, fails_ms, scene.after(fails_ms, 1, 300))
 
 
 def _sessions(scene: Scene) -> Iterator[Part]:
@@ -247,34 +255,34 @@ def _unaware_successor(scene: Scene) -> Iterator[Part]:
     back_ms = scene.after(scene.at_ms + scene.away_ms, 200, 800)
     taken_ms = scene.after(back_ms, 700, 1_200)
     fails_ms = scene.after(taken_ms, 700, 1_500)
-    yield aims.starved(scene.member, scene.brokers, scene.at_ms, back_ms)
-    yield aims.hushed(scene.leader, back_ms - 1_000, taken_ms)
-    yield aims.starved(scene.member, scene.brokers, scene.after(taken_ms, -400, 0), fails_ms + 100)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
+    yield recipes.lose_proposals(scene.leader, back_ms - 1_000, taken_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.after(taken_ms, -400, 0), fails_ms + 100)
     end_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
-    yield aims.killed(scene.leader, fails_ms, end_ms)
+    yield recipes.kill(scene.leader, fails_ms, end_ms)
     for other in scene.others:
-        yield aims.starved(other, scene.brokers, scene.at_ms, end_ms)
+        yield recipes.lose_fetch_responses(other, scene.brokers, scene.at_ms, end_ms)
 
 
 def _quick_return(scene: Scene) -> Iterator[Part]:
     """A follower that was caught up loses what it had and is back at once; who should hear of that does not."""
     back_ms = scene.after(scene.at_ms, 30, 150)
-    yield aims.unpowered(scene.member, scene.at_ms, back_ms)
+    yield recipes.fail_power(scene.member, scene.at_ms, back_ms)
     end_ms = scene.after(back_ms, 1_500, 4_500)
     yield Quiet(scene.at_ms - 150, scene.after(back_ms + scene.gone_ms, 0, 1_000))
     if scene.perhaps(0.7):
-        yield aims.silenced(scene.member, scene.brokers, scene.at_ms, end_ms)
+        yield recipes.lose_fetch_requests(scene.member, scene.brokers, scene.at_ms, end_ms)
     else:
-        yield aims.blind(scene.leader, scene.at_ms - 100, end_ms)
+        yield recipes.lose_metadata(scene.leader, scene.at_ms - 100, end_ms)
 
 
 def _slow_routine(scene: Scene) -> Iterator[Part]:
     """All brokers restart, and who is elected for want of better takes its time, and is fenced in it."""
     for broker in scene.brokers:
-        yield aims.killed(broker, scene.at_ms, scene.after(scene.at_ms, 1, 300))
+        yield recipes.kill(broker, scene.at_ms, scene.after(scene.at_ms, 1, 300))
     unseen_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_000)
     for broker in scene.brokers if scene.perhaps() else (scene.leader,):
-        yield aims.unseen(broker, unseen_ms, unseen_ms + scene.gone_ms)
+        yield recipes.lose_heartbeats(broker, unseen_ms, unseen_ms + scene.gone_ms)
 
 
 def _move_away(scene: Scene) -> Iterator[Part]:
@@ -282,7 +290,7 @@ def _move_away(scene: Scene) -> Iterator[Part]:
     moves_ms = scene.after(scene.at_ms + scene.gone_ms, 200, 1_500)
     end_ms = scene.after(moves_ms, 3_000, 5_000)
     for follower in scene.followers:
-        yield aims.killed(follower, scene.at_ms, end_ms if scene.perhaps(0.8) else moves_ms + 500)
+        yield recipes.kill(follower, scene.at_ms, end_ms if scene.perhaps(0.8) else moves_ms + 500)
     yield Reassign(
         at_ms=moves_ms,
         duration_ms=end_ms + 1_500 - moves_ms,
@@ -296,22 +304,22 @@ def _deposed_writer(scene: Scene) -> Iterator[Part]:
     """A leader is deposed with records that nobody else has, and leads again, perhaps before its clients knew."""
     end_ms = scene.after(scene.at_ms + scene.gone_ms, 300, 1_500)
     back_ms = scene.after(end_ms, 1_500, 2_500)
-    yield aims.isolated(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, end_ms)
+    yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, end_ms)
     yield Election(back_ms)
     yield Election(scene.after(back_ms, 800, 1_200))
     if scene.perhaps(0.7):
         for follower in scene.followers:
-            yield aims.isolated(follower, CLIENT, scene.at_ms - 100, scene.after(back_ms, 1_500, 3_000))
+            yield recipes.isolate(follower, CLIENT, scene.at_ms - 100, scene.after(back_ms, 1_500, 3_000))
 
 
 def _told_twice(scene: Scene) -> Iterator[Part]:
     """A leader is deposed in a quiet time, and what it is told when it follows comes twice."""
     back_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_500)
-    yield aims.isolated(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
+    yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
     yield Quiet(scene.after(scene.at_ms, 50, 600), scene.after(back_ms, 1_000, 3_000))
     others = [broker for broker in scene.brokers if broker != scene.leader]
     end_ms, late_ms = scene.after(back_ms, 1_000, 3_000), scene.rng.choice((500, 2_500))
-    yield aims.disturbed(others, (scene.leader,), "duplicate", back_ms - 100, end_ms, only="fetches", delay_ms=late_ms)
+    yield recipes.disturb(others, (scene.leader,), "duplicate", back_ms - 100, end_ms, only="fetches", delay_ms=late_ms)
 
 
 def _short_segments(scene: Scene) -> Iterator[Part]:
@@ -319,8 +327,8 @@ def _short_segments(scene: Scene) -> Iterator[Part]:
     end_ms = scene.after(scene.at_ms, 500, scene.away_ms)
     for follower in scene.followers:
         if scene.perhaps(0.8):
-            yield aims.starved(follower, scene.brokers, scene.at_ms, scene.after(end_ms, 0, 500))
-    yield aims.killed(scene.leader, end_ms, scene.after(end_ms, 50, scene.gone_ms + 500))
+            yield recipes.lose_fetch_responses(follower, scene.brokers, scene.at_ms, scene.after(end_ms, 0, 500))
+    yield recipes.kill(scene.leader, end_ms, scene.after(end_ms, 50, scene.gone_ms + 500))
 
 
 def _producer_trouble(scene: Scene) -> Iterator[Part]:
@@ -362,7 +370,7 @@ def _handovers(scene: Scene) -> Iterator[Part]:
         if kind == 0:
             yield Restart(at_ms=begin_ms, duration_ms=scene.rng.randint(100, 1_000), node=broker)
         elif kind == 1:
-            yield aims.unseen(broker, begin_ms, begin_ms + scene.gone_ms)
+            yield recipes.lose_heartbeats(broker, begin_ms, begin_ms + scene.gone_ms)
         else:
             yield Pause(at_ms=begin_ms, duration_ms=scene.rng.randint(100, scene.gone_ms), node=broker)
         begin_ms = scene.after(begin_ms, 700, scene.gone_ms)
@@ -374,9 +382,9 @@ def _controller_gone(scene: Scene) -> Iterator[Part]:
     """The controller's machine fails near a broker's failure."""
     broker = scene.rng.choice((scene.leader, *scene.followers))
     fails_ms = scene.after(scene.at_ms, 0, 800)
-    yield aims.unpowered(broker, fails_ms, scene.after(fails_ms, 50, scene.gone_ms))
+    yield recipes.fail_power(broker, fails_ms, scene.after(fails_ms, 50, scene.gone_ms))
     down_ms = scene.after(scene.at_ms, 0, 3_000)
-    yield aims.unpowered(CONTROLLER[0], down_ms, scene.after(down_ms, 20, 2_000))
+    yield recipes.fail_power(CONTROLLER[0], down_ms, scene.after(down_ms, 20, 2_000))
 
 
 def _recovered_by(scene: Scene, strategy: str, begin_ms: int, end_ms: int) -> Fault:
@@ -391,9 +399,9 @@ def _unheard_candidate(scene: Scene) -> Iterator[Part]:
     """
     rest_ms = scene.after(scene.at_ms + scene.gone_ms, 0, 500)
     back_ms = scene.after(rest_ms, 100, scene.gone_ms)
-    yield aims.killed(scene.member, scene.at_ms, back_ms)
+    yield recipes.kill(scene.member, scene.at_ms, back_ms)
     for broker in (scene.leader, *scene.others):
-        yield aims.killed(broker, rest_ms, scene.after(back_ms, 100, 500))
+        yield recipes.kill(broker, rest_ms, scene.after(back_ms, 100, 500))
     asked_ms = max(back_ms, rest_ms + scene.gone_ms)
     heard_ms = scene.after(asked_ms, 3_500, 6_000)
     if scene.perhaps(0.2):
@@ -404,12 +412,12 @@ def _unheard_candidate(scene: Scene) -> Iterator[Part]:
         yield Cut(at_ms=rest_ms, duration_ms=heard_ms - rest_ms, **cut)
         if scene.perhaps(0.7):
             again_ms = scene.after(asked_ms, 600, 1_500)
-            yield aims.killed(scene.member, again_ms, scene.after(again_ms, 50, 400))
+            yield recipes.kill(scene.member, again_ms, scene.after(again_ms, 50, 400))
         if scene.perhaps(0.4):
             down_ms = scene.after(asked_ms, 700, 2_500)
-            yield aims.killed(CONTROLLER[0], down_ms, scene.after(down_ms, 50, 500))
+            yield recipes.kill(CONTROLLER[0], down_ms, scene.after(down_ms, 50, 500))
     elif scene.recovers:
-        yield aims.killed(RECOVERY_MANAGER, rest_ms, heard_ms)
+        yield recipes.kill(RECOVERY_MANAGER, rest_ms, heard_ms)
 
 
 def _late_news(scene: Scene) -> Iterator[Part]:
@@ -420,16 +428,16 @@ def _late_news(scene: Scene) -> Iterator[Part]:
     back_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
     end_ms = scene.after(back_ms, 3_000, 4_500)
     yield _recovered_by(scene, "proactive", scene.at_ms, end_ms)
-    yield aims.starved(scene.member, scene.brokers, scene.at_ms, end_ms)
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, end_ms)
     for other in scene.others:
-        yield aims.killed(other, fails_ms, end_ms)
+        yield recipes.kill(other, fails_ms, end_ms)
     late_ms = scene.rng.choice((400, 1_000))
-    yield aims.disturbed(CONTROLLER, (scene.member,), "delay", fails_ms, back_ms, delay_ms=late_ms, only="metadata")
+    yield recipes.disturb(CONTROLLER, (scene.member,), "delay", fails_ms, back_ms, delay_ms=late_ms, only="metadata")
     yield Restart(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.leader)
     if scene.recovers and scene.perhaps():
         source, target = (scene.member,), (RECOVERY_MANAGER,)
         late_ms = scene.rng.choice((3_000, 4_000))
-        yield aims.disturbed(source, target, "delay", fails_ms, end_ms, delay_ms=late_ms, only="recoveries")
+        yield recipes.disturb(source, target, "delay", fails_ms, end_ms, delay_ms=late_ms, only="recoveries")
 
 
 def _longer_log(scene: Scene) -> Iterator[Part]:
@@ -439,11 +447,11 @@ def _longer_log(scene: Scene) -> Iterator[Part]:
     back_ms = scene.after(scene.at_ms + 2 * scene.gone_ms, 1_000, 2_000)
     leads_ms = scene.at_ms + scene.gone_ms
     fails_ms = scene.after(leads_ms, 100, 700)
-    yield aims.isolated(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
+    yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
     cut_ms = leads_ms - scene.rng.randint(400, 1_100)
     for other in scene.others:
-        yield aims.isolated(scene.member, (other,), cut_ms, fails_ms + 100)
-        yield aims.killed(other, fails_ms, scene.after(back_ms, 100, 800))
+        yield recipes.isolate(scene.member, (other,), cut_ms, fails_ms + 100)
+        yield recipes.kill(other, fails_ms, scene.after(back_ms, 100, 800))
     yield Crash(at_ms=fails_ms, duration_ms=back_ms - fails_ms, node=scene.member, loses="records", count=20)
 
 

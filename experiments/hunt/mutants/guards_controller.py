@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from experiments.faults import aims
-from experiments.faults.schema import Reassign, Restart
+from experiments.faults import recipes
+from experiments.faults.kinds.administration import Reassign
+from experiments.faults.kinds.processes import Restart
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
 from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, script
@@ -209,10 +210,10 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(alter_partition, "validate", _with_state(_any_partition_epoch)),),
         focus=Focus(
             script=script(
-                aims.starved(2, range(4), 3_000, 5_500),
-                aims.starved(3, range(4), 5_300, END_MS),
-                aims.late(0, 6_000, 5_400, END_MS),
-                aims.starved(2, range(4), 5_550, END_MS),
+                recipes.lose_fetch_responses(2, range(4), 3_000, 5_500),
+                recipes.lose_fetch_responses(3, range(4), 5_300, END_MS),
+                recipes.reorder_proposals(0, 6_000, 5_400, END_MS),
+                recipes.lose_fetch_responses(2, range(4), 5_550, END_MS),
                 Reassign(at_ms=5_750, duration_ms=END_MS - 5_750, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
                 brokers=4,
                 send_every_ms=50,
@@ -228,10 +229,10 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(alter_partition, "validate", _with_state(_any_leader)),),
         focus=Focus(
             script=script(
-                aims.hushed(0, 3_000, 7_500),
-                aims.starved(2, BROKERS, 3_000, 5_000),
-                aims.unseen(0, 4_000, 6_900),
-                aims.deaf(0, 5_500, END_MS),
+                recipes.lose_proposals(0, 3_000, 7_500),
+                recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_000),
+                recipes.lose_heartbeats(0, 4_000, 6_900),
+                recipes.cut_from_controller(0, 5_500, END_MS),
             ),
             why="A proposal is held up until another leads, and the proposer is unfenced.",
         ),
@@ -244,11 +245,11 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(SendingOrder, "takes", answering(True)),),
         focus=Focus(
             script=script(
-                aims.starved(2, BROKERS, 3_000, 8_200),
-                aims.blind(0, 6_000, END_MS),
-                aims.unseen(2, 6_000, 9_600),
-                aims.echoed(0, 4_000, 8_100, 9_600),
-                aims.starved(2, BROKERS, 9_500, END_MS),
+                recipes.lose_fetch_responses(2, BROKERS, 3_000, 8_200),
+                recipes.lose_metadata(0, 6_000, END_MS),
+                recipes.lose_heartbeats(2, 6_000, 9_600),
+                recipes.duplicate_proposals(0, 4_000, 8_100, 9_600),
+                recipes.lose_fetch_responses(2, BROKERS, 9_500, END_MS),
             ),
             why="A proposal is refused since its member is fenced, and comes once more when that is over.",
         ),
@@ -261,9 +262,11 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(BrokerNode, "_is_to_this_incarnation", answering(True)),),
         focus=Focus(
             script=script(
-                aims.killed(1, 3_000, 3_050),
-                aims.disturbed((1,), aims.CONTROLLER, "duplicate", 3_000, 6_000, only="registrations", delay_ms=4_000),
-                aims.unpowered(1, 6_600, 6_650),
+                recipes.kill(1, 3_000, 3_050),
+                recipes.disturb(
+                    (1,), recipes.CONTROLLER, "duplicate", 3_000, 6_000, only="registrations", delay_ms=4_000
+                ),
+                recipes.fail_power(1, 6_600, 6_650),
             ),
             why="A broker loses its log and is back at once, and a registration of the process before comes once more.",
         ),
@@ -276,10 +279,10 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(alter_partition, "is_of_this_life", answering(True)),),
         focus=Focus(
             script=script(
-                aims.starved(2, BROKERS, 3_000, 5_600),
-                aims.hushed(0, 5_500, 10_000),
-                aims.unpowered(2, 6_500, 9_100),
-                aims.starved(2, BROKERS, 9_000, END_MS),
+                recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
+                recipes.lose_proposals(0, 5_500, 10_000),
+                recipes.fail_power(2, 6_500, 9_100),
+                recipes.lose_fetch_responses(2, BROKERS, 9_000, END_MS),
             ),
             why="A proposal is held up until the member that it adds has lost its log and is back.",
         ),
@@ -292,9 +295,9 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(alter_partition, "_validate_isr", _propose_with_fenced),),
         focus=Focus(
             script=script(
-                aims.starved(2, BROKERS, 3_000, 9_200),
-                aims.deaf(0, 6_500, END_MS),
-                aims.unseen(2, 6_600, END_MS),
+                recipes.lose_fetch_responses(2, BROKERS, 3_000, 9_200),
+                recipes.cut_from_controller(0, 6_500, END_MS),
+                recipes.lose_heartbeats(2, 6_600, END_MS),
             ),
             why="A follower catches up whose fencing its leader has not heard of.",
         ),
@@ -343,7 +346,9 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(Patch(Flusher, "flush_all", _no_flush),),
         focus=Focus(
-            script=script(Restart(at_ms=3_000, duration_ms=1_600, node=1), aims.unpowered(1, 4_500, 4_600), min_isr=3),
+            script=script(
+                Restart(at_ms=3_000, duration_ms=1_600, node=1), recipes.fail_power(1, 4_500, 4_600), min_isr=3
+            ),
             why="The power fails after a clean shutdown.",
         ),
     ),
@@ -406,8 +411,8 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(partition_change, "_change_recovery_state", _election_recovers),),
         focus=Focus(
             script=script(
-                *(aims.killed(broker, 3_000, 3_001) for broker in BROKERS),
-                *(aims.unseen(broker, 6_500, 9_500) for broker in BROKERS),
+                *(recipes.kill(broker, 3_000, 3_001) for broker in BROKERS),
+                *(recipes.lose_heartbeats(broker, 6_500, 9_500) for broker in BROKERS),
                 config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"},
             ),
             why="A leader that was elected uncleanly takes its time over its routine, and is fenced in it.",
@@ -421,8 +426,8 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(partition_change, "_move_keeps_min_isr", answering(True)),),
         focus=Focus(
             script=script(
-                aims.killed(1, 3_000, END_MS),
-                aims.killed(2, 3_000, END_MS),
+                recipes.kill(1, 3_000, END_MS),
+                recipes.kill(2, 3_000, END_MS),
                 Reassign(at_ms=6_500, duration_ms=END_MS - 6_500, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
                 brokers=4,
             ),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from experiments.faults import aims
-from experiments.faults.schema import Configure
+from experiments.faults import recipes
+from experiments.faults.kinds.administration import Configure
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering, replaced_by
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, script
@@ -185,11 +185,11 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(leadership, "may_join", _join_before_epoch_start),),
         focus=Focus(
             script=script(
-                aims.starved(1, BROKERS, 3_000, 6_000),
-                aims.starved(2, BROKERS, 3_000, END_MS),
-                aims.hushed(0, 5_000, 7_000),
-                aims.starved(1, BROKERS, 6_800, 8_300),
-                aims.killed(0, 8_200, END_MS),
+                recipes.lose_fetch_responses(1, BROKERS, 3_000, 6_000),
+                recipes.lose_fetch_responses(2, BROKERS, 3_000, END_MS),
+                recipes.lose_proposals(0, 5_000, 7_000),
+                recipes.lose_fetch_responses(1, BROKERS, 6_800, 8_300),
+                recipes.kill(0, 8_200, END_MS),
             ),
             why="A leader has not heard how far its predecessor had committed, nor has a follower the records.",
         ),
@@ -205,10 +205,10 @@ GUARDS: tuple[Mutant, ...] = (
         ),
         focus=Focus(
             script=script(
-                aims.starved(2, range(4), 3_000, 5_600),
-                aims.starved(3, range(4), 3_000, 6_500),
-                aims.blind(0, 5_500, END_MS),
-                aims.unanswered(0, 5_500, END_MS),
+                recipes.lose_fetch_responses(2, range(4), 3_000, 5_600),
+                recipes.lose_fetch_responses(3, range(4), 3_000, 6_500),
+                recipes.lose_metadata(0, 5_500, END_MS),
+                recipes.lose_proposal_responses(0, 5_500, END_MS),
                 brokers=4,
                 replicas=4,
             ),
@@ -223,9 +223,9 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(IsrManager, "fire", _give_up),),
         focus=Focus(
             script=script(
-                aims.starved(2, BROKERS, 3_000, 5_600),
-                aims.deaf(0, 5_500, END_MS),
-                aims.starved(2, BROKERS, 6_400, END_MS),
+                recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
+                recipes.cut_from_controller(0, 5_500, END_MS),
+                recipes.lose_fetch_responses(2, BROKERS, 6_400, END_MS),
             ),
             why="The leader does not hear that its proposal was taken.",
         ),
@@ -244,10 +244,10 @@ GUARDS: tuple[Mutant, ...] = (
         ),
         focus=Focus(
             script=script(
-                aims.starved(2, BROKERS, 3_000, 5_600),
-                aims.blind(0, 5_500, END_MS),
-                aims.unanswered(0, 5_500, 6_600),
-                aims.starved(2, BROKERS, 6_400, END_MS),
+                recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
+                recipes.lose_metadata(0, 5_500, END_MS),
+                recipes.lose_proposal_responses(0, 5_500, 6_600),
+                recipes.lose_fetch_responses(2, BROKERS, 6_400, END_MS),
             ),
             why="The answer to the first sending of a proposal is lost; the second is late.",
         ),
@@ -260,8 +260,8 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(leader, "apply_result", _apply_any_result),),
         focus=Focus(
             script=script(
-                aims.starved(1, BROKERS, 3_000, END_MS),
-                aims.blind(0, 3_500, END_MS),
+                recipes.lose_fetch_responses(1, BROKERS, 3_000, END_MS),
+                recipes.lose_metadata(0, 3_500, END_MS),
                 Configure(at_ms=4_000, duration_ms=END_MS - 4_000, topic=TOPIC, config={MIN_INSYNC_REPLICAS: 2}),
                 replicas=2,
                 min_isr=1,
@@ -280,8 +280,8 @@ GUARDS: tuple[Mutant, ...] = (
         ),
         focus=Focus(
             script=script(
-                aims.unpowered(2, 8_000, 8_100),
-                aims.silenced(2, BROKERS, 8_050, END_MS),
+                recipes.fail_power(2, 8_000, 8_100),
+                recipes.lose_fetch_requests(2, BROKERS, 8_050, END_MS),
                 send_every_ms=5_000,
                 config={REPLICA_LAG_TIME_MAX_MS: 8_000},
             ),
@@ -302,7 +302,11 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("ValidReplicaState", *STORED),
         patches=(Patch(LeaderSide, "_fetch_error", _any_leader_epoch),),
         focus=Focus(
-            script=script(aims.deaf(2, 3_000, END_MS), aims.unseen(0, 3_200, 6_000), elect_at_ms=(8_000, 10_000)),
+            script=script(
+                recipes.cut_from_controller(2, 3_000, END_MS),
+                recipes.lose_heartbeats(0, 3_200, 6_000),
+                elect_at_ms=(8_000, 10_000),
+            ),
             why="Leadership goes away and comes back while a follower does not hear of it.",
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.faults import aims
+from experiments.faults import recipes
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.guards_leader import LEADERS_CHANGE
 from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
@@ -46,20 +46,20 @@ OVERTAKEN = Focus(Bias(themes=("deposed writer",)), why="Leaders are deposed wit
 
 OVERTAKEN_TWICE = Focus(
     script=script(
-        aims.isolated(0, (1, 2, *aims.CONTROLLER), 6_400, 10_000),
-        aims.disturbed((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
+        recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 6_400, 10_000),
+        recipes.disturb((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
         send_every_ms=5_000,
     ),
     why="A deposed leader is told twice where its log parts from its leader's.",
 )
 OVERTAKEN_BY_EPOCHS = Focus(
     script=script(
-        aims.unseen(0, 3_000, 5_800),
-        aims.isolated(0, aims.CLIENT, 7_400, 13_000),
-        aims.starved(0, (0, 1), 7_400, 8_600),
-        aims.starved(1, BROKERS, 7_850, 8_850),
-        aims.disturbed((0,), (2,), "delay", 7_850, 8_700, only="fetches", delay_ms=4_000),
-        aims.unseen(0, 6_900, 9_500),
+        recipes.lose_heartbeats(0, 3_000, 5_800),
+        recipes.isolate(0, recipes.CLIENT, 7_400, 13_000),
+        recipes.lose_fetch_responses(0, (0, 1), 7_400, 8_600),
+        recipes.lose_fetch_responses(1, BROKERS, 7_850, 8_850),
+        recipes.disturb((0,), (2,), "delay", 7_850, 8_700, only="fetches", delay_ms=4_000),
+        recipes.lose_heartbeats(0, 6_900, 9_500),
         send_every_ms=5_000,
         elect_at_ms=(7_900, 10_800),
     ),
@@ -252,7 +252,7 @@ GUARDS: tuple[Mutant, ...] = (
         ),
         focus=Focus(
             script=script(
-                aims.disturbed((2,), (0, 1), "lose", 5_000, 8_000, only="fetches", per_mille=300),
+                recipes.disturb((2,), (0, 1), "lose", 5_000, 8_000, only="fetches", per_mille=300),
                 partitions=6,
                 send_every_ms=50,
             ),
@@ -329,7 +329,9 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(ReplicaLog, "advance_high_watermark", _move_back),),
         focus=Focus(
             script=script(
-                aims.blind(0, 3_000, END_MS), aims.unpowered(2, 3_500, 3_600), config={REPLICA_LAG_TIME_MAX_MS: 8_000}
+                recipes.lose_metadata(0, 3_000, END_MS),
+                recipes.fail_power(2, 3_500, 3_600),
+                config={REPLICA_LAG_TIME_MAX_MS: 8_000},
             ),
             why="A member of the ISR comes back without its records before the leader has read that it was gone.",
         ),
@@ -376,9 +378,9 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(ProducerState, "truncate", _not_taken_back),),
         focus=Focus(
             script=script(
-                aims.isolated(1, aims.CLIENT, 2_900, 11_000),
-                aims.isolated(2, aims.CLIENT, 2_900, 11_000),
-                aims.isolated(0, (1, 2, *aims.CONTROLLER), 3_000, 6_000),
+                recipes.isolate(1, recipes.CLIENT, 2_900, 11_000),
+                recipes.isolate(2, recipes.CLIENT, 2_900, 11_000),
+                recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 3_000, 6_000),
                 elect_at_ms=(8_000, 9_000),
             ),
             why="A leader is deposed, truncates, and leads again before its producer has found another.",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.faults import aims
-from experiments.faults.schema import Crash, Cut, Fault, Restart
+from experiments.faults import recipes
+from experiments.faults.kinds.links import Cut
+from experiments.faults.kinds.processes import Crash, Restart
+from experiments.faults.schema import Fault
 from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
 from experiments.hunt.mutants.scripts import END_MS, script
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY
@@ -81,9 +83,9 @@ def _unheard(broker: int, begin_ms: int, end_ms: int) -> Fault:
 
 
 LOST = (
-    aims.killed(2, 3_300, 8_000),
-    aims.killed(0, 5_500, 8_200),
-    aims.killed(1, 5_500, 8_400),
+    recipes.kill(2, 3_300, 8_000),
+    recipes.kill(0, 5_500, 8_200),
+    recipes.kill(1, 5_500, 8_400),
 )
 """Broker 2 leaves the ISR first and lacks what is written then; brokers 0 and 1 end in the last known ELR."""
 PROACTIVE = {UNCLEAN_RECOVERY_STRATEGY: "proactive"}
@@ -100,7 +102,7 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(decision, "_lives_are_registered", answering(True)),
         ),
         focus=Focus(
-            script=script(*LOST, _unheard(1, 7_000, 14_000), aims.killed(2, 9_500, 9_800)),
+            script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(2, 9_500, 9_800)),
             why="A broker answers and restarts while another one, who must be heard, is not.",
         ),
     ),
@@ -112,10 +114,10 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(RecoveryTask, "_knows_leader_epoch", answering(True)),),
         focus=Focus(
             script=script(
-                aims.isolated(2, (0, 1), 2_500, END_MS),
-                aims.killed(0, 6_500, END_MS),
-                aims.killed(1, 6_500, END_MS),
-                aims.disturbed((FIRST_CONTROLLER,), (2,), "delay", 6_500, END_MS, delay_ms=400, only="metadata"),
+                recipes.isolate(2, (0, 1), 2_500, END_MS),
+                recipes.kill(0, 6_500, END_MS),
+                recipes.kill(1, 6_500, END_MS),
+                recipes.disturb((FIRST_CONTROLLER,), (2,), "delay", 6_500, END_MS, delay_ms=400, only="metadata"),
                 config=PROACTIVE,
             ),
             why="The one replica that is left learns late that nobody leads.",
@@ -140,10 +142,10 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(Patch(ranking, "_rank", _longer_first),),
         focus=Focus(
             script=script(
-                aims.isolated(0, (1, 2, FIRST_CONTROLLER), 3_500, 9_000),
+                recipes.isolate(0, (1, 2, FIRST_CONTROLLER), 3_500, 9_000),
                 Cut(source=(1,), target=(2,), at_ms=4_900, duration_ms=2_000),
                 Crash(node=1, at_ms=6_000, duration_ms=3_500, loses="records", count=20),
-                aims.killed(2, 6_000, 9_700),
+                recipes.kill(2, 6_000, 9_700),
                 send_every_ms=100,
             ),
             why="A leader that is cut off goes on writing for itself; the next one loses the end of what it writes.",
@@ -169,10 +171,10 @@ GUARDS: tuple[Mutant, ...] = (
         ),
         focus=Focus(
             script=script(
-                aims.killed(2, 2_500, 10_000),
-                aims.killed(1, 5_000, END_MS),
+                recipes.kill(2, 2_500, 10_000),
+                recipes.kill(1, 5_000, END_MS),
                 Restart(at_ms=7_500, duration_ms=4_500, node=0),
-                aims.disturbed((2,), (RECOVERY_MANAGER,), "delay", 9_000, 14_000, delay_ms=4_000, only="recoveries"),
+                recipes.disturb((2,), (RECOVERY_MANAGER,), "delay", 9_000, 14_000, delay_ms=4_000, only="recoveries"),
                 config=PROACTIVE,
             ),
             why="A member of the ELR comes back before the answer of the only other replica arrives.",
@@ -185,7 +187,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("AllConverges",),
         patches=(Patch(Recoveries, "fire", _not_stated_again),),
         focus=Focus(
-            script=script(*LOST, aims.killed(RECOVERY_MANAGER, 7_000, 12_000)),
+            script=script(*LOST, recipes.kill(RECOVERY_MANAGER, 7_000, 12_000)),
             why="The recovery manager is down when recoveries are stated.",
         ),
     ),
@@ -196,7 +198,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("RecoveryBeginsAfresh",),
         patches=(Patch(Recoveries, "_next_id", _count_from_one),),
         focus=Focus(
-            script=script(*LOST, _unheard(1, 7_000, 14_000), aims.killed(FIRST_CONTROLLER, 10_500, 11_000)),
+            script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(FIRST_CONTROLLER, 10_500, 11_000)),
             why="The controller restarts in the middle of a recovery.",
         ),
     ),

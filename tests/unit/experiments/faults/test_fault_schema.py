@@ -13,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from experiments.faults.draw import Targets, timeline
-from experiments.faults.schema import FAULT_KINDS, Bounds, Crash, Fault, Rates
+from experiments.faults.draw import Rates, timeline
+from experiments.faults.kinds import FAULT_KINDS, AnyFault
+from experiments.faults.kinds.processes import Crash
+from experiments.faults.schema import Bounds, Fault
+from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.plan import Plan, Sizes, TimelineFile, load, save
 from experiments.hunt.fuzz.swarm import draw
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
-FAULT: TypeAdapter[Fault] = TypeAdapter(Fault)
+FAULT: TypeAdapter[Fault] = TypeAdapter(AnyFault)
 TARGETS = Targets(brokers=range(4), controllers=(1000,), clients=(3000,), topics={"t": 2}, replication_factor=3)
 SEEDS = st.integers(0, 2**31)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.faults.schema import Pause
+from experiments.faults.kinds.processes import Pause
 from experiments.hunt.fuzz.coverage import Coverage
 from experiments.hunt.fuzz.plan import Broken, Plan, Send, Sizes
 from experiments.hunt.fuzz.run import Result

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.faults.schema import Cut, Disturb, Reassign
+from experiments.faults.kinds.administration import Reassign
+from experiments.faults.kinds.links import Cut, Disturb
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import Elect, TimelineFile, load, save
 from experiments.hunt.fuzz.run import BEGIN_MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.faults.voters import can_bear, next_change
+from experiments.faults.quorum_operator import keeps_majority, next_change
 from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 from protocol.quorum.voters import ReplicaKey
 
@@ -63,4 +63,4 @@ def test_the_last_voter_stays() -> None:
 def test_a_majority_of_the_voters_keep_their_disks(
     voters: list[ReplicaKey], disks: dict[int, str], node: int, bearable: bool
 ) -> None:
-    assert can_bear(voters, disks, node) is bearable
+    assert keeps_majority(voters, disks, node) is bearable

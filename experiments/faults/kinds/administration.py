@@ -1,0 +1,106 @@
+"""Faults of administration: partitions move, configs change, controllers lose their vote, and all is taken back."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+from pydantic import Field
+
+from experiments.engines.admin_requests import alter_config, reassign
+from experiments.faults.controls import Controls
+from experiments.faults.schema import Fault, Index, NodeFault, Nodes
+from experiments.faults.targets import Targets
+from experiments.support.fields import TopicConfig
+from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.ids import NodeId, TopicPartition, node_name
+
+
+class Reassign(Fault):
+    """The reassignment of a partition begins; if it has not completed by the end it is cancelled."""
+
+    kind: Literal["reassign"] = "reassign"
+    topic: str = Field(description="the topic")
+    partition: Index = Field(description="index of the partition")
+    replicas: Nodes = Field(description="ids of the brokers that are to hold it")
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return self.replicas
+
+    @property
+    def brokers(self) -> tuple[NodeId, ...]:
+        return self.replicas
+
+    @property
+    def partition_named(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.administer(reassign(self.topic, self.partition, self.replicas))
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.administer(reassign(self.topic, self.partition, None))
+
+    def words(self) -> str:
+        return f"{self.partition_named} is reassigned to {list(self.replicas)}"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        topic, partition = targets.draw_partition(rng)
+        replicas = tuple(rng.sample(list(targets.brokers), targets.replication_factor))
+        return {"topic": topic, "partition": partition, "replicas": replicas}
+
+
+class Configure(Fault):
+    """Configs of a topic change; at the end they have the values again with which the topic was created."""
+
+    kind: Literal["configure"] = "configure"
+    topic: str = Field(description="the topic")
+    config: TopicConfig = Field(description="values by config name")
+
+    @property
+    def partition_named(self) -> TopicPartition:
+        return TopicPartition(self.topic, 0)
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.administer(alter_config(self.topic, self.config))
+
+    def heal(self, controls: Controls, number: int) -> None:
+        before = controls.topic_configs[self.topic]
+        controls.administer(alter_config(self.topic, {name: before.get(name) for name in self.config}))
+
+    def words(self) -> str:
+        settings = ", ".join(f"{name} = {value}" for name, value in self.config.items())
+        return f"topic {self.topic} is configured with {settings}"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        topic, _ = targets.draw_partition(rng)
+        return {"topic": topic, "config": {MIN_INSYNC_REPLICAS: rng.randint(1, targets.replication_factor)}}
+
+
+class VoterChange(NodeFault):
+    """The vote of a controller ends; at the end the controller becomes a voter again."""
+
+    kind: Literal["voter_change"] = "voter_change"
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.operator.remove_vote(self.node)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.operator.restore_vote(self.node)
+
+    def words(self) -> str:
+        return f"{node_name(self.node)} loses its vote"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return {"node": rng.choice(targets.controllers)}
+
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        return len(targets.controllers) > 1
+
+
+KINDS: tuple[type[Fault], ...] = (Reassign, Configure, VoterChange)

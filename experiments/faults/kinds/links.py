@@ -1,0 +1,268 @@
+"""Faults of links: nothing passes, or messages are lost, duplicated, reordered or delayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from experiments.engines.sim.network import Disturbance
+from experiments.faults.controls import Controls, Part
+from experiments.faults.schema import BrokerFault, Fault, Index, Milliseconds, Nodes, PerMille
+from experiments.faults.targets import Targets
+from protocol.ids import FIRST_CLIENT, NodeId, node_name
+from protocol.messages.base import Message
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from protocol.messages.quorum import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    QuorumFetchRequest,
+    QuorumFetchResponse,
+)
+from protocol.messages.recovery import (
+    CancelRecoveries,
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
+    RecoverPartitions,
+    RecoveryResults,
+)
+
+MessageKind = Literal["registrations", "heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries"]
+"""Groups of requests with their responses: of brokers to the controller (`proposals`: AlterPartition), of brokers to
+each other, of clients, and those of the recovery manager.
+"""
+Effect = Literal["lose", "duplicate", "reorder", "delay"]
+MESSAGES: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
+    None: (),
+    "registrations": (BrokerRegistrationRequest, BrokerRegistrationResponse),
+    "heartbeats": (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+    "proposals": (AlterPartitionRequest, AlterPartitionResponse),
+    "metadata": (QuorumFetchRequest, QuorumFetchResponse, FetchSnapshotRequest, FetchSnapshotResponse),
+    "fetches": (FetchRequest, FetchRenewal, FetchResponse),
+    "produce": (ProduceRequest, ProduceResponse),
+    "recoveries": (
+        RecoverPartitions,
+        CancelRecoveries,
+        RecoveryResults,
+        GetReplicaLogInfoRequest,
+        GetReplicaLogInfoResponse,
+    ),
+}
+
+_DRAWN_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder", "delay")
+_DRAWN_DELAYS_MS = (5, 50, 500, 3_000)
+_DRAWN_SHARES = (20, 200, 1_000)
+_DRAWN_MESSAGES: Sequence[MessageKind | None] = (
+    None,
+    None,
+    "heartbeats",
+    "proposals",
+    "metadata",
+    "fetches",
+    "produce",
+)
+_DRAWN_FLAPS_MS = (20, 200, 1_500)
+
+
+class LinkFault(Fault):
+    """A fault of the links from one group of nodes to another."""
+
+    source: Nodes = Field(description="ids of the nodes that send")
+    target: Nodes = Field(description="ids of the nodes that receive")
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return (*self.source, *self.target)
+
+    def directions(self, one_way: bool) -> list[tuple[NodeId, NodeId]]:
+        """The (sender, receiver) pairs between the groups: from source to target, and back unless it is one way."""
+        forth = [(source, target) for source in self.source for target in self.target]
+        return forth if one_way else forth + [(target, source) for source, target in forth]
+
+    def between(self, one_way: bool) -> str:
+        """The two groups in words."""
+        source, target = (", ".join(map(node_name, side)) for side in (self.source, self.target))
+        return f"from {source} to {target}" if one_way else f"between {source} and {target}"
+
+
+class _DownLinks(Part):
+    """How many faults keep each direction of a link down."""
+
+    def __init__(self, controls: Controls) -> None:
+        super().__init__(controls)
+        self._holders: Counter[tuple[NodeId, NodeId]] = Counter()
+
+    def cut(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
+        for link in links:
+            self._holders[link] += 1
+            self.controls.engine.set_link(*link, False)
+
+    def mend(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
+        for link in links:
+            self._holders[link] -= 1
+            if not self._holders[link]:
+                self.controls.engine.set_link(*link, True)
+
+
+class Cut(LinkFault):
+    """Nothing passes from `source` to `target`, and nothing back unless the cut is `one_way`."""
+
+    kind: Literal["cut"] = "cut"
+    one_way: bool = Field(default=False, description="whether the other direction stays up")
+
+    def begin(self, controls: Controls, number: int) -> None:
+        _DownLinks.of(controls).cut(self.directions(self.one_way))
+
+    def heal(self, controls: Controls, number: int) -> None:
+        _DownLinks.of(controls).mend(self.directions(self.one_way))
+
+    def words(self) -> str:
+        return f"nothing passes {self.between(self.one_way)}"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        source, target = targets.draw_sides(rng)
+        if rng.random() < 0.5:
+            source, target = target, source
+        return {"source": source, "target": target, "one_way": rng.random() < 0.5}
+
+
+class Disturb(LinkFault):
+    """A share of the messages from `source` to `target` is lost, duplicated, reordered or delayed. A slow link is a
+    delay of all messages.
+    """
+
+    kind: Literal["disturb"] = "disturb"
+    effect: Effect = Field(
+        description="`lose`, `duplicate` (the copy arrives up to `delay_ms` later), `reorder` (later messages overtake "
+        "it, by up to `delay_ms`) or `delay` (it and all behind it arrive `delay_ms` later)"
+    )
+    per_mille: PerMille = Field(default=1_000, description="the share of messages that are hit, in 1/1000")
+    delay_ms: Index = Field(default=0, description="the delay of `effect`, in ms")
+    only: MessageKind | None = Field(
+        default=None, description="the requests that are hit, with their responses; left out: all messages"
+    )
+
+    @property
+    def duplicates_sends(self) -> bool:
+        return self.effect == "duplicate" and self.only in (None, "produce") and FIRST_CLIENT in self.source
+
+    def _disturbances(self) -> Iterator[Disturbance]:
+        for source, target in self.directions(one_way=True):
+            yield Disturbance(source, target, self.effect, self.per_mille, self.delay_ms, MESSAGES[self.only])
+
+    def begin(self, controls: Controls, number: int) -> None:
+        for disturbance in self._disturbances():
+            controls.cluster.disturb_link(disturbance)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        for disturbance in self._disturbances():
+            controls.cluster.calm_link(disturbance)
+
+    def words(self) -> str:
+        done = {"lose": "lost", "duplicate": "duplicated", "reorder": "reordered", "delay": "delayed"}[self.effect]
+        by = f" by up to {self.delay_ms} ms" if self.delay_ms else ""
+        return f"{self.per_mille / 10:g} % of {self.only or 'messages'} {self.between(one_way=True)} are {done}{by}"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        only = rng.choice((*_DRAWN_MESSAGES, "recoveries") if targets.managers else _DRAWN_MESSAGES)
+        source, target = _draw_ends(only, targets, rng)
+        if rng.random() < 0.5:
+            source, target = target, source
+        effect, share, delay_ms = rng.choice(_DRAWN_EFFECTS), rng.choice(_DRAWN_SHARES), rng.choice(_DRAWN_DELAYS_MS)
+        return {
+            "source": source,
+            "target": target,
+            "effect": effect,
+            "per_mille": share,
+            "delay_ms": 0 if effect == "lose" else delay_ms,
+            "only": only,
+        }
+
+
+def _draw_ends(only: str | None, targets: Targets, rng: Random) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
+    """Two groups of nodes between which messages of that group pass."""
+    one = (targets.draw_broker(rng),)
+    brokers = tuple(targets.brokers) if rng.random() < 0.3 else one
+    if only is None:
+        return targets.draw_sides(rng)
+    if only == "fetches":
+        return one, tuple(broker for broker in targets.brokers if broker not in one)
+    if only == "recoveries":
+        return tuple(targets.managers), (*targets.controllers, *brokers)
+    return brokers, tuple(targets.clients if only == "produce" else targets.controllers)
+
+
+class HeartbeatLoss(BrokerFault):
+    """All heartbeats of a broker, and their responses, are lost; everything else passes."""
+
+    kind: Literal["heartbeat_loss"] = "heartbeat_loss"
+
+    def _disturbances(self, controls: Controls) -> Iterator[Disturbance]:
+        for controller in controls.engine.spec.controller_ids:
+            yield Disturbance(self.node, controller, "lose", only=MESSAGES["heartbeats"])
+            yield Disturbance(controller, self.node, "lose", only=MESSAGES["heartbeats"])
+
+    def begin(self, controls: Controls, number: int) -> None:
+        for disturbance in self._disturbances(controls):
+            controls.cluster.disturb_link(disturbance)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        for disturbance in self._disturbances(controls):
+            controls.cluster.calm_link(disturbance)
+
+    def words(self) -> str:
+        return f"the heartbeats of {node_name(self.node)} are lost"
+
+
+class FlappingLink(LinkFault):
+    """The links between `source` and `target` go down and come up again in turn: down for `down_ms`, then up for
+    `up_ms`, until the end. Sessions and fetches are interrupted again and again, and never for long.
+    """
+
+    in_swarm: ClassVar[bool] = False
+
+    kind: Literal["flapping_link"] = "flapping_link"
+    down_ms: Milliseconds = Field(description="how long the links are down each time, in ms")
+    up_ms: Milliseconds = Field(description="how long they are up in between, in ms")
+
+    def begin(self, controls: Controls, number: int) -> None:
+        self._go_down(controls, controls.cluster.now_ms + self.duration_ms)
+
+    def _go_down(self, controls: Controls, end_ms: int) -> None:
+        """Cuts the links, and schedules that they are mended and cut again, as far as that is before the end."""
+        now_ms, links = controls.cluster.now_ms, self.directions(one_way=False)
+        _DownLinks.of(controls).cut(links)
+        up_again_ms = min(now_ms + self.down_ms, end_ms)
+        controls.cluster.call_at(up_again_ms, partial(_DownLinks.of(controls).mend, links))
+        if up_again_ms + self.up_ms < end_ms:
+            controls.cluster.call_at(up_again_ms + self.up_ms, partial(self._go_down, controls, end_ms))
+
+    def heal(self, controls: Controls, number: int) -> None:
+        """Nothing is left to do: the links were mended at the end at the latest."""
+
+    def words(self) -> str:
+        return f"the links {self.between(one_way=False)} are down for {self.down_ms} ms of {self.down_ms + self.up_ms}"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        source, target = targets.draw_sides(rng)
+        return {"source": source, "target": target} | {
+            name: rng.choice(_DRAWN_FLAPS_MS) for name in ("down_ms", "up_ms")
+        }
+
+
+KINDS: tuple[type[Fault], ...] = (Cut, Disturb, HeartbeatLoss, FlappingLink)

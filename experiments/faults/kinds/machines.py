@@ -1,0 +1,125 @@
+"""Faults of a node's machine: its disk is slow or full, its clock is wrong."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from experiments.faults.controls import Controls, Holds, Part
+from experiments.faults.kinds.processes import loss_of
+from experiments.faults.schema import BrokerFault, Fault, Milliseconds, NodeFault
+from experiments.faults.targets import Targets
+from protocol.contract import Trace
+from protocol.ids import NodeId, TimeMs, node_name
+
+MAX_SKEW_MS = 60_000
+_WRITES = frozenset({"appended", "fetched"})
+_DRAWN_SKEWS_MS = (-1_500, -50, 50, 1_500, 20_000)
+_DRAWN_WRITES_MS = (1, 10, 200)
+
+
+class _SlowDisks(Part):
+    """The write times of slow disks, by node and fault."""
+
+    def __init__(self, controls: Controls) -> None:
+        super().__init__(controls)
+        self.write_ms: dict[NodeId, dict[int, int]] = {}
+        self._stalls = 0
+        controls.cluster.trace_observers.append(self._observe)
+
+    def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        slow = self.write_ms.get(node)
+        if slow and trace.kind in _WRITES:
+            self.controls.cluster.call_at(now_ms, partial(self._stall, node, max(slow.values())))
+
+    def _stall(self, node: NodeId, duration_ms: int) -> None:
+        self._stalls += 1
+        cluster, holder = self.controls.cluster, ("write", self._stalls)
+        self.controls.pause(node, holder)
+        cluster.call_at(cluster.now_ms + duration_ms, partial(self.controls.resume, node, holder))
+
+
+class SlowDisk(BrokerFault):
+    """Each time a broker has written to a log, it takes no input for `write_ms`."""
+
+    kind: Literal["slow_disk"] = "slow_disk"
+    write_ms: Milliseconds = Field(description="how long each write takes, in ms")
+
+    def begin(self, controls: Controls, number: int) -> None:
+        _SlowDisks.of(controls).write_ms.setdefault(self.node, {})[number] = self.write_ms
+
+    def heal(self, controls: Controls, number: int) -> None:
+        del _SlowDisks.of(controls).write_ms[self.node][number]
+
+    def words(self) -> str:
+        return f"each write to the disk of {node_name(self.node)} takes {self.write_ms} ms"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return {"node": targets.draw_broker(rng), "write_ms": rng.choice(_DRAWN_WRITES_MS)}
+
+
+class _FullDisks(Part):
+    """Which faults keep whose disk full."""
+
+    def __init__(self, controls: Controls) -> None:
+        super().__init__(controls)
+        self.holds = Holds()
+
+
+class FullDisk(BrokerFault):
+    """A broker's disk has no room left. The broker ends at its next write, and is started again at the end."""
+
+    kind: Literal["full_disk"] = "full_disk"
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.down.add(self.node, number)
+        _FullDisks.of(controls).holds.add(self.node, number)
+        controls.cluster.disks[self.node].set_full(True)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        holds = _FullDisks.of(controls).holds
+        holds.drop(self.node, number)
+        if self.node not in holds:
+            controls.cluster.disks[self.node].set_full(False)
+        controls.release(self.node, number)
+
+    def words(self) -> str:
+        return f"the disk of {node_name(self.node)} is full"
+
+
+class ClockSkew(NodeFault):
+    """A node's clock is ahead of the others. Its process is restarted at the beginning and at the end, since time does
+    not jump within an incarnation; its page cache survives.
+    """
+
+    kind: Literal["clock_skew"] = "clock_skew"
+    skew_ms: Annotated[int, Field(ge=-MAX_SKEW_MS, le=MAX_SKEW_MS)] = Field(
+        description="how far the clock is ahead, in ms; negative: behind"
+    )
+
+    def _set_clock(self, controls: Controls, skew_ms: int) -> None:
+        if controls.engine.is_running(self.node):
+            controls.kill(self.node, loss_of("nothing"))
+        controls.cluster.set_clock(self.node, skew_ms)
+        controls.start(self.node)
+
+    def begin(self, controls: Controls, number: int) -> None:
+        self._set_clock(controls, self.skew_ms)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        self._set_clock(controls, 0)
+
+    def words(self) -> str:
+        side = "ahead" if self.skew_ms >= 0 else "behind"
+        return f"the clock of {node_name(self.node)} is {abs(self.skew_ms)} ms {side}"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return {"node": targets.draw_server(rng), "skew_ms": rng.choice(_DRAWN_SKEWS_MS)}
+
+
+KINDS: tuple[type[Fault], ...] = (SlowDisk, FullDisk, ClockSkew)

@@ -1,0 +1,146 @@
+"""Faults of processes: they end, they stop for a while, they restart."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from experiments.engines.port import Loss
+from experiments.faults.controls import Controls
+from experiments.faults.schema import BrokerFault, Fault, Index, NodeFault, Nodes
+from experiments.faults.targets import Targets
+from protocol.ids import NodeId, node_name
+
+Loses = Literal["nothing", "suffix", "torn", "corrupt", "records", "unflushed", "all"]
+DRAWN_LOSSES: tuple[Loses, ...] = ("nothing", "suffix", "torn", "corrupt", "unflushed", "all")
+_LOSS_WORDS = {
+    "nothing": "its disk loses nothing",
+    "suffix": "each log loses a random suffix of what was not flushed",
+    "torn": "the last unflushed batch of each log is torn",
+    "corrupt": "an unflushed batch of each log is corrupt",
+    "unflushed": "its disk loses everything that was not flushed",
+    "all": "its disk is replaced by an empty one",
+}
+WHOLE_CLUSTER = 0.15
+"""Probability that a power loss hits all nodes."""
+
+
+def loss_of(loses: Loses, count: int = 0) -> Loss:
+    """The loss as the engines take it; `count` is a suffix's seed, or a number of records."""
+    return Loss("none" if loses == "nothing" else loses, count)
+
+
+class Crash(NodeFault):
+    """A node's process is killed; at the end it is started again on what its disk holds."""
+
+    kind: Literal["crash"] = "crash"
+    loses: Loses = Field(
+        default="nothing",
+        description="what its disk loses: `nothing` (the page cache survives), a `suffix` of each log's unflushed "
+        "part, drawn with `seed`; the `torn` last batch of that part; a `corrupt` batch in it, drawn with `seed`, and "
+        "all behind it; the last `count` of its `records`; everything `unflushed`; or `all` (the disk is replaced)",
+    )
+    seed: Index = Field(default=0, description="seed of the draw of `suffix` and `corrupt`")
+    count: Index = Field(default=0, description="number of records, with `loses: records` only")
+
+    @model_validator(mode="after")
+    def _counts_records(self) -> Self:
+        if self.count and self.loses != "records":
+            raise ValueError("allowed: count with loses: records, and only there")
+        return self
+
+    @property
+    def loss(self) -> Loss:
+        """The loss as the engines take it."""
+        return loss_of(self.loses, self.count if self.loses == "records" else self.seed)
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.down.add(self.node, number)
+        if controls.engine.is_running(self.node):
+            controls.kill(self.node, self.loss)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.release(self.node, number)
+
+    def words(self) -> str:
+        lost = _LOSS_WORDS.get(self.loses, f"each log loses its last {self.count} unflushed records")
+        return f"{node_name(self.node)} crashes; {lost}"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        node = targets.draw_server(rng)
+        may_lose = node in targets.brokers or (node in targets.controllers and len(targets.controllers) > 1)
+        loses = rng.choice(DRAWN_LOSSES if may_lose else DRAWN_LOSSES[:1])
+        return {"node": node, "loses": loses, "seed": rng.randrange(1_000)}
+
+
+class PowerLoss(Fault):
+    """The nodes of a rack lose power: their processes end and what was not flushed is lost, also on the disks of nodes
+    that had ended before. At the end they are started again.
+    """
+
+    kind: Literal["power_loss"] = "power_loss"
+    rack: Nodes = Field(description="ids of the nodes")
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return self.rack
+
+    def begin(self, controls: Controls, number: int) -> None:
+        for node in sorted(self.rack):
+            controls.down.add(node, number)
+            controls.kill(node, loss_of("unflushed"))
+
+    def heal(self, controls: Controls, number: int) -> None:
+        for node in sorted(self.rack):
+            controls.release(node, number)
+
+    def words(self) -> str:
+        return f"{', '.join(map(node_name, self.rack))} lose power and what was not flushed"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        servers = (*targets.controllers, *targets.brokers, *targets.managers)
+        rack = tuple(sorted(rng.sample(servers, rng.randint(1, len(servers)))))
+        return {"rack": servers if rng.random() < WHOLE_CLUSTER else rack}
+
+
+class Pause(NodeFault):
+    """A node takes no input, as in a long garbage collection; messages and timers wait."""
+
+    kind: Literal["pause"] = "pause"
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.pause(self.node, number)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.resume(self.node, number)
+
+    def words(self) -> str:
+        return f"{node_name(self.node)} is paused"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return {"node": targets.draw_server(rng)}
+
+
+class Restart(BrokerFault):
+    """A broker gets the command for a controlled shutdown; at the end it is started again, once it has ended."""
+
+    kind: Literal["restart"] = "restart"
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.down.add(self.node, number)
+        if controls.engine.is_running(self.node) and not controls.engine.is_paused(self.node):
+            controls.engine.terminate(self.node)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.release(self.node, number)
+
+    def words(self) -> str:
+        return f"{node_name(self.node)} shuts down in a controlled way"
+
+
+KINDS: tuple[type[Fault], ...] = (Crash, PowerLoss, Pause, Restart)

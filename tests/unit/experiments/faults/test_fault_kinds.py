@@ -1,0 +1,86 @@
+"""What every kind of fault has to bring, and the kinds that have tests of their own."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec
+from experiments.faults.controls import Controls
+from experiments.faults.inject import Injector
+from experiments.faults.kinds import FAULT_KINDS
+from experiments.faults.kinds.links import Cut, FlappingLink
+from experiments.faults.kinds.machines import FullDisk
+from experiments.faults.schema import Fault
+from experiments.faults.targets import Targets
+from experiments.hunt.fuzz.swarm import draw
+from protocol.config import ClusterConfig, Generation
+
+TARGETS = Targets(range(3), (1000, 1001, 1002), (3000,), {"t": 2}, 2)
+TIMES = {"at_ms": 2_000, "duration_ms": 1_000}
+
+
+def running_cluster(*faults: Fault) -> CheckedEngine:
+    """Three brokers and a controller that run, and for which these faults are scheduled."""
+    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966)))
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    Injector(Controls(engine, {}, lambda: 1)).schedule(faults)
+    return engine
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_every_kind_describes_itself(kind: str) -> None:
+    model = FAULT_KINDS[kind]
+    fault = model.model_validate(model.draw(TARGETS, Random(1)) | TIMES)
+    assert fault.kind == kind
+    assert fault.words()
+    assert model.__doc__
+    undescribed = [name for name, field in model.model_fields.items() if name != "kind" and not field.description]
+    assert undescribed == []
+
+
+def test_kinds_outside_the_swarm_are_in_no_plan_of_a_seed() -> None:
+    left_out = {name for name, kind in FAULT_KINDS.items() if not kind.in_swarm}
+    assert left_out == {"flapping_link"}
+    assert left_out.isdisjoint(fault.kind for seed in range(200) for fault in draw(seed).faults)
+
+
+def test_a_controller_loses_its_vote_only_where_there_are_others() -> None:
+    alone = Targets(range(3), (1000,), (3000,), {"t": 2}, 2)
+    possible = {name for name, kind in FAULT_KINDS.items() if kind.is_possible(alone)}
+    assert set(FAULT_KINDS) - possible == {"voter_change"}
+
+
+def test_a_flapping_link_goes_down_and_up_in_turn_until_its_end() -> None:
+    engine = running_cluster(FlappingLink(**TIMES, source=(0,), target=(1, 2), down_ms=100, up_ms=300))
+    up = []
+    for at_ms in (1_950, 2_050, 2_150, 2_350, 2_450, 2_550, 2_850, 2_950, 3_050, 3_500):
+        engine.run_for(at_ms - engine.now_ms())
+        links = {not engine.cluster.network.is_cut(a, b) for a, b in ((0, 1), (1, 0), (0, 2), (2, 0))}
+        assert len(links) == 1
+        up.append(links.pop())
+    assert up == [True, False, True, True, False, True, False, True, True, True]
+    assert not engine.cluster.network.is_cut(1, 2)
+
+
+def test_a_flapping_link_stays_down_while_a_cut_holds_it() -> None:
+    flaps = FlappingLink(**TIMES, source=(0,), target=(1,), down_ms=100, up_ms=300)
+    engine = running_cluster(flaps, Cut(at_ms=2_050, duration_ms=200, source=(0,), target=(1,), one_way=True))
+    engine.run_for(2_150)
+    assert engine.cluster.network.is_cut(0, 1)
+    assert not engine.cluster.network.is_cut(1, 0)
+    engine.run_for(150)
+    assert not engine.cluster.network.is_cut(0, 1)
+
+
+def test_a_disk_that_two_faults_fill_has_room_when_both_are_over() -> None:
+    both = [FullDisk(at_ms=2_000, duration_ms=duration_ms, node=1) for duration_ms in (500, 1_500)]
+    engine = running_cluster(*both)
+    room = []
+    for at_ms in (1_900, 2_100, 2_600, 3_600):
+        engine.run_for(at_ms - engine.now_ms())
+        room.append(not engine.cluster.disks[1].open_log("probe").full)
+    assert room == [True, False, False, True]
