@@ -7,6 +7,10 @@ TOOLS := $(VENV)/tools
 INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := last-replica-standing
+COMPUTING := tests/house tests/unit tests/sim
+WAITING := tests/ray tests/spark
+# Tests on Ray wait for timeouts most of the time, so more of them run at once than there are processors.
+SPREAD := -n 5 --dist loadgroup --no-loadscope-reorder
 ARGS ?=
 
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
@@ -36,8 +40,11 @@ $(TOOLS)/bin/uv:
 	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
 	fi
 
-test: check ## everything: checks, then house, unit, sim, ray and spark tests, in this order
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+test: check ## everything: checks, then house, unit and sim tests, then ray and spark tests
+	@status=0; \
+	$(BIN)/pytest -n 2 --dist loadfile $(COMPUTING) $(ARGS) || status=1; \
+	$(BIN)/pytest $(SPREAD) $(WAITING) $(ARGS) || status=1; \
+	exit $$status
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal -m proof $(ARGS)
@@ -46,10 +53,10 @@ test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and t
 	$(BIN)/pytest -n 2 --hypothesis-profile fast -m "(unit or sim) and not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
-	$(BIN)/pytest -m ray $(ARGS)
+	$(BIN)/pytest $(SPREAD) tests/ray $(ARGS)
 
 test-spark: $(INSTALLED) ## the tests that start a JVM
-	$(BIN)/pytest -m spark $(ARGS)
+	$(BIN)/pytest tests/spark $(ARGS)
 
 check: $(INSTALLED) ## ruff, and mypy (strict) for protocol
 	$(BIN)/ruff check .

@@ -1,9 +1,13 @@
 """What holds for every test: the marker of its folder, the order of the kinds, and the citations of the checklist.
 
-A test in `tests/ray/` is marked `ray`, and so on for every folder in `KINDS`; nobody marks by hand. Kinds run in the
-order of `KINDS`, cheapest first, so that a broken rule shows before a cluster is started. A test elsewhere is an error.
-A process that outlives the run fails it (`tests/strays.py`). Properties have no deadline: machines differ; the
-Hypothesis profile `fast` tries fewer examples.
+A test in `tests/ray/` is marked `ray`, and so on for every folder in `KINDS`; no test is marked by hand. Kinds run in
+the order of `KINDS`, cheapest first, so that a broken rule shows before a cluster is started. A test elsewhere is an
+error. A process that outlives the run fails it (`tests/strays.py`). A ray test that fails is run once more, alone, when
+all others are done (`tests/second_try.py`). Properties have no deadline: machines differ; the Hypothesis profile `fast`
+tries fewer examples.
+
+pytest-xdist keeps the tests of a file in one process (`--dist loadgroup`), but for those on ray that share nothing but
+the process's private Ray (`tests/ray/conftest.py`): they are distributed one by one, after the files.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.second_try import OPTION, SecondTry, add_option
 from tests.strays import StrayGuard
 
 pytest_plugins = ["tests.requirements_plugin"]
@@ -30,9 +35,12 @@ settings.load_profile("whole")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-traces", action="store_true", help="Write the transcripts in tests/traces anew.")
+    add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and not config.getoption(OPTION):
+        config.pluginmanager.register(SecondTry(config))
     config.pluginmanager.register(StrayGuard())
 
 
@@ -48,17 +56,33 @@ def kind_of(path: Path) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(kind_of(item.path))
-    items.sort(key=lambda item: KINDS.index(kind_of(item.path)))
+        if kind_of(item.path) in ("ray", "spark") and not is_alone(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(TESTS).as_posix()))
+    items.sort(key=lambda item: (is_alone(item), KINDS.index(kind_of(item.path))))
+
+
+def is_alone(item: pytest.Item) -> bool:
+    """Whether a test builds all that it needs on its process's private Ray, so that it may run in any process."""
+    return isinstance(item, pytest.Function) and "private_ray" in item.fixturenames and _shares_nothing_else(item)
+
+
+def _shares_nothing_else(item: pytest.Function) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs
+    named = (definitions[name][-1] for name in item.fixturenames if name in definitions)
+    return not [found for found in named if found.scope == "module" and found.argname not in _OF_EVERY_MODULE]
+
+
+_OF_EVERY_MODULE = {"private_ray", "no_garbage"}
 
 
 def pytest_collection_finish() -> None:
-    """What stays for the whole run need not be looked at by every collection in it."""
+    """Garbage collections of the run skip what was made while tests were collected: all of it is needed to the end."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_garbage() -> Iterator[None]:
-    """Whole clusters that nobody needs any more would slow down what comes next."""
+    """Frees the clusters of a module, which later garbage collections would have to visit."""
     yield
     gc.collect()

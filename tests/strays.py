@@ -83,6 +83,7 @@ class StrayGuard:
         self.killed: list[str] = []
         os.environ[MARK] = self.mark
 
+    @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.killed = end_strays(self.mark, GRACE_S)
         if self.killed and session.exitstatus == pytest.ExitCode.OK:

@@ -42,6 +42,7 @@ BAD = {
     "imported skip": "from pytest import importorskip\n",
     "sleep": "import time\ntime.sleep(1)\n",
     "imported sleep": "from time import sleep\nsleep(0.1)\n",
+    "no assertion": "def test_it():\n    run()\n",
     "asyncio sleep": "import asyncio\nasync def f():\n    await asyncio.sleep(1)\n",
 }
 
@@ -49,6 +50,10 @@ GOOD = {
     "function at the limit": function_of(MAX_FUNCTION_LINES),
     "file at the limit": "x = 1\n" * MAX_FILE_LINES,
     "yield to the loop": "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n",
+    "assertion": "def test_it():\n    assert run()\n",
+    "assertion of an exception": "def test_it():\n    with pytest.raises(ValueError):\n        run()\n",
+    "helper that asserts": "def test_it():\n    check_run()\n",
+    "helper": "def helper():\n    run()\n",
     "skip of something else": "reader.skip(3)\n",
 }
 

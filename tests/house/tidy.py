@@ -1,7 +1,8 @@
 """Limits that keep code readable, and habits that make tests lie, as checks on one file's text.
 
 For all code: functions of at most 60 lines, files of at most 500, no notes of unfinished work. For tests besides: none
-is skipped or expected to fail, and none sleeps (yielding to the loop with `asyncio.sleep(0)` is no sleep).
+is skipped or expected to fail, none sleeps (yielding to the loop with `asyncio.sleep(0)` is no sleep), and each shows
+where it asserts: by `assert` or `pytest.raises`, or by a call of a helper whose name begins with `check` or `assert`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ MAX_FILE_LINES = 500
 UNFINISHED_WORDS = tuple(first + last for first, last in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("HA", "CK")))
 
 _UNFINISHED = re.compile(rf"\b(?:{'|'.join(UNFINISHED_WORDS)})\b")
+_ASSERTING = ("check", "assert", "raises", "fnmatch_lines")
 _SKIPPING = {"skip", "skipif", "xfail", "importorskip"}
 
 
@@ -43,6 +45,8 @@ def _long_functions(name: str, tree: ast.AST) -> list[str]:
 def _lying_tests(name: str, tree: ast.AST) -> list[str]:
     found = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not _asserts(node):
+            found.append(f"{name}:{node.lineno}: {node.name} shows no assertion")
         if isinstance(node, ast.Attribute) and node.attr in _SKIPPING and _root(node) == "pytest":
             found.append(f"{name}:{node.lineno}: pytest {node.attr}")
         elif isinstance(node, ast.ImportFrom) and node.module == "pytest":
@@ -50,6 +54,14 @@ def _lying_tests(name: str, tree: ast.AST) -> list[str]:
         elif isinstance(node, ast.Call) and _called(node) == "sleep" and not _is_zero(node):
             found.append(f"{name}:{node.lineno}: sleeps")
     return found
+
+
+def _asserts(test: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Assert)
+        or (isinstance(node, ast.Call) and (_called(node) or "").lstrip("_").startswith(_ASSERTING))
+        for node in ast.walk(test)
+    )
 
 
 def _root(node: ast.expr) -> str | None:

@@ -15,7 +15,7 @@ from tests.sim.scenario_helpers import run_scenario, spec_of
 SAME = ("leader", "leader_epoch", "replicas", "elr", "last_known_elr", "leader_recovery_state", "high_watermark")
 
 
-def hold_on_ray_as_on_sim(path: Path, recording: Path) -> None:
+def check_on_ray_as_on_sim(path: Path, recording: Path) -> None:
     """Runs the scenario on a cluster of its own, on the Ray that this process is connected to."""
     scenario = load_scenario(path)
     engine = RayEngine(spec_of(scenario, 0))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from experiments.engines.ray.session import ray_session
 from experiments.hunt.soak.cluster import rss_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId
@@ -36,9 +35,9 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(private_ray: None) -> Iterator[Lab]:
     """Two brokers, topic `t` on both, min ISR 2."""
-    with ray_session(), running_lab(brokers=2, config=CONFIG, within_ms=90_000) as lab:
+    with running_lab(brokers=2, config=CONFIG, within_ms=90_000) as lab:
         lab.create_topic((0, 1), min_isr=2)
         lab.until(lambda: lab.leader() != NO_LEADER, "a leader")
         yield lab

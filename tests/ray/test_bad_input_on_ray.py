@@ -15,7 +15,6 @@ from actors.nodes import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
-from experiments.engines.ray.session import ray_session
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
 from protocol.messages.codec import encode
@@ -30,10 +29,10 @@ STRANGER = 2
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Lab]:
+def cluster(private_ray: None) -> Iterator[Lab]:
     """Two brokers, topic `t` on both."""
     config = {"broker.session.timeout.ms": 2_000, "retry.backoff.ms": 50}
-    with ray_session(), running_lab(brokers=2, config=config) as lab:
+    with running_lab(brokers=2, config=config) as lab:
         lab.create_topic((0, 1), min_isr=2, config={"max.message.bytes": MAX_BYTES})
         yield lab
 

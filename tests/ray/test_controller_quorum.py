@@ -20,7 +20,6 @@ from experiments.check.history import Ended, Invoked
 from experiments.check.recorded import Checked, check
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import Loss
-from experiments.engines.ray.session import ray_session
 from experiments.scenarios.history import runs_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
@@ -28,19 +27,10 @@ from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.quorum.log import SNAPSHOT_FILE
 from protocol.quorum.state_file import FILE as STATE_FILE
 from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, Lab, running_lab
-from tests.ray.scenario_helpers import hold_on_ray_as_on_sim
-from tests.sim.scenario_helpers import FOLDER
 
 IN_FLIGHT = 10
 BETWEEN_KILLS = 50
 """Records that are acknowledged before each kill, and after it."""
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[None]:
-    """One private Ray for all clusters."""
-    with ray_session(None):
-        yield
 
 
 @dataclass
@@ -118,7 +108,7 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def recorded(session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+def recorded(private_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """Three controllers and three brokers, topic `t` on all of these."""
     folder = tmp_path_factory.mktemp("recording")
     writer = RecordingWriter(folder)
@@ -257,12 +247,3 @@ def began_at(lab: Lab, controller: NodeId | None) -> bool:
     """Whether a controller has stated a recovery of `t-0`."""
     events = [event for event in lab.engine.traces() if event.trace.kind == "recovery_began"]
     return any(event.node == controller and event.trace.partition == T0 for event in events)
-
-
-# -- scenarios ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.covers("M77", "M78", "D31", "D32")
-@pytest.mark.parametrize("name", ["bootstrap", "disk-replaced"])
-def test_quorum_scenario_holds_on_ray_as_on_sim(name: str, session: None, tmp_path: Path) -> None:
-    hold_on_ray_as_on_sim(FOLDER / f"quorum-{name}.yaml", tmp_path / "recording")

@@ -13,7 +13,6 @@ import pytest
 
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss, TraceEvent
-from experiments.engines.ray.session import ray_session
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.commands import AdminCommand, AdminOutcome
@@ -29,9 +28,9 @@ AT_LEAST_ON_AVERAGE = 100
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
+def lab(private_ray: None) -> Iterator[Lab]:
     """Three brokers, and 5,000 partitions of five topics, each on all of them with min ISR 2."""
-    with ray_session(None), running_lab(config={}, within_ms=PATIENT_MS) as found:
+    with running_lab(config={}, within_ms=PATIENT_MS) as found:
         for topic in range(TOPICS):
             request = create_topic(f"t{topic}", (BROKERS,) * PARTITIONS, {"min.insync.replicas": 2})
             number = found.submit(lambda number, request=request: AdminCommand(command_id=number, request=request))

@@ -1,28 +1,45 @@
-"""The shipped scenarios on ray: the same files, the same expectations, real processes."""
+"""The shipped scenarios on ray: the same files, the same expectations, real processes.
+
+Of the scenarios on unclean recovery and on quorums those run here in which real processes and disks may behave in
+another way than the simulator's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from experiments.engines.ray.session import ray_session
-from tests.ray.scenario_helpers import hold_on_ray_as_on_sim
-from tests.sim.scenario_helpers import SCENARIOS
+from tests.ray.scenario_helpers import check_on_ray_as_on_sim
+from tests.sim.scenario_helpers import FOLDER, SCENARIOS
 
-ON_RAY = [path for path in SCENARIOS if not path.stem.startswith(("recovery-", "quorum-"))]
-"""Those of unclean recovery are in `test_recoveries_on_ray.py`, those of quorums in `test_controller_quorum.py`."""
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[None]:
-    """One private Ray for all scenarios; each brings up a cluster of its own on it."""
-    with ray_session(None):
-        yield
+GENERAL = [path for path in SCENARIOS if not path.stem.startswith(("recovery-", "quorum-"))]
+RECOVERIES = (
+    "answer-then-reboot",
+    "balanced-waits",
+    "controller-failover",
+    "enabled-late",
+    "longest-log",
+    "manual",
+    "power-loss",
+    "proactive",
+    "urm-crash",
+)
 
 
 @pytest.mark.covers("M1", "M2", "M3", "M14", "M15", "M25", "M40", "M41")
-@pytest.mark.parametrize("path", ON_RAY, ids=lambda path: path.stem)
-def test_scenario_holds_on_ray_as_on_sim(path: Path, session: None, tmp_path: Path) -> None:
-    hold_on_ray_as_on_sim(path, tmp_path / "recording")
+@pytest.mark.parametrize("path", GENERAL, ids=lambda path: path.stem)
+def test_scenario_holds_on_ray_as_on_sim(path: Path, private_ray: None, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(path, tmp_path / "recording")
+
+
+@pytest.mark.covers("F22", "J4", "M17", "M59", "M62", "M63", "M65", "M68", "M70")
+@pytest.mark.parametrize("name", RECOVERIES)
+def test_recovery_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(FOLDER / f"recovery-{name}.yaml", tmp_path / "recording")
+
+
+@pytest.mark.covers("M77", "M78", "D31", "D32")
+@pytest.mark.parametrize("name", ["bootstrap", "disk-replaced"])
+def test_quorum_scenario_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(FOLDER / f"quorum-{name}.yaml", tmp_path / "recording")

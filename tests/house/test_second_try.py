@@ -1,0 +1,103 @@
+"""A ray test that fails is run once more: flaky if it passes then, failed if it does not; other tests get one try."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+CONFTEST = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import pytest
+from tests.second_try import SecondTry, add_option
+
+def pytest_addoption(parser):
+    add_option(parser)
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "ray: on Ray")
+    if not hasattr(config, "workerinput") and not config.getoption("--once"):
+        config.pluginmanager.register(SecondTry(config))
+"""
+TESTS = """
+from pathlib import Path
+import pytest
+
+def tries(name):
+    with Path(name).open("a") as file:
+        file.write("x")
+    return len(Path(name).read_text())
+
+@pytest.fixture
+def broken_once():
+    assert tries("fixture") > 1, "the fixture's first failure"
+
+@pytest.mark.ray
+def test_passes_alone():
+    assert tries("alone") > 1, "the first failure"
+
+@pytest.mark.ray
+def test_fails_twice():
+    assert tries("twice") < 0, "no luck"
+
+@pytest.mark.ray
+def test_of_a_fixture(broken_once):
+    assert True
+
+def test_of_another_kind():
+    assert tries("other") > 1, "one try"
+
+@pytest.mark.ray
+def test_passes():
+    assert True
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_tries=TESTS)
+    return pytester
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments)
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one process", "xdist"])
+def test_a_ray_test_that_passes_alone_is_flaky_and_what_fails_twice_fails(
+    project: pytest.Pytester, processes: tuple[str, ...]
+) -> None:
+    result = run(project, *processes)
+    outcomes = result.parseoutcomes()
+    assert (outcomes["passed"], outcomes["failed"], outcomes["flaky"]) == (1, 2, 2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*flaky: test_tries.py::test_passes_alone*", "*the first failure*"])
+    result.stdout.fnmatch_lines(["*flaky: test_tries.py::test_of_a_fixture*", "*the fixture's first failure*"])
+    result.stdout.fnmatch_lines(["*second try, alone*", "*no luck*"])
+    result.stdout.fnmatch_lines(["flaky ray tests (failed, then passed when run alone): 2"])
+    assert (project.path / "other").read_text() == "x"
+
+
+def test_a_run_whose_failures_are_all_flaky_passes(project: pytest.Pytester) -> None:
+    result = run(project, "-k", "passes")
+    assert result.ret == pytest.ExitCode.OK
+    assert result.parseoutcomes() == {"passed": 1, "flaky": 1, "deselected": 3}
+
+
+@pytest.mark.parametrize("argument", ["--once", "--maxfail=1"])
+def test_there_is_no_second_try_where_none_is_wanted(project: pytest.Pytester, argument: str) -> None:
+    result = run(project, "-k", "test_passes_alone", argument)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert (project.path / "alone").read_text() == "x"
+
+
+def test_a_run_without_ray_tests_says_nothing_of_them(project: pytest.Pytester) -> None:
+    result = run(project, "-k", "another_kind")
+    assert "flaky" not in result.stdout.str()
