@@ -52,7 +52,7 @@ def test_a_move_copies_the_data_and_drops_the_old_replicas(generation: Generatio
     assert set(grown.replicas) == {0, 1, 2, *target}
     cluster.run_until(moved_to(*target))
     assert cluster.state.leader in target
-    cluster.settle()
+    cluster.check_settled()
     for broker in {0, 1, 2, 3, 4}.difference(target):
         assert not cluster.has_replica(broker)
 
@@ -69,7 +69,7 @@ def test_the_leader_fails_midway(generation: Generation, after_ms: int) -> None:
     cluster.run_until(lambda state: state.leader not in (leader, NO_LEADER))
     cluster.start(leader)
     cluster.run_until(moved_to(1, 2, 3))
-    cluster.settle()
+    cluster.check_settled()
 
 
 @pytest.mark.covers("M44")
@@ -82,7 +82,7 @@ def test_the_new_replica_fails_midway(after_ms: int) -> None:
     cluster.run_for(30_000)
     cluster.start(3)
     cluster.run_until(moved_to(1, 2, 3))
-    cluster.settle()
+    cluster.check_settled()
 
 
 @pytest.mark.covers("M44")
@@ -94,7 +94,7 @@ def test_the_controller_fails_midway(generation: Generation, after_ms: int) -> N
     cluster.run_for(after_ms)
     cluster.bounce_controller()
     cluster.run_until(moved_to(1, 2, 3))
-    cluster.settle()
+    cluster.check_settled()
 
 
 @pytest.mark.covers("M44")
@@ -108,7 +108,7 @@ def test_leader_and_controller_fail_midway(after_ms: int) -> None:
     cluster.bounce_controller()
     cluster.run_until(moved_to(1, 2, 3))
     cluster.start(leader)
-    cluster.settle()
+    cluster.check_settled()
 
 
 @pytest.mark.covers("M44", "E33")
@@ -120,7 +120,7 @@ def test_a_move_is_taken_back_midway(after_ms: int) -> None:
     was_moving = is_moving(cluster.state)
     assert cancel(cluster) in ((ErrorCode.NONE,) if was_moving else (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,))
     assert set(cluster.state.replicas) == ({0, 1, 2} if was_moving else {1, 2, 3})
-    cluster.settle()
+    cluster.check_settled()
     assert not cluster.has_replica(3 if was_moving else 0)
 
 
@@ -133,7 +133,7 @@ def test_a_move_is_replaced_midway(generation: Generation, after_ms: int) -> Non
     cluster.run_for(after_ms)
     move(cluster, 4, 1)
     cluster.run_until(moved_to(4, 1))
-    cluster.settle()
+    cluster.check_settled()
     for broker in (0, 2, 3):
         assert not cluster.has_replica(broker)
 
@@ -151,7 +151,7 @@ def test_a_move_that_would_fall_below_min_isr_is_held_open() -> None:
     cluster.run_until(moved_to(1, 2, 3))
     assert sorted(cluster.state.isr) == [1, 3]
     cluster.start(2)
-    cluster.settle()
+    cluster.check_settled()
 
 
 @pytest.mark.covers("E33", "E35")
@@ -172,7 +172,7 @@ def test_a_move_that_only_removes_is_not_given_up_below_min_isr(
     assert cluster.administer(back) is ErrorCode.NONE
     assert (set(cluster.state.replicas), is_moving(cluster.state)) == ({0, 1, 2}, False)
     cluster.start(*(broker for broker in (0, 1) if broker not in cluster.state.isr))
-    cluster.settle()
+    cluster.check_settled()
 
 
 @pytest.mark.covers("L16", "E32")
@@ -185,7 +185,7 @@ def test_a_replica_that_is_down_does_not_hold_up_a_move(generation: Generation, 
     assert is_moving(cluster.state) is not completes
     cluster.start(2)
     cluster.run_until(moved_to(0, 2, 3))
-    cluster.settle()
+    cluster.check_settled()
 
 
 @pytest.mark.covers("M76", "E34")
@@ -198,7 +198,7 @@ def test_a_member_of_the_elr_that_is_moved_away_is_eligible_no_more() -> None:
     cluster.run_until(moved_to(0, 3, 4))
     assert (cluster.state.elr, cluster.state.last_known_elr) == ((), ())
     cluster.start(1, 2)
-    cluster.settle()
+    cluster.check_settled()
     for broker in (1, 2):
         assert not cluster.has_replica(broker), "they were down when they lost it"
 

@@ -153,7 +153,7 @@ class WrittenTo:
             if event.trace.kind == kind
         ]
 
-    def settle(self, within_ms: int = 200_000) -> None:
+    def check_settled(self, within_ms: int = 200_000) -> None:
         """Writing stops, all comes to rest, and every replica holds what was acknowledged and what the others hold."""
         self._writing = False
         self.engine.run_for(within_ms)

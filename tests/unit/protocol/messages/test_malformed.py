@@ -280,7 +280,7 @@ class Traffic:
             assert self.answers[response.correlation_id] <= self.expected[response.correlation_id]
             encode(response)
 
-    def finish(self) -> None:
+    def check_finished(self) -> None:
         """Whoever still waits is told that time is up; then everyone has had an answer."""
         if self.bench.replica.pending:
             self.bench.fire(PRODUCE_TIMER, 10**9)
@@ -317,7 +317,7 @@ def test_a_broker_answers_every_request_and_keeps_its_log(seeds: list[int]) -> N
     traffic = Traffic()
     for number, seed in enumerate(seeds):
         traffic.receive(*random_traffic(traffic, Random(seed), number))
-    traffic.finish()
+    traffic.check_finished()
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
