@@ -132,3 +132,13 @@ class ProtocolInvariantError(ProtocolError):
 
 class TransitionError(ProtocolInvariantError):
     """A state machine was asked for a transition that its table does not have."""
+
+
+class Refused(Exception):
+    """A request, or one part of it, cannot be served: the `error` of its response, and a short `message` that says
+    what was found and what is allowed. Raised by handlers and turned into a response by their caller.
+    """
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error, self.message = error, message

@@ -43,7 +43,8 @@ from protocol.messages.records import (
     TopicRecord,
 )
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 
 SIZES = (1_000, 10_000, 100_000)
 REPEATS = 5

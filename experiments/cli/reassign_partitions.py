@@ -35,8 +35,7 @@ from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.controller.placement import UsableBroker, place
-from protocol.controller.planning import Refused
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import TopicPartition
 from protocol.messages.partitions import OngoingPartitionReassignment, PartitionResult
 

@@ -49,7 +49,8 @@ from protocol.messages.control import (
     PartitionIsrProposal,
 )
 from protocol.messages.partitions import ElectionType
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 
 TOPIC = "foo"
 UNKNOWN_EPOCH = -2
@@ -233,7 +234,7 @@ class _Controller:
         answer = self._ask(event.broker_id, request, BrokerHeartbeatResponse)
         if answer.error is not ErrorCode.NONE:
             return answer.error.name
-        in_shutdown = self._node.lives.control_state(event.broker_id) is BrokerControlState.CONTROLLED_SHUTDOWN
+        in_shutdown = self._node.incarnations.control_state(event.broker_id) is BrokerControlState.CONTROLLED_SHUTDOWN
         if request.want_shut_down:
             self._start()
         return {

@@ -8,8 +8,8 @@ principal is no user, which Kafka would keep though nobody can be it.
 from __future__ import annotations
 
 from protocol.controller.context import ControllerState
-from protocol.controller.planning import Plan, Refused, require_cluster
-from protocol.errors import ErrorCode
+from protocol.controller.planning import Plan
+from protocol.errors import ErrorCode, Refused
 from protocol.messages.acls import (
     ANY_HOST,
     CLUSTER_NAME,
@@ -26,7 +26,7 @@ from protocol.messages.acls import (
 )
 from protocol.messages.admin import AdminRequest, Result
 from protocol.messages.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
-from protocol.metadata.authorizer import is_enabled
+from protocol.metadata.authorizer import is_enabled, require_cluster
 
 
 def create_acls(state: ControllerState, request: CreateAclsRequest) -> Plan:
@@ -61,7 +61,7 @@ def delete_acls(state: ControllerState, request: DeleteAclsRequest) -> Plan:
 def _require_rights(state: ControllerState, request: AdminRequest) -> None:
     if not is_enabled(state.image):
         raise Refused(ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer")
-    require_cluster(state, request, AclOperation.ALTER)
+    require_cluster(state.image, request, AclOperation.ALTER)
 
 
 def _why_not(entry: AclEntry) -> str:

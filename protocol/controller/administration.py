@@ -1,12 +1,12 @@
-"""Administration requests: which handler plans which, and what every request has in common.
+"""Administration requests that change something: the table of their handlers.
 
-A request that its handler refuses as a whole is answered with the error in its response type, and nothing is changed;
-so is one that nobody handles.
+A new request is registered here; `ControllerNode` serves every type in the table while it is active.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import cast
 
 from protocol.controller import (
     acls,
@@ -20,63 +20,52 @@ from protocol.controller import (
     topics,
 )
 from protocol.controller.context import ControllerState
-from protocol.controller.planning import Handler, Plan, Refused
-from protocol.errors import ErrorCode
-from protocol.messages.acls import CreateAclsRequest, CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse
+from protocol.controller.planning import Handler, Plan
+from protocol.errors import Refused
+from protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.cluster import (
     UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
     UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
 )
-from protocol.messages.configs import AlterConfigsRequest, AlterConfigsResponse, IncrementalAlterConfigsRequest
+from protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
-    ElectLeadersResponse,
 )
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.topics import (
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
     RemovePartitionsRequest,
-    RemovePartitionsResponse,
 )
 
-_HANDLERS: Mapping[type[AdminRequest], tuple[Handler, type[AdminResponse]]] = {
-    CreateTopicsRequest: (topics.create_topics, CreateTopicsResponse),
-    DeleteTopicsRequest: (topics.delete_topics, DeleteTopicsResponse),
-    CreatePartitionsRequest: (partitions.create_partitions, CreatePartitionsResponse),
-    RemovePartitionsRequest: (partitions.remove_partitions, RemovePartitionsResponse),
-    AlterConfigsRequest: (configs.alter_configs, AlterConfigsResponse),
-    IncrementalAlterConfigsRequest: (configs.incremental_alter_configs, AlterConfigsResponse),
-    ElectLeadersRequest: (elections.elect_leaders, ElectLeadersResponse),
-    AlterPartitionReassignmentsRequest: (
-        reassignments.alter_partition_reassignments,
-        AlterPartitionReassignmentsResponse,
-    ),
-    UpdateFeaturesRequest: (features.update_features, UpdateFeaturesResponse),
-    UnregisterBrokerRequest: (registrations.unregister_broker, UnregisterBrokerResponse),
-    CreateAclsRequest: (acls.create_acls, CreateAclsResponse),
-    DeleteAclsRequest: (acls.delete_acls, DeleteAclsResponse),
-    InitProducerIdRequest: (producer_ids.init_producer_id, InitProducerIdResponse),
+_HANDLERS: Mapping[type[AdminRequest], Handler] = {
+    CreateTopicsRequest: topics.create_topics,
+    DeleteTopicsRequest: topics.delete_topics,
+    CreatePartitionsRequest: partitions.create_partitions,
+    RemovePartitionsRequest: partitions.remove_partitions,
+    AlterConfigsRequest: configs.alter_configs,
+    IncrementalAlterConfigsRequest: configs.incremental_alter_configs,
+    ElectLeadersRequest: elections.elect_leaders,
+    AlterPartitionReassignmentsRequest: reassignments.alter_partition_reassignments,
+    UpdateFeaturesRequest: features.update_features,
+    UnregisterBrokerRequest: registrations.unregister_broker,
+    CreateAclsRequest: acls.create_acls,
+    DeleteAclsRequest: acls.delete_acls,
+    InitProducerIdRequest: producer_ids.init_producer_id,
 }
+PLANNED_REQUESTS: Collection[type[AdminRequest]] = _HANDLERS.keys()
+"""The request types that `plan` takes."""
 
 
 def plan(state: ControllerState, request: AdminRequest) -> Plan:
-    """What an administration request that changes something comes to in the present state."""
-    handler, response_type = _HANDLERS.get(type(request), (_unsupported, AdminResponse))
+    """The answer to an administration request in the present state, and the records to commit before it is sent. A
+    request that its handler refuses as a whole changes nothing and is answered with the error.
+    """
     try:
-        return handler(state, request)
+        return _HANDLERS[type(request)](state, request)
     except Refused as refused:
-        return Plan(response_type(correlation_id=request.correlation_id, error=refused.error, message=refused.message))
-
-
-def _unsupported(state: ControllerState, request: AdminRequest) -> Plan:
-    raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"no such request: {type(request).__name__}")
+        response = cast("type[AdminResponse]", request.response_type())
+        return Plan(response(correlation_id=request.correlation_id, error=refused.error, message=refused.message))

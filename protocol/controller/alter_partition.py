@@ -93,12 +93,12 @@ def _validate_isr(
     ):
         return ErrorCode.INVALID_REQUEST
     for member in proposal.new_isr:
-        if not state.image.is_active(member.broker_id) or not is_of_this_life(state.image, member):
+        if not state.image.is_active(member.broker_id) or not has_registered_epoch(state.image, member):
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
 
-def is_of_this_life(image: MetadataImage, member: BrokerState) -> bool:
+def has_registered_epoch(image: MetadataImage, member: BrokerState) -> bool:
     """Whether a proposed member fetched under the epoch of its present registration, or is proposed without one: what
     the leader knows of a former life says nothing of the log that the broker has (KIP-903).
     """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from protocol.contract import Outbox
 from protocol.controller.context import ControllerState
-from protocol.controller.recovery import asking
+from protocol.controller.recovery_decisions import query_for
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicIdPartition
 from protocol.messages.partitions import ElectLeadersResponse
@@ -103,7 +103,7 @@ class AwaitedElections:
             return ErrorCode.NONE, ""
         if not image.features.unclean_recovery:
             return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "unclean recovery has been disabled"
-        if asking(image, partition, mode) is None:
+        if query_for(image, partition, mode) is None:
             return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NOBODY_TO_ASK[mode]
         return (ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time") if late else (None, "")
 

@@ -37,17 +37,9 @@ from protocol.config import (
 from protocol.controller.context import ControllerState
 from protocol.controller.draft import Draft
 from protocol.controller.partition_change import Election
-from protocol.controller.planning import (
-    Plan,
-    Refused,
-    named_twice,
-    require_cluster,
-    require_once,
-    require_topic,
-    topic_named,
-)
+from protocol.controller.planning import Plan, named_twice, require_once, topic_named
 from protocol.controller.topic_names import why_invalid
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER
 from protocol.messages.acls import AclOperation
 from protocol.messages.configs import (
@@ -60,6 +52,7 @@ from protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
 )
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
+from protocol.metadata.authorizer import require_cluster, require_topic
 from protocol.metadata.partition import effective_min_isr
 
 Changes = Mapping[str, str | None]
@@ -147,10 +140,10 @@ def _admitted(
 ) -> str | None:
     """The topic id of a resource that may be altered as asked, None for the cluster-wide default; Refused otherwise."""
     if resource.resource_type is ConfigResourceType.TOPIC:
-        require_topic(state, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
+        require_topic(state.image, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
         _require_valid(resource, is_topic=True)
         return _known_topic(state, resource)
-    require_cluster(state, request, AclOperation.ALTER_CONFIGS)
+    require_cluster(state.image, request, AclOperation.ALTER_CONFIGS)
     _require_valid(resource, is_topic=False)
     return None
 

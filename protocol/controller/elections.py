@@ -25,9 +25,9 @@ from protocol.config import UNCLEAN_RECOVERY_ENABLED
 from protocol.controller.awaited_elections import NOBODY_TO_ASK, Awaited
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
-from protocol.controller.planning import Plan, Refused, named_twice, partition_named, require_cluster
-from protocol.controller.recovery import asking
-from protocol.errors import ErrorCode
+from protocol.controller.planning import Plan, named_twice, partition_named
+from protocol.controller.recovery_decisions import query_for
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition, TopicPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.partitions import (
@@ -40,6 +40,7 @@ from protocol.messages.partitions import (
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord
 from protocol.messages.recovery import RecoveryMode
 from protocol.messages.topics import MAX_TOPICS_PER_REQUEST
+from protocol.metadata.authorizer import require_cluster
 from protocol.metadata.partition import PartitionState
 
 _LONGEST_LOG = {
@@ -57,7 +58,7 @@ class _Wish(NamedTuple):
 
 def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Plan:
     """Elects for every partition that is named, or for all; of all, those that need no election are not told of."""
-    require_cluster(state, request, AclOperation.CLUSTER_ACTION)
+    require_cluster(state.image, request, AclOperation.CLUSTER_ACTION)
     wishes = _wishes(state, request)
     twice = named_twice([wish.partition for wish in wishes])
     records: list[MetadataRecord] = []
@@ -140,7 +141,7 @@ def _require_recoverable(state: ControllerState, partition: PartitionState, kind
     if not state.image.features.unclean_recovery:
         reason = f"{kind.name} needs unclean recovery, and {UNCLEAN_RECOVERY_ENABLED} is 0"
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, reason)
-    if asking(state.image, partition, _LONGEST_LOG[kind]) is None:
+    if query_for(state.image, partition, _LONGEST_LOG[kind]) is None:
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NOBODY_TO_ASK[_LONGEST_LOG[kind]])
 
 

@@ -59,8 +59,8 @@ from protocol.config import (
 from protocol.controller.configs import complete_reassignments, set_config
 from protocol.controller.context import ControllerState
 from protocol.controller.draft import Draft
-from protocol.controller.planning import Plan, Refused, named_twice, require_cluster, require_once
-from protocol.errors import ErrorCode
+from protocol.controller.planning import Plan, named_twice, require_once
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.cluster import (
@@ -71,6 +71,7 @@ from protocol.messages.cluster import (
     UpgradeType,
 )
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
+from protocol.metadata.authorizer import require_cluster
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 
@@ -84,7 +85,7 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> P
     """All updates or none; refused as a whole with INVALID_UPDATE_VERSION, or INVALID_REQUEST for a feature named
     twice.
     """
-    require_cluster(state, request, AclOperation.ALTER)
+    require_cluster(state.image, request, AclOperation.ALTER)
     twice = named_twice(update.feature for update in request.feature_updates)
     present = state.image.feature_levels
     for update in request.feature_updates:

@@ -55,8 +55,8 @@ from typing import NamedTuple
 
 from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller.context import ControllerState
-from protocol.controller.recoveries import Recoveries
-from protocol.controller.recovery import Need, need
+from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
+from protocol.controller.recovery_requests import RecoveryRequests
 from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.records import (
     ConfigRecord,
@@ -164,7 +164,7 @@ def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
 def needs_user(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> bool:
     """Whether the partition is leaderless and stays so until a user acts; (b) in the module docstring."""
     if state.image.features.unclean_recovery:
-        return need(state.image, key, partition) is Need.USER
+        return recovery_need(state.image, key, partition) is RecoveryNeed.USER
     if partition.leader != NO_LEADER or not {*partition.isr, *partition.elr}.isdisjoint(partition.replicas):
         return False
     record = state.change(key, is_acceptable_leader=_everyone_is_back)
@@ -211,12 +211,12 @@ class PartitionGauges:
 
     def _weigh(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
-        calls_for_recovery = need(self._state.image, key, partition) in (Need.RECOVERY, Need.LAST_KNOWN)
+        needed = recovery_need(self._state.image, key, partition)
         for members, counts in (
             (self.under_min_isr, len(partition.isr) < min_isr),
             (self.offline, partition.leader == NO_LEADER),
             (self.manual, needs_user(self._state, key, partition)),
-            (self.under_recovery, calls_for_recovery),
+            (self.under_recovery, needed in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN)),
         ):
             if counts:
                 members.add(key)
@@ -243,7 +243,7 @@ class ControllerMetrics:
         self,
         state: ControllerState,
         quorum: Callable[[], Sequence[int]],
-        recoveries: Recoveries | None = None,
+        recoveries: RecoveryRequests | None = None,
     ) -> None:
         self.now_ms: TimeMs = 0
         self._state = state
@@ -370,7 +370,7 @@ class ControllerMetrics:
         self._summaries[SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
 
     def recovered(self, partition_count: int) -> None:
-        """Recoveries have found leaders for so many partitions."""
+        """RecoveryRequests have found leaders for so many partitions."""
         self._recoveries_finished += partition_count
 
     def altered(self, partition_count: int) -> None:

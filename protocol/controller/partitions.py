@@ -15,16 +15,8 @@ from typing import TypeVar
 
 from protocol.controller.context import ControllerState
 from protocol.controller.placement import place, usable_brokers
-from protocol.controller.planning import (
-    Plan,
-    Refused,
-    admitted,
-    named_twice,
-    require_once,
-    require_topic,
-    topic_named,
-)
-from protocol.errors import ErrorCode
+from protocol.controller.planning import Plan, admitted, named_twice, require_once, topic_named
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, Epoch
 from protocol.messages.acls import AclOperation
 from protocol.messages.records import MetadataRecord, PartitionRecord, RemovePartitionRecord
@@ -37,6 +29,7 @@ from protocol.messages.topics import (
     RemovePartitionsTopic,
     TopicResult,
 )
+from protocol.metadata.authorizer import require_topic
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """How many partitions one request may concern: its records are one batch (Kafka's limit)."""
@@ -104,7 +97,7 @@ def create_partitions(state: ControllerState, request: CreatePartitionsRequest) 
 
     def admit(wanted: CreatePartitionsTopic) -> None:
         require_once(wanted.name, repeated)
-        require_topic(state, request, AclOperation.ALTER, wanted.name)
+        require_topic(state.image, request, AclOperation.ALTER, wanted.name)
 
     def added(wanted: CreatePartitionsTopic) -> int:
         topic = state.image.topic_named(wanted.name)
@@ -158,7 +151,7 @@ def remove_partitions(state: ControllerState, request: RemovePartitionsRequest) 
 
     def admit(wanted: RemovePartitionsTopic) -> None:
         require_once(wanted.name, repeated)
-        require_topic(state, request, AclOperation.ALTER, wanted.name)
+        require_topic(state.image, request, AclOperation.ALTER, wanted.name)
 
     judged = admitted(request.topics, admit)
     require_batch(sum(len(wanted.partitions) for wanted, refused in judged if refused is None))

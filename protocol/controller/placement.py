@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from itertools import chain, cycle, islice
 from random import Random
 
-from protocol.controller.planning import Refused
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId
 from protocol.metadata.image import MetadataImage
 

@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 
 from protocol.controller.awaited_elections import Awaited
 from protocol.controller.context import ControllerState
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import TopicIdPartition
-from protocol.messages.acls import AclOperation
-from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.admin import AdminResponse
 from protocol.messages.records import MetadataRecord
-from protocol.metadata.authorizer import may
 from protocol.metadata.image import TopicImage
 from protocol.metadata.partition import PartitionState
 
@@ -43,30 +41,6 @@ class Plan:
 
 
 Handler = Callable[[ControllerState, Any], Plan]
-
-
-class Refused(Exception):
-    """One part of a request cannot be done: the error and a few words for its result."""
-
-    def __init__(self, error: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error, self.message = error, message
-
-
-def require_cluster(state: ControllerState, request: AdminRequest, operation: AclOperation) -> None:
-    """Refused with CLUSTER_AUTHORIZATION_FAILED unless the principal may do this to the cluster."""
-    if not may(state.image, request.principal, operation):
-        raise Refused(
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{request.principal} may not {operation.name} the cluster"
-        )
-
-
-def require_topic(state: ControllerState, request: AdminRequest, operation: AclOperation, topic: str) -> None:
-    """Refused with TOPIC_AUTHORIZATION_FAILED unless the principal may do this to the topic."""
-    if not may(state.image, request.principal, operation, topic):
-        raise Refused(
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal} may not {operation.name} topic {topic!r}"
-        )
 
 
 def named_twice(names: Iterable[Name]) -> frozenset[Name]:

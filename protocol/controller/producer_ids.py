@@ -9,8 +9,8 @@ have one.
 from __future__ import annotations
 
 from protocol.controller.context import ControllerState
-from protocol.controller.planning import Plan, Refused
-from protocol.errors import ErrorCode
+from protocol.controller.planning import Plan
+from protocol.errors import ErrorCode, Refused
 from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import ProducerIdsRecord
 from protocol.metadata.authorizer import may_write_somewhere

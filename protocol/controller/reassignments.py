@@ -22,8 +22,8 @@ from __future__ import annotations
 from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
-from protocol.controller.planning import Plan, Refused, named_twice, partition_named, require_cluster
-from protocol.errors import ErrorCode
+from protocol.controller.planning import Plan, named_twice, partition_named
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, TopicIdPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.partitions import (
@@ -33,12 +33,13 @@ from protocol.messages.partitions import (
     ReassignablePartition,
 )
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord
+from protocol.metadata.authorizer import require_cluster
 from protocol.metadata.partition import PartitionState
 
 
 def alter_partition_reassignments(state: ControllerState, request: AlterPartitionReassignmentsRequest) -> Plan:
     """Starts or cancels the move of each partition by itself; only authorization concerns the request as a whole."""
-    require_cluster(state, request, AclOperation.ALTER)
+    require_cluster(state.image, request, AclOperation.ALTER)
     wishes = [(topic.name, wanted) for topic in request.topics for wanted in topic.partitions]
     twice = named_twice([(topic, wanted.partition_index) for topic, wanted in wishes])
     records: list[MetadataRecord] = []

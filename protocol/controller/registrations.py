@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from protocol.controller import brokers
 from protocol.controller.context import ControllerState
-from protocol.controller.planning import Plan, Refused, require_cluster
-from protocol.errors import ErrorCode
+from protocol.controller.planning import Plan
+from protocol.errors import ErrorCode, Refused
 from protocol.messages.acls import AclOperation
 from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
 from protocol.messages.records import UnregisterBrokerRecord
+from protocol.metadata.authorizer import require_cluster
 
 
 def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> Plan:
     """BROKER_ID_NOT_REGISTERED for a broker that is not, fenced or unfenced."""
-    require_cluster(state, request, AclOperation.ALTER)
+    require_cluster(state.image, request, AclOperation.ALTER)
     registration = state.image.brokers.get(request.broker_id)
     if registration is None:
         raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")

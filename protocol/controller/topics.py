@@ -22,15 +22,7 @@ from protocol.config import (
 from protocol.controller.context import ControllerState
 from protocol.controller.partitions import partition_records, require_batch
 from protocol.controller.placement import place, usable_brokers
-from protocol.controller.planning import (
-    Plan,
-    Refused,
-    admitted,
-    named_twice,
-    require_once,
-    require_topic,
-    topic_named,
-)
+from protocol.controller.planning import Plan, admitted, named_twice, require_once, topic_named
 from protocol.controller.topic_names import (
     CLUSTER_METADATA_TOPIC,
     collision_index,
@@ -38,7 +30,7 @@ from protocol.controller.topic_names import (
     may_collide,
     why_invalid,
 )
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId
 from protocol.messages.acls import AclOperation
 from protocol.messages.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -52,7 +44,7 @@ from protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.metadata.authorizer import may
+from protocol.metadata.authorizer import may, require_topic
 from protocol.metadata.image import TopicImage
 
 BY_DEFAULT = -1
@@ -79,7 +71,7 @@ def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Plan:
         if topic.name == CLUSTER_METADATA_TOPIC:
             raise Refused(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is not created by request")
         if not may_create_all:
-            require_topic(state, request, AclOperation.CREATE, topic.name)
+            require_topic(state.image, request, AclOperation.CREATE, topic.name)
 
     judged = admitted(request.topics, admit)
     require_batch(sum(_partitions_asked_for(state, topic) for topic, refused in judged if refused is None))

@@ -61,9 +61,17 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class Request(Message):
-    """A message that is answered by one with the same correlation id."""
+    """A message that is answered by a `response_type` with the same correlation id."""
 
     correlation_id: Int32
+
+    @classmethod
+    def response_type(cls) -> type[Response]:
+        """The type of the answer: `CreateTopicsResponse` to a CreateTopicsRequest. A request without a response of its
+        own name is answered as its base class is.
+        """
+        names = (base.__name__.removesuffix("Request") + "Response" for base in cls.__mro__)
+        return next(kind for name in names if (kind := Message.REGISTRY.get(name)) and issubclass(kind, Response))
 
 
 class ClientRequest(Request):

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
-from protocol.messages.base import Message
+from protocol.messages.base import Message, Response
 
 
 class ConfigResourceType(Enum):
@@ -66,6 +66,10 @@ class IncrementalAlterConfigsRequest(AdminRequest):
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
+    @classmethod
+    def response_type(cls) -> type[Response]:
+        return AlterConfigsResponse
+
 
 class AlterConfigsResult(Result):
     resource_type: ConfigResourceType
@@ -73,7 +77,7 @@ class AlterConfigsResult(Result):
 
 
 class AlterConfigsResponse(AdminResponse):
-    """The answer to both ways of altering."""
+    """The answer to AlterConfigs and IncrementalAlterConfigs."""
 
     resources: tuple[AlterConfigsResult, ...] = ()
 

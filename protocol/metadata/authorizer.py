@@ -18,6 +18,7 @@ from __future__ import annotations
 from functools import cache
 
 from protocol.config import ALLOW_EVERYONE_IF_NO_ACL_FOUND, AUTHORIZER_CLASS_NAME, SUPER_USERS
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import NodeId, is_client, node_name
 from protocol.messages.acls import (
     CLUSTER_NAME,
@@ -86,6 +87,20 @@ def may(image: MetadataImage, principal: str, operation: AclOperation, topic: st
     if denied & {operation, AclOperation.ALL}:
         return False
     return bool(allowed & {operation, AclOperation.ALL, *_INCLUDED_IN.get(operation, ())})
+
+
+def require_cluster(image: MetadataImage, request: AdminRequest, operation: AclOperation) -> None:
+    """Raises Refused with CLUSTER_AUTHORIZATION_FAILED unless the request's principal may do this to the cluster."""
+    if not may(image, request.principal, operation):
+        message = f"{request.principal} may not {operation.name} the cluster"
+        raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, message)
+
+
+def require_topic(image: MetadataImage, request: AdminRequest, operation: AclOperation, topic: str) -> None:
+    """Raises Refused with TOPIC_AUTHORIZATION_FAILED unless the request's principal may do this to the topic."""
+    if not may(image, request.principal, operation, topic):
+        message = f"{request.principal} may not {operation.name} topic {topic!r}"
+        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
 
 
 def may_write_somewhere(image: MetadataImage, principal: str) -> bool:

@@ -40,7 +40,7 @@ _RESPONSE: Final = trusted(MetadataResponse)
 _TOPIC: Final = trusted(TopicMetadata)
 
 
-def describe_topic(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
+def metadata_response(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
     """The answer to a metadata request; UNKNOWN_TOPIC_OR_PARTITION where the image has no such topic."""
     error = ErrorCode.NONE
     topic = image.topic_named(request.topic)

@@ -70,10 +70,10 @@ from protocol.messages.quorum import FetchSnapshotResponse, QuorumFetchResponse,
 from protocol.messages.recovery import GetReplicaLogInfoRequest
 from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import may_act_for_cluster
-from protocol.metadata.describe import describe_topic
+from protocol.metadata.describe import metadata_response
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
-from protocol.nodes.metadata_feed import News, news, snapshot_if_due
+from protocol.nodes.metadata_feed import LogEntries, log_entries, snapshot_if_due
 from protocol.nodes.refusals import refuse
 from protocol.quorum.context import QuorumConfig
 from protocol.quorum.replica import QuorumReplica
@@ -400,12 +400,12 @@ class BrokerNode:
             self._beat(now_ms)
             self._isr.controller_changed(now_ms)
         if context.image.next_offset < replica.high_watermark:
-            for item in news(replica, context.image.next_offset, replica.high_watermark):
+            for item in log_entries(replica, context.image.next_offset, replica.high_watermark):
                 self._replay(item)
             snapshot_if_due(replica, context.image, self._snapshot_bytes)
             self._publish(now_ms)
 
-    def _replay(self, item: News) -> None:
+    def _replay(self, item: LogEntries) -> None:
         image = self._context.image
         if item.is_snapshot:
             image.load(item.records, item.next_offset)
@@ -431,7 +431,7 @@ class BrokerNode:
             self._beat(now_ms)
 
     def _describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
-        self._out.send(sender, describe_topic(self._context.image, request))
+        self._out.send(sender, metadata_response(self._context.image, request))
 
     def _answer(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
         self._out.send(sender, answer(self._context.image, self._context.controller_id, request))

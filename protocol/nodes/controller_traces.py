@@ -11,12 +11,12 @@ from protocol.metadata.image import MetadataDelta, MetadataImage
 from protocol.metadata.partition import PartitionState
 
 
-def tell_committed(out: Outbox, image: MetadataImage, end_offset: Offset) -> None:
+def trace_committed(out: Outbox, image: MetadataImage, end_offset: Offset) -> None:
     """Records from where `image` stands to `end_offset` are there, or will be when this is said."""
     out.trace("committed", None, base_offset=image.next_offset, end_offset=end_offset)
 
 
-def tell_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta: MetadataDelta) -> None:
+def trace_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta: MetadataDelta) -> None:
     """What a record has done to all but the states of partitions; `image` has replayed it."""
     for topic in delta.deleted_topics.values():
         out.trace("topic_deleted", None, topic=topic.name)
@@ -39,7 +39,7 @@ def tell_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta
         )
 
 
-def tell_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) -> None:
+def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) -> None:
     """A partition's state has changed, unless it is gone again."""
     state = image.partition(key)
     if state is not None:
@@ -47,7 +47,7 @@ def tell_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) -> 
         out.trace("partition", image.name_of(key), **partition_detail(state), min_isr=min_isr)
 
 
-def tell_alert(out: Outbox, image: MetadataImage, alert: Alert) -> None:
+def trace_alert(out: Outbox, image: MetadataImage, alert: Alert) -> None:
     """Something that an operator wants to know."""
     state = alert.state
     name = image.name_of(alert.key)

@@ -21,7 +21,7 @@ _READ_BYTES = 8 * 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class LogEntries:
     """Records of the log, or those of a snapshot that stands for all of it so far, up to `next_offset`."""
 
     records: Sequence[MetadataRecord]
@@ -29,18 +29,18 @@ class News:
     is_snapshot: bool = False
 
 
-def news(replica: QuorumReplica, next_offset: Offset, end_offset: Offset) -> Iterator[News]:
+def log_entries(replica: QuorumReplica, next_offset: Offset, end_offset: Offset) -> Iterator[LogEntries]:
     """What a state that stands at `next_offset` lacks of the log below `end_offset`, both between batches."""
     snapshot = replica.snapshot
     if snapshot is not None and next_offset < snapshot.end_offset <= end_offset:
         next_offset = snapshot.end_offset
-        yield News(unpack_records(snapshot.data), next_offset, is_snapshot=True)
+        yield LogEntries(unpack_records(snapshot.data), next_offset, is_snapshot=True)
     while next_offset < end_offset:
         for batch in replica.log.read(next_offset, _READ_BYTES):
             if batch.next_offset > end_offset:
                 return
             next_offset = batch.next_offset
-            yield News(unpack_records(batch.payload), next_offset)
+            yield LogEntries(unpack_records(batch.payload), next_offset)
 
 
 def snapshot_if_due(replica: QuorumReplica, image: MetadataImage, every_bytes: int) -> bool:

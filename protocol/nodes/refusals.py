@@ -7,45 +7,19 @@ for is dropped. Both are traced as `refused`, and change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from protocol.contract import Outbox
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
-from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest, MetadataResponse
-from protocol.messages.base import Message, Request, Response
+from protocol.messages.base import Message, Request
 from protocol.messages.control import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
 from protocol.messages.data import (
-    ConsumeRequest,
-    ConsumeResponse,
     FetchPartitionResult,
     FetchRequest,
     FetchResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ProduceRequest,
-    ProduceResponse,
 )
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.recovery import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
-
-_RESPONSES: Mapping[type[Request], type[Response]] = {
-    BrokerHeartbeatRequest: BrokerHeartbeatResponse,
-    AlterPartitionRequest: AlterPartitionResponse,
-    MetadataRequest: MetadataResponse,
-    ProduceRequest: ProduceResponse,
-    ConsumeRequest: ConsumeResponse,
-    ListOffsetsRequest: ListOffsetsResponse,
-    GetReplicaLogInfoRequest: GetReplicaLogInfoResponse,
-    InitProducerIdRequest: InitProducerIdResponse,
-}
 
 
 def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> None:
@@ -55,8 +29,7 @@ def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> N
         number, incarnation = message.correlation_id, message.incarnation_id
         out.send(sender, BrokerRegistrationResponse(correlation_id=number, error=error, incarnation_id=incarnation))
     elif isinstance(message, Request):
-        general = AdminResponse if isinstance(message, AdminRequest) else Response
-        response = _RESPONSES.get(type(message), general)
+        response = message.response_type()
         out.send(sender, response(correlation_id=message.correlation_id, error=error))
     elif isinstance(message, FetchRequest):
         results = tuple(FetchPartitionResult.to(fetch, error=error) for fetch in message.partitions)

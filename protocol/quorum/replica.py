@@ -28,7 +28,7 @@ election state, `format.py` formatting, `describe.py` DescribeQuorum and gauges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any
 
@@ -222,6 +222,11 @@ class QuorumReplica:
             self._become_follower(now_ms, context.epoch, context.leader)
         else:
             self._become_unattached(now_ms, context.epoch)
+
+    @property
+    def message_types(self) -> Collection[type[Message]]:
+        """The types of the messages that `receive` takes."""
+        return self._handlers.keys()
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> bool:
         """Handles a message if it is one of the quorum's; returns whether it is. Requests of another cluster id are

@@ -79,7 +79,7 @@ class RecoveryTask:
         """Whether the answer counts (then it is kept)."""
         if (
             info.error is not ErrorCode.NONE
-            or not self._is_of_registered_life(broker, broker_epoch)
+            or not self._is_of_registered_incarnation(broker, broker_epoch)
             or not self._knows_leader_epoch(info)
         ):
             return False
@@ -91,7 +91,7 @@ class RecoveryTask:
         )
         return True
 
-    def _is_of_registered_life(self, broker: BrokerId, broker_epoch: Epoch) -> bool:
+    def _is_of_registered_incarnation(self, broker: BrokerId, broker_epoch: Epoch) -> bool:
         """F8: a broker that has restarted may have lost what it answered with before."""
         return self._epochs().get(broker) == broker_epoch
 

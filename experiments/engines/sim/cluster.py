@@ -40,8 +40,9 @@ from protocol.log.tail import trace_of
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
 from protocol.nodes.broker import BrokerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.client import ClientNode
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 
 _DELIVER, _TIMER, _CALL = 0, 1, 2

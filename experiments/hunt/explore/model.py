@@ -47,7 +47,8 @@ from protocol.messages.data import FetchResponse, ProduceRequest
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import HEARTBEAT_TIMER, SHUTDOWN_TIMER, BrokerNode
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 
 TOPIC = "t"
 CONTROLLER = FIRST_CONTROLLER

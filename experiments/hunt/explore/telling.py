@@ -18,7 +18,7 @@ from protocol.ids import NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
-from protocol.nodes.controller import SESSION_PREFIX
+from protocol.nodes.broker_sessions import SESSION_PREFIX
 
 MS_PER_STEP = 1_000
 

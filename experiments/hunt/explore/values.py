@@ -31,14 +31,20 @@ from protocol.messages.base import Message
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
+from protocol.nodes.broker_sessions import BrokerSessions
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.controller_log import ControllerLog
+from protocol.nodes.controller_quorum import ControllerQuorum
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
     # A table of the node's own methods; and the replica of the metadata log, which the image shows as far as it counts.
     BrokerNode: frozenset({"_handlers", "replica"}),
-    # The log is walked where the node has it; the metrics follow the records, and no decision reads them. Recoveries
-    # follow the records too, and what they send goes to a manager that is in no search.
-    ControllerNode: frozenset({"storage", "replica", "_metrics", "_recoveries", "_quorum_out"}),
+    # Tables of handlers, and the replica of the metadata log, whose records the image shows.
+    ControllerNode: frozenset({"storage", "replica", "_quorum_out", "_handlers", "_active_handlers"}),
+    ControllerQuorum: frozenset({"_replica"}),
+    # The metrics follow the records, and no decision reads them. Recoveries follow the records too, and what they send
+    # goes to a manager that is in no search.
+    ControllerLog: frozenset({"_replica", "metrics", "recoveries"}),
     # Whether a timer is set: in the search it may fire whenever its condition holds.
     Fetcher: frozenset({"_timed", "_unsettled"}),
     Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_armed"}),
@@ -54,7 +60,10 @@ UNSEEN: Mapping[type, frozenset[str]] = {
     | {"_correlation_id", "_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
     Replica: frozenset({"pending"}),
     FollowerProgress: LEFT_OUT[FollowerProgress] | {"parked_fetch", "fetcher"},
-    ControllerNode: LEFT_OUT[ControllerNode] | {"_sessions", "lives"},
+    ControllerNode: LEFT_OUT[ControllerNode],
+    ControllerQuorum: LEFT_OUT[ControllerQuorum],
+    ControllerLog: LEFT_OUT[ControllerLog] | {"incarnations"},
+    BrokerSessions: frozenset({"_open"}),
 }
 """What no invariant looks at: fetch sessions, requests in flight, what a leader has parked."""
 

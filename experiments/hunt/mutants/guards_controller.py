@@ -28,7 +28,7 @@ from protocol.metadata import image as metadata_image
 from protocol.metadata.partition import PartitionState
 from protocol.nodes import broker as broker_node
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.metadata_feed import News
+from protocol.nodes.metadata_feed import LogEntries
 from protocol.quorum.log import QuorumLog
 
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
@@ -183,7 +183,7 @@ def _unflushed_metadata(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _replay_again(original: Callable[..., None]) -> Callable[..., None]:
-    def replay(self: BrokerNode, item: News) -> None:
+    def replay(self: BrokerNode, item: LogEntries) -> None:
         original(self, item)
         original(self, item)
 
@@ -193,7 +193,7 @@ def _replay_again(original: Callable[..., None]) -> Callable[..., None]:
 def _first_comes_last(original: Callable[..., None]) -> Callable[..., None]:
     """Records are replayed in another order than that of the log: the first of several comes last."""
 
-    def replay(self: BrokerNode, item: News) -> None:
+    def replay(self: BrokerNode, item: LogEntries) -> None:
         if not item.is_snapshot and len(item.records) > 1:
             item = replace(item, records=(*item.records[1:], item.records[0]))
         original(self, item)
@@ -276,7 +276,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A proposed member whose broker epoch is not that of its registration is refused (KIP-903, B6).",
         instead="A log end of a former life brings the broker into the ISR.",
         expected=STORED,
-        patches=(Patch(alter_partition, "is_of_this_life", answering(True)),),
+        patches=(Patch(alter_partition, "has_registered_epoch", answering(True)),),
         focus=Focus(
             script=script(
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),

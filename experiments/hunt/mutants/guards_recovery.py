@@ -12,9 +12,8 @@ from experiments.faults.schema import Fault
 from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
 from experiments.hunt.mutants.scripts import END_MS, script
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY
-from protocol.controller import partition_change
-from protocol.controller import recovery as decision
-from protocol.controller.recoveries import RECOVERY_TIMER, Recoveries
+from protocol.controller import partition_change, recovery_decisions
+from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicIdPartition
 from protocol.messages.recovery import PartitionRecovery, ReplicaAnswer
 from protocol.recovery import ranking
@@ -43,7 +42,7 @@ def _shorter_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _not_stated_again(original: Callable[..., None]) -> Callable[..., None]:
-    def fire(self: Recoveries, now_ms: int, name: str) -> None:
+    def fire(self: RecoveryRequests, now_ms: int, name: str) -> None:
         if name != RECOVERY_TIMER:
             original(self, now_ms, name)
 
@@ -51,7 +50,7 @@ def _not_stated_again(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _count_from_one(original: Callable[..., int]) -> Callable[..., int]:
-    def next_id(self: Recoveries) -> int:
+    def next_id(self: RecoveryRequests) -> int:
         self._life = 0
         return original(self)
 
@@ -59,7 +58,7 @@ def _count_from_one(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _never_cancelled(original: Callable[..., None]) -> Callable[..., None]:
-    def reconcile(self: Recoveries, now_ms: int, keys: Sequence[TopicIdPartition]) -> None:
+    def reconcile(self: RecoveryRequests, now_ms: int, keys: Sequence[TopicIdPartition]) -> None:
         image = self._state.image
         states = ((key, image.partition(key)) for key in keys)
         original(self, now_ms, [key for key, state in states if state is not None and state.leader == NO_LEADER])
@@ -97,9 +96,9 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It counts from any.",
         expected=("RecoveryElectsWhoAnswered",),
         patches=(
-            Patch(RecoveryTask, "_is_of_registered_life", answering(True)),
+            Patch(RecoveryTask, "_is_of_registered_incarnation", answering(True)),
             Patch(RecoveryTask, "restate", _keep_all_answers),
-            Patch(decision, "_lives_are_registered", answering(True)),
+            Patch(recovery_decisions, "_incarnations_are_registered", answering(True)),
         ),
         focus=Focus(
             script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(2, 9_500, 9_800)),
@@ -130,7 +129,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("RecoveryHearsAllItMust",),
         patches=(
             Patch(RecoveryTask, "_has_required", answering(True)),
-            Patch(decision, "_all_required_answered", answering(True)),
+            Patch(recovery_decisions, "_all_required_answered", answering(True)),
         ),
         focus=Focus(script=script(*LOST, _unheard(1, 7_000, END_MS)), why="One who must be heard is not."),
     ),
@@ -165,8 +164,8 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The recovery goes on and elects.",
         expected=("RecoveryOnlyWhereNobodyCanLead", "RecoveryAnswersHold"),
         patches=(
-            Patch(Recoveries, "_reconcile", _never_cancelled),
-            Patch(decision, "_nobody_leads", answering(True)),
+            Patch(RecoveryRequests, "_reconcile", _never_cancelled),
+            Patch(recovery_decisions, "_is_still_leaderless", answering(True)),
             Patch(partition_change, "_elect", _designated_anyway),
         ),
         focus=Focus(
@@ -185,7 +184,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The controller states running recoveries again and again (F14, M70).",
         instead="It states each of them once.",
         expected=("AllConverges",),
-        patches=(Patch(Recoveries, "fire", _not_stated_again),),
+        patches=(Patch(RecoveryRequests, "fire", _not_stated_again),),
         focus=Focus(
             script=script(*LOST, recipes.kill(RECOVERY_MANAGER, 7_000, 12_000)),
             why="The recovery manager is down when recoveries are stated.",
@@ -196,7 +195,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A new controller begins recoveries of its own (F15, M68).",
         instead="It takes up the ids of the one before, and the answers that the manager has for them.",
         expected=("RecoveryBeginsAfresh",),
-        patches=(Patch(Recoveries, "_next_id", _count_from_one),),
+        patches=(Patch(RecoveryRequests, "_next_id", _count_from_one),),
         focus=Focus(
             script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(FIRST_CONTROLLER, 10_500, 11_000)),
             why="The controller restarts in the middle of a recovery.",

@@ -13,7 +13,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send, Trace
 from protocol.controller import metrics
 from protocol.controller.metrics import alert_text
-from protocol.controller.recoveries import RECOVERY_TIMER
+from protocol.controller.recovery_requests import RECOVERY_TIMER
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -36,7 +36,8 @@ from protocol.messages.recovery import (
     ReplicaAnswer,
 )
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of
 
 

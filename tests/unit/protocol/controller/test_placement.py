@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.controller.placement import UsableBroker, place, usable_brokers
-from protocol.controller.planning import Refused
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.messages.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from tests.unit.protocol.node_helpers import ControllerBench, registrations
 

@@ -11,7 +11,7 @@ from protocol.config import Generation
 from protocol.contract import CancelTimer
 from protocol.controller import brokers
 from protocol.controller.administration import plan
-from protocol.controller.recovery import Need, need
+from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from protocol.messages.control import (
@@ -24,7 +24,7 @@ from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, UnregisterBrokerRecord
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState
-from protocol.nodes.controller import SESSION_PREFIX
+from protocol.nodes.broker_sessions import SESSION_PREFIX
 from tests.unit.protocol.node_helpers import (
     CONTROLLER,
     T0,
@@ -84,7 +84,7 @@ def test_the_last_one_is_remembered_when_it_is_unregistered(
     controller.apply(brokers.unfence(controller.state, 0, back[-1].broker_epoch))  # type: ignore[attr-defined]
     found = controller.partition()
     if generation is NEW:
-        assert need(controller.state.image, T0, found) is Need.RECOVERY, "the last known ELR is back"
+        assert recovery_need(controller.state.image, T0, found) is RecoveryNeed.RECOVERY, "the last known ELR is back"
         return
     assert (found.leader, found.isr) == (0, (0,))
     assert found.leader_recovery_state is (RECOVERED if generation is OLD else RECOVERING)

@@ -37,7 +37,8 @@ from protocol.messages.control import (
 )
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of
 
 M = TypeVar("M", bound=Message)

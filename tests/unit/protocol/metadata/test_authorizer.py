@@ -25,7 +25,7 @@ from protocol.messages.acls import (
     PatternType,
 )
 from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse
-from protocol.messages.base import Message, Response
+from protocol.messages.base import Message
 from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
@@ -274,8 +274,8 @@ def test_a_client_is_not_sent_the_metadata_log_for_its_asking() -> None:
         refused, answer = controller.receive(CLIENT, fetch)
         assert isinstance(refused, Trace)
         assert (refused.kind, refused.detail["error"]) == ("refused", "CLUSTER_AUTHORIZATION_FAILED")
-        expected = Response(correlation_id=fetch.correlation_id, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        assert answer == Send(CLIENT, expected)
+        kind, error = fetch.response_type(), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert answer == Send(CLIENT, kind(correlation_id=fetch.correlation_id, error=error))
     assert answered(controller.receive(0, whole), QuorumFetchResponse).batches
     assert answered(controller.receive(0, snapshot), FetchSnapshotResponse).error is ErrorCode.SNAPSHOT_NOT_FOUND
     controller.give(cluster(Op.CLUSTER_ACTION, node_principal(CLIENT)))

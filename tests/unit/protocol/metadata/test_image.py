@@ -24,7 +24,7 @@ from protocol.messages.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from protocol.metadata.describe import describe_topic
+from protocol.metadata.describe import metadata_response
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 from tests.unit.protocol.node_helpers import T0, config_of, fencing, registrations, topic_records
@@ -221,8 +221,8 @@ def test_a_partition_that_comes_again_is_indexed_again() -> None:
 
 def test_a_topic_is_described_as_the_image_has_it() -> None:
     image = image_of(*registrations(), *topic_records(leader=1, leader_epoch=4))
-    [topic] = describe_topic(image, MetadataRequest(correlation_id=3, topic="t")).topics
+    [topic] = metadata_response(image, MetadataRequest(correlation_id=3, topic="t")).topics
     [partition] = topic.partitions
     assert (topic.topic_id, partition.partition, partition.leader, partition.leader_epoch) == ("T", 0, 1, 4)
-    unknown = describe_topic(image, MetadataRequest(correlation_id=3, topic="u"))
+    unknown = metadata_response(image, MetadataRequest(correlation_id=3, topic="u"))
     assert (unknown.correlation_id, unknown.error, unknown.topics) == (3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())

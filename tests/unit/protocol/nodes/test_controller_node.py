@@ -37,7 +37,8 @@ from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.quorum import LeaderChangeRecord, QuorumFetchResponse
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of, topic_records
 
 SESSION_MS = 9_000

@@ -42,7 +42,8 @@ from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import RecoverPartitions, RecoveryResults
 from protocol.messages.topics import DescribeTopicRequest, DescribeTopicResponse
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 from protocol.quorum.log import Snapshot
 from tests.unit.protocol.node_helpers import CLIENT, config_of, registrations, topic_records
 from tests.unit.protocol.quorum.quorum_helpers import (

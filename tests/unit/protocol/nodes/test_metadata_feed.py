@@ -14,7 +14,7 @@ from protocol.ids import CLUSTER_ID, Offset
 from protocol.messages.metadata_batch import pack_batch, unpack_records
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.metadata_feed import News, news, snapshot_if_due
+from protocol.nodes.metadata_feed import LogEntries, log_entries, snapshot_if_due
 from protocol.quorum.context import QuorumConfig
 from protocol.quorum.replica import QuorumReplica
 from tests.unit.protocol.node_helpers import CONTROLLER, config_of, fencing, registrations, topic_records
@@ -44,18 +44,20 @@ class Feed:
         self.replica.settle(0)
         return self
 
-    def news(self, next_offset: Offset = 0, end_offset: Offset | None = None) -> list[News]:
-        return list(news(self.replica, next_offset, self.replica.high_watermark if end_offset is None else end_offset))
+    def entries(self, next_offset: Offset = 0, end_offset: Offset | None = None) -> list[LogEntries]:
+        return list(
+            log_entries(self.replica, next_offset, self.replica.high_watermark if end_offset is None else end_offset)
+        )
 
     def follow(self) -> Feed:
-        taken_up(self.image, self.news(self.image.next_offset))
+        taken_up(self.image, self.entries(self.image.next_offset))
         return self
 
     def snapshot(self, every_bytes: int = 1) -> bool:
         return snapshot_if_due(self.replica, self.image, every_bytes)
 
 
-def taken_up(image: MetadataImage, items: Sequence[News]) -> MetadataImage:
+def taken_up(image: MetadataImage, items: Sequence[LogEntries]) -> MetadataImage:
     """The image that has replayed what there is."""
     for item in items:
         if item.is_snapshot:
@@ -67,7 +69,7 @@ def taken_up(image: MetadataImage, items: Sequence[News]) -> MetadataImage:
     return image
 
 
-def shape(items: Sequence[News]) -> list[tuple[int, bool]]:
+def shape(items: Sequence[LogEntries]) -> list[tuple[int, bool]]:
     return [(item.next_offset, item.is_snapshot) for item in items]
 
 
@@ -77,25 +79,25 @@ def shape(items: Sequence[News]) -> list[tuple[int, bool]]:
 def test_news_are_batches_in_their_order() -> None:
     feed = Feed().append(*registrations()).append(*topic_records())
     begin = CONTROL + 2
-    assert shape(feed.news()) == [(1, False), (2, False), (begin, False), (begin + 6, False), (begin + 9, False)]
-    assert list(feed.news()[-1].records) == topic_records()
-    assert shape(feed.news(begin)) == [(begin + 6, False), (begin + 9, False)]
-    assert feed.news(begin + 9) == []
+    assert shape(feed.entries()) == [(1, False), (2, False), (begin, False), (begin + 6, False), (begin + 9, False)]
+    assert list(feed.entries()[-1].records) == topic_records()
+    assert shape(feed.entries(begin)) == [(begin + 6, False), (begin + 9, False)]
+    assert feed.entries(begin + 9) == []
 
 
 def test_news_end_with_the_last_batch_that_is_whole() -> None:
     feed = Feed().append(*registrations()).append(*topic_records())
     begin = CONTROL + 2
     for end in range(begin + 6, begin + 9):
-        assert shape(feed.news(begin, end)) == [(begin + 6, False)]
-    assert feed.news(begin + 6, begin + 8) == []
+        assert shape(feed.entries(begin, end)) == [(begin + 6, False)]
+    assert feed.entries(begin + 6, begin + 8) == []
 
 
 def test_a_log_that_is_long_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed().append(*registrations()).append(*topic_records())
-    whole = feed.news()
+    whole = feed.entries()
     monkeypatch.setattr("protocol.nodes.metadata_feed._READ_BYTES", 1)
-    assert feed.news() == whole
+    assert feed.entries() == whole
 
 
 def test_the_snapshot_comes_first_where_the_log_begins_behind_the_state() -> None:
@@ -103,12 +105,12 @@ def test_the_snapshot_comes_first_where_the_log_begins_behind_the_state() -> Non
     assert feed.snapshot()
     taken = feed.image.next_offset
     feed.append(fencing(0, 0, fenced=True))
-    assert shape(feed.news()) == [(taken, True), (taken + 1, False)]
-    assert shape(feed.news(CONTROL + 2)) == [(taken, True), (taken + 1, False)], "all of it, for one that has a part"
-    assert shape(feed.news(taken)) == [(taken + 1, False)], "one that has all of it goes on"
-    assert shape(feed.news(0, taken)) == [(taken, True)]
-    assert feed.news(taken, taken) == []
-    late = taken_up(MetadataImage(feed.config), feed.news())
+    assert shape(feed.entries()) == [(taken, True), (taken + 1, False)]
+    assert shape(feed.entries(CONTROL + 2)) == [(taken, True), (taken + 1, False)], "all of it, for one that has a part"
+    assert shape(feed.entries(taken)) == [(taken + 1, False)], "one that has all of it goes on"
+    assert shape(feed.entries(0, taken)) == [(taken, True)]
+    assert feed.entries(taken, taken) == []
+    late = taken_up(MetadataImage(feed.config), feed.entries())
     assert late.to_records() == feed.follow().image.to_records()
     assert late.next_offset == feed.image.next_offset
 
@@ -117,7 +119,7 @@ def test_a_state_that_has_more_than_the_snapshot_does_not_go_back() -> None:
     feed = Feed().append(*registrations()).follow()
     assert feed.snapshot()
     end = feed.append(*topic_records()).append(fencing(0, 0, fenced=True)).replica.high_watermark
-    assert shape(feed.news(end - 1)) == [(end, False)]
+    assert shape(feed.entries(end - 1)) == [(end, False)]
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------

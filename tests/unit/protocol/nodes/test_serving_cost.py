@@ -42,7 +42,8 @@ from protocol.messages.quorum import (
 )
 from protocol.messages.records import RegisterBrokerRecord
 from protocol.messages.topics import DescribeTopicRequest
-from protocol.nodes.controller import SESSION_PREFIX, ControllerNode
+from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.controller import ControllerNode
 from protocol.quorum.log import QuorumLog
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, BrokerBench, config_of
 from tests.unit.protocol.nodes.test_controller_node import Bench

@@ -14,7 +14,7 @@ from protocol.ids import BrokerId, Offset
 from protocol.messages.control import BrokerHeartbeatRequest
 
 
-class BrokerLives:
+class BrokerIncarnations:
     """See the module docstring. `applied` is the offset behind what a broker has applied."""
 
     def __init__(self, state: ControllerState) -> None:
@@ -31,7 +31,7 @@ class BrokerLives:
         self.shutdown_offsets.pop(broker, None)
         self.applied.pop(broker, None)
 
-    def note_applied(self, broker: BrokerId, offset: Offset) -> None:
+    def observe_applied(self, broker: BrokerId, offset: Offset) -> None:
         """The broker has applied the metadata log up to there; nobody has applied what is not in the log."""
         self.applied[broker] = max(self.applied.get(broker, 0), min(offset, self._state.image.next_offset))
 

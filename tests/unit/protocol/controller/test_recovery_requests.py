@@ -13,8 +13,8 @@ from protocol.contract import Outbox, Send, SetTimer, Trace
 from protocol.controller import brokers
 from protocol.controller.administration import plan
 from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited
-from protocol.controller.recoveries import RECOVERY_TIMER, Recoveries
-from protocol.controller.recovery import Need, need, wanted
+from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need, strategy_query
+from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER
 from protocol.messages.base import Message
@@ -64,10 +64,10 @@ class Bench(ControllerBench):
         self.out = Outbox()
         self.effects: list[object] = []
         self.now_ms = 0
-        self.recoveries: Recoveries | None = None
+        self.recoveries: RecoveryRequests | None = None
         base = [*registrations((0, 1, 2, 3), fenced), *topic_records(2, **LOST | lost)]
         super().__init__(*base, *records, config=config_of(generation))
-        self.recoveries = Recoveries(self.state, self.out)
+        self.recoveries = RecoveryRequests(self.state, self.out)
         self.apply([])
         self.recoveries.replayed(self.everything())
         self.settle()
@@ -164,19 +164,19 @@ KEPT: dict[str, dict[str, object]] = {
     "a leader": {"leader": 0, "isr": (0,)},
 }
 NEEDS = {
-    ("eligible", "proactive"): Need.RECOVERY,
-    ("eligible", "balanced"): Need.ELIGIBLE,
-    ("eligible", "manual"): Need.ELIGIBLE,
-    ("last known, active", "proactive"): Need.RECOVERY,
-    ("last known, active", "balanced"): Need.RECOVERY,
-    ("last known, active", "manual"): Need.USER,
-    ("last known, one fenced", "proactive"): Need.RECOVERY,
-    ("last known, one fenced", "balanced"): Need.LAST_KNOWN,
-    ("last known, one fenced", "manual"): Need.USER,
-    ("nobody", "proactive"): Need.RECOVERY,
-    ("nobody", "balanced"): Need.USER,
-    ("nobody", "manual"): Need.USER,
-    ("a leader", "proactive"): Need.NOTHING,
+    ("eligible", "proactive"): RecoveryNeed.RECOVERY,
+    ("eligible", "balanced"): RecoveryNeed.ELIGIBLE,
+    ("eligible", "manual"): RecoveryNeed.ELIGIBLE,
+    ("last known, active", "proactive"): RecoveryNeed.RECOVERY,
+    ("last known, active", "balanced"): RecoveryNeed.RECOVERY,
+    ("last known, active", "manual"): RecoveryNeed.USER,
+    ("last known, one fenced", "proactive"): RecoveryNeed.RECOVERY,
+    ("last known, one fenced", "balanced"): RecoveryNeed.LAST_KNOWN,
+    ("last known, one fenced", "manual"): RecoveryNeed.USER,
+    ("nobody", "proactive"): RecoveryNeed.RECOVERY,
+    ("nobody", "balanced"): RecoveryNeed.USER,
+    ("nobody", "manual"): RecoveryNeed.USER,
+    ("a leader", "proactive"): RecoveryNeed.NOTHING,
 }
 
 
@@ -184,14 +184,14 @@ NEEDS = {
 @pytest.mark.parametrize(("kept", "value"), NEEDS)
 def test_what_a_partition_needs(kept: str, value: str) -> None:
     found = Bench(strategy(value), replicas=(0, 1, 2, 3), **KEPT[kept])
-    assert need(found.state.image, T0, found.partition()) is NEEDS[kept, value]
-    assert (found.stated is not None) is (NEEDS[kept, value] is Need.RECOVERY)
+    assert recovery_need(found.state.image, T0, found.partition()) is NEEDS[kept, value]
+    assert (found.stated is not None) is (NEEDS[kept, value] is RecoveryNeed.RECOVERY)
 
 
 @pytest.mark.covers("F25", "H4", "K8")
 def test_nothing_is_recovered_where_recovery_is_disabled() -> None:
     found = Bench(strategy("proactive"), generation=Generation.KIP_966_ELR)
-    assert need(found.state.image, T0, found.partition()) is Need.NOTHING
+    assert recovery_need(found.state.image, T0, found.partition()) is RecoveryNeed.NOTHING
 
 
 @pytest.mark.covers("F11", "F13", "H5")
@@ -204,7 +204,7 @@ def test_active_replicas_are_asked_in_the_order_of_the_assignment_and_the_last_k
     assert (found.stated.leader_epoch, found.stated.timeout_ms) == (4, 777)
     shutting_down = brokers.begin_controlled_shutdown(found.state, 2, 2)
     found.apply(shutting_down)
-    asked = wanted(found.state.image, T0, found.partition())
+    asked = strategy_query(found.state.image, T0, found.partition())
     assert asked is not None
     assert [replica.broker_id for replica in asked.replicas] == [0], "one that shuts down cannot lead"
 
@@ -301,7 +301,7 @@ def test_what_runs_is_stated_again_until_it_is_over() -> None:
 def test_a_new_controller_has_recoveries_of_its_own() -> None:
     found = Bench(last_known_elr=(0, 1))
     first = found.stated
-    found.recoveries = Recoveries(found.state, found.out)
+    found.recoveries = RecoveryRequests(found.state, found.out)
     found.recoveries.replayed(found.everything())
     found.settle()
     assert first is not None

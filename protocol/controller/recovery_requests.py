@@ -25,7 +25,7 @@ from protocol.contract import Outbox
 from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited, AwaitedElections
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
-from protocol.controller.recovery import Asking, asking, is_in_force, wanted
+from protocol.controller.recovery_decisions import RecoveryQuery, is_result_valid, query_for, strategy_query
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicIdPartition
 from protocol.messages.partitions import ElectLeadersResponse
 from protocol.messages.records import MetadataRecord
@@ -44,7 +44,7 @@ TIMERS = (RECOVERY_TIMER, ELECTIONS_TIMER)
 _ID_BITS = 31
 
 
-class Recoveries:
+class RecoveryRequests:
     """See the module docstring. The node calls `settle` at the end of every event."""
 
     def __init__(self, state: ControllerState, out: Outbox) -> None:
@@ -108,14 +108,14 @@ class Recoveries:
         cancelled: list[CancelledRecovery] = []
         idle = not self._running
         for key in keys:
-            asked, running = self._wanted(key), self._running.get(key)
-            if asked is None:
+            query, running = self._query(key), self._running.get(key)
+            if query is None:
                 if running is not None:
                     del self._running[key]
                     cancelled.append(_cancelled(running))
                     self._trace_cancelled(key)
                 continue
-            recovery = self._stated(key, asked, running)
+            recovery = self._requested(key, query, running)
             if recovery != running:
                 self._running[key] = recovery
                 stated.append(recovery)
@@ -130,27 +130,29 @@ class Recoveries:
         elif not self._running and not idle:
             self._out.cancel_timer(RECOVERY_TIMER)
 
-    def _wanted(self, key: TopicIdPartition) -> Asking | None:
+    def _query(self, key: TopicIdPartition) -> RecoveryQuery | None:
         image = self._state.image
         partition, mode = image.partition(key), self._awaited.mode_of(key)
         if partition is None or partition.leader != NO_LEADER:
             return None
         if mode is not None and image.features.unclean_recovery:
-            return asking(image, partition, mode)
-        return wanted(image, key, partition)
+            return query_for(image, partition, mode)
+        return strategy_query(image, key, partition)
 
-    def _stated(self, key: TopicIdPartition, asked: Asking, running: PartitionRecovery | None) -> PartitionRecovery:
+    def _requested(
+        self, key: TopicIdPartition, query: RecoveryQuery, running: PartitionRecovery | None
+    ) -> PartitionRecovery:
         image = self._state.image
         leader_epoch = image.topics[key.topic_id].partitions[key.partition].leader_epoch
-        goes_on = running is not None and (running.leader_epoch, running.mode) == (leader_epoch, asked.mode)
+        goes_on = running is not None and (running.leader_epoch, running.mode) == (leader_epoch, query.mode)
         return PartitionRecovery(
             recovery_id=running.recovery_id if running is not None and goes_on else self._next_id(),
             topic_id=key.topic_id,
             partition_id=key.partition,
             leader_epoch=leader_epoch,
-            mode=asked.mode,
-            replicas=asked.replicas,
-            required=asked.required,
+            mode=query.mode,
+            replicas=query.replicas,
+            required=query.required,
             timeout_ms=image.int_config(key.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS),
         )
 
@@ -177,7 +179,7 @@ class Recoveries:
             running, partition = self._running.get(key), self._state.image.partition(key)
             if running is None or partition is None or running.recovery_id != result.recovery_id:
                 void.append(_cancelled(result))
-            elif is_in_force(self._state.image, partition, running, result):
+            elif is_result_valid(self._state.image, partition, running, result):
                 record = self._state.change(key, Election.ONLINE, designated_leader=result.leader)
                 if record is not None and record.leader == result.leader:
                     self._trace_elected(key, running, result)

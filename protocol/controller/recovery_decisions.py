@@ -16,9 +16,7 @@ the strategy says.
 A user may ask for a recovery of a leaderless partition in either mode, whatever the strategy (F22, J4). A balanced one
 then needs all members of ISR, ELR and last known ELR: each of them may hold what the others lack.
 
-`is_in_force` judges a result against the metadata of the moment: all its answers are from registered lives (F8), all
-that were required are among them, the partition is still leaderless in the leader epoch in which it was asked for (F9),
-and the winner may lead.
+`is_result_valid` checks a result against the present metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 
 
-class Need(Enum):
+class RecoveryNeed(Enum):
     """What a partition waits for."""
 
     NOTHING = "it is led, or recovery is off"
@@ -44,7 +42,7 @@ class Need(Enum):
     USER = "a user"
 
 
-class Asking(NamedTuple):
+class RecoveryQuery(NamedTuple):
     """A recovery as the metadata wants it: in which mode, whom to ask, and whom to hear in any case."""
 
     mode: RecoveryMode
@@ -52,29 +50,29 @@ class Asking(NamedTuple):
     required: tuple[BrokerId, ...]
 
 
-def need(image: MetadataImage, key: TopicIdPartition, partition: PartitionState) -> Need:
+def recovery_need(image: MetadataImage, key: TopicIdPartition, partition: PartitionState) -> RecoveryNeed:
     """See the table of the module."""
     if partition.leader != NO_LEADER or not image.features.unclean_recovery:
-        return Need.NOTHING
+        return RecoveryNeed.NOTHING
     strategy = image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY)
     if strategy == "proactive":
-        return Need.RECOVERY
+        return RecoveryNeed.RECOVERY
     if not {*partition.isr, *partition.elr}.isdisjoint(partition.replicas):
-        return Need.ELIGIBLE
+        return RecoveryNeed.ELIGIBLE
     if strategy == "manual" or not partition.last_known_elr:
-        return Need.USER
-    return Need.RECOVERY if all(map(image.is_active, partition.last_known_elr)) else Need.LAST_KNOWN
+        return RecoveryNeed.USER
+    return RecoveryNeed.RECOVERY if all(map(image.is_active, partition.last_known_elr)) else RecoveryNeed.LAST_KNOWN
 
 
-def wanted(image: MetadataImage, key: TopicIdPartition, partition: PartitionState) -> Asking | None:
+def strategy_query(image: MetadataImage, key: TopicIdPartition, partition: PartitionState) -> RecoveryQuery | None:
     """The recovery that the strategy wants; None for none, or while there is nobody to ask."""
-    if need(image, key, partition) is not Need.RECOVERY:
+    if recovery_need(image, key, partition) is not RecoveryNeed.RECOVERY:
         return None
     proactive = image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
-    return asking(image, partition, RecoveryMode.PROACTIVE if proactive else RecoveryMode.BALANCED)
+    return query_for(image, partition, RecoveryMode.PROACTIVE if proactive else RecoveryMode.BALANCED)
 
 
-def asking(image: MetadataImage, partition: PartitionState, mode: RecoveryMode) -> Asking | None:
+def query_for(image: MetadataImage, partition: PartitionState, mode: RecoveryMode) -> RecoveryQuery | None:
     """A recovery of a leaderless partition in a mode; None where it has nobody to ask, or lacks those whom it must
     hear.
     """
@@ -84,26 +82,26 @@ def asking(image: MetadataImage, partition: PartitionState, mode: RecoveryMode) 
         if image.is_active(broker)
     )
     if mode is RecoveryMode.PROACTIVE:
-        return Asking(mode, replicas, ()) if replicas else None
+        return RecoveryQuery(mode, replicas, ()) if replicas else None
     required = tuple(sorted({*partition.isr, *partition.elr, *partition.last_known_elr}))
     present = {replica.broker_id for replica in replicas}
-    return Asking(mode, replicas, required) if required and present.issuperset(required) else None
+    return RecoveryQuery(mode, replicas, required) if required and present.issuperset(required) else None
 
 
-def is_in_force(
+def is_result_valid(
     image: MetadataImage, partition: PartitionState, recovery: PartitionRecovery, result: PartitionRecoveryResult
 ) -> bool:
     """Whether the result of a recovery still holds; see the module docstring."""
     return (
         result.recovery_id == recovery.recovery_id
-        and _nobody_leads(partition, result)
+        and _is_still_leaderless(partition, result)
         and _all_required_answered(recovery, result)
-        and _lives_are_registered(image, result)
+        and _incarnations_are_registered(image, result)
         and image.is_active(result.leader)
     )
 
 
-def _nobody_leads(partition: PartitionState, result: PartitionRecoveryResult) -> bool:
+def _is_still_leaderless(partition: PartitionState, result: PartitionRecoveryResult) -> bool:
     """F9, F16: the partition is as leaderless as it was when the replicas were asked."""
     return partition.leader == NO_LEADER and result.leader_epoch == partition.leader_epoch
 
@@ -114,6 +112,6 @@ def _all_required_answered(recovery: PartitionRecovery, result: PartitionRecover
     return answered.issuperset({result.leader, *recovery.required})
 
 
-def _lives_are_registered(image: MetadataImage, result: PartitionRecoveryResult) -> bool:
+def _incarnations_are_registered(image: MetadataImage, result: PartitionRecoveryResult) -> bool:
     """F8: nobody has restarted since."""
     return all(image.broker_epoch(answer.broker_id) == answer.broker_epoch for answer in result.answers)

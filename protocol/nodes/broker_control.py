@@ -1,0 +1,167 @@
+"""What the active controller does for brokers: registration, heartbeats, fencing, ISR proposals (KIP-631, KIP-497).
+
+Heartbeats and ISR proposals of a broker incarnation count once, in the order in which the broker sent them
+(`sending_order.py`): a heartbeat that was overtaken is answered and changes nothing, a proposal is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.contract import Outbox
+from protocol.controller import alter_partition, brokers
+from protocol.controller.broker_requests import heartbeat_error, registration_error
+from protocol.controller.heartbeats import BrokerControlState
+from protocol.errors import ErrorCode
+from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, TimeMs
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from protocol.messages.trusted import trusted
+from protocol.metadata.image import BrokerRegistration
+from protocol.nodes.broker_sessions import BrokerSessions
+from protocol.nodes.controller_log import ControllerLog
+from protocol.nodes.refusals import refuse
+
+_HEARTBEAT_RESPONSE: Final = trusted(BrokerHeartbeatResponse)
+
+
+class BrokerControl:
+    """Handlers of the requests of brokers, and of the timers of their sessions. Every handler changes state by writing
+    to `log` and emits its answer to `out`.
+    """
+
+    def __init__(self, log: ControllerLog, sessions: BrokerSessions, out: Outbox) -> None:
+        self._log = log
+        self._sessions = sessions
+        self._out = out
+
+    # -- registrations and sessions ------------------------------------------------------------------------------------
+
+    def register(self, now_ms: TimeMs, sender: NodeId, request: BrokerRegistrationRequest) -> None:
+        """Answers with the broker epoch of the incarnation; -1 with the errors of `registration_error`."""
+        state, broker = self._log.state, request.broker_id
+        known = state.image.brokers.get(broker)
+        error, epoch = registration_error(state.image, request, self._sessions.is_open(broker)), NO_EPOCH
+        if error is ErrorCode.NONE and known is not None and known.incarnation_id == request.incarnation_id:
+            epoch = known.broker_epoch
+        elif error is ErrorCode.NONE:
+            self._log.incarnations.forget(broker)
+            records = brokers.register(
+                state, broker, request.incarnation_id, request.previous_broker_epoch, request.rack
+            )
+            self._log.write(records)
+            epoch = state.image.brokers[broker].broker_epoch
+        self._out.send(
+            sender,
+            BrokerRegistrationResponse(
+                correlation_id=request.correlation_id,
+                error=error,
+                incarnation_id=request.incarnation_id,
+                broker_epoch=epoch,
+            ),
+        )
+
+    def open_sessions(self, now_ms: TimeMs) -> None:
+        """Gives every unfenced broker a session that begins now; for a controller that has become active."""
+        for broker, registration in sorted(self._log.state.image.brokers.items()):
+            if not registration.fenced:
+                self._sessions.renew(broker, now_ms)
+
+    def expire_session(self, now_ms: TimeMs, timer: str) -> None:
+        """Fences the broker whose session timer has fired, unless it is fenced or unregistered."""
+        broker = self._sessions.expire(timer)
+        registration = self._log.state.image.brokers.get(broker)
+        if registration is not None and not registration.fenced:
+            self._out.trace("session_expired", None, broker=broker)
+            self._fence(broker, registration.broker_epoch)
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, now_ms: TimeMs, sender: NodeId, request: BrokerHeartbeatRequest) -> None:
+        """Moves the broker to its next state (`heartbeats.py`) and answers with that state."""
+        broker, image = request.broker_id, self._log.state.image
+        error = heartbeat_error(image, request)
+        if error is not ErrorCode.NONE:
+            self._out.trace("refused", None, message="BrokerHeartbeatRequest", sender=sender, error=error.name)
+            number, epoch = request.correlation_id, request.broker_epoch
+            self._out.send(sender, BrokerHeartbeatResponse(correlation_id=number, error=error, broker_epoch=epoch))
+            return
+        registration = image.brokers[broker]
+        target = None
+        if self._log.incarnations.heartbeats.takes(broker, request.correlation_id):
+            target = self._follow_heartbeat(now_ms, request, registration)
+        self._out.send(
+            sender,
+            _HEARTBEAT_RESPONSE(
+                correlation_id=request.correlation_id,
+                broker_epoch=request.broker_epoch,
+                is_caught_up=request.current_metadata_offset > registration.broker_epoch,
+                is_fenced=image.brokers[broker].fenced,
+                should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
+            ),
+        )
+
+    def _follow_heartbeat(
+        self, now_ms: TimeMs, request: BrokerHeartbeatRequest, registration: BrokerRegistration
+    ) -> BrokerControlState:
+        """The state to which the heartbeat moves the broker."""
+        broker, incarnations = request.broker_id, self._log.incarnations
+        incarnations.observe_applied(broker, request.current_metadata_offset)
+        state, target = incarnations.control_state(broker), incarnations.next_state(request)
+        if target is not state:
+            self._change_control_state(broker, registration.broker_epoch, target)
+        if not self._log.state.image.brokers[broker].fenced:
+            self._sessions.renew(broker, now_ms)
+        return target
+
+    def _change_control_state(self, broker: BrokerId, epoch: Epoch, target: BrokerControlState) -> None:
+        log = self._log
+        if target is BrokerControlState.UNFENCED:
+            log.write(brokers.unfence(log.state, broker, epoch))
+        elif target is BrokerControlState.CONTROLLED_SHUTDOWN:
+            log.write(brokers.begin_controlled_shutdown(log.state, broker, epoch))
+            log.incarnations.shutdown_offsets[broker] = log.state.image.next_offset
+            log.metrics.shutdown_began(broker)
+        elif not log.state.image.brokers[broker].fenced:
+            if target is BrokerControlState.SHUTDOWN_NOW:
+                log.metrics.shutdown_ended(broker)
+            self._fence(broker, epoch)
+            self._sessions.end(broker)
+
+    def _fence(self, broker: BrokerId, epoch: Epoch) -> None:
+        log = self._log
+        log.incarnations.shutdown_offsets.pop(broker, None)
+        led = log.state.has_leaderships(broker)
+        records = brokers.fence(log.state, broker, epoch)
+        log.write(records)
+        if led:
+            log.metrics.failed_over(len(records))
+
+    # -- ISR proposals -------------------------------------------------------------------------------------------------
+
+    def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
+        """Answers with one result per proposal; with STALE_BROKER_EPOCH where another incarnation of the broker is
+        registered, and INVALID_REQUEST where a later request of the broker has overtaken this one.
+        """
+        log, number = self._log, request.correlation_id
+        if log.state.image.broker_epoch(request.broker_id) != request.broker_epoch:
+            error = ErrorCode.STALE_BROKER_EPOCH
+            self._out.send(sender, AlterPartitionResponse(correlation_id=number, error=error))
+            return
+        if not log.incarnations.proposals.takes(request.broker_id, number):
+            refuse(self._out, sender, request, ErrorCode.INVALID_REQUEST)
+            return
+        log.metrics.altered(len(request.partitions))
+        errors, records = alter_partition.decide(log.state, request)
+        log.write(records)
+        results = tuple(
+            alter_partition.result(log.state.image, request.broker_id, proposal, error)
+            for proposal, error in zip(request.partitions, errors, strict=True)
+        )
+        self._out.send(sender, AlterPartitionResponse(correlation_id=number, partitions=results))

@@ -1,0 +1,92 @@
+"""Which messages a controller takes from which sender or principal, where that depends on the message type alone.
+
+A table gives each type its rule; a type without a rule is open to every sender. Administration requests about topics,
+configs and ACLs are authorized by their handlers, which know the resources that a request names
+(`protocol/controller/planning.py`, `protocol/metadata/queries.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.ids import NodeId, is_controller
+from protocol.messages.base import Message
+from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
+from protocol.messages.quorum import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    DescribeQuorumRequest,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    QuorumFetchRequest,
+    QuorumFetchResponse,
+    RemoveVoterRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from protocol.messages.recovery import RecoveryResults
+from protocol.metadata.authorizer import may_act_for_cluster, may_administer_quorum
+from protocol.metadata.image import MetadataImage
+
+_CLUSTER_ACTION_REQUESTS = (
+    BrokerHeartbeatRequest,
+    AlterPartitionRequest,
+    BrokerRegistrationRequest,
+    QuorumFetchRequest,
+    FetchSnapshotRequest,
+    RecoveryResults,
+    ShutdownCommand,
+)
+"""Sent by nodes of the cluster and by the experiment; a client needs CLUSTER_ACTION (G8)."""
+_CONTROLLER_MESSAGES = (
+    VoteRequest,
+    VoteResponse,
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    QuorumFetchResponse,
+    FetchSnapshotResponse,
+)
+"""Exchanged between controllers only: elections, and the answers of a leader to its followers."""
+_QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumRequest)
+"""Requests of operators about the quorum, judged by their principal (G32)."""
+
+Rule = Callable[[MetadataImage, NodeId, Any], bool]
+
+
+def authorization_error(image: MetadataImage, sender: NodeId, message: Message) -> ErrorCode:
+    """CLUSTER_AUTHORIZATION_FAILED where `sender`, or the request's principal, may not send a message of this type;
+    NONE otherwise. `image` holds the ACLs in force.
+    """
+    rule = _RULES.get(type(message))
+    if rule is None or rule(image, sender, message):
+        return ErrorCode.NONE
+    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def _is_node_or_has_cluster_action(image: MetadataImage, sender: NodeId, message: Message) -> bool:
+    return may_act_for_cluster(image, sender)
+
+
+def _is_sent_by_controller(image: MetadataImage, sender: NodeId, message: Message) -> bool:
+    return is_controller(sender)
+
+
+def _may_administer_quorum(
+    image: MetadataImage, sender: NodeId, message: AddVoterRequest | RemoveVoterRequest | DescribeQuorumRequest
+) -> bool:
+    return may_administer_quorum(image, message)
+
+
+_RULES: Mapping[type[Message], Rule] = {
+    **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, _is_node_or_has_cluster_action),
+    **dict.fromkeys(_CONTROLLER_MESSAGES, _is_sent_by_controller),
+    **dict.fromkeys(_QUORUM_ADMINISTRATION, _may_administer_quorum),
+}

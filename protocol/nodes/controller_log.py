@@ -1,0 +1,127 @@
+"""The metadata log as a controller uses it: the state that replay has built, and the one way to change that state.
+
+Every change is a batch of records that is appended to the controller's replica of the log and replayed at once
+(`write`). A controller that stands by replays what the quorum has committed (`replay_log`), after a snapshot where the
+log no longer begins at its first record. `reset` discards everything that was replayed.
+
+Observers receive trace events for the records of the active controller, and for those that a new leader of the quorum
+has committed although its predecessor may not have reported them (`traced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from protocol.config import ClusterConfig
+from protocol.contract import Outbox
+from protocol.controller.broker_incarnations import BrokerIncarnations
+from protocol.controller.context import ControllerState
+from protocol.controller.metrics import ControllerMetrics
+from protocol.controller.recovery_requests import RecoveryRequests
+from protocol.errors import ProtocolInvariantError
+from protocol.ids import Offset, TopicIdPartition
+from protocol.messages.metadata_batch import pack_batch
+from protocol.messages.records import MetadataRecord
+from protocol.nodes.broker_sessions import BrokerSessions
+from protocol.nodes.controller_traces import trace_alert, trace_committed, trace_partition, trace_record
+from protocol.nodes.metadata_feed import LogEntries, log_entries
+from protocol.quorum.describe import quorum_gauges
+from protocol.quorum.replica import QuorumReplica
+
+
+class ControllerLog:
+    """`state`, `recoveries`, `metrics` and `incarnations` follow the records that were replayed. `sessions` ends the
+    session of a broker whose registration a record removes.
+    """
+
+    def __init__(
+        self, replica: QuorumReplica, config: ClusterConfig, rng: Random, sessions: BrokerSessions, out: Outbox
+    ) -> None:
+        self._replica = replica
+        self._config = config
+        self._rng = rng
+        self._sessions = sessions
+        self._out = out
+        self.reset()
+
+    def reset(self) -> None:
+        """Discards everything that was replayed, and all sessions."""
+        self.state = ControllerState(self._config, self._rng)
+        self.recoveries = RecoveryRequests(self.state, self._out)
+        self.metrics = ControllerMetrics(self.state, self._quorum_gauges, self.recoveries)
+        self.incarnations = BrokerIncarnations(self.state)
+        self._records: list[MetadataRecord] = []
+        self.first_record: Offset = 0
+        self._sessions.forget_all()
+
+    def _quorum_gauges(self) -> Sequence[int]:
+        return quorum_gauges(self._replica, self.metrics.now_ms)
+
+    @property
+    def committed_records(self) -> Sequence[MetadataRecord]:
+        """The committed records from the offset `first_record` on."""
+        committed = self._replica.high_watermark - self.first_record
+        return self._records if committed == len(self._records) else self._records[:committed]
+
+    # -- the active controller -----------------------------------------------------------------------------------------
+
+    def write(self, records: Sequence[MetadataRecord]) -> None:
+        """Appends and replays one batch of records, with the trace events and alerts that follow from them."""
+        if not records:
+            return
+        trace_committed(self._out, self.state.image, self.state.image.next_offset + len(records))
+        for key in self.append(records):
+            trace_partition(self._out, self.state.image, key)
+        for alert in self.metrics.take_alerts():
+            trace_alert(self._out, self.state.image, alert)
+
+    def append(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
+        """Appends records in the versions of the feature levels in force, replays them, and returns the partitions that
+        they changed. ProtocolInvariantError where the log does not end at the offset up to which it was replayed.
+        """
+        image = self.state.image
+        end_offset = self._replica.append(records, pack_batch(records, image.feature_levels))
+        if end_offset != image.next_offset + len(records):
+            found = f"{image.next_offset} replayed, {len(records)} appended"
+            raise ProtocolInvariantError(f"controller {self._replica.key.id}: {found}, log end offset {end_offset}")
+        return self._replay(records, traced=True)
+
+    # -- replay --------------------------------------------------------------------------------------------------------
+
+    def replay_log(self, end_offset: Offset, *, traced: bool = False) -> None:
+        """Replays the log below `end_offset`, from where the last call has ended."""
+        if self.state.image.next_offset >= end_offset:
+            return
+        for entries in log_entries(self._replica, self.state.image.next_offset, end_offset):
+            if entries.is_snapshot:
+                self._load_snapshot(entries)
+                continue
+            if traced:
+                trace_committed(self._out, self.state.image, entries.next_offset)
+            for key in self._replay(entries.records, traced=traced):
+                if traced:
+                    trace_partition(self._out, self.state.image, key)
+
+    def _load_snapshot(self, snapshot: LogEntries) -> None:
+        self.reset()
+        self._replay(snapshot.records, traced=False)
+        self._records.clear()
+        self.first_record = self.state.image.next_offset = snapshot.next_offset
+
+    def _replay(self, records: Sequence[MetadataRecord], *, traced: bool) -> dict[TopicIdPartition, None]:
+        """The partitions that the records changed, in the order of their first change."""
+        changed: dict[TopicIdPartition, None] = {}
+        for record in records:
+            delta = self.state.replay(record)
+            self.metrics.replayed(record, delta)
+            self.recoveries.replayed(delta)
+            self._records.append(record)
+            changed.update(delta.partitions)
+            if traced:
+                trace_record(self._out, self.state.image, record, delta)
+            for broker in delta.brokers:
+                if broker not in self.state.image.brokers:
+                    self.incarnations.forget(broker)
+                    self._sessions.end(broker)
+        return changed

@@ -1,0 +1,112 @@
+"""A controller's part in the quorum of the metadata log: its messages, and whether it is the active controller.
+
+The leader of the metadata log becomes active when the first record of its epoch is committed, and with it every record
+before, and stays active until its epoch ends. All other controllers stand by: they replay what is committed, so that
+they can take over at once. A controller that resigns discards what it has replayed and builds its state anew from the
+committed records; the requests whose answers it withholds are refused with NOT_CONTROLLER, though a later leader may
+commit the records that they asked for.
+"""
+
+from __future__ import annotations
+
+from protocol.contract import Outbox
+from protocol.controller.features import bootstrap_records
+from protocol.errors import ErrorCode
+from protocol.ids import NO_EPOCH, Epoch, NodeId, TimeMs
+from protocol.messages.base import Message
+from protocol.messages.quorum import DescribeQuorumRequest, QuorumFetchRequest
+from protocol.nodes.broker_control import BrokerControl
+from protocol.nodes.broker_sessions import BrokerSessions
+from protocol.nodes.controller_log import ControllerLog
+from protocol.nodes.deferred_effects import DeferredEffects
+from protocol.nodes.refusals import refuse
+from protocol.quorum.describe import describe_quorum
+from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.voters import ReplicaKey
+
+
+class ControllerQuorum:
+    """Follows the role of `replica` in the quorum and brings `log` to the state of that role. `is_sole`: the cluster
+    has one controller, so that no predecessor can have left records unreported.
+    """
+
+    def __init__(
+        self,
+        replica: QuorumReplica,
+        log: ControllerLog,
+        brokers: BrokerControl,
+        sessions: BrokerSessions,
+        deferred: DeferredEffects,
+        out: Outbox,
+        *,
+        is_sole: bool,
+    ) -> None:
+        self._replica = replica
+        self._log = log
+        self._brokers = brokers
+        self._sessions = sessions
+        self._deferred = deferred
+        self._out = out
+        self._is_sole = is_sole
+        self.active_epoch: Epoch = NO_EPOCH
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the active controller."""
+        return self.active_epoch != NO_EPOCH
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> None:
+        """Gives a message between replicas, or a change of the voters, to the replica."""
+        self._replica.receive(now_ms, sender, message)
+        if self.is_active and isinstance(message, QuorumFetchRequest):
+            self._observe_fetch(message)
+
+    def _observe_fetch(self, request: QuorumFetchRequest) -> None:
+        """A broker has stored and applied what it knows to be committed, if the log has accepted its fetch."""
+        fetched = self._replica.fetched_end_offset(ReplicaKey(request.replica_id, request.replica_uuid))
+        if request.replica_id in self._log.state.image.brokers and request.fetch_offset <= fetched:
+            applied = min(request.fetch_offset, request.high_watermark)
+            self._log.incarnations.observe_applied(request.replica_id, applied)
+
+    def describe(self, now_ms: TimeMs, sender: NodeId, request: DescribeQuorumRequest) -> None:
+        """Answers with the leader's description of the quorum, or with the leader to ask instead."""
+        self._out.send(sender, describe_quorum(self._replica, now_ms, request))
+
+    # -- active and standing by ----------------------------------------------------------------------------------------
+
+    def follow(self, now_ms: TimeMs) -> None:
+        """Becomes active or resigns as the replica's role demands, and replays the records that this role sees."""
+        replica = self._replica
+        if self.is_active:
+            if replica.is_leader and replica.epoch == self.active_epoch:
+                self._log.replay_log(replica.log.end_offset, traced=True)
+                return
+            self._resign()
+        leadership = replica.leadership
+        traced = leadership is not None and not self._is_sole
+        self._log.replay_log(replica.high_watermark, traced=traced)
+        if leadership is not None and replica.high_watermark > leadership.start_offset:
+            self._log.replay_log(replica.log.end_offset, traced=traced)
+            self._become_active(now_ms)
+
+    def _become_active(self, now_ms: TimeMs) -> None:
+        self.active_epoch = self._replica.epoch
+        image = self._log.state.image
+        if not image.is_bootstrapped:
+            self._log.append(bootstrap_records(self._log.state))
+            self._replica.settle(now_ms)
+        self._log.metrics.begin(now_ms)
+        self._brokers.open_sessions(now_ms)
+        self._out.trace("controller_started", None, next_offset=image.next_offset)
+
+    def _resign(self) -> None:
+        self.active_epoch = NO_EPOCH
+        self._sessions.cancel_timers()
+        answered = self._log.recoveries.abandon()
+        for sender, request in self._deferred.discard():
+            if (sender, getattr(request, "correlation_id", None)) not in answered:
+                refuse(self._out, sender, request, ErrorCode.NOT_CONTROLLER)
+        self._out.trace("controller_resigned", None, next_offset=self._replica.high_watermark)
+        self._log.reset()
