@@ -84,10 +84,10 @@ class ControllerQuorum:
                 self._log.replay_log(replica.log.end_offset, traced=True)
                 return
             self._resign()
-        leadership = replica.leadership
-        traced = leadership is not None and not self._is_sole
+        leader_state = replica.leader_state
+        traced = leader_state is not None and not self._is_sole
         self._log.replay_log(replica.high_watermark, traced=traced)
-        if leadership is not None and replica.high_watermark > leadership.start_offset:
+        if leader_state is not None and replica.high_watermark > leader_state.start_offset:
             self._log.replay_log(replica.log.end_offset, traced=traced)
             self._become_active(now_ms)
 
