@@ -36,7 +36,7 @@ from experiments.check.tables import Run as Run
 from experiments.check.tables import RunLog, SendTable, Spans
 from protocol.ids import NO_OFFSET, BrokerId, Offset, TopicPartition
 
-Result = Literal["acknowledged", "failed", "unknown"]
+RecordOutcome = Literal["acknowledged", "failed", "unknown"]
 
 
 class Invoked(NamedTuple):
@@ -57,7 +57,7 @@ class Ended(NamedTuple):
     send: int
     first: int
     size: int
-    result: Result
+    result: RecordOutcome
     offset: Offset = NO_OFFSET
 
 

@@ -35,7 +35,7 @@ from protocol.nodes.controller import ControllerNode
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryTruth:
+class JudgedRecovery:
     """A recovery that elected `leader` in the epoch behind `leader_epoch`, and how many committed records that cost."""
 
     mode: str
@@ -63,7 +63,7 @@ class PartitionTruth:
     replicas: tuple[NodeId, ...] = ()
     reached_min_isr: bool = False
     state: PartitionState | None = None
-    recovery: RecoveryTruth | None = None
+    recovery: JudgedRecovery | None = None
     lost: set[tuple[Offset, bytes]] = field(default_factory=set)
 
 
@@ -159,7 +159,7 @@ class GroundTruth:
         self.cluster = cluster
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
         self.last_image: MetadataImage | None = None
-        self.recoveries: list[RecoveryTruth] = []
+        self.recoveries: list[JudgedRecovery] = []
         self._features = cluster.spec.config.generation.features
         self._committed = MetadataImage(cluster.spec.config) if cluster.spec.controllers > 1 else None
 
@@ -293,7 +293,7 @@ class GroundTruth:
         ends = dict(pairwise([*sorted(truth.shown), truth.committed_end]))
         lost = sum(ends[base] - base for base, _ in missing)
         truth.lost |= missing
-        truth.recovery = RecoveryTruth(str(detail["mode"]), leader, int(str(detail["leader_epoch"])), lost)
+        truth.recovery = JudgedRecovery(str(detail["mode"]), leader, int(str(detail["leader_epoch"])), lost)
         self.recoveries.append(truth.recovery)
 
     def _held_by(self, broker: NodeId, partition: TopicPartition) -> dict[Offset, bytes]:

@@ -19,7 +19,7 @@ from rich.table import Table
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
-    from experiments.hunt.fuzz.hunt import HuntResult
+    from experiments.hunt.seeds import HuntResult
     from protocol.config import Generation
 
 EXIT_INTERRUPTED = 130
@@ -43,7 +43,7 @@ def fuzz(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Hunt for defects with a swarm of seeds; what is found is shrunk and can be replayed."""
-    from experiments.hunt.fuzz.hunt import ON_RAY, Hunt, hunt
+    from experiments.hunt.seeds import ON_RAY, Hunt, hunt
 
     workers = _jobs(jobs)
     if workers == ON_RAY:
@@ -77,7 +77,7 @@ def _range(text: str) -> range:
 
 
 def _jobs(text: str) -> int | str:
-    from experiments.hunt.fuzz.hunt import ON_RAY
+    from experiments.hunt.seeds import ON_RAY
 
     if text == ON_RAY:
         return ON_RAY

@@ -15,7 +15,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from experiments.hunt.fuzz.plan import TimelineFile
-    from experiments.hunt.fuzz.run import Result
+    from experiments.hunt.fuzz.run import PlanResult
 
 
 def replay(
@@ -40,7 +40,7 @@ def replay(
         raise typer.Exit(1)
 
 
-def _document(saved: TimelineFile, result: Result, same: bool) -> dict[str, object]:
+def _document(saved: TimelineFile, result: PlanResult, same: bool) -> dict[str, object]:
     return {
         "same": same,
         "events": result.events,
@@ -51,7 +51,7 @@ def _document(saved: TimelineFile, result: Result, same: bool) -> dict[str, obje
     }
 
 
-def _show(saved: TimelineFile, result: Result, story: bool) -> None:
+def _show(saved: TimelineFile, result: PlanResult, story: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if story:
         console.print("\n".join(result.story), markup=False)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from experiments.check.history import Ended, Invoked, Operation, Result, Run, Seen
+from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, Run, Seen
 from protocol.client.records import identity, split
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs, TopicPartition
@@ -204,7 +204,7 @@ class Workload:
         follower.offset = max(follower.offset, outcome.next_offset)
 
 
-def result_of(part: SentRange) -> Result:
+def result_of(part: SentRange) -> RecordOutcome:
     """What became of records, in the words of the history."""
     if part.error is ErrorCode.NONE:
         return "acknowledged"

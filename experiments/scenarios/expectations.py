@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.engines.port import Engine
-from experiments.scenarios.history import History
+from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.model import Expectation
 from protocol.controller.metrics import partition_metrics
 from protocol.ids import NO_LEADER, TopicPartition
@@ -27,7 +27,7 @@ _CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], Any]] = {
 }
 
 
-def mismatch(expected: Expectation, engine: Engine, history: History) -> str:
+def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) -> str:
     """What does not hold, in words; empty if all does."""
     if expected.broker is not None and expected.state is not None:
         wrong = _compare("state", _broker_state(engine, expected.broker), expected.state)
@@ -35,7 +35,7 @@ def mismatch(expected: Expectation, engine: Engine, history: History) -> str:
         quorum = engine.quorum().get(expected.controller) if engine.is_running(expected.controller) else None
         wrong = _compare("role", None if quorum is None else quorum.role, expected.role)
     elif expected.topic is not None:
-        wrong = _partition_mismatch(expected, engine, history)
+        wrong = _partition_mismatch(expected, engine, clients)
     else:
         wrong = ""
     beside = (_voter_mismatch(expected, engine), *_metric_mismatches(expected, engine))
@@ -60,7 +60,7 @@ def _metric_mismatches(expected: Expectation, engine: Engine) -> list[str]:
     return [_compare(name, found.get(name), wanted) for name, wanted in expected.metrics.items()]
 
 
-def _partition_mismatch(expected: Expectation, engine: Engine, history: History) -> str:
+def _partition_mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) -> str:
     assert expected.topic is not None
     partition = TopicPartition(expected.topic, expected.partition)
     view = engine.view()
@@ -75,7 +75,7 @@ def _partition_mismatch(expected: Expectation, engine: Engine, history: History)
         if wanted is not None:
             wrong.append(_compare(name, read(state), sorted(wanted) if name in _SETS else wanted))
     if not any(wrong):
-        wrong += _data_mismatches(expected, partition, state, engine, history)
+        wrong += _data_mismatches(expected, partition, state, engine, clients)
     return "; ".join(text for text in wrong if text)
 
 
@@ -100,7 +100,7 @@ def let_leader_take_seat(expected: Expectation, engine: Engine) -> None:
 
 
 def _data_mismatches(
-    expected: Expectation, partition: TopicPartition, state: PartitionState, engine: Engine, history: History
+    expected: Expectation, partition: TopicPartition, state: PartitionState, engine: Engine, clients: ScenarioClients
 ) -> list[str]:
     wrong = []
     if expected.high_watermark is not None:
@@ -112,12 +112,12 @@ def _data_mismatches(
         end = None if replica is None else replica.log_end_offset
         wrong.append(_compare(f"log_end_offset of {broker}", end, offset))
     if expected.lost_acked is not None:
-        wrong.append(_compare("lost_acked", history.lost_acked(partition), expected.lost_acked))
+        wrong.append(_compare("lost_acked", clients.lost_acked(partition), expected.lost_acked))
     if expected.high_watermark_regressions is not None:
-        found = history.high_watermark_regressions(partition)
+        found = clients.high_watermark_regressions(partition)
         wrong.append(_compare("high_watermark_regressions", found, expected.high_watermark_regressions))
     if expected.visible is not None and not any(wrong):
-        wrong.append(_compare("visible", history.visible(partition), expected.visible))
+        wrong.append(_compare("visible", clients.visible(partition), expected.visible))
     return wrong
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.scenarios import expectations
-from experiments.scenarios.history import History
+from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.model import (
     AddPartitionsStep,
     AwaitStep,
@@ -86,11 +86,11 @@ class Runner:
 
     scenario: Scenario
     engine: Engine
-    history: History = field(init=False)
+    clients: ScenarioClients = field(init=False)
     chapters: list[Chapter] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.history = History(self.engine)
+        self.clients = ScenarioClients(self.engine)
 
     def run(self) -> ScenarioResult:
         """Starts the cluster, creates the topics, carries out the steps; the engine is left running."""
@@ -117,7 +117,7 @@ class Runner:
             violations=violations,
             partitions=expectations.describe_partitions(self.engine),
             recoveries=list(self.engine.recoveries()),
-            lost_acked=self.history.lost_acked_everywhere(),
+            lost_acked=self.clients.lost_acked_everywhere(),
             trace_hash=self.engine.trace_hash(),
         )
 
@@ -159,9 +159,9 @@ class Runner:
             return None if up else "takes no part in the quorum yet"
         if not is_broker(fields.node):
             return None
-        known = self.history.broker_epoch(fields.node)
+        known = self.clients.broker_epoch(fields.node)
         up = self.engine.run_until(
-            lambda: fields.node in self.engine.unfenced() and self.history.broker_epoch(fields.node) != known,
+            lambda: fields.node in self.engine.unfenced() and self.clients.broker_epoch(fields.node) != known,
             START_WITHIN_MS,
         )
         return None if up else "not unfenced yet"
@@ -223,7 +223,7 @@ class Runner:
         expected = ErrorCode[fields.expect_error] if fields.expect_error else ErrorCode.NONE
         partition = TopicPartition(fields.topic, fields.partition)
         for number in range(fields.records):
-            outcome = self.history.produce(partition, fields.acks, expected)
+            outcome = self.clients.produce(partition, fields.acks, expected)
             if outcome.error is not expected:
                 unknown = " (it may or may not have been written)" if outcome.unknown else ""
                 raise StepFailedError(
@@ -234,7 +234,7 @@ class Runner:
 
     def _administer(self, request: AdminRequest, expect_error: str | None = None) -> None:
         expected = ErrorCode[expect_error] if expect_error else ErrorCode.NONE
-        outcome = self.history.administer(request)
+        outcome = self.clients.administer(request)
         if outcome.error is not expected:
             text = f" ({outcome.message})" if outcome.message else ""
             raise StepFailedError(f"found {outcome.error.name}{text}; expected {expected.name}")
@@ -260,7 +260,7 @@ class Runner:
 
     def _delete_topic(self, fields: DeleteTopicStep) -> None:
         self._administer(admin_requests.delete_topic(fields.name))
-        self.history.forget_topic(fields.name)
+        self.clients.forget_topic(fields.name)
 
     def _add_partitions(self, fields: AddPartitionsStep) -> None:
         view = self.engine.view()
@@ -274,7 +274,7 @@ class Runner:
         view = self.engine.view()
         held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
         self._administer(admin_requests.remove_partitions(fields.name, fields.partitions))
-        self.history.forget(removed)
+        self.clients.forget(removed)
 
         def nowhere() -> bool:
             return all(
@@ -335,4 +335,4 @@ class Runner:
             raise StepFailedError(mismatch)
 
     def _mismatch(self, fields: Expectation) -> str:
-        return expectations.mismatch(fields, self.engine, self.history)
+        return expectations.mismatch(fields, self.engine, self.clients)

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from experiments.check.regressions import RegressionCounter
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.faults.kinds.processes import Crash
-from experiments.scenarios.history import RegressionCounter
 from experiments.studies.failures import Failure, failure, power_failure
 from experiments.studies.model import YEAR_MS, CellParameters
 from experiments.studies.trace_schema import (
@@ -236,7 +236,7 @@ class _Trial:
         elif trace.kind == "became_leader":
             self._leader_seated(name, node, trace.detail)
         elif trace.kind == "high_watermark":
-            self.regressions.note_high_watermark(name, trace.detail["leader_epoch"], trace.detail["high_watermark"])
+            self.regressions.observe_high_watermark(name, trace.detail["leader_epoch"], trace.detail["high_watermark"])
         elif trace.kind == "produced":
             command_id = int(str(trace.detail["command_id"]))
             self.cluster.call_at(now_ms, lambda: self._written(self.commands.pop(command_id), command_id))
@@ -259,7 +259,7 @@ class _Trial:
 
     def _leader_seated(self, name: TopicPartition, node: NodeId, detail: Mapping[str, Any]) -> None:
         """A leader has taken its seat: what of the acknowledged records does its log lack?"""
-        if self.regressions.note_leader(name, detail["leader_epoch"], detail["log_end"]):
+        if self.regressions.observe_leader(name, detail["leader_epoch"], detail["log_end"]):
             self._add(HW_REGRESSION, partition=name.partition, node=node)
         if detail["leader_epoch"] < self.partitions[name].leader_epoch:
             return

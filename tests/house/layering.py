@@ -34,6 +34,12 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"cli"}),
         frozenset({"reference"}),
     ),
+    "experiments.hunt": (
+        frozenset({"workload"}),
+        frozenset({"fuzz", "quorum", "soak"}),
+        frozenset({"mutants"}),
+        frozenset({"explore", "seeds"}),
+    ),
     "experiments.engines": (
         frozenset({"port"}),
         frozenset({"admin_requests", "admin_client"}),

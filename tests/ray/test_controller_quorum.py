@@ -20,7 +20,7 @@ from experiments.check.history import Ended, Invoked
 from experiments.check.recorded import Checked, check
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import Loss
-from experiments.scenarios.history import runs_of
+from experiments.scenarios.clients import runs_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
 from protocol.messages.commands import ProduceCommand, ProduceOutcome

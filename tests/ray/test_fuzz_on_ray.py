@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.hunt.fuzz.hunt import Hunt, hunt
+from experiments.hunt.seeds import Hunt, hunt
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,11 +28,11 @@ from experiments.faults.tolerance import grant_loss
 from experiments.hunt.fuzz import run as run_module
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
-from experiments.hunt.fuzz.hunt import Hunt, hunt, hunt_seed
 from experiments.hunt.fuzz.plan import Plan, load
-from experiments.hunt.fuzz.run import Result, run_plan
+from experiments.hunt.fuzz.run import PlanResult, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.fuzz.themes import THEMES
+from experiments.hunt.seeds import Hunt, hunt, hunt_seed
 from protocol.broker.leadership import Leadership
 from protocol.config import Generation
 from protocol.errors import ErrorCode
@@ -63,7 +63,7 @@ def plan_of(*faults: Fault, generation: str = "kip-966", **changes: Any) -> Plan
     return Plan.model_validate(base | changes).model_copy(update={"faults": faults})
 
 
-def names(result: Result, group: str) -> dict[str, int]:
+def names(result: PlanResult, group: str) -> dict[str, int]:
     return {name: count for found, name, count in rows(result.coverage.counts) if found == group and count}
 
 
@@ -113,7 +113,7 @@ def test_the_trace_does_not_depend_on_encoding_or_on_idle_timers(seed: int) -> N
     assert plain.events < full.events
 
 
-_HASH = "from experiments.hunt.fuzz.hunt import *; print(run_plan(draw(41)).trace_hash)"
+_HASH = "from experiments.hunt.seeds import *; print(run_plan(draw(41)).trace_hash)"
 
 
 @pytest.mark.proof
@@ -462,7 +462,7 @@ def test_an_interrupt_ends_the_hunt_and_what_was_done_is_told(jobs: str, tmp_pat
     """The hunt tells itself to stop when the first results are in."""
     program = """
 import os, signal, sys
-import experiments.hunt.fuzz.hunt as module
+import experiments.hunt.seeds as module
 from experiments.cli.main import run
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
 take = module._take

@@ -19,7 +19,7 @@ from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimLog
 from experiments.engines.sim.network import NetworkModel
 from experiments.hunt.workload import runs_of
-from experiments.scenarios.history import History
+from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from protocol.broker import leadership as rules
@@ -368,7 +368,7 @@ def test_an_elr_that_outlives_the_min_isr_that_it_was_for_promises_nothing(
 
 
 def test_deleted_records_are_not_lost(engine: CheckedEngine) -> None:
-    history = History(engine, _next_id=100)
+    history = ScenarioClients(engine, _next_id=100)
     for offset in range(9):
         outcome = history.produce(PARTITION, "all", ErrorCode.NONE)
         assert outcome.base_offset == 7 + offset

@@ -19,7 +19,7 @@ from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import TimelineFile, load, save
 from experiments.hunt.fuzz.run import ANSWERED, HISTORY, WHOLE
 from experiments.hunt.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
-from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, QuorumFocus, by_name, replaced_by, switched_off
+from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, QuorumFocus, by_name, replaced_by, switched_off
 from experiments.hunt.mutants.registry import MUTANTS, mutated
 from experiments.hunt.quorum import chaos
 from experiments.hunt.quorum import invariants as quorum_invariants
@@ -33,7 +33,7 @@ OF_THE_QUORUM = sorted(name for name, mutant in MUTANTS.items() if isinstance(mu
 SCRIPTS = {
     name: mutant.focus
     for name, mutant in sorted(MUTANTS.items())
-    if isinstance(mutant.focus, Focus) and mutant.focus.script is not None
+    if isinstance(mutant.focus, PlanFocus) and mutant.focus.script is not None
 }
 FOCUSED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.why)
 FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
@@ -44,7 +44,7 @@ QUORUM = {invariant.__name__ for invariant in quorum_invariants.INVARIANTS} | {*
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOCUSED)
 def test_where_a_mutant_is_looked_for_nothing_is_found_while_its_guard_stands(name: str) -> None:
-    assert MUTANTS[name].focus.noticed(0) is None
+    assert MUTANTS[name].focus.first_violation(0) is None
 
 
 @pytest.mark.slow
@@ -75,15 +75,15 @@ def test_there_are_mutants_enough_and_each_says_what_it_is() -> None:
         assert set(mutant.expected) <= (QUORUM if mutant.name in OF_THE_QUORUM else known), mutant.name
         assert mutant.guard.endswith("."), mutant.name
         assert mutant.instead.endswith("."), mutant.name
-        assert (mutant.focus in (Focus(), QuorumFocus())) == (not mutant.focus.why), mutant.name
+        assert (mutant.focus in (PlanFocus(), QuorumFocus())) == (not mutant.focus.why), mutant.name
 
 
 def test_the_quorum_has_mutants_of_its_own_which_its_laboratory_hunts() -> None:
     assert len(OF_THE_QUORUM) >= 20
     with mutated("vote-given-twice"):
         focus = MUTANTS["vote-given-twice"].focus
-        assert "OneVotePerEpoch" in [focus.noticed(seed) for seed in range(FEW)]
-    assert {MUTANTS[name].focus.noticed_anywhere(0) for name in OF_THE_QUORUM[:2]} == {None}
+        assert "OneVotePerEpoch" in [focus.first_violation(seed) for seed in range(FEW)]
+    assert {MUTANTS[name].focus.violation_without_focus(0) for name in OF_THE_QUORUM[:2]} == {None}
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
@@ -128,7 +128,7 @@ def test_verdicts_come_in_order_and_survivors_are_named() -> None:
     assert [item.mutant for item in found] == names
     assert "| `leader-epoch-not-raised` |" in page(found)
     with pytest.MonkeyPatch.context() as patch:
-        harmless = Mutant("harmless", "g.", "i.", (), (), Focus(Bias(weights={"pause": 1}), why="w."))
+        harmless = Mutant("harmless", "g.", "i.", (), (), PlanFocus(Bias(weights={"pause": 1}), why="w."))
         patch.setitem(MUTANTS, "harmless", harmless)
         [survivor] = verdicts(["harmless"], seeds=1, jobs=1)
         assert (survivor.killed, survivor.seeds, survivor.invariant) == (False, 1, None)

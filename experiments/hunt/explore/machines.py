@@ -170,12 +170,14 @@ class Machines:
 
 
 def _dead(node: BrokerNode) -> DeadBroker:
-    """What is left of a broker, without its copy of the metadata log: the next life fetches that anew, and how much of
-    it was there makes no difference.
+    """What remains of a broker, without its copy of the metadata log: the next incarnation fetches the log from its
+    start, and how much of it was there makes no difference.
     """
-    node.storage.delete_log(METADATA_LOG)
-    node.storage.delete_file(state_file.FILE)
-    return DeadBroker(node.node_id, node.storage)
+    storage = node.storage
+    assert isinstance(storage, SimStorage)
+    storage.delete_log(METADATA_LOG)
+    storage.delete_file(state_file.FILE)
+    return DeadBroker(node.node_id, storage)
 
 
 def _number_of(thing: Any, numbers: dict[Any, int]) -> int:

@@ -116,7 +116,7 @@ class Sizes(Value):
     operations: int
 
 
-class Broken(Value):
+class PlanViolation(Value):
     """What was violated, at which event and time; `detail` is one line."""
 
     invariant: str
@@ -131,7 +131,7 @@ class TimelineFile(Value):
     format: Literal["isray-timeline"] = "isray-timeline"
     version: Literal[1] = 1
     mutant: str | None = None
-    violation: Broken | None = None
+    violation: PlanViolation | None = None
     trace_hash: str
     before: Sizes
     after: Sizes

@@ -43,7 +43,7 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.coverage import Coverage
-from experiments.hunt.fuzz.plan import Broken, Elect, Plan, Read, Send
+from experiments.hunt.fuzz.plan import Elect, Plan, PlanViolation, Read, Send
 from experiments.hunt.workload import result_of, runs_of
 from experiments.story.chapter import Chapter, tell
 from protocol.config import ENABLE_IDEMPOTENCE
@@ -75,14 +75,14 @@ _Outcome = TypeVar("_Outcome", SendOutcome, ConsumeOutcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PlanResult:
     """What came of a run: its number of events, the violation (None: all is well), the trace hash at the end, and the
     story of the last steps, told only where something is violated.
     """
 
     events: int
     trace_hash: str
-    violation: Broken | None
+    violation: PlanViolation | None
     story: tuple[str, ...]
     coverage: Coverage
 
@@ -95,7 +95,9 @@ class _Violated(Exception):
         self.invariant, self.detail = invariant, detail
 
 
-def run_plan(plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False) -> Result:
+def run_plan(
+    plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False
+) -> PlanResult:
     """Runs a plan to its end, or to the first violation. With a folder for it, new or empty, a recording is written
     there; of a run that something ended early it has neither history nor logs. With `paranoid` every message is encoded
     and decoded on its way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
@@ -149,7 +151,7 @@ class _PlanRun:
         self._own_id += 1
         return self._own_id
 
-    def recorded(self, writer: RecordingWriter) -> Result:
+    def recorded(self, writer: RecordingWriter) -> PlanResult:
         """Runs the plan and writes a recording of it."""
         self._engine.record_to(writer.event)
         result = self.run()
@@ -162,23 +164,25 @@ class _PlanRun:
         writer.finish(f"plan {self._plan.seed}", engine.name, engine.spec, engine.metadata_log(), finals)
         return result
 
-    def run(self) -> Result:
-        violation: Broken | None = None
+    def run(self) -> PlanResult:
+        violation: PlanViolation | None = None
         try:
             self._phases()
         except _Violated as found:
-            violation = self._broken(found.invariant, found.detail)
+            violation = self._violation(found.invariant, found.detail)
         except _BREAKS as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             detail = f"{error} ({place.filename.rpartition('/')[2]}, {place.name})"
-            violation = self._broken(type(error).__name__, detail)
+            violation = self._violation(type(error).__name__, detail)
         self._note_faults()
         story = () if violation is None else self._story(violation)
-        return Result(self._cluster.event_count, self._cluster.trace_hash(), violation, story, self._coverage)
+        return PlanResult(self._cluster.event_count, self._cluster.trace_hash(), violation, story, self._coverage)
 
-    def _broken(self, invariant: str, detail: str) -> Broken:
+    def _violation(self, invariant: str, detail: str) -> PlanViolation:
         text = " ".join(detail.split())
-        return Broken(invariant=invariant, step=self._cluster.event_count, time_ms=self._cluster.now_ms, detail=text)
+        return PlanViolation(
+            invariant=invariant, step=self._cluster.event_count, time_ms=self._cluster.now_ms, detail=text
+        )
 
     def simulate(self, invariants: bool) -> tuple[int, str]:
         """See `simulate_plan`."""
@@ -388,7 +392,7 @@ class _PlanRun:
     def _tell(self, text: str) -> None:
         self._controls.chapters.append(Chapter(text, len(self._cluster.traces)))
 
-    def _story(self, violation: Broken) -> tuple[str, ...]:
+    def _story(self, violation: PlanViolation) -> tuple[str, ...]:
         self._tell(f"violated: {violation.invariant}: {violation.detail}")
         lines = tell(self._cluster.traces, self._controls.chapters, self._engine.metadata_log())
         return tuple(lines[-STORY_LINES:])

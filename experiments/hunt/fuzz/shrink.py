@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from experiments.hunt.fuzz.plan import Plan
-from experiments.hunt.fuzz.run import Result
+from experiments.hunt.fuzz.run import PlanResult
 
 MAX_RUNS = 400
 
@@ -25,8 +25,8 @@ class _Enough(Exception):
 
 
 def shrink(
-    plan: Plan, first: Result, run: Callable[[Plan], Result], max_runs: int = MAX_RUNS
-) -> tuple[Plan, Result, int]:
+    plan: Plan, first: PlanResult, run: Callable[[Plan], PlanResult], max_runs: int = MAX_RUNS
+) -> tuple[Plan, PlanResult, int]:
     """A plan that breaks the same invariant as `first`, the result of `plan`, did; its result; how many runs it took.
     ValueError where `first` broke none.
     """
@@ -45,7 +45,7 @@ def shrink(
 class _Search:
     """The smallest plan so far, and its result."""
 
-    def __init__(self, plan: Plan, first: Result, run: Callable[[Plan], Result], max_runs: int) -> None:
+    def __init__(self, plan: Plan, first: PlanResult, run: Callable[[Plan], PlanResult], max_runs: int) -> None:
         self.plan, self.result, self.runs = plan, first, 0
         self._run, self._max_runs = run, max_runs
         self._invariant = _invariant(first)
@@ -80,7 +80,7 @@ class _Search:
         minimised(getattr(self.plan, name), breaks)
 
 
-def _invariant(result: Result) -> str | None:
+def _invariant(result: PlanResult) -> str | None:
     return None if result.violation is None else result.violation.invariant
 
 

@@ -17,7 +17,7 @@ from random import Random
 
 from experiments.faults import recipes
 from experiments.faults.kinds.administration import Configure, Reassign
-from experiments.faults.kinds.links import Cut, Disturb
+from experiments.faults.kinds.links import Cut, Disturb, Effect
 from experiments.faults.kinds.machines import FullDisk
 from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
@@ -91,6 +91,8 @@ class Scene:
         return (self.member, *self.others)
 
 
+_SESSION_EFFECTS: Sequence[Effect] = ("lose", "lose", "duplicate", "reorder")
+_PRODUCER_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder")
 Part = Fault | Election | Quiet
 Episode = Callable[[Scene], Iterator[Part]]
 
@@ -236,7 +238,7 @@ def _sessions(scene: Scene) -> Iterator[Part]:
         end_ms = scene.after(begin_ms, 500, 2_500)
         ends = (scene.member,), tuple(broker for broker in scene.brokers if broker != scene.member)
         source, target = ends if scene.perhaps() else ends[::-1]
-        effect = scene.rng.choice(("lose", "lose", "duplicate", "reorder"))
+        effect = scene.rng.choice(_SESSION_EFFECTS)
         yield Disturb(
             at_ms=begin_ms,
             duration_ms=end_ms - begin_ms,
@@ -336,7 +338,7 @@ def _producer_trouble(scene: Scene) -> Iterator[Part]:
     for _ in range(2):
         ends = CLIENT, tuple(scene.brokers)
         source, target = ends if scene.perhaps() else ends[::-1]
-        effect = scene.rng.choice(("lose", "duplicate", "reorder"))
+        effect = scene.rng.choice(_PRODUCER_EFFECTS)
         begin_ms = scene.after(scene.at_ms, 0, 1_500)
         yield Disturb(
             at_ms=begin_ms,
@@ -408,8 +410,8 @@ def _unheard_candidate(scene: Scene) -> Iterator[Part]:
         yield _recovered_by(scene, scene.rng.choice(("manual", "proactive")), scene.at_ms, heard_ms)
     if scene.recovers and scene.perhaps(0.6):
         silent = scene.rng.choice((scene.leader, *scene.others))
-        cut = {"source": (silent,), "target": (RECOVERY_MANAGER,), "one_way": True}
-        yield Cut(at_ms=rest_ms, duration_ms=heard_ms - rest_ms, **cut)
+        lasts_ms = heard_ms - rest_ms
+        yield Cut(at_ms=rest_ms, duration_ms=lasts_ms, source=(silent,), target=(RECOVERY_MANAGER,), one_way=True)
         if scene.perhaps(0.7):
             again_ms = scene.after(asked_ms, 600, 1_500)
             yield recipes.kill(scene.member, again_ms, scene.after(again_ms, 50, 400))

@@ -1,11 +1,11 @@
-"""Every mutant against the fuzz, or against chaos in the quorum's laboratory: how many seeds until it is caught, and by
-what; and against the swarm of `isray fuzz`, or runs of the laboratory that are drawn without a bias.
+"""How many seeds each mutant survives, and which invariant kills it.
 
-Mutants are independent of each other; they are spread over processes, since a guard is switched off for a whole one.
-Seeds are tried from 0 on, so a verdict is the same wherever and however often it is made.
+Each mutant runs with the seeds from 0 on, in the plans or quorum runs that its focus asks for, until a run violates
+something. `--swarm` repeats that with the plans that the same seeds give without a focus: those verdicts say which
+guards the default swarm would miss.
 
-The hunt looks where a mutant's focus tells it to. The default seeds know nothing of mutants: their column says how much
-of the protocol they would notice the loss of.
+A guard is switched off for a whole process, so mutants are spread over processes. A verdict depends on the mutant and
+the number of seeds only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from experiments.hunt.mutants.registry import MUTANTS, mutated
 from experiments.support.processes import process_pool
 
 SEEDS = 60
-"""How many seeds a mutant may survive before it counts as not caught."""
+"""How many seeds a mutant runs with before it counts as survived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant: `seeds` were tried, the last of them caught it if it is `killed`, by `invariant`."""
+    """The outcome for one mutant, which ran with `seeds` seeds; if it was `killed`, the last violated `invariant`."""
 
     mutant: str
     guard: str
@@ -32,28 +32,28 @@ class Verdict:
 
 
 def verdict(name: str, seeds: int = SEEDS) -> Verdict:
-    """Hunts one mutant with at most so many seeds. InputError for a name that there is not."""
+    """Runs a mutant with at most `seeds` seeds and its focus. InputError for an unknown name."""
     with mutated(name):
-        return _first(name, seeds, MUTANTS[name].focus.noticed)
+        return _first(name, seeds, MUTANTS[name].focus.first_violation)
 
 
 def swarm_verdict(name: str, seeds: int) -> Verdict:
-    """Runs at most so many seeds on one mutant that know nothing of it. InputError for a name that there is not."""
+    """Runs a mutant with at most `seeds` seeds of the default swarm. InputError for an unknown name."""
     with mutated(name):
-        return _first(name, seeds, MUTANTS[name].focus.noticed_anywhere)
+        return _first(name, seeds, MUTANTS[name].focus.violation_without_focus)
 
 
-def _first(name: str, seeds: int, noticed: Callable[[int], str | None]) -> Verdict:
-    """The verdict by the first seed that breaks something."""
+def _first(name: str, seeds: int, violation_of: Callable[[int], str | None]) -> Verdict:
+    """The verdict of the first seed whose run violates something."""
     for seed in range(seeds):
-        invariant = noticed(seed)
+        invariant = violation_of(seed)
         if invariant is not None:
             return Verdict(name, MUTANTS[name].guard, True, seed + 1, invariant)
     return Verdict(name, MUTANTS[name].guard, False, seeds, None)
 
 
 def verdicts(names: Sequence[str], seeds: int, jobs: int, swarm: bool = False) -> Iterator[Verdict]:
-    """The verdicts on these mutants, in their order, made by so many processes: the hunt's, or the swarm's."""
+    """The verdicts on these mutants, in their order, from `jobs` processes: with their focus, or with the swarm."""
     decide = swarm_verdict if swarm else verdict
     if jobs == 1:
         yield from (decide(name, seeds) for name in names)
@@ -64,7 +64,7 @@ def verdicts(names: Sequence[str], seeds: int, jobs: int, swarm: bool = False) -
 
 
 def page(found: Sequence[Verdict], swarm: Sequence[Verdict] = ()) -> str:
-    """The table of docs/mutants.md; with two more columns where there are verdicts of the swarm on the same mutants."""
+    """The table of docs/mutants.md, with two more columns if there are verdicts of the swarm on the same mutants."""
     titles = ["mutant", "guard", "without it", "seeds", "caught by", *(["swarm", "caught by"] if swarm else [])]
     lines = [_row(titles), "|" + "---|" * len(titles)]
     for index, item in enumerate(found):

@@ -10,7 +10,7 @@ from experiments.faults import recipes
 from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.processes import Restart
 from experiments.hunt.fuzz.bias import Bias
-from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns
 from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, script
 from protocol.broker import lifecycle
 from protocol.broker.flushing import Flusher
@@ -33,15 +33,15 @@ from protocol.quorum.log import QuorumLog
 
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 QUORUM = ("ReplicationQuorumSuperset", *STORED)
-UNVOUCHED = Focus(
+UNVOUCHED = PlanFocus(
     Bias(weights={"crash": 2, "power_loss": 2, "cut": 1}, within_tolerance=False),
     why="More replicas lose data than the promise allows, so that nobody is left who is vouched for.",
 )
-LOSSES = Focus(
+LOSSES = PlanFocus(
     Bias(replicas=3, min_isr=3, weights={"crash": 2, "power_loss": 1, "heartbeat_loss": 1}),
     why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
 )
-MOVES = Focus(
+MOVES = PlanFocus(
     Bias(brokers=5, weights={"reassign": 2, "crash": 1, "cut": 1}, config=dict(CONFIG)),
     why="Partitions move while brokers fail.",
 )
@@ -208,7 +208,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is taken for a proposal on the present state.",
         expected=QUORUM,
         patches=(Patch(alter_partition, "validate", _with_state(_any_partition_epoch)),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(2, range(4), 3_000, 5_500),
                 recipes.lose_fetch_responses(3, range(4), 5_300, END_MS),
@@ -227,7 +227,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is taken for a proposal of the present leader.",
         expected=QUORUM,
         patches=(Patch(alter_partition, "validate", _with_state(_any_leader)),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_proposals(0, 3_000, 7_500),
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_000),
@@ -242,8 +242,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="Heartbeats and proposals of a broker's life count once, in the order of their sending (B19, B22).",
         instead="They count as they come, and when they come again.",
         expected=QUORUM,
-        patches=(Patch(SendingOrder, "takes", answering(True)),),
-        focus=Focus(
+        patches=(Patch(SendingOrder, "takes", always_returns(True)),),
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, 8_200),
                 recipes.lose_metadata(0, 6_000, END_MS),
@@ -259,8 +259,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A broker takes the answer to the registration of its present incarnation (B20).",
         instead="It takes any, and lives on in the epoch of a former process.",
         expected=STORED,
-        patches=(Patch(BrokerNode, "_is_to_this_incarnation", answering(True)),),
-        focus=Focus(
+        patches=(Patch(BrokerNode, "_is_to_this_incarnation", always_returns(True)),),
+        focus=PlanFocus(
             script=script(
                 recipes.kill(1, 3_000, 3_050),
                 recipes.disturb(
@@ -276,8 +276,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A proposed member whose broker epoch is not that of its registration is refused (KIP-903, B6).",
         instead="A log end of a former life brings the broker into the ISR.",
         expected=STORED,
-        patches=(Patch(alter_partition, "has_registered_epoch", answering(True)),),
-        focus=Focus(
+        patches=(Patch(alter_partition, "has_registered_epoch", always_returns(True)),),
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
                 recipes.lose_proposals(0, 5_500, 10_000),
@@ -293,7 +293,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It comes into the ISR.",
         expected=("ValidControllerState",),
         patches=(Patch(alter_partition, "_validate_isr", _propose_with_fenced),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, 9_200),
                 recipes.cut_from_controller(0, 6_500, END_MS),
@@ -337,7 +337,7 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(brokers, "register", _any_clean_epoch),
             Patch(broker_node, "take_clean_shutdown_epoch", _keep_file),
         ),
-        focus=Focus(Bias(themes=("power after shutdown",)), why="Clean shutdowns, then lossy ones."),
+        focus=PlanFocus(Bias(themes=("power after shutdown",)), why="Clean shutdowns, then lossy ones."),
     ),
     Mutant(
         name="clean-shutdown-without-flush",
@@ -345,7 +345,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The file vouches for a page cache.",
         expected=STORED,
         patches=(Patch(Flusher, "flush_all", _no_flush),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 Restart(at_ms=3_000, duration_ms=1_600, node=1), recipes.fail_power(1, 4_500, 4_600), min_isr=3
             ),
@@ -371,7 +371,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A broker that is fenced or shuts down leaves every ISR (E13, E26).",
         instead="It stays, and its partitions keep it as leader.",
         expected=("ValidControllerState",),
-        patches=(Patch(brokers, "leave_in_sync_replicas", answering(())),),
+        patches=(Patch(brokers, "leave_in_sync_replicas", always_returns(())),),
     ),
     Mutant(
         name="leader-epoch-not-raised",
@@ -409,7 +409,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The next clean election clears it.",
         expected=("RecoveryStateKept",),
         patches=(Patch(partition_change, "_change_recovery_state", _election_recovers),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 *(recipes.kill(broker, 3_000, 3_001) for broker in BROKERS),
                 *(recipes.lose_heartbeats(broker, 6_500, 9_500) for broker in BROKERS),
@@ -423,8 +423,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A reassignment completes when min ISR members of the final assignment are in sync (E32, M75).",
         instead="It completes as soon as the adding replicas are.",
         expected=("ReassignmentKeepsMinIsr", *STORED),
-        patches=(Patch(partition_change, "_move_keeps_min_isr", answering(True)),),
-        focus=Focus(
+        patches=(Patch(partition_change, "_move_keeps_min_isr", always_returns(True)),),
+        focus=PlanFocus(
             script=script(
                 recipes.kill(1, 3_000, END_MS),
                 recipes.kill(2, 3_000, END_MS),
@@ -439,7 +439,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A reassignment completes when all adding replicas are in sync (E32).",
         instead="It does not wait for them.",
         expected=("ReassignmentKeepsMinIsr", "ValidControllerIsrAndElr"),
-        patches=(Patch(partition_change, "_awaited_are_in_sync", answering(True)),),
+        patches=(Patch(partition_change, "_awaited_are_in_sync", always_returns(True)),),
         focus=MOVES,
     ),
     Mutant(
@@ -448,7 +448,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It does so once the records are in the page cache.",
         expected=("MetadataLogMatching",),
         patches=(Patch(QuorumLog, "flush", _unflushed_metadata),),
-        focus=Focus(Bias(themes=("controller gone",)), why="The controller's machine fails."),
+        focus=PlanFocus(Bias(themes=("controller gone",)), why="The controller's machine fails."),
     ),
     Mutant(
         name="metadata-applied-twice",

@@ -9,7 +9,7 @@ from typing import Any
 from experiments.faults import recipes
 from experiments.faults.kinds.administration import Configure
 from experiments.hunt.fuzz.bias import Bias
-from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering, replaced_by
+from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns, replaced_by
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, script
 from protocol.broker import isr_manager, leader, leadership, reads
 from protocol.broker.context import Replica
@@ -25,7 +25,7 @@ from protocol.metadata.partition import PartitionState
 QUORUM = ("ReplicationQuorumSuperset", "LeaderCandidateCompleteness", "LeaderCompleteness")
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 
-LEADERS_CHANGE = Focus(
+LEADERS_CHANGE = PlanFocus(
     Bias(themes=("handovers", "controller gone")), why="Leaders change while records are on their way."
 )
 
@@ -183,7 +183,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="Reaching the leader's own high watermark is enough, which may lag behind what was committed.",
         expected=STORED,
         patches=(Patch(leadership, "may_join", _join_before_epoch_start),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(1, BROKERS, 3_000, 6_000),
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, END_MS),
@@ -200,10 +200,10 @@ GUARDS: tuple[Mutant, ...] = (
         instead="Another one takes its place, and the maximal ISR forgets the first.",
         expected=QUORUM,
         patches=(
-            Patch(leadership, "may_propose", answering(True)),
-            Patch(isr_manager, "may_propose", answering(True)),
+            Patch(leadership, "may_propose", always_returns(True)),
+            Patch(isr_manager, "may_propose", always_returns(True)),
         ),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(2, range(4), 3_000, 5_600),
                 recipes.lose_fetch_responses(3, range(4), 3_000, 6_500),
@@ -221,7 +221,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is given up when no answer comes in time.",
         expected=QUORUM,
         patches=(Patch(IsrManager, "fire", _give_up),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
                 recipes.cut_from_controller(0, 5_500, END_MS),
@@ -242,7 +242,7 @@ GUARDS: tuple[Mutant, ...] = (
                 lambda original: original | {ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH},
             ),
         ),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
                 recipes.lose_metadata(0, 5_500, END_MS),
@@ -258,7 +258,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The new ISR counts at once, under a min ISR that has been raised since.",
         expected=STORED,
         patches=(Patch(leader, "apply_result", _apply_any_result),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_fetch_responses(1, BROKERS, 3_000, END_MS),
                 recipes.lose_metadata(0, 3_500, END_MS),
@@ -278,7 +278,7 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(IsrManager, "_epoch_of", _epoch_of_metadata),
             Patch(LeaderSide, "_is_eligible", _eligible_in_any_life),
         ),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.fail_power(2, 8_000, 8_100),
                 recipes.lose_fetch_requests(2, BROKERS, 8_050, END_MS),
@@ -301,7 +301,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is answered like any other.",
         expected=("ValidReplicaState", *STORED),
         patches=(Patch(LeaderSide, "_fetch_error", _any_leader_epoch),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.cut_from_controller(2, 3_000, END_MS),
                 recipes.lose_heartbeats(0, 3_200, 6_000),
@@ -324,7 +324,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is acknowledged at the offset that it would have had.",
         expected=("History.LostRecord", "History.MovedRecord"),
         patches=(Patch(LeaderSide, "_refuse_produce", _acknowledge_failure),),
-        focus=Focus(Bias(themes=("full disks",)), why="Disks run full."),
+        focus=PlanFocus(Bias(themes=("full disks",)), why="Disks run full."),
     ),
     Mutant(
         name="reads-beyond-high-watermark",
@@ -332,7 +332,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It sees all that the leader has.",
         expected=("History.VanishedRead", "History.ReadsDiffer", "History.ReadBeyondHighWatermark"),
         patches=(Patch(reads, "read", _show_everything),),
-        focus=Focus(
+        focus=PlanFocus(
             Bias(themes=("deposed writer",), config={REQUEST_TIMEOUT_MS: 1_000, DELIVERY_TIMEOUT_MS: 1_500}),
             why="Leaders are deposed with records that nobody else has, and that their producer gives up.",
         ),

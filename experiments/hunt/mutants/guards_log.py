@@ -8,7 +8,7 @@ from typing import Any
 from experiments.faults import recipes
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.guards_leader import LEADERS_CHANGE
-from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, script
 from protocol.broker import fetch_streams, fetcher, flushing
 from protocol.broker.context import Replica
@@ -30,21 +30,21 @@ from protocol.metadata.partition import PartitionState
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 DIVERGED = ("LogMatching", "ConsistentRead", "History.ReplicasDiffer", *STORED)
 STALLED = ("AllConverges", "EveryCommandIsAnswered")
-SESSIONS = Focus(
+SESSIONS = PlanFocus(
     Bias(partitions=5, themes=("sessions",)),
     why="Single fetches and answers of followers with several partitions are lost, late or doubled.",
 )
-REPEATS = Focus(
+REPEATS = PlanFocus(
     Bias(themes=("producer trouble", "all restart"), config={ENABLE_IDEMPOTENCE: True}),
     why="Answers to the producer are lost, and it repeats what is in the log already.",
 )
-RESTARTS = Focus(
+RESTARTS = PlanFocus(
     Bias(themes=("all restart",), config={ENABLE_IDEMPOTENCE: True}),
     why="All brokers restart while the producer waits for answers.",
 )
-OVERTAKEN = Focus(Bias(themes=("deposed writer",)), why="Leaders are deposed with records that nobody else has.")
+OVERTAKEN = PlanFocus(Bias(themes=("deposed writer",)), why="Leaders are deposed with records that nobody else has.")
 
-OVERTAKEN_TWICE = Focus(
+OVERTAKEN_TWICE = PlanFocus(
     script=script(
         recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 6_400, 10_000),
         recipes.disturb((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
@@ -52,7 +52,7 @@ OVERTAKEN_TWICE = Focus(
     ),
     why="A deposed leader is told twice where its log parts from its leader's.",
 )
-OVERTAKEN_BY_EPOCHS = Focus(
+OVERTAKEN_BY_EPOCHS = PlanFocus(
     script=script(
         recipes.lose_heartbeats(0, 3_000, 5_800),
         recipes.isolate(0, recipes.CLIENT, 7_400, 13_000),
@@ -215,7 +215,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower whose log parts from the leader's drops what lies behind (N1, M43).",
         instead="The leader answers as if the logs agreed.",
         expected=(*DIVERGED, *STALLED),
-        patches=(Patch(ReplicaLog, "divergence", answering(None)),),
+        patches=(Patch(ReplicaLog, "divergence", always_returns(None)),),
         focus=OVERTAKEN,
     ),
     Mutant(
@@ -250,7 +250,7 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(fetch_streams, "_is_next_request", _take_any_request),
             Patch(fetch_streams, "_refusal_of_session", _refuse_sessions_only),
         ),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.disturb((2,), (0, 1), "lose", 5_000, 8_000, only="fetches", per_mille=300),
                 partitions=6,
@@ -265,7 +265,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="A late one replaces the follower's fetch state, and its log end, by older ones.",
         expected=(*STALLED, *STORED),
         patches=(Patch(FetchStreams, "greet", _take_any_session),),
-        focus=Focus(
+        focus=PlanFocus(
             Bias(brokers=3, replicas=3, min_isr=2, partitions=5, themes=("sessions",)),
             why="Every broker follows several partitions, and single fetches are late, and come after newer ones.",
         ),
@@ -283,7 +283,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower is told that its leader lacks some of its requests, or its session (KIP-227).",
         instead="It is told nothing.",
         expected=STALLED,
-        patches=(Patch(fetch_streams, "_refusal_of_session", answering(ErrorCode.NONE)),),
+        patches=(Patch(fetch_streams, "_refusal_of_session", always_returns(ErrorCode.NONE)),),
         focus=SESSIONS,
     ),
     Mutant(
@@ -319,7 +319,9 @@ GUARDS: tuple[Mutant, ...] = (
             Patch(ReplicaLog, "delete_segments_before", _delete_uncommitted),
             Patch(flushing, "retained_from", _retain_regardless),
         ),
-        focus=Focus(Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers late."),
+        focus=PlanFocus(
+            Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers late."
+        ),
     ),
     Mutant(
         name="high-watermark-moves-back",
@@ -327,7 +329,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It follows the followers, down as well as up.",
         expected=("ValidReplicaState", "HighWatermarkMonotone", *STALLED),
         patches=(Patch(ReplicaLog, "advance_high_watermark", _move_back),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.lose_metadata(0, 3_000, END_MS),
                 recipes.fail_power(2, 3_500, 3_600),
@@ -356,8 +358,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A batch is appended if its sequence number follows the producer's last one (KIP-98).",
         instead="It is appended as it comes.",
         expected=("History.ReorderedRecords", "History.DuplicatedRecord"),
-        patches=(Patch(ProducerState, "check", answering((ErrorCode.NONE, None))),),
-        focus=Focus(
+        patches=(Patch(ProducerState, "check", always_returns((ErrorCode.NONE, None))),),
+        focus=PlanFocus(
             Bias(themes=("producer trouble",), config={ENABLE_IDEMPOTENCE: True}),
             why="Single batches of many in flight are lost on their way.",
         ),
@@ -367,7 +369,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A log that is opened learns what it says of its producers (KIP-98).",
         instead="It knows nobody, and takes what is repeated for new.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
-        patches=(Patch(ReplicaLog, "_scan_producers", answering(None)),),
+        patches=(Patch(ReplicaLog, "_scan_producers", always_returns(None)),),
         focus=RESTARTS,
     ),
     Mutant(
@@ -376,7 +378,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="A batch that was dropped counts as there, and its repetition is acknowledged.",
         expected=("History.LostRecord", "History.MovedRecord", "History.ReorderedRecords", *STALLED),
         patches=(Patch(ProducerState, "truncate", _not_taken_back),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.isolate(1, recipes.CLIENT, 2_900, 11_000),
                 recipes.isolate(2, recipes.CLIENT, 2_900, 11_000),

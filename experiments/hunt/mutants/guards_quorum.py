@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from experiments.hunt.mutants.mutant import Mutant, Patch, QuorumFocus, answering
+from experiments.hunt.mutants.mutant import Mutant, Patch, QuorumFocus, always_returns
 from experiments.hunt.quorum.chaos import STAYS, Bias
 from protocol.ids import NO_LEADER, Epoch, Offset
 from protocol.quorum import context, election, leader, leader_state, replica, state_file
@@ -269,7 +269,7 @@ GUARDS = (
         "A leader that no majority fetches from resigns (KIP-595).",
         "It leads on, for itself.",
         ("CheckQuorumResign",),
-        (Patch(LeaderState, "has_active_majority", answering(True)),),
+        (Patch(LeaderState, "has_active_majority", always_returns(True)),),
         LONELY_LEADERS,
     ),
     Mutant(
@@ -277,7 +277,7 @@ GUARDS = (
         "A leader that is removed resigns when that is committed (D18, M82).",
         "It leads on.",
         ("StatesMatchRoles",),
-        (Patch(QuorumLeader, "is_removed", lambda original: property(answering(False)(None))),),
+        (Patch(QuorumLeader, "is_removed", lambda original: property(always_returns(False)(None))),),
         ANYWHERE,
     ),
     Mutant(
@@ -349,7 +349,7 @@ GUARDS = (
         "With a change of the voters that is truncated the set before it counts again (D9, M80).",
         "The change goes on to count.",
         ("ConfigMatchesLog",),
-        (Patch(VoterHistory, "truncate", answering(None)),),
+        (Patch(VoterHistory, "truncate", always_returns(None)),),
         CHANGING,
     ),
     Mutant(
@@ -365,7 +365,7 @@ GUARDS = (
         "A leader sends records to a follower whose log is the beginning of its own (KIP-595).",
         "It sends them to any.",
         COUNTED,
-        (Patch(QuorumLog, "validate_fetch_position", answering(None)),),
+        (Patch(QuorumLog, "validate_fetch_position", always_returns(None)),),
         ANYWHERE,
     ),
     Mutant(
@@ -373,7 +373,7 @@ GUARDS = (
         "Records are on the disk before the fetch that tells of them, and before they count for the leader (KIP-595).",
         "They are in the page cache.",
         COUNTED,
-        (Patch(QuorumLog, "flush", answering(None)),),
+        (Patch(QuorumLog, "flush", always_returns(None)),),
         ANYWHERE,
     ),
     Mutant(

@@ -9,10 +9,10 @@ from experiments.faults import recipes
 from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Restart
 from experiments.faults.schema import Fault
-from experiments.hunt.mutants.mutant import Focus, Mutant, Patch, answering
+from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns
 from experiments.hunt.mutants.scripts import END_MS, script
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY
-from protocol.controller import partition_change, recovery_decisions
+from protocol.controller import partition_change, partition_election, recovery_decisions
 from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicIdPartition
 from protocol.messages.recovery import PartitionRecovery, ReplicaAnswer
@@ -69,16 +69,16 @@ def _never_cancelled(original: Callable[..., None]) -> Callable[..., None]:
 def _designated_anyway(original: Callable[..., Any]) -> Callable[..., Any]:
     def elect(state: Any, request: Any, target: Any, elr: Any) -> Any:
         if request.designated_leader != NO_LEADER:
-            return partition_change.Elected(request.designated_leader, unclean=True)
+            return partition_election.Elected(request.designated_leader, unclean=True)
         return original(state, request, target, elr)
 
     return elect
 
 
 def _unheard(broker: int, begin_ms: int, end_ms: int) -> Fault:
-    """What the broker answers does not reach the recovery manager."""
-    times = {"at_ms": begin_ms, "duration_ms": end_ms - begin_ms}
-    return Cut(source=(broker,), target=(RECOVERY_MANAGER,), one_way=True, **times)
+    """The broker's responses to the recovery manager are lost."""
+    lasts_ms = end_ms - begin_ms
+    return Cut(at_ms=begin_ms, duration_ms=lasts_ms, source=(broker,), target=(RECOVERY_MANAGER,), one_way=True)
 
 
 LOST = (
@@ -96,11 +96,11 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It counts from any.",
         expected=("RecoveryElectsWhoAnswered",),
         patches=(
-            Patch(RecoveryTask, "_is_of_registered_incarnation", answering(True)),
+            Patch(RecoveryTask, "_is_of_registered_incarnation", always_returns(True)),
             Patch(RecoveryTask, "restate", _keep_all_answers),
-            Patch(recovery_decisions, "_incarnations_are_registered", answering(True)),
+            Patch(recovery_decisions, "_incarnations_are_registered", always_returns(True)),
         ),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(2, 9_500, 9_800)),
             why="A broker answers and restarts while another one, who must be heard, is not.",
         ),
@@ -110,8 +110,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="An answer counts from a replica that knows the partition's leader epoch (F9).",
         instead="It counts whatever the replica knows.",
         expected=("RecoveryAnswersHold",),
-        patches=(Patch(RecoveryTask, "_knows_leader_epoch", answering(True)),),
-        focus=Focus(
+        patches=(Patch(RecoveryTask, "_knows_leader_epoch", always_returns(True)),),
+        focus=PlanFocus(
             script=script(
                 recipes.isolate(2, (0, 1), 2_500, END_MS),
                 recipes.kill(0, 6_500, END_MS),
@@ -128,10 +128,10 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It takes who has answered by the deadline.",
         expected=("RecoveryHearsAllItMust",),
         patches=(
-            Patch(RecoveryTask, "_has_required", answering(True)),
-            Patch(recovery_decisions, "_all_required_answered", answering(True)),
+            Patch(RecoveryTask, "_has_required", always_returns(True)),
+            Patch(recovery_decisions, "_all_required_answered", always_returns(True)),
         ),
-        focus=Focus(script=script(*LOST, _unheard(1, 7_000, END_MS)), why="One who must be heard is not."),
+        focus=PlanFocus(script=script(*LOST, _unheard(1, 7_000, END_MS)), why="One who must be heard is not."),
     ),
     Mutant(
         name="recovery-longer-log-beats-higher-epoch",
@@ -139,7 +139,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The longest log wins.",
         expected=("RecoveryElectsTheMost",),
         patches=(Patch(ranking, "_rank", _longer_first),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.isolate(0, (1, 2, FIRST_CONTROLLER), 3_500, 9_000),
                 Cut(source=(1,), target=(2,), at_ms=4_900, duration_ms=2_000),
@@ -156,7 +156,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The shortest does.",
         expected=("RecoveryElectsTheMost",),
         patches=(Patch(ranking, "_rank", _shorter_first),),
-        focus=Focus(script=script(*LOST), why="The replicas of a leaderless partition hold more and less."),
+        focus=PlanFocus(script=script(*LOST), why="The replicas of a leaderless partition hold more and less."),
     ),
     Mutant(
         name="recovery-outlasts-a-clean-election",
@@ -165,10 +165,10 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("RecoveryOnlyWhereNobodyCanLead", "RecoveryAnswersHold"),
         patches=(
             Patch(RecoveryRequests, "_reconcile", _never_cancelled),
-            Patch(recovery_decisions, "_is_still_leaderless", answering(True)),
+            Patch(recovery_decisions, "_is_still_leaderless", always_returns(True)),
             Patch(partition_change, "_elect", _designated_anyway),
         ),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(
                 recipes.kill(2, 2_500, 10_000),
                 recipes.kill(1, 5_000, END_MS),
@@ -185,7 +185,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It states each of them once.",
         expected=("AllConverges",),
         patches=(Patch(RecoveryRequests, "fire", _not_stated_again),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(*LOST, recipes.kill(RECOVERY_MANAGER, 7_000, 12_000)),
             why="The recovery manager is down when recoveries are stated.",
         ),
@@ -196,7 +196,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It takes up the ids of the one before, and the answers that the manager has for them.",
         expected=("RecoveryBeginsAfresh",),
         patches=(Patch(RecoveryRequests, "_next_id", _count_from_one),),
-        focus=Focus(
+        focus=PlanFocus(
             script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(FIRST_CONTROLLER, 10_500, 11_000)),
             why="The controller restarts in the middle of a recovery.",
         ),

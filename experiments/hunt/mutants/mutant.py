@@ -1,12 +1,12 @@
-"""What a mutant is: one guard of the protocol, and what stands in its place while it is switched off.
+"""A mutant: one guard of the protocol, and the code that replaces it while the guard is switched off.
 
-The protocol knows nothing of mutants. A guard is a named function, method or property; while `switched_off` lasts it is
-replaced on its module or class, for the whole process, and then put back. Nothing but the hunt, the fuzz and the
-explorer enters it, so production paths have no switch that could be thrown.
+The protocol knows nothing of mutants. A guard is a function, method or property with a name; while `switched_off` lasts
+it is replaced on its module or class for the whole process, and then restored. Only the commands that hunt for defects
+enter that block; production code has no switch.
 
-A mutant says where it is hunted. Those of brokers and controllers with plans of the fuzz (`Focus`): those of the swarm,
-a part of the swarm, or one plan that is written out. Those of the quorum with runs of the quorum's laboratory
-(`QuorumFocus`): those that are drawn, or a part of them.
+A mutant's focus says which runs are to reveal it. Mutants of brokers and controllers run in plans of the fuzz
+(`PlanFocus`): drawn by the swarm, drawn with a bias, or one written plan. Mutants of the quorum run in the quorum's
+simulation (`QuorumFocus`).
 """
 
 from __future__ import annotations
@@ -30,68 +30,66 @@ from experiments.support.errors import InputError
 class Patch:
     """Puts `make(original)` in the place of `owner.name`, which must be defined there and not be inherited."""
 
-    owner: Any
+    owner: object
     name: str
     make: Callable[[Any], Any]
 
 
-class Hunt(Protocol):
-    """Where to look. `why` says in a sentence what that brings about, and is empty where one looks everywhere."""
+class Focus(Protocol):
+    """Which runs are to reveal a mutant. `why` says in a sentence what happens in them; it is empty without a bias."""
 
     @property
     def why(self) -> str: ...
 
-    def noticed(self, seed: int) -> str | None:
-        """What a seed breaks here: the name of an invariant, or none."""
+    def first_violation(self, seed: int) -> str | None:
+        """The name of the invariant that the seed's run violates with this focus, None if it violates none."""
 
-    def noticed_anywhere(self, seed: int) -> str | None:
-        """What the same seed breaks where nobody knows of mutants."""
+    def violation_without_focus(self, seed: int) -> str | None:
+        """The same for the run that the seed gives without a focus."""
 
 
 @dataclass(frozen=True, slots=True)
-class Focus:
-    """A hunt with plans of the fuzz: those that the swarm draws with a `bias`, or the one plan of a `script`, which a
-    seed gives other latencies.
-    """
+class PlanFocus:
+    """Plans of the fuzz that are drawn with a `bias`, or the plan `script`, to which seeds give different latencies."""
 
     bias: Bias = NO_BIAS
     script: Plan | None = None
     why: str = ""
 
     def plan(self, seed: int) -> Plan:
-        """What a seed tries."""
+        """The plan of a seed."""
         return draw(seed, bias=self.bias) if self.script is None else self.script.model_copy(update={"seed": seed})
 
-    def noticed(self, seed: int) -> str | None:
-        return _broken_by(self.plan(seed))
+    def first_violation(self, seed: int) -> str | None:
+        return _violated_invariant(self.plan(seed))
 
-    def noticed_anywhere(self, seed: int) -> str | None:
-        return _broken_by(draw(seed))
+    def violation_without_focus(self, seed: int) -> str | None:
+        return _violated_invariant(draw(seed))
 
 
-def _broken_by(plan: Plan) -> str | None:
-    broken = run_plan(plan).violation
-    return None if broken is None else broken.invariant
+def _violated_invariant(plan: Plan) -> str | None:
+    violation = run_plan(plan).violation
+    return None if violation is None else violation.invariant
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumFocus:
-    """A hunt with runs of the quorum's laboratory, which are drawn with a `bias`."""
+    """Runs of the quorum's simulation that are drawn with a `bias`."""
 
     bias: chaos.Bias = chaos.NO_BIAS
     why: str = ""
 
-    def noticed(self, seed: int) -> str | None:
+    def first_violation(self, seed: int) -> str | None:
         return chaos.run(seed, self.bias).broken
 
-    def noticed_anywhere(self, seed: int) -> str | None:
+    def violation_without_focus(self, seed: int) -> str | None:
         return chaos.run(seed).broken
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One guard. `guard` is the rule, with its source; `instead` what happens without it; `expected` the invariants, or
-    findings of the history's judge, any of which may be the first to notice; `focus` where it is hunted.
+    """One guard. `guard` is the rule, with its source; `instead` what happens without it; `expected` the invariants and
+    findings on the history, one of which must be the first violation; `focus` the runs that are to reveal it.
     """
 
     name: str
@@ -99,33 +97,35 @@ class Mutant:
     instead: str
     expected: tuple[str, ...]
     patches: tuple[Patch, ...]
-    focus: Hunt = Focus()
+    focus: Focus = PlanFocus()
 
 
 @contextmanager
 def switched_off(mutant: Mutant) -> Iterator[None]:
-    """The guard is switched off until the end of the block. AttributeError where a patch has no original, InputError in
-    a compiled build.
+    """Switches the guard off until the end of the block. AttributeError if a patch has no original, InputError in a
+    compiled build.
     """
     if is_compiled():
-        raise InputError("this build", "", "compiled", "the sources: only there guards can be switched off")
+        raise InputError("this build", "", "compiled", "the interpreted sources, where guards can be switched off")
     with ExitStack() as stack:
         for patch in mutant.patches:
             if patch.name not in vars(patch.owner):
-                raise AttributeError(f"{mutant.name}: {patch.owner.__name__} has no {patch.name} of its own")
+                raise AttributeError(
+                    f"{mutant.name}: {getattr(patch.owner, '__name__', patch.owner)} has no {patch.name} of its own"
+                )
             original = getattr_static(patch.owner, patch.name)
             stack.callback(setattr, patch.owner, patch.name, original)
             setattr(patch.owner, patch.name, patch.make(original))
         yield
 
 
-def replaced_by(value: Any) -> Callable[[Any], Any]:
-    """A patch that does not need what it replaces."""
+def replaced_by(value: object) -> Callable[[Any], Any]:
+    """A patch by `value`, whatever the original was."""
     return lambda original: value
 
 
-def answering(value: Any) -> Callable[[Any], Any]:
-    """A patch by a function that always answers the same."""
+def always_returns(value: object) -> Callable[[Any], Any]:
+    """A patch by a function that takes any arguments and always returns `value`."""
     return lambda original: lambda *args, **kwargs: value
 
 

@@ -1,7 +1,7 @@
-"""Scripts: plans of some seconds that are written out, for mutants that a rare conjunction brings out.
+"""Scripts: written plans of some seconds, for mutants that only a rare sequence of faults reveals.
 
-A script is a plan like any other (`experiments/hunt/fuzz/plan.py`), which could be a timeline file. Most of them are
-about one partition, `t-0`, of three brokers that broker 0 leads, in short sessions and with little patience.
+A script is a plan like any other (`experiments/hunt/fuzz/plan.py`) and could be saved as a timeline file. Most scripts
+have one partition, `t-0`, on three brokers, with broker 0 as the leader, and short session and request timeouts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.config import MIN_INSYNC_REPLICAS, Generation
 TOPIC = "t"
 BROKERS = range(3)
 END_MS = 16_000
-"""When what lasts until the end of a script is over."""
+"""When faults end that last until the end of a script."""
 CONFIG: Mapping[str, ConfigSetting] = {
     "broker.session.timeout.ms": 2_000,
     "broker.heartbeat.interval.ms": 500,
@@ -38,14 +38,14 @@ def script(
     elect_at_ms: Sequence[int] = (),
     config: Mapping[str, ConfigSetting] | None = None,
 ) -> Plan:
-    """These faults, while a producer sends ten records at a time to the partitions in turn and a reader follows; at
-    `elect_at_ms` the preferred leader of partition 0 is asked for.
+    """A plan with these faults, in which a producer sends ten records at a time to the partitions in turn and a reader
+    follows. At each time in `elect_at_ms` a preferred leader election of partition 0 is requested.
     """
     operations: list[Operation] = []
     for at_ms in range(BEGIN_MS - 500, END_MS, send_every_ms):
-        place = {"at_ms": at_ms, "topic": TOPIC, "partition": len(operations) // 2 % partitions}
-        operations.append(Send(id=len(operations) + 1, records=10, record_bytes=100, **place))
-        operations.append(Read(id=len(operations) + 1, reader=0, max_wait_ms=200, **place))
+        number, partition = len(operations) + 1, len(operations) // 2 % partitions
+        operations.append(Send(at_ms=at_ms, id=number, topic=TOPIC, partition=partition, records=10, record_bytes=100))
+        operations.append(Read(at_ms=at_ms, id=number + 1, topic=TOPIC, partition=partition, reader=0, max_wait_ms=200))
     operations += [
         Elect(id=len(operations) + 1 + index, at_ms=at_ms, topic=TOPIC, partition=0)
         for index, at_ms in enumerate(elect_at_ms)

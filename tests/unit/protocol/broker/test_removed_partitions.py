@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from experiments.check.regressions import RegressionCounter
 from experiments.engines.sim.disk import SimStorage
-from experiments.scenarios.history import RegressionCounter
 from protocol.broker.context import log_name
 from protocol.broker.flushing import CHECKPOINT_FILE, CHECKPOINT_TIMER
 from protocol.ids import METADATA_LOG, TopicPartition
@@ -208,19 +208,19 @@ NAME = TopicPartition("t", 1)
 @pytest.mark.parametrize("deleted", [True, False], ids=["with its topic", "alone"])
 def test_what_the_old_one_showed_is_no_regression_of_the_new_one(deleted: bool) -> None:
     counter = RegressionCounter()
-    counter.note_leader(NAME, 3, 0)
-    counter.note_high_watermark(NAME, 3, 10)
-    counter.note_leader(NAME, 4, 8)
+    counter.observe_leader(NAME, 3, 0)
+    counter.observe_high_watermark(NAME, 3, 10)
+    counter.observe_leader(NAME, 4, 8)
     assert counter.counts == {NAME: 1}
     if deleted:
-        counter.note_topic_deleted("t")
+        counter.observe_topic_deletion("t")
     else:
-        counter.note_removed(NAME)
-    counter.note_high_watermark(NAME, 5, 12)
+        counter.observe_removal(NAME)
+    counter.observe_high_watermark(NAME, 5, 12)
     first_epoch = 0 if deleted else 6
-    counter.note_recorded(NAME, first_epoch)
-    counter.note_recorded(NAME, first_epoch + 1)
-    assert not counter.note_leader(NAME, first_epoch, 0)
-    counter.note_high_watermark(NAME, first_epoch, 2)
-    assert counter.note_leader(NAME, first_epoch + 1, 1)
+    counter.observe_partition(NAME, first_epoch)
+    counter.observe_partition(NAME, first_epoch + 1)
+    assert not counter.observe_leader(NAME, first_epoch, 0)
+    counter.observe_high_watermark(NAME, first_epoch, 2)
+    assert counter.observe_leader(NAME, first_epoch + 1, 1)
     assert counter.counts == {NAME: 1}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from experiments.faults.kinds.processes import Pause
 from experiments.hunt.fuzz.coverage import Coverage
-from experiments.hunt.fuzz.plan import Broken, Plan, Send, Sizes
-from experiments.hunt.fuzz.run import Result
+from experiments.hunt.fuzz.plan import Plan, PlanViolation, Send, Sizes
+from experiments.hunt.fuzz.run import PlanResult
 from experiments.hunt.fuzz.shrink import minimised, shrink
 
 BEFORE_ALL_MS = 1_000
@@ -65,12 +65,12 @@ PLAN = Plan.model_validate(
 )
 
 
-def result(invariant: str | None, time_ms: int = BEFORE_ALL_MS) -> Result:
-    broken = None if invariant is None else Broken(invariant=invariant, step=1, time_ms=time_ms, detail="")
-    return Result(1, "", broken, (), Coverage())
+def result(invariant: str | None, time_ms: int = BEFORE_ALL_MS) -> PlanResult:
+    broken = None if invariant is None else PlanViolation(invariant=invariant, step=1, time_ms=time_ms, detail="")
+    return PlanResult(1, "", broken, (), Coverage())
 
 
-def fake_run(plan: Plan) -> Result:
+def fake_run(plan: Plan) -> PlanResult:
     """Breaks where the pause at 700 ms meets send 9; without that send another rule breaks."""
     if not any(isinstance(fault, Pause) and fault.at_ms == 700 for fault in plan.faults):
         return result(None)
@@ -91,7 +91,7 @@ def test_a_plan_keeps_what_its_violation_needs() -> None:
 def test_what_comes_after_the_violation_goes_first() -> None:
     tried: list[Plan] = []
 
-    def run(plan: Plan) -> Result:
+    def run(plan: Plan) -> PlanResult:
         tried.append(plan)
         return fake_run(plan)
 

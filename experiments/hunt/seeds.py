@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, TimelineFile, save
-from experiments.hunt.fuzz.run import Result, run_plan
+from experiments.hunt.fuzz.run import PlanResult, run_plan
 from experiments.hunt.fuzz.shrink import shrink
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
@@ -140,7 +140,7 @@ def hunt_seed(seed: int, generation: Generation | None = None, mutant: str | Non
     return SeedResult(seed, first.events, first.coverage.counts, file)
 
 
-def shrunk_file(plan: Plan, first: Result, mutant: str | None) -> TimelineFile:
+def shrunk_file(plan: Plan, first: PlanResult, mutant: str | None) -> TimelineFile:
     """The file of a violation, shrunk. The mutant must be switched off already."""
     small, result, _ = shrink(plan, first, run_plan)
     return TimelineFile(
@@ -202,7 +202,8 @@ def _over_ray(asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[],
         import ray
 
         remote = ray.remote(_task)
-        cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        cpus = max(1, int(resources.get("CPU", 1)))
         waiting = iter(parts)
         under_way: list[Any] = []
         while True:

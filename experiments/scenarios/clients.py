@@ -1,10 +1,8 @@
-"""What the clients of a run were told, and what is left of it.
+"""The clients of a scenario: they produce, read and administer, and record what was acknowledged.
 
-Every record that the experiment produces has a number of its own inside its payload; an acknowledged batch is
-remembered with its partition and offset. A record is *lost* when it was acknowledged with acks=all and the present
-leader's log does not hold it, although it begins at or before its offset: what retention has deleted is not lost.
-Regressions of the high watermark are read from the trace: a new leader whose log ends below what an earlier leader had
-shown to consumers takes visible records away.
+Every record that a scenario produces carries a number of its own; an acknowledged batch is recorded with its partition
+and offset. A record is *lost* when it was acknowledged with acks=all and the present leader's log does not hold it,
+although the log starts at or before its offset: what retention has deleted is not lost.
 """
 
 from __future__ import annotations
@@ -15,7 +13,8 @@ from dataclasses import dataclass, field
 import msgpack
 
 from experiments.check.final_logs import log_start
-from experiments.check.history import Ended, Invoked, Operation, Result, Run, Seen
+from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, Run, Seen
+from experiments.check.regressions import RegressionCounter
 from experiments.engines.port import Engine
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ErrorCode
@@ -34,66 +33,16 @@ from protocol.messages.commands import (
 
 OUTCOME_WITHIN_MS = 90_000
 PRODUCER, READER = 0, 0
-_GONE = 2**63
-"""Behind every leader epoch."""
 ACKS = {0: 0, 1: 1, "all": -1}
 
 
 class NoOutcomeError(AssertionError):
-    """A client broke its promise of one outcome per command."""
+    """A client reported no outcome of a command in time."""
 
 
 @dataclass(slots=True)
-class RegressionCounter:
-    """Counts high watermark regressions per partition from `high_watermark` and `became_leader` trace events.
-
-    A leader that was deposed without knowing it (it was paused, or cut off) may still report of its own epoch; what
-    comes from an epoch older than the newest seen is not looked at. Of a partition that was removed nothing is looked
-    at until the controller has recorded one of that name again.
-    """
-
-    seen: int = 0
-    epochs: dict[TopicPartition, int] = field(default_factory=dict)
-    shown: dict[TopicPartition, int] = field(default_factory=dict)
-    counts: dict[TopicPartition, int] = field(default_factory=dict)
-
-    def _is_stale(self, partition: TopicPartition, leader_epoch: int) -> bool:
-        newest = max(self.epochs.get(partition, 0), leader_epoch)
-        self.epochs[partition] = newest
-        return leader_epoch < newest
-
-    def note_high_watermark(self, partition: TopicPartition, leader_epoch: int, high_watermark: int) -> None:
-        if not self._is_stale(partition, leader_epoch):
-            self.shown[partition] = max(self.shown.get(partition, 0), high_watermark)
-
-    def note_leader(self, partition: TopicPartition, leader_epoch: int, log_end: int) -> bool:
-        """A new leader's log ends at `log_end`; whether that takes visible records away."""
-        if self._is_stale(partition, leader_epoch) or log_end >= self.shown.get(partition, 0):
-            return False
-        self.shown[partition] = log_end
-        self.counts[partition] = self.counts.get(partition, 0) + 1
-        return True
-
-    def note_removed(self, partition: TopicPartition) -> None:
-        """The partition is gone, with what it had shown."""
-        self.epochs[partition] = _GONE
-        self.shown.pop(partition, None)
-        self.counts.pop(partition, None)
-
-    def note_topic_deleted(self, topic: str) -> None:
-        """All partitions of the topic are gone."""
-        for partition in [partition for partition in self.epochs if partition.topic == topic]:
-            self.note_removed(partition)
-
-    def note_recorded(self, partition: TopicPartition, leader_epoch: int) -> None:
-        """The controller has recorded a state of the partition."""
-        if self.epochs.get(partition) == _GONE:
-            self.epochs[partition] = leader_epoch
-
-
-@dataclass(slots=True)
-class History:
-    """Commands and outcomes of one run on one engine; `operations` is the same in the words of the history's judge."""
+class ScenarioClients:
+    """Clients of one run on one engine. `operations` is the history that `experiments.check.history` judges."""
 
     engine: Engine
     operations: list[Operation] = field(default_factory=list)
@@ -197,15 +146,15 @@ class History:
         for event in events[counter.seen :]:
             name, detail = event.trace.partition, event.trace.detail
             if name is not None and event.trace.kind == "high_watermark":
-                counter.note_high_watermark(name, *_ints(detail, "leader_epoch", "high_watermark"))
+                counter.observe_high_watermark(name, *_ints(detail, "leader_epoch", "high_watermark"))
             elif name is not None and event.trace.kind == "became_leader":
-                counter.note_leader(name, *_ints(detail, "leader_epoch", "log_end"))
+                counter.observe_leader(name, *_ints(detail, "leader_epoch", "log_end"))
             elif name is not None and event.trace.kind == "partition":
-                counter.note_recorded(name, *_ints(detail, "leader_epoch"))
+                counter.observe_partition(name, *_ints(detail, "leader_epoch"))
             elif name is not None and event.trace.kind == "partition_removed":
-                counter.note_removed(name)
+                counter.observe_removal(name)
             elif event.trace.kind == "topic_deleted":
-                counter.note_topic_deleted(str(detail["topic"]))
+                counter.observe_topic_deletion(str(detail["topic"]))
         counter.seen = len(events)
         return counter.counts.get(partition, 0)
 
@@ -217,12 +166,12 @@ class History:
 
 
 def runs_of(batch: RecordBatch) -> Iterator[Run]:
-    """The one record of a batch that `History.produce` has made."""
+    """The one record of a batch that `ScenarioClients.produce` has made."""
     [number] = msgpack.unpackb(batch.payload)
     yield Run(batch.base_offset, batch.leader_epoch, number, 0, batch.record_count)
 
 
-def _result_of(outcome: ProduceOutcome, promised: bool) -> Result:
+def _result_of(outcome: ProduceOutcome, promised: bool) -> RecordOutcome:
     """What became of a record in the words of the judge; of one that is not acknowledged by all nothing is promised."""
     if outcome.error is ErrorCode.NONE:
         return "acknowledged" if promised else "unknown"
