@@ -1,7 +1,7 @@
-"""Time as a host needs it: the cluster's milliseconds, and calls that are due at one of them.
+"""The clock of a host: cluster time in milliseconds, and calls scheduled at a time.
 
-All nodes of a cluster count from the same wall-clock moment; from a node's birth on its time follows the monotonic
-clock, so that it never runs backwards within a life.
+All nodes of a cluster count from the same wall-clock moment. Within one incarnation a node's time follows the monotonic
+clock, so it never runs backwards.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from protocol.ids import TimeMs
 
 
 class Cancellable(Protocol):
-    """A call to come that can be called off."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """What a host asks of time. Calls are made one after another, never from within another."""
+    """The time source and scheduler of a host. Scheduled calls run one after another, never inside another."""
 
-    def now_ms(self) -> TimeMs: ...
+    def now_ms(self) -> TimeMs:
+        """Cluster time."""
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> Cancellable:
-        """Not before `now_ms()` has reached `at_ms`."""
+        """Schedules `action` for `at_ms`; it runs when `now_ms()` has reached that time, not earlier."""
 
-    def call_soon(self, action: Callable[[], None]) -> None: ...
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Schedules `action` for the next turn of the loop."""
 
 
 class ClusterTime:
@@ -43,7 +45,7 @@ class ClusterTime:
 
 
 class LoopClock(ClusterTime):
-    """Time on the event loop that runs (`Clock`)."""
+    """A `Clock` on the running asyncio event loop."""
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> Cancellable:
         delay_s = max(0.0, at_ms / 1000 - (time.monotonic() - self._origin_s))

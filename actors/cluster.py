@@ -1,16 +1,16 @@
-"""A cluster of node actors on a Ray that is connected already: placement, lives, links, and its end.
+"""A cluster of node actors on a connected Ray: placement, incarnations, links, removal.
 
-Placement: brokers and controllers have a placement group each, with one small bundle per node, spread strictly where
-there are as many Ray nodes as members and as well as possible elsewhere. A bundle stays where it is, so a restarted
-node finds its directory again. Directories lie in a folder of the run on every machine; if a machine is lost for good,
-Ray moves its bundles, and their nodes start with empty disks there.
+Brokers and controllers have one placement group each, with a small bundle per node. The strategy is STRICT_SPREAD where
+there are at least as many Ray nodes as members, SPREAD otherwise. A bundle stays on its Ray node, so a restarted node
+finds its directory again. Every machine keeps the directories of its nodes in a folder of the run; if a machine is
+lost, Ray moves its bundles, and the nodes start with empty disks elsewhere.
 
-A caller may name the Ray nodes itself instead (`homes`) and `move` a node whose machine is gone to another one. Where
-Ray has lost sight of a machine, the node's old process may still live there and write to its disk; so the next life
-begins with another, empty directory, also where both machines are one.
+A caller may instead choose the Ray nodes (`homes`), and `move` a node whose machine is gone. Ray may have lost contact
+with a machine on which the old process still runs and writes to its disk; so the next incarnation gets another, empty
+directory, even on the same machine.
 
-Names live in a Ray namespace of the run, so clusters do not see each other. Actors and placement groups belong to the
-job that made them: if this process dies without `close`, Ray ends them.
+Actor names belong to a Ray namespace of the run, so clusters do not see each other. Actors and placement groups belong
+to the job that created them: if this process dies without `close`, Ray ends them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.nodes import NodePlan, NodeSnapshot, PollReport, actor_class, pieces_of
-from actors.storage import LossKind
+from actors.storage import DiskLossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
 from protocol.errors import StorageError
@@ -50,16 +50,18 @@ from protocol.messages.codec import encode
 from protocol.quorum.voters import VoterSet
 
 CPU_SHARE = 0.001
-"""What a node's bundle reserves: enough to be placed, too little to keep anything else from running."""
+"""CPUs that a node's bundle reserves: enough to be placed, too few to keep other work from running."""
 PLACEMENT_TIMEOUT_S = 30.0
-ORDER_TIMEOUT_S = 10.0
-"""How long an order to a node may take before the node counts as unreachable."""
-MAX_WAITING = 10_000
-"""Messages from the experiment that may wait for a node to take those before them."""
+COMMAND_TIMEOUT_S = 10.0
+"""How long a node may take to carry out a command before it counts as unreachable."""
+MAX_QUEUED = 10_000
+"""Messages of the experiment that may be queued for a node."""
 _RETRY_S = 0.02
-_STORAGE_ERRORS = {kind.__name__ for kind in (StorageError, *StorageError.__subclasses__())}
+_STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
 
 NodeCommand = Literal["pause", "resume", "flush"]
+Handle = Any
+"""A Ray actor handle or object reference, which Ray does not type."""
 
 
 def is_connected() -> bool:
@@ -72,58 +74,60 @@ class PlacementError(RuntimeError):
 
 
 class NodeNotRunningError(RuntimeError):
-    """An order was given to a node that does not run."""
+    """A command was given to a node that does not run."""
 
 
 class NodeBusyError(RuntimeError):
-    """A node does not keep up with the messages of the experiment: it is paused, or nobody polls it."""
+    """The queue of messages to a node is full: the node is paused, or the experiment has stopped polling it."""
 
 
 class NodeFailedError(RuntimeError):
-    """A node broke, or could not be made: the program is wrong, or the node's disk is damaged."""
+    """A node failed or could not be created: a defect of the program, or a damaged disk."""
 
-    def __init__(self, node: NodeId, what: str) -> None:
-        super().__init__(f"{node_name(node)} failed: {what}")
+    def __init__(self, node: NodeId, reason: str) -> None:
+        super().__init__(f"{node_name(node)} failed: {reason}")
         self.node = node
 
 
 @dataclass(slots=True)
-class _Mail:
-    """Messages of the experiment to a node on one channel, encoded: those that `wait`, and the call `under_way`. Ray
-    may let calls of an async actor overtake each other, so there is one at a time."""
+class _Outbox:
+    """The experiment's encoded messages to a node on one channel: the `queued` ones, and the call `under_way`. Ray may
+    let calls of an async actor overtake each other, so there is one call at a time."""
 
-    wait: list[bytes] = field(default_factory=list)
-    under_way: Any = None
+    queued: list[bytes] = field(default_factory=list)
+    under_way: Handle = None
 
-    def put(self, message: bytes, deliver: Any) -> None:
-        self.wait.append(message)
-        self.move(deliver)
+    def put(self, message: bytes, deliver: Handle) -> None:
+        self.queued.append(message)
+        self.send_queued(deliver)
 
-    def move(self, deliver: Any) -> None:
-        """Hands over what waits, unless a call is under way."""
-        if self.wait and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
-            self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.wait)))
-            self.wait = []
+    def send_queued(self, deliver: Handle) -> None:
+        """Sends the queued messages in one frame, unless a call is under way."""
+        if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
+            self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.queued)))
+            self.queued = []
 
 
 @dataclass(slots=True)
 class _Member:
-    """One node: where it is placed, its present actor (None while it does not run) with the poll that is under way, if
-    one has been `answered` in this life, the look that is under way and the version that the last one gave (-1: none),
-    what its last crash takes from its disk at the next start, how many disks it had before its present one, and the
-    experiment's messages to its present life."""
+    """One node. `actor` is its present actor, None while it does not run, `incarnation` counts its starts.
+
+    `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll; `version` is
+    that of its last snapshot (-1: none). `loss_kind` and `loss_count` are applied to the disk before the next start;
+    `disk` counts the disks before the present one; `outboxes` are those of the data and the control channel.
+    """
 
     strategy: PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy
-    actor: Any = None
+    actor: Handle = None
     incarnation: int = 0
-    poll: Any = None
+    poll: ray.ObjectRef[PollReport] | None = None
     answered: bool = False
-    look: Any = None
+    snapshot: ray.ObjectRef[tuple[int, NodeSnapshot | None]] | None = None
     version: int = -1
-    loss_kind: LossKind = "none"
+    loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     disk: int = 0
-    mail: tuple[_Mail, _Mail] = field(default_factory=lambda: (_Mail(), _Mail()))
+    outboxes: tuple[_Outbox, _Outbox] = field(default_factory=lambda: (_Outbox(), _Outbox()))
 
 
 @dataclass(slots=True)
@@ -133,15 +137,18 @@ class _Links:
     cut: set[tuple[NodeId, NodeId]] = field(default_factory=set)
 
     def of(self, node: NodeId) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
-        """(peers to which nothing leaves, peers from which nothing is taken)."""
+        """(peers to which the node must not send, peers from which it must not receive), each sorted."""
         to = tuple(sorted(target for source, target in self.cut if source == node))
         return to, tuple(sorted(source for source, target in self.cut if target == node))
 
 
 class ActorCluster:
-    """See the module docstring. `nodes` are all node ids, `racks` those of brokers whose rack is not their Ray node's
-    label, `homes` the ids of the Ray nodes on which nodes are to live that are not to be placed, `voters` the first
-    voters of the quorum, whose disks are formatted as such; PlacementError if there is no room for the nodes."""
+    """The node actors of one run; none runs until `start`.
+
+    `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
+    names the Ray node (by its id) of each node that gets no placement group. `voters` are the first voters of the
+    quorum; their disks are formatted at their first start. PlacementError where Ray has no room for the nodes.
+    """
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class ActorCluster:
         self._config = config
         self._seed = seed
         self._racks = dict(racks or {})
-        self._voters = () if voters is None else tuple(tuple(key) for key in voters.keys)
+        self._voters = () if voters is None else tuple((key.id, key.uuid) for key in voters.keys)
         self._root = Path(tempfile.gettempdir()) / self.run
         self._links = _Links()
         self._groups: list[PlacementGroup] = []
@@ -173,7 +180,7 @@ class ActorCluster:
             raise
 
     def _place(self, nodes: Sequence[NodeId]) -> None:
-        """One bundle for each of some nodes, as far from each other as they may be."""
+        """Creates a placement group with one bundle per node."""
         if not nodes:
             return
         hosts = [host for host in _machines() if host["Resources"].get("CPU", 0) > 0]
@@ -188,18 +195,18 @@ class ActorCluster:
 
     @property
     def folder(self) -> Path:
-        """The run's folder, which holds the disks of its nodes, on every machine that has any."""
+        """The run's folder with the directories of the nodes; it has the same path on every machine."""
         return self._root
 
     def directory(self, node: NodeId) -> Path:
-        """The node's present disk, on its machine."""
+        """The node's present directory, on its machine."""
         disk = self._members[node].disk
         return self._root / (f"{node_name(node)}.{disk}" if disk else node_name(node))
 
-    # -- lives ---------------------------------------------------------------------------------------------------------
+    # -- incarnations --------------------------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
-        """Makes the actor of a node that does not run; returns before it is up."""
+        """Creates the actor of a node that does not run; returns before it is up."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs already")
@@ -211,11 +218,11 @@ class ActorCluster:
             "num_cpus": CPU_SHARE,
             "scheduling_strategy": member.strategy,
         }
-        member.actor = _when_name_is_free(lambda: actor_class(node).options(**options).remote(plan))
+        member.actor = _create_when_name_is_free(lambda: actor_class(node).options(**options).remote(plan))
         member.actor.begin.remote()
         member.poll, member.answered = None, False
-        member.look, member.version = None, -1
-        member.mail = (_Mail(), _Mail())
+        member.snapshot, member.version = None, -1
+        member.outboxes = (_Outbox(), _Outbox())
         member.loss_kind, member.loss_count = "none", 0
 
     def _plan(self, node: NodeId, member: _Member) -> NodePlan:
@@ -238,57 +245,55 @@ class ActorCluster:
             voters=self._voters,
         )
 
-    def crash(self, node: NodeId, kind: LossKind, count: int) -> list[PollReport]:
-        """SIGKILLs a node. What it had to say until then, nothing where it could not be asked any more. The loss is
-        taken from its disk when it starts again."""
+    def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
+        """Kills a node with SIGKILL; returns its last reports, none where it did not answer any more.
+
+        The loss of this kind, of `count` records for `records`, is applied to its disk when it starts again.
+        """
         member = self._running(node)
         halted = member.actor.halt.remote()
-        asked = [halted] if member.poll is None else [member.poll, halted]
-        ray.wait(asked, num_returns=len(asked), timeout=ORDER_TIMEOUT_S)
+        calls = [halted] if member.poll is None else [member.poll, halted]
+        ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
         last = [] if member.poll is None else self._collect(node, member)
         if member.actor is not None:
             member.poll = halted
             last += self._collect(node, member)
         actor, member.actor = member.actor, None
         member.loss_kind, member.loss_count = kind, count
-        if actor is not None and not ray.wait([actor.kill_self.remote()], timeout=ORDER_TIMEOUT_S)[0]:
+        if actor is not None and not ray.wait([actor.kill_self.remote()], timeout=COMMAND_TIMEOUT_S)[0]:
             ray.kill(actor)
         return last
 
-    def ended(self, node: NodeId) -> None:
-        """The node has exited, or is known to have died: its process goes, its disk stays as it is."""
+    def remove_actor(self, node: NodeId) -> None:
+        """Ends the actor of a node that has exited or died; the disk stays as it is."""
         member = self._running(node)
         actor, member.actor = member.actor, None
         ray.kill(actor)
 
     def move(self, node: NodeId, home: str) -> None:
-        """The machine of a node that does not run is gone: its next life is on the Ray node `home`, with an empty
-        disk.
-        """
+        """Places the next incarnation of a node that does not run on the Ray node `home`, with an empty directory."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs")
         member.strategy = _pin(home)
         member.disk += 1
 
-    def silence(self, nodes: Collection[NodeId]) -> None:
-        """The machines on which these nodes live at present have lost their network: nothing that these lives send is
-        taken by the nodes that run, whatever becomes of them; later lives are heard. Lasts until the next call, which
-        names all silent nodes anew, and is not known to nodes that start meanwhile.
+    def isolate(self, nodes: Collection[NodeId]) -> None:
+        """Has all other running nodes drop what the present incarnations of these nodes send, as if their machines had
+        lost the network; later incarnations are not affected.
+
+        Each call replaces the set of the last one. Nodes that start afterwards do not know of it.
         """
         incarnations = {node: self._members[node].incarnation for node in nodes}
-        orders = [
-            self._members[node].actor.silence.remote(incarnations)
-            for node in self.running()
-            if node not in incarnations
-        ]
-        ray.wait(orders, num_returns=len(orders), timeout=ORDER_TIMEOUT_S)
+        others = [node for node in self.running() if node not in incarnations]
+        calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
+        ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def is_running(self, node: NodeId) -> bool:
         return self._members[node].actor is not None
 
     def running(self) -> list[NodeId]:
-        """All nodes that run, in the order of the cluster's nodes."""
+        """The running nodes, in the order of the constructor's `nodes`."""
         return [node for node in self._nodes if self._members[node].actor is not None]
 
     def _running(self, node: NodeId) -> _Member:
@@ -297,7 +302,7 @@ class ActorCluster:
             raise NodeNotRunningError(f"{node_name(node)} does not run")
         return member
 
-    # -- orders and questions ------------------------------------------------------------------------------------------
+    # -- commands and queries ------------------------------------------------------------------------------------------
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
         """Polls all running nodes and returns the reports that have arrived.
@@ -310,7 +315,7 @@ class ActorCluster:
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
             for control in (False, True):
-                member.mail[control].move(_delivery(member.actor, control))
+                member.outboxes[control].send_queued(_deliver_method(member.actor, control))
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
         known = [member.poll for member in running.values() if member.answered]
@@ -319,53 +324,56 @@ class ActorCluster:
         return [(node, report) for node, member in running.items() for report in self._collect(node, member)]
 
     def _collect(self, node: NodeId, member: _Member) -> list[PollReport]:
-        """The answer to a member's poll, if it is there."""
-        if not ray.wait([member.poll], timeout=0)[0]:
+        """The answer to a member's poll as a list, empty where it has not arrived."""
+        poll = member.poll
+        if poll is None or not ray.wait([poll], timeout=0)[0]:
             return []
-        poll, member.poll = member.poll, None
+        member.poll = None
         try:
-            report: PollReport = ray.get(poll)
+            report = ray.get(poll)
         except RayActorError as error:
             if not member.answered:
                 member.actor = None
-                raise NodeFailedError(node, why_not_made(str(error))) from error
-            self.ended(node)
+                raise NodeFailedError(node, creation_failure(str(error))) from error
+            self.remove_actor(node)
             return []
         member.answered = True
         if report.exited or report.failure is not None:
-            self.ended(node)
+            self.remove_actor(node)
         if report.failure is not None:
             raise NodeFailedError(node, report.failure)
         return [report]
 
-    def look(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
-        """The state of all nodes that have answered a poll in this life, as far as it is new; waits for them at most
-        `wait_s`. It may be large: nodes are only looked at where somebody wants to know.
+    def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
+        """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll.
+
+        Waits for them at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query
+        needs one.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         for member in running.values():
-            if member.look is None:
-                member.look = member.actor.look.remote(member.version)
-        looks = [member.look for member in running.values()]
-        if looks:
-            ray.wait(looks, num_returns=len(looks), timeout=wait_s)
-        return [(node, found) for node, member in running.items() if (found := _seen(member)) is not None]
+            if member.snapshot is None:
+                member.snapshot = member.actor.snapshot.remote(member.version)
+        calls = [member.snapshot for member in running.values()]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=wait_s)
+        return [(node, found) for node, member in running.items() if (found := _take_snapshot(member)) is not None]
 
     def pids(self) -> dict[NodeId, int]:
         """The process id of every node that runs, each on its machine; GetTimeoutError where one does not answer."""
-        asked = {node: self._members[node].actor.pid.remote() for node in self.running()}
-        return dict(zip(asked, ray.get(list(asked.values()), timeout=ORDER_TIMEOUT_S), strict=True))
+        calls = {node: self._members[node].actor.pid.remote() for node in self.running()}
+        return dict(zip(calls, ray.get(list(calls.values()), timeout=COMMAND_TIMEOUT_S), strict=True))
 
-    def order(self, node: NodeId, name: NodeCommand) -> None:
-        """Has a running node carry out an order; returns when it has."""
-        ray.get(getattr(self._running(node).actor, name).remote(), timeout=ORDER_TIMEOUT_S)
+    def run_command(self, node: NodeId, name: NodeCommand) -> None:
+        """Has a running node carry out a command; returns when it has. GetTimeoutError where it does not."""
+        ray.get(getattr(self._running(node).actor, name).remote(), timeout=COMMAND_TIMEOUT_S)
 
     def set_room(self, node: NodeId, room_bytes: int | None) -> None:
-        """Lets the logs of a running node grow by so many bytes in all before its disk is full; None lifts that."""
-        ray.get(self._running(node).actor.set_room.remote(room_bytes), timeout=ORDER_TIMEOUT_S)
+        """Limits the growth of a running node's logs to `room_bytes` in all; None lifts the limit."""
+        ray.get(self._running(node).actor.set_room.remote(room_bytes), timeout=COMMAND_TIMEOUT_S)
 
     def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
-        """The batches of a running broker's replica, encoded; empty where there is none."""
+        """The encoded batches of a running broker's replica; empty where it has no such replica."""
         batches: list[bytes] = ray.get(self._running(node).actor.read_log.remote(partition))
         return batches
 
@@ -375,47 +383,50 @@ class ActorCluster:
         return packed
 
     def send(self, node: NodeId, message: Message) -> None:
-        """Hands a node a message from the experiment, in their order on each channel; does not wait for it to be
-        handled. What has to wait for one before leaves with a later `send` or `poll`. NodeBusyError where too many
-        wait."""
+        """Sends a message of the experiment to a node; messages of one channel arrive in order. Does not wait for it to
+        be handled: while a call is under way the message is queued, and leaves with a later `send` or `poll`.
+        NodeBusyError where the queue is full.
+        """
         member = self._running(node)
-        if len(member.mail[message.CONTROL].wait) >= MAX_WAITING:
-            raise NodeBusyError(f"{node_name(node)} has not taken {MAX_WAITING} messages")
-        member.mail[message.CONTROL].put(encode(message), _delivery(member.actor, message.CONTROL))
+        outbox = member.outboxes[message.CONTROL]
+        if len(outbox.queued) >= MAX_QUEUED:
+            raise NodeBusyError(f"{node_name(node)} has not taken {MAX_QUEUED} messages")
+        outbox.put(encode(message), _deliver_method(member.actor, message.CONTROL))
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
-        """Cuts or heals directed links (source, target); returns when both ends of each know."""
+        """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""
         links = set(links)
         self._links.cut = self._links.cut - links if up else self._links.cut | links
-        concerned = sorted({node for link in links for node in link} & set(self.running()))
-        orders = [self._members[node].actor.set_filter.remote(*self._links.of(node)) for node in concerned]
-        if orders:
-            ray.wait(orders, num_returns=len(orders), timeout=ORDER_TIMEOUT_S)
+        ends = sorted({node for link in links for node in link} & set(self.running()))
+        calls = [self._members[node].actor.set_cut_links.remote(*self._links.of(node)) for node in ends]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
-    def heal(self) -> None:
+    def heal_links(self) -> None:
         """Heals every link."""
         self.set_links(self._links.cut, True)
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- removal -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends all actors and placement groups and removes all directories. Does nothing where Ray is gone already,
-        since they went with it."""
+        """Ends all actors and placement groups and removes all directories. Where Ray has been shut down already, the
+        actors are gone, and only the local directories are removed.
+        """
         if ray.is_initialized():
-            names = self.running()
-            for node in names:
-                self.ended(node)
-            for node in names:
+            nodes = self.running()
+            for node in nodes:
+                self.remove_actor(node)
+            for node in nodes:
                 self._await_gone(node)
             for group in self._groups:
                 remove_placement_group(group)
-            self._remove_elsewhere()
+            self._remove_remote_folders()
         self._groups.clear()
         if self._root.exists():
             shutil.rmtree(self._root)
 
     def _await_gone(self, node: NodeId) -> None:
-        deadline_s = time.monotonic() + ORDER_TIMEOUT_S
+        deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
         while time.monotonic() < deadline_s:
             try:
                 ray.get_actor(node_name(node), self.run)
@@ -423,24 +434,24 @@ class ActorCluster:
                 return
             time.sleep(_RETRY_S)
 
-    def _remove_elsewhere(self) -> None:
+    def _remove_remote_folders(self) -> None:
         """Removes the run's folder on the other machines of the Ray cluster."""
         here = socket.gethostname()
         others = [host["NodeID"] for host in _machines() if host["NodeManagerHostname"] != here]
         pins = [_pin(host) for host in others]
         removed = [_remove_directory.options(scheduling_strategy=pin).remote(self._root) for pin in pins]
         if removed:
-            ray.wait(removed, num_returns=len(removed), timeout=ORDER_TIMEOUT_S)
+            ray.wait(removed, num_returns=len(removed), timeout=COMMAND_TIMEOUT_S)
 
 
-def _delivery(actor: Any, control: bool) -> Any:
-    """The actor's method that takes frames of a channel."""
+def _deliver_method(actor: Handle, control: bool) -> Handle:
+    """The actor's method that receives frames of a channel."""
     return actor.deliver_control if control else actor.deliver
 
 
-def why_not_made(text: str) -> str:
-    """Why an actor could not be made, given what Ray says of it: one line where its disk is the reason, which an
-    operator can do something about; all of it else.
+def creation_failure(text: str) -> str:
+    """Why an actor could not be created, from Ray's error text: only the last line where a StorageError is the reason,
+    which an operator can act on, otherwise the whole text.
     """
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
@@ -448,25 +459,25 @@ def why_not_made(text: str) -> str:
 
 
 def _pin(home: str) -> NodeAffinitySchedulingStrategy:
-    """On the Ray node of that id, or not at all."""
+    """Schedules on the Ray node with this id, or not at all."""
     return NodeAffinitySchedulingStrategy(home, soft=False)
 
 
-def _seen(member: _Member) -> NodeSnapshot | None:
-    """What the member's look has brought, if it is back and there is anything new."""
-    if not ray.wait([member.look], timeout=0)[0]:
+def _take_snapshot(member: _Member) -> NodeSnapshot | None:
+    """The answer to the member's snapshot call, None where it has not arrived or nothing has changed."""
+    call = member.snapshot
+    if call is None or not ray.wait([call], timeout=0)[0]:
         return None
-    look, member.look = member.look, None
+    member.snapshot = None
     try:
-        member.version, snapshot = ray.get(look)
+        member.version, snapshot = ray.get(call)
     except RayActorError:
-        return None  # the next poll says what became of it
-    found: NodeSnapshot | None = snapshot
-    return found
+        return None  # the next poll reports the failure
+    return snapshot
 
 
 def _machines() -> list[dict[str, Any]]:
-    """Ray's description of each of its nodes that is alive."""
+    """Ray's descriptions of its live nodes."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return [node for node in nodes if node["Alive"]]
 
@@ -477,10 +488,9 @@ def _remove_directory(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def _when_name_is_free(create: Callable[[], Any]) -> Any:
-    """Makes a named actor as soon as the name of its last life is free: Ray frees it when it has seen the old process
-    die."""
-    deadline_s = time.monotonic() + ORDER_TIMEOUT_S
+def _create_when_name_is_free(create: Callable[[], Handle]) -> Handle:
+    """Creates a named actor once the name is free: Ray frees it when it has noticed the death of the old process."""
+    deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
     while True:
         try:
             return create()

@@ -1,10 +1,8 @@
-"""What a failing disk does to the end of a log: a torn write, flipped bits, a hole of zeros.
+"""Damages the end of a log on disk as a failing disk does: a torn write, flipped bits, a hole of zeros.
 
-Damage goes to what lies above the mark of a log (`actors.log.checkpoints`), the part of which nobody has promised that
-it is durable: there recovery has to find it, drop it and say so. Damage below the mark is of another kind, which no
-crash does; a log that finds it refuses to be opened, or to be read there.
-
-For the directory of a node that does not run.
+Only bytes above the log's mark (`actors.log.checkpoints`) are damaged, the part that was not flushed: recovery has to
+detect the damage there, drop the records and report it. No crash damages bytes below the mark; a log with damage there
+raises CorruptLogError when it is opened or read.
 """
 
 from __future__ import annotations
@@ -23,7 +21,10 @@ MAX_DAMAGE_BYTES = 4_096
 
 
 def damage_tails(directory: Path, kind: DamageKind, rng: Random) -> int:
-    """Damages the newest segment of every log of a node's directory that has anything above its mark; how many."""
+    """Damages the newest segment of every log that has unflushed bytes, in the directory of a node that does not run.
+
+    Returns the number of damaged logs.
+    """
     logs = sorted({path.parent for path in directory.glob(f"logs/*/*/*{LOG_SUFFIX}")})
     return sum(_damage(log, kind, rng) for log in logs)
 
@@ -42,7 +43,7 @@ def _damage(log: Path, kind: DamageKind, rng: Random) -> bool:
         if kind == "torn":
             file.truncate(begin)
             file.seek(0, SEEK_END)
-            file.write(b"\xff")  # of a batch that begins there, or goes on
+            file.write(b"\xff")  # one byte of the torn batch
             return True
         file.seek(begin)
         data = file.read()

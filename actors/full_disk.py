@@ -1,9 +1,8 @@
-"""A disk that fills up: files that take so many bytes more and then refuse, as the kernel does.
+"""Simulates a full disk: files that accept a number of further bytes and then fail with ENOSPC, as the kernel does.
 
-A write that does not fit is carried out as far as there is room, and the next one fails with ENOSPC. Bytes that are
-written over cost nothing, bytes that are cut off give their room back only when the limit is lifted: an experiment that
-fills a disk wants it full until it says otherwise. Small files that are replaced whole (`actors.log.files`) are not
-counted; a file system keeps room of its own for such things more often than not.
+A write that does not fit is done as far as there is room, and the next one fails. Overwritten bytes do not count, and
+truncating a file frees no room: the disk stays full until the experiment lifts the limit. Small files that are replaced
+whole (`actors.log.files`) are not counted, as file systems reserve some space.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from actors.log.files import OpenFiles
 
 
 class LimitedFiles(OpenFiles):
-    """Open files that may grow by `room_bytes` in all; None: as far as the disk lets them."""
+    """Open files that may grow by `room_bytes` in all, None for no limit but that of the disk."""
 
     room_bytes: int | None = None
 
     def write_some(self, file: int, parts: Sequence[bytes], position: int) -> int:
-        """One write; the number of bytes that were taken. OSError(ENOSPC) where there is room for none."""
+        """One write; returns the number of bytes written. OSError(ENOSPC) where there is no room for any."""
         if self.room_bytes is None:
             return super().write_some(file, parts, position)
         size = sum(map(len, parts))

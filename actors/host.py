@@ -1,22 +1,22 @@
-"""The host of one node: feeds it one input at a time and carries out its effects, in order (`protocol.contract`).
+"""The host of one node on Ray: feeds it one input at a time and carries out its effects in order (`protocol.contract`).
 
-Inputs wait in two queues: control messages go before everything else, data messages and due timers follow in the order
-of their arrival. A message's frame counts as taken when its last message has been handled, which is what the sender
-waits for before it sends the next one; so a slow node fills its peers' queues and not its own.
+Inputs are queued. Control messages have a queue of their own and are handled first; data messages and due timers follow
+in the order of their arrival. A frame counts as taken once its last message has been handled, and the sender waits for
+that before it sends more; so a slow node fills the queues of its peers and not its own.
 
-A timer that comes due while inputs wait queues behind them, and is forgotten if one of these sets it anew or cancels
-it. The marks of idle timers are ignored, as the contract allows.
+A timer that comes due is queued behind the waiting inputs, and dropped if one of these sets or cancels it. The marks of
+idle timers are ignored, as the contract allows.
 
-Paused, the host takes no input and keeps queueing, as a process in a long garbage collection does. Halted (a crash),
-it takes none ever again. When the node exits, or breaks an invariant, the host ends it in the same way; `failure` then
-says what was broken.
+A paused host queues inputs and handles none, as a process in a long garbage collection does. A halted host (a crash)
+handles none ever again. When the node exits or breaks an invariant, the host halts too; `failure` then holds the
+reason.
 
-Traces and messages to the experiment (`DRIVER`) are kept until they are drained, within bounds. Of the traces the
-newest `MAX_TRACES` are kept; what had to go is counted, and told as `traces_dropped` in its place. An outcome is never
-dropped: while `MAX_REPORTS` of them wait to be drained, the node is given no further commands of the experiment. They
-wait, with the calls that brought them, until there is room (`actors/cluster.py` bounds what waits behind them).
+Trace events and messages to the experiment (`DRIVER`) are kept until `drain`, within bounds. Of the trace events the
+newest `MAX_TRACES` are kept; a `traces_dropped` event counts the others. Outcomes are never dropped: while
+`MAX_REPORTS` of them wait to be drained, commands of the experiment are withheld from the node, together with the calls
+that brought them (`actors/cluster.py` bounds how many commands queue up behind them).
 
-Everything here happens on one thread.
+All calls happen on one thread.
 """
 
 from __future__ import annotations
@@ -39,34 +39,39 @@ _LOG = logging.getLogger(__name__)
 MAX_TRACES = 100_000
 MAX_REPORTS = 10_000
 MAX_REASON = 200
-"""Characters of what is said about bytes that are no message; they may be many."""
+"""Characters of the error text that a `malformed` trace event carries."""
 
 
 class Outbound(Protocol):
-    """Where a host's messages leave."""
+    """Sends a host's messages to other nodes."""
 
     def send(self, to: NodeId, message: Message) -> None: ...
 
 
 @dataclass(slots=True)
 class _Armed:
-    """A timer that is set; compared by identity, so that a timer set anew is another one."""
+    """A timer that is set; compared by identity, so that a timer that is set again differs from the earlier one."""
 
     handle: Cancellable
 
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What to ask the node (None: nothing any more), and whom to tell when it is done. A command is the experiment's,
-    and may bring forth a report."""
+    """One input. `run` passes it to the node and returns the effects, None where it no longer applies; `done` is called
+    once it has been handled. `is_command`: it comes from the experiment and may produce an outcome.
+    """
 
-    ask: Callable[[TimeMs], list[Effect] | None]
+    run: Callable[[TimeMs], list[Effect] | None]
     done: Callable[[], None] | None = None
     is_command: bool = False
 
 
 class NodeHost:
-    """See the module docstring. `exited` is set once the node has finished in good order, `failure` when it broke."""
+    """Hosts `node` with a clock, a way out for its messages, and a meter.
+
+    `inputs_taken` counts handled inputs; `exited` is true once the node has shut down in good order; `failure` is the
+    traceback or the storage error that ended it, None while there is none.
+    """
 
     def __init__(self, node: Node, clock: Clock, outbound: Outbound, meter: Meter) -> None:
         self.node = node
@@ -90,33 +95,33 @@ class NodeHost:
     # -- inputs --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The node's first input."""
+        """Queues the node's start, its first input."""
         self._enqueue(self._control, _Input(self.node.start))
 
     def deliver(
         self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None] | None = None
     ) -> None:
-        """Queues a frame of messages, at least one; `done` is called once the last of them has been handled."""
+        """Queues the messages of a frame (at least one); `done` is called once the last one has been handled."""
         queue = self._control if control else self._data
         is_command = sender == DRIVER
         for message in messages[:-1]:
-            self._enqueue(queue, _Input(self._receipt(sender, message), is_command=is_command))
-        self._enqueue(queue, _Input(self._receipt(sender, messages[-1]), done, is_command))
+            self._enqueue(queue, _Input(self._receiver(sender, message), is_command=is_command))
+        self._enqueue(queue, _Input(self._receiver(sender, messages[-1]), done, is_command))
 
     def malformed(self, sender: NodeId, error: CodecError) -> None:
-        """Bytes from a peer were no message: nothing reaches the node, and an operator is told."""
+        """Logs and traces bytes from a peer that could not be decoded; the node receives nothing."""
         text = str(error)[:MAX_REASON]
         _LOG.warning("%s: from %s: %s", node_name(self.node.node_id), node_name(sender), text)
         self._keep(self._clock.now_ms(), Trace("malformed", None, {"sender": sender, "reason": text}))
 
-    def _receipt(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
+    def _receiver(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
         def receive(now_ms: TimeMs) -> list[Effect]:
             self._meter.received(message)
             return self.node.receive(now_ms, sender, message)
 
         return receive
 
-    def _due(self, name: str, armed: _Armed) -> None:
+    def _enqueue_timer(self, name: str, armed: _Armed) -> None:
         def fire(now_ms: TimeMs) -> list[Effect] | None:
             if self._timers.get(name) is not armed:
                 return None
@@ -146,7 +151,7 @@ class NodeHost:
             return
         now_ms = self._clock.now_ms()
         try:
-            effects = item.ask(now_ms)
+            effects = item.run(now_ms)
             for effect in effects or ():
                 self._carry_out(now_ms, effect)
         except StorageError as error:
@@ -190,7 +195,7 @@ class NodeHost:
     def _set_timer(self, name: str, at_ms: TimeMs) -> None:
         self._cancel_timer(name)
         armed: _Armed
-        armed = _Armed(self._clock.call_at(at_ms, lambda: self._due(name, armed)))
+        armed = _Armed(self._clock.call_at(at_ms, lambda: self._enqueue_timer(name, armed)))
         self._timers[name] = armed
 
     def _cancel_timer(self, name: str) -> None:
@@ -201,16 +206,16 @@ class NodeHost:
     # -- control -------------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Takes no input from now on; what arrives waits."""
+        """Handles no input until `resume`; inputs are queued."""
         self._paused = True
 
     def resume(self) -> None:
-        """Takes inputs again, in the order in which they came."""
+        """Handles inputs again, the queued ones first."""
         self._paused = False
         self._schedule()
 
     def halt(self) -> None:
-        """Takes no input ever again, and forgets what waits."""
+        """Drops all queued inputs and timers, and handles no input ever again."""
         self._halted = True
         self._control.clear()
         self._data.clear()
@@ -218,13 +223,13 @@ class NodeHost:
         for name in list(self._timers):
             self._cancel_timer(name)
 
-    def fail(self, what: str) -> None:
-        """The node, or what it stands on, is broken: it must not be carried on with."""
-        self.failure = what
+    def fail(self, reason: str) -> None:
+        """Halts a node whose state, storage or transport is broken."""
+        self.failure = reason
         self.halt()
 
     def drain(self) -> tuple[list[tuple[TimeMs, Trace]], list[Message]]:
-        """Trace events with their times, and messages to the experiment, since this was last called."""
+        """The trace events with their times, and the messages to the experiment, since the last call."""
         traces, self._traces = list(self._traces), deque()
         if self._traces_dropped:
             traces.insert(0, (traces[0][0], Trace("traces_dropped", None, {"count": self._traces_dropped})))

@@ -1,15 +1,15 @@
 """The Ray actors: a thin shell around a host, one actor per node.
 
-An actor is called as its node is (`broker-0`, `controller-1000`, `urm`, `client-3000`), within the Ray namespace of its
-cluster, so that several clusters fit on one Ray. Ray runs every concurrency group of an async actor on an event loop
-of its own. The node lives on the loop of the group `node`, in which the frames of its peers arrive, so that a message
-changes threads nowhere between Ray and the node. Control frames have calls of their own and go before data in the
-node's queue, so that a blocked data path does not fence a broker. Orders of the experiment arrive in `ctl`, questions
-in the default group; what they want of the node is handed over to its loop.
+An actor has the name of its node (`broker-0`, `controller-1000`, `urm`, `client-3000`) in the Ray namespace of its
+cluster, so several clusters fit on one Ray. Ray runs each concurrency group of an async actor on an event loop of its
+own. The node runs on the loop of the group `node`, on which the frames of its peers arrive, so a message never changes
+threads between Ray and the node. Control frames have calls of their own and are queued before data, so a blocked data
+path does not fence a broker. Commands of the experiment arrive in the group `ctl`, queries in the default group; both
+run their work on the node's loop.
 
-`kill_self` is SIGKILL of the process on whichever machine it runs: no handler, no flush, no farewell. The next life of
-a node is a new actor of the same name on the same directory; `life` counts them, and peers look a node up anew when
-they hear from a newer life.
+`kill_self` sends SIGKILL to the process, on whichever machine it runs: no handler runs, nothing is flushed. The next
+incarnation of a node is a new actor with the same name on the same directory; `NodePlan.incarnation` counts them. Peers
+look up the actor again when they receive a frame of a newer incarnation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from actors.host import NodeHost
 from actors.load import LoadNode
 from actors.log.format import crc32c
 from actors.metrics import RayMeter
-from actors.storage import DiskStorage, LossKind, Owner, apply_loss
+from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import PeerGoneError, Transport
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
@@ -71,24 +71,27 @@ from protocol.quorum.voters import ReplicaKey, VoterSet
 Result = TypeVar("Result")
 
 SETTLE_S = 1.0
-"""How long a node that exits waits for its last messages to be taken."""
+"""How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
-"""How long a node waits for its directory: the process of its last life may not be quite dead."""
+"""How long a node waits for the lock of its directory, which its previous process may still hold."""
 PIECE_BYTES = 96 * 1024
 MAX_PIECES = 6
 GC_THRESHOLDS = (50_000, 20, 20)
-"""When Python looks for garbage. A node's state is many objects that live on, and they are all walked each time; by
-default that takes as long as all the rest of a failover of 10,000 partitions (measured)."""
+"""Thresholds of Python's garbage collector. A node keeps many long-lived objects, and a collection walks all of them;
+with the default thresholds that takes as long as the rest of a failover of 10,000 partitions (measured)."""
 RACK_LABEL = "rack"
 """The Ray node label that names a broker's rack."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """All that an actor needs to be a node. `run` is the namespace; `started_at_s` (Unix time) is the cluster's time
-    0; `loss_kind` and `loss_count` are what its last crash took from the directory (`storage.apply_loss`); `cut_to`
-    and `cut_from` are the links that are cut at birth; `rack` is None where the label of its Ray node says it; `voters`
-    are the first voters of the quorum, with the uuids of their disks."""
+    """The parameters of a node's actor.
+
+    `run` is the Ray namespace and the cluster id, `started_at_s` (Unix time) the cluster's time 0. `loss_kind` and
+    `loss_count` are applied to `directory` before the start (`storage.apply_loss`). `cut_to` and `cut_from` are the
+    peers whose links are cut at the start. `rack` None means the label of the Ray node. `voters` are the first voters
+    of the quorum with the directory ids of their disks.
+    """
 
     node: NodeId
     incarnation: int
@@ -99,7 +102,7 @@ class NodePlan:
     controllers: tuple[NodeId, ...]
     config: ClusterConfig
     seed: int
-    loss_kind: LossKind = "none"
+    loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     cut_to: tuple[NodeId, ...] = ()
     cut_from: tuple[NodeId, ...] = ()
@@ -109,7 +112,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSnapshot:
-    """A broker's replica; `maximal_isr` is empty where it does not lead."""
+    """A broker's replica; `maximal_isr` is empty unless the replica leads."""
 
     leads: bool
     leader_epoch: int
@@ -120,8 +123,8 @@ class ReplicaSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """What a node shows of itself: a broker its replicas, a controller its partitions, brokers, metrics and part in the
-    quorum, a client nothing.
+    """The observable state of a node: the replicas of a broker; partitions, broker registrations, metrics and quorum
+    view of a controller. All are empty for the other kinds of nodes.
     """
 
     replicas: Mapping[TopicPartition, ReplicaSnapshot]
@@ -133,8 +136,9 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """The answer to `poll`. `outcomes` are encoded messages to the experiment; `exited`: the node is done and its
-    process may go; `failure`: the traceback of what broke it."""
+    """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
+    the node has shut down in good order; `failure`: why it failed, None if it did not.
+    """
 
     traces: list[tuple[TimeMs, Trace]]
     outcomes: list[bytes]
@@ -143,7 +147,7 @@ class PollReport:
 
 
 def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
-    """The node that a plan asks for, on its storage. ConfigError where the config names a data-loss hook that does not
+    """Creates the node of a plan on its storage. ConfigError where the config names a data-loss hook that does not
     exist.
     """
     if is_load(plan.node):
@@ -163,8 +167,8 @@ def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
     return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng, plan.run)
 
 
-def observe(node: Node) -> NodeSnapshot:
-    """The snapshot of a node, between two of its inputs."""
+def snapshot_of(node: Node) -> NodeSnapshot:
+    """The snapshot of a node; call between two of its inputs."""
     if isinstance(node, BrokerNode):
         replicas = {
             replica.name: ReplicaSnapshot(
@@ -185,8 +189,8 @@ def observe(node: Node) -> NodeSnapshot:
 
 
 def pieces_of(frame: bytes) -> list[bytes]:
-    """A frame as arguments of a call, none so large that Ray would take it through its object store; or, where that
-    would be many, in one piece.
+    """Splits a frame into call arguments that are too small for Ray to pass through its object store; a frame that
+    would need more than `MAX_PIECES` of them stays whole.
     """
     if len(frame) > MAX_PIECES * PIECE_BYTES:
         return [frame]
@@ -194,12 +198,12 @@ def pieces_of(frame: bytes) -> list[bytes]:
 
 
 class RayPeers:
-    """Hands frames to the actors of the other nodes (`transport.Peers`). Looks names up as they are needed, off the
-    loop, since that is a call to Ray's control store."""
+    """Delivers frames to the actors of the other nodes (`transport.Peers`). Looks up actors by name when needed, in a
+    thread, since a look-up is a blocking call to Ray's control store."""
 
-    def __init__(self, run: str, me: NodeId) -> None:
+    def __init__(self, run: str, own_id: NodeId) -> None:
         self._run = run
-        self._me = me
+        self._own_id = own_id
         self._handles: dict[NodeId, Any] = {}
         self._incarnations: dict[NodeId, int] = {}
 
@@ -207,7 +211,7 @@ class RayPeers:
         handle = self._handles.get(peer) or await self._look_up(peer)
         deliver = handle.deliver_control if control else handle.deliver
         try:
-            answer: bytes = await deliver.remote(self._me, *pieces_of(frame))
+            answer: bytes = await deliver.remote(self._own_id, *pieces_of(frame))
         except RayActorError as error:
             if self._handles.get(peer) is handle:
                 del self._handles[peer]
@@ -223,16 +227,16 @@ class RayPeers:
         self._handles[peer] = handle
         return handle
 
-    def heard(self, peer: NodeId, incarnation: int) -> None:
-        """A frame has come from this life of a peer: a handle to an older one is of no use any more."""
+    def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
+        """Drops the handle to the peer's actor if a frame of a newer incarnation has arrived."""
         if incarnation > self._incarnations.get(peer, 0):
             self._incarnations[peer] = incarnation
             self._handles.pop(peer, None)
 
 
 class NodeShell:
-    """The actor's methods; see the module docstring. A node of each kind has a class of its own below, so that lists
-    of actors show it."""
+    """The methods of a node's actor. Each kind of node has a subclass of its own below, which Ray's lists of actors
+    show."""
 
     def __init__(self, plan: NodePlan) -> None:
         gc.set_threshold(*GC_THRESHOLDS)
@@ -244,7 +248,7 @@ class NodeShell:
         self._files = LimitedFiles()
         interval_bytes = plan.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(plan.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
-        self._told_of = 0
+        self._reported_drops = 0
         self._node = build_node(plan, self._storage, rack)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
@@ -265,18 +269,22 @@ class NodeShell:
 
     @ray.method(concurrency_group="node")
     async def begin(self) -> None:
-        """The node's first input; does nothing where a peer has been quicker."""
+        """Starts the node, unless the frame of a peer has started it already."""
         self._begin()
 
     @ray.method(concurrency_group="node")
     async def deliver(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Takes a frame of the data channel; returns the frame that goes back when it has been handled."""
+        """Receives a frame of the data channel; returns, once it has been handled, a frame for the sender or
+        `NOTHING`.
+        """
         self._begin()
         return await self._transport.receive(sender, b"".join(pieces), False)
 
     @ray.method(concurrency_group="node")
     async def deliver_control(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Takes a frame of the control channel; returns the frame that goes back when it has been handled."""
+        """Receives a frame of the control channel; returns, once it has been handled, a frame for the sender or
+        `NOTHING`.
+        """
         self._begin()
         return await self._transport.receive(sender, b"".join(pieces), True)
 
@@ -285,21 +293,21 @@ class NodeShell:
             self._loop.set_result(asyncio.get_running_loop())
             self._host.start()
 
-    # -- orders of the experiment --------------------------------------------------------------------------------------
+    # -- commands of the experiment ------------------------------------------------------------------------------------
 
     @ray.method(concurrency_group="ctl")
-    async def set_filter(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
-        """The links that are cut from now on: to these peers, and from these."""
+    async def set_cut_links(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
+        """Sets which links are cut: those to the peers `to`, and those from the peers `sources`."""
         await self._call(lambda: self._transport.cut(to, sources))
 
     @ray.method(concurrency_group="ctl")
-    async def silence(self, incarnations: Mapping[NodeId, int]) -> None:
-        """Lives of peers from which, as from older ones, nothing is taken from now on."""
-        await self._call(lambda: self._transport.silence(incarnations))
+    async def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
+        """Drops frames of these incarnations of peers, and of older ones, from now on."""
+        await self._call(lambda: self._transport.ignore_incarnations(incarnations))
 
     @ray.method(concurrency_group="ctl")
     async def pause(self) -> None:
-        """Takes no input and sends nothing until `resume`."""
+        """Handles no input and sends nothing until `resume`."""
 
         def act() -> None:
             self._host.pause()
@@ -319,13 +327,13 @@ class NodeShell:
 
     @ray.method(concurrency_group="ctl")
     async def flush(self) -> None:
-        """Has a broker write all its logs through to the disk."""
+        """Flushes all logs of a broker; does nothing on other nodes."""
         if isinstance(self._node, BrokerNode):
             await self._call(self._node.flush_all)
 
     @ray.method(concurrency_group="ctl")
     async def set_room(self, room_bytes: int | None) -> None:
-        """The logs may grow by so many bytes before the disk is full; None: as far as the disk itself lets them."""
+        """Limits the growth of the node's logs to `room_bytes` in all; None lifts the limit."""
 
         def act() -> None:
             self._files.room_bytes = room_bytes
@@ -334,7 +342,7 @@ class NodeShell:
 
     @ray.method(concurrency_group="ctl")
     async def halt(self) -> PollReport:
-        """The moment of a crash: nothing is taken and nothing leaves any more. What was seen until then."""
+        """Stops the node for a crash: it handles and sends nothing more. Returns its last report."""
 
         def act() -> PollReport:
             self._transport.close()
@@ -345,17 +353,17 @@ class NodeShell:
 
     @ray.method(concurrency_group="ctl")
     async def kill_self(self) -> None:
-        """SIGKILL to this process."""
+        """Sends SIGKILL to this process."""
         os.kill(os.getpid(), signal.SIGKILL)
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     async def pid(self) -> int:
-        """The id of the process on its machine."""
+        """The process id on the actor's machine."""
         return os.getpid()
 
     async def poll(self) -> PollReport:
-        """What happened since the last poll."""
+        """The trace events and outcomes since the last poll; waits for the last messages of a node that has exited."""
         return await self._on_loop(self._poll())
 
     async def _poll(self) -> PollReport:
@@ -366,24 +374,24 @@ class NodeShell:
 
     def _report(self, exited: bool) -> PollReport:
         traces, outcomes = self._host.drain()
-        traces += self._dropped()
+        traces += self._new_drops()
         return PollReport(traces, [encode(message) for message in outcomes], exited, self._host.failure)
 
-    def _dropped(self) -> list[tuple[TimeMs, Trace]]:
-        """What recovery has dropped from logs since this was last asked."""
-        news, self._told_of = self._storage.dropped[self._told_of :], len(self._storage.dropped)
-        return [(self._clock.now_ms(), trace_of(dropped)) for dropped in news]
+    def _new_drops(self) -> list[tuple[TimeMs, Trace]]:
+        """Trace events of the records that recovery has dropped from logs since the last call."""
+        new, self._reported_drops = self._storage.dropped[self._reported_drops :], len(self._storage.dropped)
+        return [(self._clock.now_ms(), trace_of(dropped)) for dropped in new]
 
-    async def look(self, version: int) -> tuple[int, NodeSnapshot | None]:
-        """What the node is, and a version of that; None where nothing happened since `version`."""
-        return await self._call(lambda: self._look(version))
+    async def snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
+        """(version, snapshot) of the node; the snapshot is None where nothing has changed since `version`."""
+        return await self._call(lambda: self._snapshot(version))
 
-    def _look(self, version: int) -> tuple[int, NodeSnapshot | None]:
+    def _snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
         taken = self._host.inputs_taken
-        return taken, None if taken == version else observe(self._node)
+        return taken, None if taken == version else snapshot_of(self._node)
 
     async def read_log(self, partition: TopicPartition) -> list[bytes]:
-        """The batches of a broker's replica, encoded; empty where there is none."""
+        """The encoded batches of a broker's replica; empty where it has no such replica."""
         return await self._call(lambda: self._read_log(partition))
 
     def _read_log(self, partition: TopicPartition) -> list[bytes]:
@@ -395,7 +403,7 @@ class NodeShell:
         return [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
     async def read_metadata(self) -> bytes:
-        """A controller's metadata log, packed; nothing where the controller has not all of it."""
+        """A controller's metadata log, packed; no records where the log begins with a snapshot."""
         return await self._call(self._read_metadata)
 
     def _read_metadata(self) -> bytes:
@@ -440,14 +448,14 @@ class ClientActor(NodeShell):
     """A client."""
 
     @ray.method(concurrency_group="ctl")
-    async def ask(self, request: bytes) -> bytes:
-        """Makes an administration request (encoded) for the caller alone; its outcome, an AdminOutcome, encoded.
-        CodecError where the bytes are no such request.
+    async def request(self, encoded: bytes) -> bytes:
+        """Makes an encoded administration request for the caller; returns its encoded AdminOutcome. CodecError where
+        the bytes are no administration request.
         """
-        asked = decode(request)
-        if not isinstance(asked, AdminRequest):
-            raise MalformedMessageError(f"found {type(asked).__name__}; allowed: an administration request")
-        return encode(await self._on_loop(self._admin_relay.request(self._host, asked)))
+        message = decode(encoded)
+        if not isinstance(message, AdminRequest):
+            raise MalformedMessageError(f"found {type(message).__name__}; allowed: an administration request")
+        return encode(await self._on_loop(self._admin_relay.request(self._host, message)))
 
 
 @_AS_ACTOR
@@ -456,7 +464,7 @@ class LoadActor(NodeShell):
 
 
 def actor_class(node: NodeId) -> Any:
-    """The actor class for a node of this kind."""
+    """The actor class for the kind of this node."""
     if is_broker(node):
         return BrokerActor
     if is_controller(node):

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard, get_args
 
 from pydantic import ValidationError
 
@@ -35,7 +35,8 @@ from protocol.ids import NO_LEADER, NodeId
 from protocol.log.tail import Dropped
 from protocol.messages.base import Frozen
 
-LossKind = Literal["none", "unflushed", "records", "all"]
+DiskLossKind = Literal["none", "unflushed", "records", "all"]
+"""What a crash takes from a real disk (`apply_loss`)."""
 
 FORMAT_VERSION = 1
 META_FILE = "meta.json"
@@ -249,8 +250,13 @@ def _remove_log(path: Path) -> None:
         path.parent.rmdir()
 
 
+def is_disk_loss(kind: str) -> TypeGuard[DiskLossKind]:
+    """Whether `apply_loss` knows this kind of loss."""
+    return kind in get_args(DiskLossKind)
+
+
 def apply_loss(
-    directory: Path, kind: LossKind, count: int = 0, owner: Owner | None = None, wait_s: float = 0.0
+    directory: Path, kind: DiskLossKind, count: int = 0, owner: Owner | None = None, wait_s: float = 0.0
 ) -> None:
     """Takes from a dead node's directory what a crash takes: nothing (`none`), every log's unflushed suffix
     (`unflushed`), the last `count` records of every log as far as unflushed (`records`), or everything but the lock

@@ -46,19 +46,19 @@ from protocol.messages.codec import decode, encode
 
 MAX_FRAME_BYTES = 1_048_576
 MAX_ANSWER_BYTES = 96 * 1024
-"""What the answer to a call may be: beyond 100 KiB Ray takes it through its object store, which is slower."""
+"""Size limit of an answer: beyond 100 KiB Ray passes it through its object store, which is slower."""
 MAX_QUEUED_BYTES = 64 * 1_048_576
-"""Per channel: what a peer that does not answer may hold up, like a socket's buffer."""
+"""Size limit of a channel's queue, like a socket's buffer."""
 WINDOW = 2
-"""Calls under way per channel: one on its way while the one before waits for its answer."""
+"""Calls under way per channel: one on its way while the previous one awaits its answer."""
 GATHER_S = 0.005
-"""How long the second of these gathers messages, unless it is full before: a call costs more than its bytes."""
-PATIENCE_S = 0.01
-"""How long a message that can wait (`Message.can_wait`) does so."""
+"""How long the second call gathers messages unless its frame is full: a call costs more than its bytes."""
+MAX_DELAY_S = 0.01
+"""How long a message with `Message.can_wait` may be delayed."""
 HOLD_S = 0.1
-"""How long a call waits, once it has been handled, for something to carry back."""
+"""How long a handled call is held open for messages to the caller."""
 NOTHING = b""
-"""The answer to a call that carries nothing back."""
+"""The answer to a call that carries no frame."""
 UNNUMBERED = -1
 UNKNOWN_INCARNATION = 0
 _HEAD_BYTES = 4
@@ -69,32 +69,32 @@ class PeerGoneError(Exception):
 
 
 class Peers(Protocol):
-    """The way to the peers."""
+    """Delivers frames to peers."""
 
     async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
-        """Hands a frame to a peer, on the control channel or not; the frame that comes back, or NOTHING.
+        """Delivers a frame to a peer, on the control or the data channel; returns the peer's frame, or NOTHING.
 
-        PeerGoneError if there is no such peer (any more).
+        PeerGoneError where there is no such peer, or it died before it answered.
         """
 
-    def heard(self, peer: NodeId, incarnation: int) -> None:
-        """A frame has come from a life of a peer from which none had come before."""
+    def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
+        """Called with the first frame of each newer incarnation of a peer."""
 
 
 class Receiver(Protocol):
-    """Where messages arrive."""
+    """Handles the messages that arrive."""
 
     def deliver(self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:
-        """A frame of messages, at least one, in their turn; `done` is to be called once they have been handled."""
+        """Takes the messages of a frame (at least one), in order; calls `done` once the last one has been handled."""
 
     def malformed(self, sender: NodeId, error: CodecError) -> None:
-        """Bytes from a peer were no message."""
+        """Called for bytes from a peer that could not be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """`life` of the sender, `to_life` of the node that it is for as far as the sender knows, and `number` of the frame
-    in its channel between the two. UNNUMBERED frames stand outside any order.
+    """A decoded frame: the sender's `incarnation`, the receiver's incarnation as far as the sender knows it, and the
+    `number` of the frame among those between the two on its channel. UNNUMBERED frames are in no order.
     """
 
     incarnation: int
@@ -115,7 +115,9 @@ def pack_frame(
 
 
 def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame | None:
-    """What is no message is left out, and `malformed` told of it; None where that is the whole frame."""
+    """Decodes a frame. Calls `malformed` for each message that cannot be decoded, and leaves it out; None where the
+    frame as a whole cannot be read.
+    """
     view = memoryview(data)
     end = _HEAD_BYTES + int.from_bytes(view[:_HEAD_BYTES], "big")
     try:
@@ -138,7 +140,9 @@ def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame 
 
 
 class _Channel:
-    """Both directions between this node and one peer, control or data. `launch` starts a call with a frame."""
+    """Both directions between this node and one peer on the control or the data channel. `launch` starts a call with a
+    frame; `is_running` is false while the node is paused.
+    """
 
     def __init__(self, incarnation: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
         self.orders: dict[tuple[int, int], Resequencer] = {}
@@ -153,55 +157,57 @@ class _Channel:
         self._under_way = 0
         self._held: deque[asyncio.Future[bytes]] = deque()
         self._is_urgent = False
-        self._is_due = False
-        self._patience: asyncio.TimerHandle | None = None
-        self._gathering: asyncio.TimerHandle | None = None
+        self._is_scheduled = False
+        self._delay_timer: asyncio.TimerHandle | None = None
+        self._gather_timer: asyncio.TimerHandle | None = None
 
     def put(self, data: bytes, can_wait: bool) -> None:
-        """Queues a message. It leaves when the present input of the node is over, with all that this one sends, or, if
-        it can wait, when one that cannot leaves, or `PATIENCE_S` later."""
+        """Queues an encoded message. It leaves after the present input of the node, together with all other messages of
+        that input. One that `can_wait` leaves with the next one that cannot, at the latest after `MAX_DELAY_S`."""
         if self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
             return
         self._queue.append(data)
         self._queued_bytes += len(data)
         if not can_wait:
-            self._hurry()
-        elif self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._hurry)
+            self._send_soon()
+        elif self._delay_timer is None:
+            self._delay_timer = asyncio.get_running_loop().call_later(MAX_DELAY_S, self._send_soon)
 
-    def _hurry(self) -> None:
-        """What waits, waits for a vehicle only."""
+    def _send_soon(self) -> None:
+        """Marks the queued messages as urgent and schedules `send_ready`."""
         self._is_urgent = True
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self.move)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self.send_ready)
 
     def clear(self) -> None:
-        """Drops what waits; what is under way is."""
+        """Drops the queued messages; calls that are under way go on."""
         self._queue.clear()
         self._queued_bytes = 0
-        self._settle()
+        self._cancel_timers()
 
-    def _settle(self) -> None:
-        """Nothing waits."""
+    def _cancel_timers(self) -> None:
+        """Cancels the timers of an empty queue."""
         self._is_urgent = False
-        for timer in (self._patience, self._gathering):
+        for timer in (self._delay_timer, self._gather_timer):
             if timer is not None:
                 timer.cancel()
-        self._patience = self._gathering = None
+        self._delay_timer = self._gather_timer = None
 
-    def meet(self, incarnation: int) -> bool:
-        """A frame has come from this life of the peer; whether it is newer than all before."""
+    def observe_incarnation(self, incarnation: int) -> bool:
+        """Records that a frame of this incarnation of the peer has arrived; returns whether it is the newest so far."""
         if incarnation <= self.newest_incarnation:
             return False
         self.newest_incarnation = incarnation
-        while self._held:  # by the life before
-            self._end(self._held.popleft(), NOTHING)
+        while self._held:  # calls of the previous incarnation
+            self._resolve(self._held.popleft(), NOTHING)
         return True
 
-    def move(self, has_gathered: bool = False) -> None:
-        """Lets everything leave that may. `has_gathered`: a second call need not gather any longer."""
-        self._is_due = False
+    def send_ready(self, has_gathered: bool = False) -> None:
+        """Sends what may leave now, in answers to held calls and in new calls. `has_gathered`: the second call need not
+        wait for more messages.
+        """
+        self._is_scheduled = False
         if not self._is_running():
             return
         if self._to_incarnation != self.newest_incarnation:
@@ -215,53 +221,55 @@ class _Channel:
             self._launch(self._next_frame(MAX_FRAME_BYTES))
 
     def _has_room(self, has_gathered: bool) -> bool:
-        """Whether a call may begin. If not, and it is a second one, that it gathers is seen to."""
+        """Whether a call may begin; starts the gather timer where a second call has to wait for it."""
         if not self._under_way or (self._under_way < WINDOW and (has_gathered or self._is_full())):
             return True
-        if self._under_way < WINDOW and self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._gathered)
+        if self._under_way < WINDOW and self._gather_timer is None:
+            self._gather_timer = asyncio.get_running_loop().call_later(GATHER_S, self._end_gathering)
         return False
 
     def _is_full(self) -> bool:
         return self._queued_bytes >= MAX_FRAME_BYTES
 
-    def _gathered(self) -> None:
-        self._gathering = None
-        self.move(has_gathered=True)
+    def _end_gathering(self) -> None:
+        self._gather_timer = None
+        self.send_ready(has_gathered=True)
 
-    def landed(self) -> None:
-        """A call of this channel is over."""
+    def end_call(self) -> None:
+        """Records that one of this side's calls has ended."""
         self._under_way -= 1
-        self.move()
+        self.send_ready()
 
-    def called(self) -> None:
-        """The peer has called: what waits goes back in the call before, which need not be held any longer."""
+    def answer_held_calls(self) -> None:
+        """Answers the held calls of the peer, now that it has made another one."""
         if self._is_running():
             while self._held:
                 self._answer(self._held.popleft())
 
     async def hold(self) -> bytes:
-        """The answer to a call of the peer that has been handled."""
+        """Holds a handled call of the peer open for at most `HOLD_S`; returns the frame to answer it with, or
+        NOTHING.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._held.append(answer)
         timer = loop.call_later(HOLD_S, self._release, answer)
-        self.move()
+        self.send_ready()
         try:
             return await answer
         finally:
             timer.cancel()
 
     def _release(self, answer: asyncio.Future[bytes]) -> None:
-        """The call has been held for long enough; one that is released while nothing may leave goes later."""
+        """Answers a call that has been held for `HOLD_S`; while the node is paused it stays held."""
         if self._is_running() and answer in self._held:
             self._held.remove(answer)
             self._answer(answer)
 
     def _answer(self, answer: asyncio.Future[bytes]) -> None:
-        self._end(answer, self._next_frame(MAX_ANSWER_BYTES) if self._fits_answer() else NOTHING)
+        self._resolve(answer, self._next_frame(MAX_ANSWER_BYTES) if self._fits_answer() else NOTHING)
 
-    def _end(self, answer: asyncio.Future[bytes], frame: bytes) -> None:
+    def _resolve(self, answer: asyncio.Future[bytes], frame: bytes) -> None:
         if not answer.done():
             answer.set_result(frame)
 
@@ -277,14 +285,14 @@ class _Channel:
             size += len(taken[-1])
         self._queued_bytes -= size
         if not self._queue:
-            self._settle()
+            self._cancel_timers()
         self._number += 1
         return pack_frame(taken, self._incarnation, self._to_incarnation, self._number)
 
 
 class Transport:
-    """See the module docstring. `life` is that of this node; `on_failure` is told of errors other than a peer that is
-    gone. All calls on one event loop."""
+    """A node's channels to all its peers. `incarnation` is the node's own; `on_failure` is called with every error of a
+    call but PeerGoneError. All calls on one event loop."""
 
     def __init__(self, incarnation: int, peers: Peers, on_failure: Callable[[BaseException], None]) -> None:
         self._incarnation = incarnation
@@ -296,19 +304,19 @@ class Transport:
         self._is_running = True
         self._cut_to: frozenset[NodeId] = frozenset()
         self._cut_from: frozenset[NodeId] = frozenset()
-        self._silent: dict[NodeId, int] = {}
+        self._ignored: dict[NodeId, int] = {}
         self._closed = False
         self._encoded: tuple[Message, bytes] | None = None
 
     def serve(self, receiver: Receiver) -> None:
-        """Who takes what arrives; call before anything does."""
+        """Sets the receiver of incoming messages; call before any frame arrives."""
         self._receiver = receiver
 
-    # -- outward -------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, to: NodeId, message: Message) -> None:
-        """Queues a message for a peer; it is lost where the link is cut. One that goes to several peers, one after the
-        other, is encoded once.
+        """Queues a message for a peer; drops it where the link is cut. A message that is sent to several peers in a row
+        is encoded once.
         """
         if to not in self._cut_to and not self._closed:
             if self._encoded is None or self._encoded[0] is not message:
@@ -320,62 +328,62 @@ class Transport:
         if channel is None:
 
             def launch(frame: bytes) -> None:
-                task = asyncio.get_running_loop().create_task(self._carry(peer, control, frame))
+                task = asyncio.get_running_loop().create_task(self._make_call(peer, control, frame))
                 self._tasks.add(task)
-                task.add_done_callback(self._finished)
+                task.add_done_callback(self._end_task)
 
             channel = self._channels[peer, control] = _Channel(self._incarnation, launch, lambda: self._is_running)
         return channel
 
-    async def _carry(self, peer: NodeId, control: bool, frame: bytes) -> None:
-        """One call; it is over when what came back has been handled."""
+    async def _make_call(self, peer: NodeId, control: bool, frame: bytes) -> None:
+        """Makes one call to a peer; it ends when the frame in its answer has been handled."""
         try:
             answer = await self._peers(peer, frame, control)
             back = self._unpack(peer, answer) if answer != NOTHING and self.accepts_from(peer) else None
             if back is not None:
-                self._meet(peer, control, back)
-                await self._hand_on(peer, control, back)
+                self._observe_frame(peer, control, back)
+                await self._deliver_in_order(peer, control, back)
         except PeerGoneError:
-            pass  # the frame is lost, as it may have been handled
+            pass  # not repeated: the peer may have handled the frame
         finally:
-            self._channels[peer, control].landed()
+            self._channels[peer, control].end_call()
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_failure(error)
 
-    # -- inward --------------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     async def receive(self, sender: NodeId, data: bytes, control: bool) -> bytes:
-        """Takes the frame of a call; returns, when it has been handled, what goes back."""
+        """Handles the frame of a peer's call; returns the frame to answer it with, or NOTHING."""
         frame = self._unpack(sender, data) if self.accepts_from(sender) else None
         if frame is None:
             return NOTHING
         if frame.number == UNNUMBERED:
-            await self._hand_on(sender, control, frame)
+            await self._deliver_in_order(sender, control, frame)
             return NOTHING
-        channel = self._meet(sender, control, frame)
+        channel = self._observe_frame(sender, control, frame)
         if frame.incarnation == channel.newest_incarnation:
-            channel.called()
-        await self._hand_on(sender, control, frame)
+            channel.answer_held_calls()
+        await self._deliver_in_order(sender, control, frame)
         return await channel.hold() if frame.incarnation == channel.newest_incarnation else NOTHING
 
     def _unpack(self, sender: NodeId, data: bytes) -> Frame | None:
         frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
         return (
-            None if frame is None or frame.incarnation <= self._silent.get(sender, UNKNOWN_INCARNATION - 1) else frame
+            None if frame is None or frame.incarnation <= self._ignored.get(sender, UNKNOWN_INCARNATION - 1) else frame
         )
 
-    def _meet(self, sender: NodeId, control: bool, frame: Frame) -> _Channel:
+    def _observe_frame(self, sender: NodeId, control: bool, frame: Frame) -> _Channel:
         channel = self._channel(sender, control)
-        if channel.meet(frame.incarnation):
-            self._peers.heard(sender, frame.incarnation)
+        if channel.observe_incarnation(frame.incarnation):
+            self._peers.observe_incarnation(sender, frame.incarnation)
         return channel
 
-    async def _hand_on(self, sender: NodeId, control: bool, frame: Frame) -> None:
-        """Hands the messages of a frame on in their turn, and returns when they have been handled."""
+    async def _deliver_in_order(self, sender: NodeId, control: bool, frame: Frame) -> None:
+        """Delivers the messages of a frame when it is its turn; returns when they have been handled or dropped."""
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def deliver() -> None:
@@ -387,11 +395,13 @@ class Transport:
         if frame.number == UNNUMBERED:
             deliver()
             await handled
-        elif self._order(sender, control, frame).take(frame.number, deliver):
+        elif self._resequencer(sender, control, frame).take(frame.number, deliver):
             await handled
 
-    def _order(self, sender: NodeId, control: bool, frame: Frame) -> Resequencer:
-        """What was sent to another life of this node is counted from where that life has left off."""
+    def _resequencer(self, sender: NodeId, control: bool, frame: Frame) -> Resequencer:
+        """The resequencer for the frame's two incarnations. Frames that were sent to an earlier incarnation of this
+        node continue that incarnation's numbers, so the first one to arrive begins the count.
+        """
         orders, incarnations = self._channel(sender, control).orders, (frame.incarnation, frame.to_incarnation)
         order = orders.get(incarnations)
         if order is None:
@@ -399,42 +409,43 @@ class Transport:
             order = orders[incarnations] = Resequencer(1 if is_from_the_start else None)
         return order
 
-    # -- orders of the experiment --------------------------------------------------------------------------------------
+    # -- commands of the experiment ------------------------------------------------------------------------------------
 
     def cut(self, to: Collection[NodeId], sources: Collection[NodeId]) -> None:
-        """Nothing leaves to the peers `to`, nothing is taken from `sources`; links to and from all others are whole."""
+        """Cuts the links to the peers `to` and from the peers `sources`, and heals all others."""
         self._cut_to, self._cut_from = frozenset(to), frozenset(sources)
         for (peer, _), channel in self._channels.items():
             if peer in self._cut_to:
                 channel.clear()
 
-    def silence(self, incarnations: Mapping[NodeId, int]) -> None:
-        """Nothing is taken from these lives of peers, nor from older ones; from all others it is."""
-        self._silent = dict(incarnations)
+    def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
+        """Drops frames of these incarnations of peers and of older ones, from now on; replaces the last call."""
+        self._ignored = dict(incarnations)
 
     def accepts_from(self, sender: NodeId) -> bool:
-        """Whether the link from a peer is whole; the experiment is always heard."""
+        """Whether the link from a peer is whole; that from the experiment always is."""
         return sender == DRIVER or sender not in self._cut_from
 
     def pause(self) -> None:
-        """Nothing leaves until `resume`; what is sent waits."""
+        """Queues messages and sends nothing until `resume`."""
         self._is_running = False
 
     def resume(self) -> None:
+        """Sends again, the queued messages first."""
         self._is_running = True
         for channel in self._channels.values():
-            channel.move()
+            channel.send_ready()
 
     def close(self) -> None:
-        """Drops everything that has not left, and takes nothing more."""
+        """Drops all queued messages, and everything that is sent from now on."""
         self._closed = True
         for channel in self._channels.values():
             channel.clear()
 
     async def settle(self, within_s: float) -> None:
-        """Waits, at most `within_s`, until everything queued has been handed over."""
+        """Waits, at most `within_s`, until all queued messages have been delivered."""
         deadline_s = asyncio.get_running_loop().time() + within_s
         for channel in self._channels.values():
-            channel.move()
+            channel.send_ready()
         while self._tasks and (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
             await asyncio.wait(self._tasks, timeout=left_s)

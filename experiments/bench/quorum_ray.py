@@ -119,7 +119,7 @@ def _pipelined(client: Any, requests: Sequence[AdminRequest], in_flight: int) ->
     for frame in frames:
         if len(asked) >= in_flight:
             latencies_s += _answered(asked)
-        asked[client.ask.remote(frame)] = time.perf_counter()
+        asked[client.request.remote(frame)] = time.perf_counter()
     while asked:
         latencies_s += _answered(asked)
     return latencies_s, time.perf_counter() - began_s

@@ -1,6 +1,7 @@
-"""Administration requests for one topic or one partition, which is what experiments mostly ask for.
+"""Builders of administration requests for one topic, partition, broker or voter, used on both engines.
 
-The correlation id is 0 in all of them: the client node gives each request its own.
+The correlation id is 0 in all of them: the client node assigns one to each request. `admin_client` covers requests
+about several topics, and reads answers.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ from protocol.messages.topics import (
 
 
 def config_text(value: object) -> str:
-    """A config value as requests and records write it."""
+    """A config value in the spelling of requests and records: `true`, `1000`, `delete`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def create_topic(
     name: str, assignments: Sequence[Sequence[int]], config: Mapping[str, object] | None = None
 ) -> CreateTopicsRequest:
-    """A topic with one replica list per partition."""
+    """CreateTopics for one topic: `assignments` has one replica list per partition, `config` overrides topic
+    configs.
+    """
     topic = CreatableTopic(
         name=name,
         assignments=tuple(
@@ -66,19 +69,21 @@ def delete_topic(name: str) -> DeleteTopicsRequest:
 
 
 def add_partitions(name: str, present: int, assignments: Sequence[Sequence[int]]) -> CreatePartitionsRequest:
-    """More partitions for a topic that has `present` of them."""
+    """CreatePartitions for a topic that has `present` partitions; `assignments` has one replica list per new one."""
     added = tuple(tuple(replicas) for replicas in assignments)
-    wanted = CreatePartitionsTopic(name=name, count=present + len(added), assignments=added)
-    return CreatePartitionsRequest(correlation_id=0, topics=(wanted,))
+    topic = CreatePartitionsTopic(name=name, count=present + len(added), assignments=added)
+    return CreatePartitionsRequest(correlation_id=0, topics=(topic,))
 
 
 def remove_partitions(name: str, partitions: Sequence[int]) -> RemovePartitionsRequest:
-    wanted = RemovePartitionsTopic(name=name, partitions=tuple(partitions))
-    return RemovePartitionsRequest(correlation_id=0, topics=(wanted,))
+    topic = RemovePartitionsTopic(name=name, partitions=tuple(partitions))
+    return RemovePartitionsRequest(correlation_id=0, topics=(topic,))
 
 
 def alter_config(topic: str | None, config: Mapping[str, object | None]) -> IncrementalAlterConfigsRequest:
-    """Sets configs of a topic, or of the whole cluster (None); a value of None takes the override away."""
+    """IncrementalAlterConfigs for a topic, or for the cluster-wide defaults (None). A value of None removes the
+    override.
+    """
     changes = tuple(
         AlterableConfig(name=name, operation=ConfigOperation.DELETE)
         if value is None
@@ -93,15 +98,16 @@ def alter_config(topic: str | None, config: Mapping[str, object | None]) -> Incr
 def elect_leader(
     topic: str, partition: int, election_type: ElectionType, desired_leader: int | None = None
 ) -> ElectLeadersRequest:
+    """ElectLeaders for one partition; `desired_leader` only with `ElectionType.DESIGNATION` (F22)."""
     desired = () if desired_leader is None else (desired_leader,)
-    wanted = TopicPartitions(topic=topic, partitions=(partition,), desired_leaders=desired)
-    return ElectLeadersRequest(correlation_id=0, election_type=election_type, topic_partitions=(wanted,))
+    partitions = TopicPartitions(topic=topic, partitions=(partition,), desired_leaders=desired)
+    return ElectLeadersRequest(correlation_id=0, election_type=election_type, topic_partitions=(partitions,))
 
 
 def reassign(topic: str, partition: int, replicas: Sequence[int] | None) -> AlterPartitionReassignmentsRequest:
-    """Moves a partition; `replicas` None takes the move back."""
-    wanted = ReassignablePartition(partition_index=partition, replicas=None if replicas is None else tuple(replicas))
-    topics = (ReassignableTopic(name=topic, partitions=(wanted,)),)
+    """AlterPartitionReassignments of one partition to `replicas`; None cancels the reassignment under way."""
+    target = ReassignablePartition(partition_index=partition, replicas=None if replicas is None else tuple(replicas))
+    topics = (ReassignableTopic(name=topic, partitions=(target,)),)
     return AlterPartitionReassignmentsRequest(correlation_id=0, topics=topics)
 
 
@@ -115,10 +121,10 @@ def update_feature(feature: str, level: int, upgrade_type: UpgradeType = Upgrade
 
 
 def add_voter(controller: NodeId, uuid: str) -> AddVoterRequest:
-    """Makes the controller a voter, with the disk of this uuid."""
+    """AddVoter for a controller whose disk has this directory id (KIP-853)."""
     return AddVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid)
 
 
 def remove_voter(controller: NodeId, uuid: str) -> RemoveVoterRequest:
-    """Ends the vote of the controller with the disk of this uuid."""
+    """RemoveVoter for the controller whose disk has this directory id (KIP-853)."""
     return RemoveVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid)

@@ -1,8 +1,22 @@
-"""What an engine is to the experiments above it: a cluster that can be built, broken, asked and watched.
+"""The interface of an engine: a cluster that an experiment builds, injects faults into, queries and observes.
 
-Two engines implement `Engine`: `experiments.engines.sim` (one process, virtual clock) and `experiments.engines.ray`
-(an actor per node). Scenario steps, expectations, checks of history and results are written once, against this
-interface. Time is the engine's own: virtual milliseconds in sim, milliseconds since the cluster started in ray.
+Two engines implement `Engine`: `experiments.engines.sim.engine.SimEngine` (one process, virtual clock) and
+`experiments.engines.ray.engine.RayEngine` (an actor process per node). Scenarios, faults, expectations, history checks
+and results are written once, against this interface. `now_ms` is virtual milliseconds in sim, and milliseconds since
+the cluster was created in ray.
+
+A scenario step becomes calls of `Engine` in both engines:
+
+| step | call | sim | ray |
+|---|---|---|---|
+| `start` | `start` | `SimCluster.start` | `ActorCluster.start`: a new actor process |
+| `crash` | `crash` | `SimCluster.crash` | `ActorCluster.crash`: SIGKILL, then the loss |
+| `shutdown` | `terminate` | a `ShutdownCommand` | a `ShutdownCommand` |
+| `pause`, `resume` | `pause`, `resume` | the node's events are held back | host and transport take no input |
+| `cut`, `heal` | `set_link`, `heal_links` | `Network` drops the messages | filters in both transports |
+| `flush` | `flush` | `BrokerNode.flush_all` | the same, in the actor |
+| `produce`, `elect`, `configure`, ... | `submit`, `outcome` | a command to the client node | the same on ray |
+| `expect`, `await` | `view`, `replica`, `log`, ... | state of the node objects | snapshots from the actors |
 """
 
 from __future__ import annotations
@@ -11,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal, cast
+from typing import Literal, TypedDict, cast
 
 from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, ClusterConfig
 from protocol.contract import Trace
@@ -27,12 +41,16 @@ from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
 INCARNATION_BEGAN, INCARNATION_ENDED = "life_began", "life_ended"
+"""Kinds of the two events that an engine itself adds to a recording; the strings are part of the file format."""
+LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster to run: sizes, static config, and the seed of everything that is drawn at random. `voters` of the
-    controllers are the first voters of the quorum, None: all of them; those that the config names count instead.
+    """A cluster to run: numbers of brokers and controllers, static config, and the seed of all random sources.
+
+    `voters` are the controllers that form the first quorum, None for all of them. Voters that the config names
+    (`controller.quorum.voters`) take precedence.
     """
 
     brokers: int
@@ -51,7 +69,7 @@ class ClusterSpec:
 
     @property
     def first_voters(self) -> VoterSet:
-        """Whose disks are formatted as voters of the quorum before they start."""
+        """The voters whose disks are formatted before their first start; empty where the config names the voters."""
         if self.config.values[CONTROLLER_QUORUM_VOTERS]:
             return VoterSet()
         voters = self.controller_ids if self.voters is None else self.voters
@@ -63,37 +81,44 @@ class ClusterSpec:
 
     @property
     def manager_ids(self) -> tuple[NodeId, ...]:
-        """The unclean recovery manager, in generations that are born with unclean recovery."""
+        """The unclean recovery manager, in generations that begin with unclean recovery enabled."""
         return (RECOVERY_MANAGER,) if self.config.generation.features.unclean_recovery else ()
 
     @property
     def node_ids(self) -> tuple[NodeId, ...]:
-        """All nodes of a new cluster, in the order in which they are started."""
+        """All nodes that a new cluster starts, in that order."""
         return (*self.controller_ids, *self.manager_ids, *self.broker_ids, *self.client_ids)
 
     @property
     def member_ids(self) -> tuple[NodeId, ...]:
-        """All nodes that the cluster may have: the recovery manager starts when unclean recovery is enabled."""
+        """All nodes that the cluster may ever have: `node_ids`, and the recovery manager, which starts when unclean
+        recovery is enabled.
+        """
         return tuple(dict.fromkeys((*self.node_ids, RECOVERY_MANAGER)))
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a crash does to the logs of a node: `none` (the page cache survives), `unflushed` (every log loses its
-    unflushed suffix), `records` (the last `count` records of every log, as far as unflushed), `suffix` (every log loses
-    some suffix of its unflushed batches, which one is drawn with `count` as the seed), `torn` (the last of them was
-    written in part), `corrupt` (one of them, drawn likewise, is damaged), `all` (the disk is replaced by an empty one).
-    What is torn or damaged is dropped with all behind it when the log is opened again. Only sim has `suffix`, `torn`
-    and `corrupt`.
+    """What a crash does to the logs of a node, by `kind`:
+
+    - `none`: nothing; the page cache survives.
+    - `unflushed`: every log loses its unflushed suffix.
+    - `records`: every log loses its last `count` records, as far as they are unflushed.
+    - `suffix`: every log loses some suffix of its unflushed batches, drawn with `count` as the seed (sim only).
+    - `torn`: the last unflushed batch of every log was written in part (sim only).
+    - `corrupt`: one unflushed batch of every log, drawn with `count` as the seed, is damaged (sim only).
+    - `all`: the disk is replaced by an empty one.
+
+    Recovery drops a torn or damaged batch and all batches after it when the log is opened again.
     """
 
-    kind: Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"] = "none"
+    kind: LossKind = "none"
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The active controller's view; `voters` are those of the controllers that have a vote."""
+    """The active controller's metadata: partitions, broker registrations, and the ids of the quorum's voters."""
 
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
@@ -107,7 +132,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A running broker's replica of a partition. `maximal_isr` is the leader's own, empty on others."""
+    """A running broker's replica of a partition. `maximal_isr` is empty unless the replica leads."""
 
     leads: bool
     leader_epoch: int
@@ -126,22 +151,20 @@ class TraceEvent:
 
 
 def enables_recovery(trace: Trace) -> bool:
-    """Whether unclean recovery has just been enabled, so that its manager is needed."""
+    """Whether this trace event enables unclean recovery, so that the recovery manager has to run."""
     return trace.kind == "feature_level" and trace.detail == {"feature": UNCLEAN_RECOVERY_ENABLED, "level": 1}
 
 
 def incarnation_began(time_ms: TimeMs, node: NodeId) -> TraceEvent:
-    """A node was started. This and `life_ended` are events of the engine's own, for recordings; no trace hash has
-    them.
-    """
+    """The recording event for the start of a node's process. Engine events are part of no trace hash."""
     return TraceEvent(time_ms, node, Trace(INCARNATION_BEGAN, None, {}))
 
 
 def incarnation_ended(
     time_ms: TimeMs, node: NodeId, loss: str, lost: Mapping[TopicPartition, int] | None
 ) -> TraceEvent:
-    """A node was killed, or its disk was struck: what kind of `Loss`, and how many records of which partitions were
-    lost, None where nobody knows.
+    """The recording event for a killed process or a damaged disk: the `Loss` kind, and the number of records that each
+    partition lost (None where the engine does not know).
     """
     listed = None if lost is None else [(name, count) for name, count in sorted(lost.items()) if count]
     return TraceEvent(time_ms, node, Trace(INCARNATION_ENDED, None, {"loss": loss, "lost": listed}))
@@ -149,9 +172,11 @@ def incarnation_ended(
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """An unclean recovery that elected a leader, in the epoch behind `leader_epoch`. Each answer is (broker, broker
-    epoch, leader epoch of its last record, log end offset); `silent` were asked in vain, `absent` could not be asked.
-    `lost` acknowledged records that it cost, None where the engine cannot know.
+    """An unclean recovery that elected a leader, in the epoch after `leader_epoch`.
+
+    Each of `answers` is (broker, broker epoch, leader epoch of its last record, log end offset). `silent` brokers did
+    not answer the query, `absent` ones could not be queried. `lost` is the number of acknowledged records that the
+    election lost, None where the engine cannot know.
     """
 
     time_ms: TimeMs
@@ -167,19 +192,40 @@ class Recovery:
     lost: int | None = None
 
 
+class _RecoveryDetail(TypedDict):
+    """The fields of a `recovery` trace event that `Recovery` takes over."""
+
+    mode: str
+    leader: NodeId
+    leader_epoch: int
+    reason: str
+    answers: Sequence[tuple[NodeId, int, int, Offset]]
+    silent: Sequence[NodeId]
+    absent: Sequence[NodeId]
+
+
 def recovery_of(event: TraceEvent, lost: int | None = None) -> Recovery:
-    """The recovery that a trace event of the kind `recovery` tells of."""
-    name, detail = event.trace.partition, cast("Mapping[str, Any]", event.trace.detail)
+    """The recovery that a trace event of the kind `recovery` records."""
+    name, detail = event.trace.partition, cast("_RecoveryDetail", event.trace.detail)
     assert name is not None
-    told = {field: detail[field] for field in ("mode", "leader", "leader_epoch", "reason")}
-    lists = {field: tuple(detail[field]) for field in ("silent", "absent")}
-    answers = tuple(tuple(answer) for answer in detail["answers"])
-    return Recovery(event.time_ms, name.topic, name.partition, **told, **lists, answers=answers, lost=lost)
+    return Recovery(
+        event.time_ms,
+        name.topic,
+        name.partition,
+        detail["mode"],
+        detail["leader"],
+        detail["leader_epoch"],
+        detail["reason"],
+        tuple(detail["answers"]),
+        tuple(detail["silent"]),
+        tuple(detail["absent"]),
+        lost,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold."""
+    """An invariant that did not hold, with the engine's time and an explanation."""
 
     invariant: str
     time_ms: TimeMs
@@ -187,7 +233,9 @@ class Violation:
 
 
 class Engine(ABC):
-    """See the module docstring. Nodes are started by `start`; `close` ends everything that the engine has begun."""
+    """A running cluster. A new engine has no running node: `start` starts one; `close` ends all nodes and releases what
+    the engine holds (a private Ray, directories).
+    """
 
     name: str
     spec: ClusterSpec
@@ -199,7 +247,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
-        """Lets time pass until the condition holds, at most `within_ms`; whether it held."""
+        """Lets time pass until the condition holds, at most `within_ms`; returns whether it held."""
 
     def run_for(self, duration_ms: int) -> None:
         """Lets time pass."""
@@ -209,36 +257,37 @@ class Engine(ABC):
 
     @abstractmethod
     def start(self, node: NodeId) -> None:
-        """Starts a node that is not running on what its storage holds; does not wait for it to do anything."""
+        """Starts a node that is not running, on its present storage; returns before the node has handled any input."""
 
     @abstractmethod
     def crash(self, node: NodeId, loss: Loss) -> None:
-        """Ends a node's process at once."""
+        """Kills a node's process at once and applies `loss` to its disk."""
 
     @abstractmethod
     def terminate(self, node: NodeId) -> None:
-        """Asks a node to shut down in good order; does not wait."""
+        """Requests a controlled shutdown of a node; returns before it has shut down."""
 
     @abstractmethod
     def pause(self, node: NodeId) -> None:
-        """The node takes no input until `resume`; what is sent to it waits."""
+        """Stops a node from taking inputs until `resume`; messages to it are queued."""
 
     @abstractmethod
-    def resume(self, node: NodeId) -> None: ...
+    def resume(self, node: NodeId) -> None:
+        """Ends a pause; the node handles the queued inputs in their order."""
 
     @abstractmethod
     def is_running(self, node: NodeId) -> bool:
-        """Whether the node's process exists (paused counts)."""
+        """Whether the node's process exists; a paused one does."""
 
     @abstractmethod
     def flush(self, broker: NodeId) -> None:
-        """Has a running broker write all its logs through to the disk."""
+        """Flushes all logs of a running broker to its disk."""
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
-        """Cuts or heals one direction between two nodes."""
+        """Cuts (`up` false) or heals the link from `source` to `target`; the opposite direction is not affected."""
 
     @abstractmethod
     def heal_links(self) -> None:
@@ -248,69 +297,74 @@ class Engine(ABC):
 
     @abstractmethod
     def submit(self, command: Command) -> None:
-        """Gives the client a command."""
+        """Sends a command to the client node; `outcome` returns the client's answer to it."""
 
     @abstractmethod
     def outcome(self, command_id: int) -> Message | None:
-        """The outcome of a command, None while there is none."""
+        """The outcome of a command, None while it is under way."""
 
     def recoveries(self) -> Sequence[Recovery]:
-        """The unclean recoveries so far that have elected a leader, in their order."""
+        """The unclean recoveries that have elected a leader so far, oldest first."""
         return [recovery_of(event) for event in self.traces() if event.trace.kind == "recovery"]
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def quorum(self) -> Mapping[NodeId, QuorumView]:
-        """The part of each running controller in the quorum, as it sees it."""
+        """Each running controller's own view of the quorum: role, epoch, leader, voters."""
 
     def active_controller(self) -> NodeId | None:
-        """The active controller; of two that take themselves for it the one of the later epoch."""
+        """The active controller, None if there is none; of two that consider themselves active, the one with the higher
+        epoch.
+        """
         active = {node: view.epoch for node, view in self.quorum().items() if view.is_active}
         return max(active, key=active.__getitem__, default=None)
 
     @abstractmethod
     def view(self) -> ClusterView | None:
-        """What the active controller knows, None while none is."""
+        """The active controller's metadata, None while no controller is active."""
 
     def unfenced(self) -> frozenset[NodeId]:
-        """The brokers that the active controller knows as unfenced, none while no controller is active."""
+        """The brokers that are unfenced in the active controller's metadata; empty while no controller is active."""
         view = self.view()
         return frozenset() if view is None else view.unfenced
 
     @abstractmethod
     def metrics(self) -> Mapping[str, int]:
-        """The active controller's metrics (`protocol.controller.metrics`), empty while none is."""
+        """The active controller's metrics by name (`protocol.controller.metrics`), empty while no controller is
+        active.
+        """
 
     @abstractmethod
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
-        """A running broker's replica, None where there is none."""
+        """A running broker's replica, None where the broker does not run or has no replica of the partition."""
 
     @abstractmethod
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
-        """All batches of a running broker's replica."""
+        """All batches of a running broker's replica, flushed or not."""
 
     @abstractmethod
     def metadata_log(self) -> Sequence[MetadataRecord]:
-        """The metadata log as far as it is committed, empty while no controller is running."""
+        """The committed records of the metadata log, empty while no controller is running."""
 
     @abstractmethod
     def traces(self) -> Sequence[TraceEvent]:
-        """All trace events so far; the list only grows."""
+        """All trace events so far; later calls return a longer list with the same beginning."""
 
     @abstractmethod
     def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
-        """Hands on every trace event from now on, in the order in which the engine learns of them, and between them
-        the lives of nodes (`experiments.check.recording`). Call before any node is started.
+        """Passes every trace event to `sink`, in the order in which the engine receives them, together with the starts
+        and ends of node processes (`experiments.check.recording`). Call before any node is started.
         """
 
     @abstractmethod
     def trace_hash(self) -> str:
-        """A digest of all trace events; equal for equal seeds in sim."""
+        """A digest of all trace events; in sim, equal seeds give equal digests."""
 
     def violations(self) -> Sequence[Violation]:
-        """Invariants violated so far, as far as this engine checks them."""
+        """The violations found so far by an engine that checks invariants; empty in one that does not."""
         return ()
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends all nodes and releases all resources; may be called again."""

@@ -128,7 +128,7 @@ def test_an_orphan_is_fenced_by_its_epochs_and_acknowledges_nothing() -> None:
         lab.wait(lambda: answers() == [(1, 0)], "the leader acknowledges while it leads")
         process, directory, epoch = os.pidfd_open(lab.pids[ORPHAN]), engine.directory(ORPHAN), registered_epoch(lab)
         try:
-            engine.silence([ORPHAN])
+            engine.isolate([ORPHAN])
             nodes.kill_raylet(lab.homes[ORPHAN])
             sent = [handle.deliver.remote(FIRST_LOAD, *produce_frame(number)) for number in (2, 3)]
             ray.wait(sent, num_returns=2, timeout=30)
@@ -137,7 +137,7 @@ def test_an_orphan_is_fenced_by_its_epochs_and_acknowledges_nothing() -> None:
             engine.start(ORPHAN)
             lab.wait(lambda: registered_epoch(lab) > epoch, "the next life is registered")
             back_ms = engine.now_ms()
-            engine.silence([])
+            engine.isolate([])
             expected = (FIRST_CONTROLLER, "BrokerHeartbeatRequest", "STALE_BROKER_EPOCH")
             lab.wait(lambda: expected in refusals(lab, after_ms=back_ms), "the orphan talks and is refused")
             assert not leaves_within(lab.pids[ORPHAN], 0)

@@ -1,7 +1,7 @@
 """`python -m experiments.engines.ray PLAN`: the supervisor of a cluster in the background (`launch.py`).
 
-PLAN is JSON. What it has to say goes to standard error. Exit codes are the command's: 1 where the cluster does not come
-up, 2 where the input is wrong, with one line that says why as the last one.
+PLAN is a `cluster_state.Plan` as JSON. Messages go to standard error. The exit code is 1 where the cluster does not
+become ready, and 2 where the input is wrong; the last line of standard error then gives the reason.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ def main(plan: Plan) -> int:
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
 
     try:
-        run_cluster(plan, config_of(plan), _ready, _say)
+        run_cluster(plan, config_of(plan), _report_ready, _report)
     except InputError as error:
-        _say(str(error))
+        _report(str(error))
         return 2
     except CLUSTER_FAILURES as error:
-        _say(" ".join(str(error).split()))
+        _report(" ".join(str(error).split()))
         return 1
     return 0
 
 
-def _ready(state: ClusterState) -> None:
-    _say(f"{state.plan.name} is ready at {state.address}")
+def _report_ready(state: ClusterState) -> None:
+    _report(f"{state.plan.name} is ready at {state.address}")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(f"isray: {text}", file=sys.stderr, flush=True)
 
 

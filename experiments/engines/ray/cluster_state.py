@@ -1,11 +1,12 @@
-"""The state files of running clusters: a JSON file per cluster and user, which says how to reach it and how to end it.
+"""The state files of running clusters: one JSON file per cluster and user, with how to reach the cluster and how to end
+it.
 
-They lie in `$XDG_RUNTIME_DIR/isray`, else in `isray-UID` below the folder for temporary files; only the user can look
-into that folder, and one that somebody else owns is not used. A file is written whole and put in its place in one step,
-so that readers see a complete one; a name is claimed by creating its file, which only one process can do.
+They are in `$XDG_RUNTIME_DIR/isray`, else in `isray-UID` below the folder for temporary files. Only the user may access
+that folder, and a folder of another owner is refused. A file is written under another name and renamed, so readers see
+a complete one; a process claims a name by creating its file, which fails for all others.
 
-A process is known by its id together with the time at which the kernel started it, since ids are used again. A state
-file whose process is gone is stale: the supervisor was killed before it could clean up.
+A process is identified by its id and its start time, since process ids are reused. A state file whose process is gone
+is stale: the supervisor was killed before it could remove the file.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Plan(BaseModel):
-    """The cluster that was asked for. `config` are overrides of static configs; `racks` has one rack per broker, or
-    none; `address` is the Ray to use, None for a private one.
+    """The parameters of a cluster. `config` overrides static configs; `racks` has one rack per broker, or none;
+    `address` is the Ray to run on, None for a private one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,10 +51,12 @@ class Status(StrEnum):
 
 
 class ClusterState(BaseModel):
-    """What a state file says. `address` (host:port of the Ray head, the bootstrap address) and `namespace` (where the
-    nodes' actors have their names) are None until they are known; `pids` are the nodes' processes, `dead` the nodes
-    whose process has ended; `folders`
-    go when the cluster does; `events` are the last things that happened, in words.
+    """The content of a state file.
+
+    `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
+    address) and `namespace` (of the nodes' actor names) are None until they are known. `pids` are the processes of the
+    nodes by name, `dead` the nodes whose process has ended. `folders` are removed with the cluster. `events` are the
+    last `MAX_EVENTS` events as lines of text.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,12 +75,12 @@ class ClusterState(BaseModel):
 
     @property
     def is_running(self) -> bool:
-        """Whether the supervisor's process lives."""
+        """Whether the supervisor's process exists."""
         return start_ticks(self.pid) == self.started_ticks
 
     @property
     def is_private(self) -> bool:
-        """Whether the cluster has a Ray of its own."""
+        """Whether the cluster runs on a private Ray."""
         return self.plan.address is None
 
     def with_event(self, text: str) -> ClusterState:
@@ -85,7 +88,7 @@ class ClusterState(BaseModel):
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the kernel started a process, in clock ticks since the machine's start; None where it runs no more."""
+    """The start time of a process in clock ticks since boot; None where there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -94,7 +97,9 @@ def start_ticks(pid: int) -> int | None:
 
 
 def runtime_folder() -> Path:
-    """The folder of this user's state files; made if need be. InputError where it belongs to somebody else."""
+    """The folder of this user's state files, created if missing. InputError where another user owns or can
+    access it.
+    """
     given = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(given) / "isray" if given else Path(tempfile.gettempdir()) / f"isray-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,37 +110,37 @@ def runtime_folder() -> Path:
 
 
 def state_path(name: str) -> Path:
-    """The file of the cluster of that name; InputError for a name that is none."""
+    """The state file of the cluster of that name; InputError for a malformed name."""
     if not _NAME.fullmatch(name):
         raise InputError("--name", "", name, "letters, digits, '.', '_' and '-', at most 64 of them")
     return runtime_folder() / f"{name}.json"
 
 
 def log_path(name: str) -> Path:
-    """Where a cluster in the background writes what it has to say; it stays until `isray down` or the next start."""
+    """The log of a cluster in the background; `isray down` removes it, and the next start overwrites it."""
     return state_path(name).with_suffix(".log")
 
 
 def read_state(name: str) -> ClusterState | None:
-    """The state of the cluster of that name, None where there is no file; InputError where the file is damaged."""
+    """The state of the cluster of that name, None where there is no file; InputError for a damaged file."""
     path = state_path(name)
     try:
         return ClusterState.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise InputError(str(path), "", "no state of a cluster", "the file as isray wrote it, or none") from error
+        raise InputError(str(path), "", "a damaged state file", "the file as isray wrote it, or no file") from error
 
 
 def states() -> list[ClusterState]:
-    """The states of all of this user's clusters, stale ones too, by name."""
+    """The states of all clusters of this user in the order of their names, stale ones included."""
     found = (read_state(path.stem) for path in sorted(runtime_folder().glob("*.json")))
     return [state for state in found if state is not None]
 
 
 def claim(plan: Plan) -> ClusterState:
-    """Makes this process the supervisor of a cluster: creates its state file. InputError where a cluster of that name
-    runs already; a stale file is replaced.
+    """Claims the plan's name for this process by creating the state file; replaces a stale one. InputError where a
+    cluster of that name runs.
     """
     ticks = start_ticks(os.getpid())
     assert ticks is not None
@@ -173,7 +178,7 @@ def remove_state(name: str) -> None:
 
 
 def _draft(path: Path, state: ClusterState) -> Path:
-    """The state in a file of its own beside `path`, which only the user can read."""
+    """Writes the state to a new file beside `path` that only the user can read."""
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(state.model_dump_json())

@@ -52,7 +52,7 @@ class RayAdminChannel:
         import ray
 
         try:
-            answer = ray.get(self._client.ask.remote(encode(request)), timeout=ANSWER_WITHIN_S)
+            answer = ray.get(self._client.request.remote(encode(request)), timeout=ANSWER_WITHIN_S)
         except ray.exceptions.RayActorError as error:
             raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster's {CLIENT} is gone") from error
         except ray.exceptions.GetTimeoutError as error:

@@ -1,16 +1,16 @@
-"""The engine `ray`: every node an actor process, real disks, real kills, real time (`actors`).
+"""The engine `ray`: every node is an actor process with a real disk, in real time; crashes are SIGKILL (`actors`).
 
-The engine watches by polling: each poll of a node brings its new trace events and the outcomes of commands. A snapshot
-of its state, which grows with the number of partitions, is asked for only where a question needs it. `run_until` polls
-every `POLL_MS`, and less and less often while nothing is new, down to every `IDLE_POLL_MS`; it looks at the condition
-in between. Outside it a question polls first, so that what stands now is what is answered. Trace events are in order of
-time within what one poll of the cluster brings; across polls a node that answers late may come after others.
+The engine polls the nodes. A poll returns a node's new trace events and the outcomes of commands; a snapshot of its
+state, which grows with the number of partitions, is requested only where a query needs one. `run_until` polls every
+`POLL_MS`, and less often while nothing is new, down to every `IDLE_POLL_MS`; after each poll it evaluates the
+condition. Outside `run_until` a query polls first, so it answers with the present state. The trace events of one poll
+of the cluster are sorted by time; events of a node that answers a later poll may be older.
 
-With `with_load` a load generator (`actors/load.py`) stands beside the spec's nodes; its commands go to it, all others
-to the client.
+With `with_load` a load generator (`actors/load.py`) runs beside the nodes of the spec and receives the load commands;
+all other commands go to the client.
 
-Time is milliseconds since the cluster was made. A run cannot be repeated exactly: the operating system decides what
-comes first. `trace_hash` identifies a run, and two runs of one scenario differ in it.
+Time is milliseconds since the cluster was created. A run is not reproducible, since the operating system schedules its
+processes; `trace_hash` differs between two runs of one scenario.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from actors.cluster import ActorCluster, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import NodeSnapshot, PollReport
+from actors.storage import is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,
     ClusterView,
@@ -61,22 +62,21 @@ from protocol.nodes.quorum_view import QuorumView
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
-"""How often the cluster is polled while nothing happens, or nothing is waited for."""
-_SLOWDOWN = 1.25
+"""The longest time between two polls, while nothing happens or only time passes."""
+_BACKOFF = 1.25
 _OUTCOMES = (ProduceOutcome, SendOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
-_TICK_WAIT_S = 0.05
-_QUESTION_WAIT_S = 5.0
+_POLL_WAIT_S = 0.05
+_QUERY_WAIT_S = 5.0
 
 
 class RayEngine(Engine):
-    """See the module docstring. Runs on the Ray that this process is connected to; where it is to none, on the one at
-    `address`, or else on a private one that ends with the engine (`experiments.engines.ray.session`, which must be
-    called from the main thread).
+    """A cluster of actors, on the Ray that this process is connected to; otherwise on the one at `address`, otherwise
+    on a private Ray that ends with the engine (`ray_session`, which must be called from the main thread).
 
-    `homes` names Ray nodes for nodes that are not to be placed. `keeps` says which trace events are kept, for runs
-    that are too long to keep all; the others are in no digest either.
+    `homes` places nodes on Ray nodes by id, without a placement group. `keeps` selects the trace events that `traces`
+    and `trace_hash` cover, for runs that are too long to keep all of them.
 
-    Raises InputError if the named cluster cannot be reached, `actors.cluster.PlacementError` if it has no room.
+    InputError where the Ray at `address` cannot be reached, `actors.cluster.PlacementError` where it has no room.
     """
 
     name = "ray"
@@ -97,9 +97,9 @@ class RayEngine(Engine):
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
         self._snapshots: dict[NodeId, NodeSnapshot] = {}
-        self._asked_at_s = 0.0
-        self._looked_at_s = 0.0
-        self._deciding = False
+        self._polled_at_s = 0.0
+        self._snapshots_at_s = 0.0
+        self._evaluating = False
         with ExitStack() as stack:
             if not is_connected():
                 stack.enter_context(ray_session(address))
@@ -111,12 +111,12 @@ class RayEngine(Engine):
 
     @property
     def run(self) -> str:
-        """The name of this run: the actors' Ray namespace, the `run` tag of metrics, the folder of the nodes' disks."""
+        """The name of this run: the actors' Ray namespace, the `run` tag of metrics, the name of `folder`."""
         return self._cluster.run
 
     @property
     def folder(self) -> Path:
-        """The run's folder, which holds the nodes' disks, on every machine that has any."""
+        """The run's folder with the directories of the nodes; it has the same path on every machine."""
         return self._cluster.folder
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -134,15 +134,15 @@ class RayEngine(Engine):
         deadline_ms = self.now_ms() + within_ms
         poll_ms: float = fastest_ms
         while True:
-            poll_ms = fastest_ms if self._poll(_TICK_WAIT_S) else min(poll_ms * _SLOWDOWN, slowest_ms)
-            self._changed()
-            self._deciding = True
+            poll_ms = fastest_ms if self._poll(_POLL_WAIT_S) else min(poll_ms * _BACKOFF, slowest_ms)
+            self._expire_cache()
+            self._evaluating = True
             try:
                 if condition():
                     return True
             finally:
-                self._deciding = False
-                self._changed()
+                self._evaluating = False
+                self._expire_cache()
             left_ms = deadline_ms - self.now_ms()
             if left_ms <= 0:
                 return False
@@ -151,117 +151,125 @@ class RayEngine(Engine):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
-        self._changed()
+        self._expire_cache()
         self._sink(incarnation_began(self.now_ms(), node))
         self._cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        """SIGKILL of the node's process; the loss is applied before it starts again."""
-        self._changed()
+        """Sends SIGKILL to the node's process; the loss is applied before it starts again. ValueError for a kind of
+        loss that only the simulator has.
+        """
+        self._expire_cache()
+        if not is_disk_loss(loss.kind):
+            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
         self._record([(node, report) for report in self._cluster.crash(node, loss.kind, loss.count)])
-        self._struck(node, loss.kind)
+        self._record_end(node, loss.kind)
         self._snapshots.pop(node, None)
 
-    def _struck(self, node: NodeId, kind: str) -> None:
-        """Tells a recording what was done to a node; what that took from its disk shows only at the next start."""
+    def _record_end(self, node: NodeId, kind: str) -> None:
+        """Passes the end of an incarnation to the recording. The records that its disk lost are known only at the next
+        start, unless the page cache survives.
+        """
         self._sink(incarnation_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
 
     def terminate(self, node: NodeId) -> None:
-        self._changed()
+        self._expire_cache()
         self._cluster.send(node, ShutdownCommand())
 
     def pause(self, node: NodeId) -> None:
-        self._changed()
-        self._cluster.order(node, "pause")
+        self._expire_cache()
+        self._cluster.run_command(node, "pause")
 
     def resume(self, node: NodeId) -> None:
-        self._changed()
-        self._cluster.order(node, "resume")
+        self._expire_cache()
+        self._cluster.run_command(node, "resume")
 
     def is_running(self, node: NodeId) -> bool:
-        self._look()
+        self._refresh_events()
         return self._cluster.is_running(node)
 
     def flush(self, broker: NodeId) -> None:
-        self._changed()
-        self._cluster.order(broker, "flush")
+        self._expire_cache()
+        self._cluster.run_command(broker, "flush")
 
     def move(self, node: NodeId, home: str) -> None:
-        """The machine of a node that does not run is gone: its next life is on another Ray node, with an empty disk."""
+        """Places the next incarnation of a node that does not run on another Ray node, with an empty disk."""
         self._cluster.move(node, home)
-        self._struck(node, "all")
+        self._record_end(node, "all")
 
-    def silence(self, nodes: Collection[NodeId]) -> None:
-        """The nodes that run take nothing from the present lives of these, until the next call (`ActorCluster`)."""
-        self._cluster.silence(nodes)
+    def isolate(self, nodes: Collection[NodeId]) -> None:
+        """Has the other nodes drop what the present incarnations of these send, until the next call
+        (`ActorCluster.isolate`).
+        """
+        self._cluster.isolate(nodes)
 
     def set_room(self, node: NodeId, room_bytes: int | None) -> None:
-        """Lets the logs of a running node grow by so many bytes before its disk is full; None lifts that."""
-        self._changed()
+        """Limits the growth of a running node's logs to `room_bytes` in all; None lifts the limit."""
+        self._expire_cache()
         self._cluster.set_room(node, room_bytes)
 
     def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
-        """Damages the ends of the logs of a node of this machine that does not run; of how many logs."""
-        self._struck(node, "torn" if kind == "torn" else "corrupt")
+        """Damages the log ends of a node of this machine that does not run; returns the number of damaged logs."""
+        self._record_end(node, "torn" if kind == "torn" else "corrupt")
         return damage_tails(self._cluster.directory(node), kind, Random(seed))
 
     def pids(self) -> Mapping[NodeId, int]:
-        """The process id of every node that runs, each on its machine."""
+        """The process id of every running node, each on its own machine."""
         return self._cluster.pids()
 
     def directory(self, node: NodeId) -> Path:
-        """Where the node's disk is, on its machine."""
+        """The node's present directory, on its machine."""
         return self._cluster.directory(node)
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
-        self._changed()
+        self._expire_cache()
         self._cluster.set_links([(source, target)], up)
 
     def heal_links(self) -> None:
-        self._changed()
-        self._cluster.heal()
+        self._expire_cache()
+        self._cluster.heal_links()
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> None:
-        self._changed()
+        self._expire_cache()
         to_load = isinstance(command, LoadCommand | ProbeCommand)
         self._cluster.send(FIRST_LOAD if to_load else self.spec.client_ids[0], command)
 
     def outcome(self, command_id: int) -> Message | None:
-        self._look()
+        self._refresh_events()
         return self._outcomes.get(command_id)
 
     def take_outcomes(self) -> Mapping[int, Message]:
-        """The outcomes, by command id, that the polls so far have brought; they are forgotten."""
+        """Returns and forgets the outcomes, by command id, that the polls so far have returned."""
         outcomes, self._outcomes = self._outcomes, {}
         return outcomes
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
     def view(self) -> ClusterView | None:
-        snapshot = self._active()
+        snapshot = self._active_snapshot()
         if snapshot is None or snapshot.quorum is None:
             return None
         voters = tuple(key.id for key in snapshot.quorum.voters)
         return ClusterView(snapshot.partitions, snapshot.brokers, voters)
 
     def quorum(self) -> Mapping[NodeId, QuorumView]:
-        self._look_at_state()
+        self._refresh_snapshots()
         return {node: found.quorum for node, found in self._snapshots.items() if found.quorum is not None}
 
-    def _active(self) -> NodeSnapshot | None:
+    def _active_snapshot(self) -> NodeSnapshot | None:
         active = self.active_controller()
         return None if active is None else self._snapshots[active]
 
     def metrics(self) -> Mapping[str, int]:
-        snapshot = self._active()
+        snapshot = self._active_snapshot()
         return {} if snapshot is None else snapshot.metrics
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
-        self._look_at_state()
+        self._refresh_snapshots()
         snapshot = self._snapshots.get(broker)
         found = None if snapshot is None else snapshot.replicas.get(partition)
         if found is None:
@@ -286,46 +294,46 @@ class RayEngine(Engine):
         return max(logs, key=len, default=())
 
     def traces(self) -> Sequence[TraceEvent]:
-        self._look()
+        self._refresh_events()
         return self._traces
 
     def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
-        """See `Engine`; `keeps` leaves out nothing here."""
+        """As `Engine.record_to`; the sink receives also the events that `keeps` leaves out."""
         self._sink = sink
 
     def trace_hash(self) -> str:
-        """Digest of all trace events in the order in which they were recorded; differs from run to run."""
-        self._look()
+        """A digest of the kept trace events in the order of their arrival; it differs from run to run."""
+        self._refresh_events()
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """Ends all nodes, and the private Ray if there is one; safe to call again."""
+        """Ends all nodes, and the private Ray if there is one; may be called again."""
         atexit.unregister(self.close)
         self._snapshots.clear()
         self._resources.close()
 
     # -- polling -------------------------------------------------------------------------------------------------------
 
-    def _changed(self) -> None:
-        """Something was done to the cluster: what is known of it is old."""
-        self._asked_at_s = self._looked_at_s = 0.0
+    def _expire_cache(self) -> None:
+        """Has the next query poll again, since the cluster has changed or may have."""
+        self._polled_at_s = self._snapshots_at_s = 0.0
 
-    def _look(self) -> None:
-        """Polls, unless a condition is being decided or the last poll is fresh."""
-        if not self._deciding and time.monotonic() - self._asked_at_s > POLL_MS / 1000:
-            self._poll(_QUESTION_WAIT_S)
-            self._asked_at_s = time.monotonic()
+    def _refresh_events(self) -> None:
+        """Polls, unless `run_until` is evaluating its condition or the last poll is fresh."""
+        if not self._evaluating and time.monotonic() - self._polled_at_s > POLL_MS / 1000:
+            self._poll(_QUERY_WAIT_S)
+            self._polled_at_s = time.monotonic()
 
-    def _look_at_state(self) -> None:
-        """Takes snapshots, unless they are fresh; one condition is decided on one set of them."""
-        self._look()
-        if (self._deciding and self._looked_at_s) or time.monotonic() - self._looked_at_s <= POLL_MS / 1000:
+    def _refresh_snapshots(self) -> None:
+        """Requests snapshots, unless they are fresh; a condition is evaluated on one set of snapshots."""
+        self._refresh_events()
+        if (self._evaluating and self._snapshots_at_s) or time.monotonic() - self._snapshots_at_s <= POLL_MS / 1000:
             return
-        self._snapshots.update(self._cluster.look(_TICK_WAIT_S if self._deciding else _QUESTION_WAIT_S))
-        self._looked_at_s = time.monotonic()
+        self._snapshots.update(self._cluster.snapshots(_POLL_WAIT_S if self._evaluating else _QUERY_WAIT_S))
+        self._snapshots_at_s = time.monotonic()
 
     def _poll(self, wait_s: float) -> bool:
-        """Whether anything is new."""
+        """Polls the cluster; returns whether any node reported anything."""
         reports = self._cluster.poll(wait_s)
         self._record(reports)
         for node in set(self._snapshots) - set(self._cluster.running()):

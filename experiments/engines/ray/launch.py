@@ -1,10 +1,11 @@
-"""Starting a cluster in the background, and ending it.
+"""Starts a cluster in the background (`launch`) and ends it (`stop`).
 
-The background process leads a session of its own, so that neither the terminal's Ctrl-C nor its end reaches it, and
-writes to a log beside the state file. Who started it waits until the state file says `ready` or the process has ended.
+The background process leads a session of its own, so it receives neither Ctrl-C nor the hang-up of the terminal, and
+writes to a log beside the state file. `launch` waits until the state file has the status `ready` or the process ends.
 
-Ending is SIGTERM to the process that the state file names, and SIGKILL where it takes too long; then nothing of it may
-be left. After a SIGKILL the kernel ends a private Ray, and the folders are removed here, as they are for a stale file.
+`stop` sends SIGTERM to the process that the state file names, and SIGKILL if it does not end in time. After a SIGKILL
+the kernel ends a private Ray; `stop` waits for its processes and removes the folders, as it does for a stale state
+file.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from protocol.ids import FIRST_CONTROLLER
 
 STOP_WITHIN_S = 30.0
 KILLED_WITHIN_S = 15.0
-_LOOK_S = 0.1
+_CHECK_EVERY_S = 0.1
 _EXIT_WRONG_INPUT = 2
 
 
 class LaunchFailed(RuntimeError):
-    """The background process ended before the cluster was ready: why, in its own words, and its exit code."""
+    """The background process ended before the cluster was ready, with the last line of its log as the reason."""
 
-    def __init__(self, why: str, exit_code: int) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, exit_code: int) -> None:
+        super().__init__(reason)
         self.is_input_wrong = exit_code == _EXIT_WRONG_INPUT
 
 
 def config_of(plan: Plan) -> ClusterConfig:
-    """The static config of the nodes; InputError for a config that does not exist, a value that it does not take, and
-    controllers that the cluster does not have.
+    """The static config of the nodes. InputError for an unknown config, a value out of its range, and a quorum that
+    names controllers which the cluster does not have.
     """
     try:
         config = ClusterConfig.of(plan.generation, plan.config)
@@ -71,9 +72,9 @@ def config_of(plan: Plan) -> ClusterConfig:
 
 
 def launch(plan: Plan) -> ClusterState:
-    """Starts a cluster in the background; its state once it is ready.
+    """Starts a cluster in the background, waits until it is ready, and returns its state.
 
-    InputError where the name is taken or the plan is wrong, LaunchFailed where the cluster does not come up.
+    InputError where the name is taken or the plan is wrong, LaunchFailed where the cluster does not become ready.
     """
     require_free(plan.name)
     log = log_path(plan.name)
@@ -94,27 +95,29 @@ def _await_ready(plan: Plan, process: subprocess.Popen[bytes], log: Path) -> Clu
         ended = process.poll()
         if ended is not None:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            why = lines[-1].removeprefix("isray: ") if lines else f"it left with exit code {ended}"
-            raise LaunchFailed(f"{why} (log: {log})", ended)
+            reason = lines[-1].removeprefix("isray: ") if lines else f"it ended with exit code {ended}"
+            raise LaunchFailed(f"{reason} (log: {log})", ended)
         state = read_state(plan.name)
         if state is not None and state.pid == process.pid and state.status is Status.READY:
             return state
-        time.sleep(_LOOK_S)
+        time.sleep(_CHECK_EVERY_S)
 
 
 def stop(state: ClusterState) -> str:
-    """Ends a cluster and removes what it leaves; how it ended, in words."""
-    how = _end(state)
+    """Ends a cluster and removes its folders, state file and log. Returns `stopped`, `killed` or `had ended
+    already`.
+    """
+    outcome = _end_supervisor(state)
     for pid in list(_processes_of(state)):
         _await_end(pid, KILLED_WITHIN_S)
     for folder in state.folders:
         shutil.rmtree(folder, ignore_errors=True)
     remove_state(state.plan.name)
     log_path(state.plan.name).unlink(missing_ok=True)
-    return how
+    return outcome
 
 
-def _end(state: ClusterState) -> str:
+def _end_supervisor(state: ClusterState) -> str:
     try:
         handle = os.pidfd_open(state.pid)
     except ProcessLookupError:
@@ -133,7 +136,7 @@ def _end(state: ClusterState) -> str:
 
 
 def _processes_of(state: ClusterState) -> Iterator[int]:
-    """Processes whose command line names a folder of the cluster: those of its private Ray."""
+    """The ids of the processes whose command line names a folder of the cluster: those of its private Ray."""
     folders = [folder.encode() for folder in state.folders]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

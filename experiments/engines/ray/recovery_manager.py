@@ -1,4 +1,4 @@
-"""The recovery manager of a cluster that was born without one: it starts when unclean recovery is enabled."""
+"""When to start the unclean recovery manager of a cluster whose generation begins without one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from protocol.ids import RECOVERY_MANAGER, NodeId
 
 
 def needs_recovery_manager(cluster: ActorCluster, reports: Iterable[tuple[NodeId, PollReport]]) -> bool:
-    """Whether the cluster, of whose nodes these are the newest reports, is to have a recovery manager and has none."""
+    """Whether the newest reports of the nodes enable unclean recovery while no recovery manager runs."""
     enabled = any(enables_recovery(trace) for _, report in reports for _, trace in report.traces)
     return enabled and not cluster.is_running(RECOVERY_MANAGER)

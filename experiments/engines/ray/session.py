@@ -1,17 +1,16 @@
-"""A Ray cluster for the time of one command: the one that is named, or a private one that does not outlive the command.
+"""The Ray of one command: a named cluster, or a private one that ends with the command.
 
-Which one: an address given by option, else `RAY_ADDRESS` (which a Ray job finds set), else a private cluster on this
-machine. The private one keeps its files in a folder of its own, listens on 127.0.0.1 only, has no dashboard, sends no
-usage statistics and has token authentication off (nothing outside this machine can reach it). It is shut down on
-every way out: the end, an error, Ctrl-C, SIGTERM and SIGHUP; Ray's processes are tied to this one by the kernel, so
-that even SIGKILL ends them.
+The address is the command's option, else `RAY_ADDRESS` (which is set in a Ray job); without either, the Ray is private
+to this machine. A private Ray keeps its files in a folder of its own, listens on 127.0.0.1 only, has no dashboard,
+sends no usage statistics and has no token authentication (it cannot be reached from another machine). It is shut down
+at the end, after an error, Ctrl-C, SIGTERM and SIGHUP; the kernel ties Ray's processes to this one, so SIGKILL ends
+them too.
 
-Ray takes 127.0.0.1 for a mistake and replaces it by the machine's own address, unless the switch that it has for
-systems without clusters says otherwise (`stay_on_loopback`). It reads the switch when it is imported: a process that
-has imported ray before it called that gets a Ray that listens on all interfaces. Who connects to a Ray on 127.0.0.1
-needs the switch too.
+Ray replaces 127.0.0.1 by the machine's own address unless the environment variable that it has for systems without
+clusters is set (`stay_on_loopback`). Ray reads that variable when it is imported: a process that imports ray first gets
+a Ray that listens on all interfaces. A process that connects to a Ray on 127.0.0.1 needs the variable too.
 
-On a named cluster outside a Ray job, the packages travel with the session (`py_modules`); in a job they are its
+On a named cluster outside a Ray job, the packages are uploaded with the session (`py_modules`); in a job they are its
 working directory.
 """
 
@@ -41,8 +40,8 @@ PRIVATE_ENVIRONMENT: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""What a Ray that is private to a command finds in its environment: no tokens, no usage statistics, and accelerators
-left as they are for actors that ask for none."""
+"""The environment of a private Ray: no tokens, no usage statistics, and accelerators as they are for actors that
+request none."""
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _KILLS = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
@@ -50,8 +49,9 @@ _KILLS = "A worker died or was killed while executing a task|Raylet is terminate
 
 @dataclass(frozen=True, slots=True)
 class RaySession:
-    """A Ray that this process is connected to: `host:port` of its head's control store, and the folder of a private
-    one's files (None for a named one)."""
+    """A Ray that this process is connected to: `host:port` of its head's control store, and the folder with the files
+    of a private one (None for a named one).
+    """
 
     address: str
     folder: Path | None
@@ -59,10 +59,10 @@ class RaySession:
 
 @contextmanager
 def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[RaySession]:
-    """Ray, initialised for the block. `address`: a cluster to join; `cpus`: the size of a private one (default: this
-    machine's).
+    """Connects this process to Ray for the block. `address`: the cluster to join; `cpus`: the number of CPUs of a
+    private one (default: this machine's).
 
-    Raises InputError if the named cluster cannot be reached. Call from the main thread.
+    InputError where the named cluster cannot be reached. Call from the main thread.
     """
     named = address or os.environ.get("RAY_ADDRESS")
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
@@ -70,7 +70,7 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
         import ray
 
         try:
-            with orderly_signals():  # Ray takes SIGTERM for itself; the end of this block takes it back
+            with orderly_signals():  # Ray sets a SIGTERM handler of its own; leaving this block restores ours
                 _init(arguments)
             found: str = ray.get_runtime_context().gcs_address
             yield RaySession(found, None if named else Path(folder))
@@ -90,10 +90,10 @@ def _init(arguments: dict[str, Any]) -> None:
 
 
 def _require_listener(address: str) -> None:
-    """Nobody waits minutes to hear that nothing listens there: `host:port` must accept a connection (`ray://` too)."""
+    """InputError unless `host:port` (or `ray://host:port`) accepts a connection: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isdecimal()):
-        return  # "auto", or what Ray itself will judge
+        return  # "auto", or an address that Ray itself checks
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
     except (OSError, OverflowError) as error:
@@ -113,19 +113,19 @@ def _named_cluster(address: str) -> dict[str, Any]:
 
 
 def is_private(address: str | None) -> bool:
-    """Whether a session at that address would be a private cluster."""
+    """Whether a session with this address option would start a private Ray."""
     return not (address or os.environ.get("RAY_ADDRESS"))
 
 
 def stay_on_loopback() -> None:
-    """Has the ray that this process imports later take 127.0.0.1 as an address of its own."""
+    """Has Ray accept 127.0.0.1 as a node's address; call before ray is imported."""
     if "ray" not in sys.modules:
         os.environ.setdefault(_LOOPBACK_SWITCH, "0")
 
 
 def expect_kills() -> None:
-    """Has the ray that this process imports later leave out what it prints to standard output when a worker or a raylet
-    is killed: here that is what faults are.
+    """Suppresses the lines that Ray prints when a worker or a raylet is killed, since faults do that on purpose; call
+    before ray is imported.
     """
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _KILLS)
 
@@ -146,13 +146,13 @@ def _private_cluster(folder: Path, cpus: int | None) -> dict[str, Any]:
 
 @contextmanager
 def orderly_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise SystemExit for the block, so that `finally` clauses run; then the handlers before come
-    back."""
+    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run; restores the previous
+    handlers afterwards."""
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def raise_exit(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, raise_exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -1,11 +1,12 @@
-"""The process that a running cluster belongs to: it starts the nodes, says when they are ready, watches, and ends them.
+"""The supervisor of a running cluster (`isray up`): starts the nodes, reports when they are ready, polls, and ends
+them.
 
-Ray ties actors to the job that made them and a private Ray to the process that started it, so this process is the
-cluster's life: when it goes, in whatever way, everything else goes. SIGTERM, SIGINT and SIGHUP end it in good order.
+Ray ties actors to the job that created them and a private Ray to the process that started it, so a cluster ends with
+this process, however that ends. SIGTERM, SIGINT and SIGHUP end it in good order.
 
-It watches by polling, which also takes away what nodes keep for an observer (trace events), so that nothing piles up.
-A node that died stays dead, as a broker on a machine does: a cluster is there to look at failures, not to hide them.
-The death is noted in the state file and told to `say`.
+Polling also fetches the trace events that nodes keep for an observer, so they do not pile up. A node that died is not
+restarted, as a broker on a machine is not: the cluster shows failures and does not hide them. The supervisor records
+the death in the state file and passes it to `report`.
 """
 
 from __future__ import annotations
@@ -31,39 +32,39 @@ POLL_S = 0.5
 _STARTING_POLL_S = 0.05
 _ANSWER_WITHIN_S = 1.0
 _SETTLED = ("leader", "follower", "observer")
-"""Roles of controllers that know of a leader."""
+"""Quorum roles of controllers that know the leader."""
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class NotReadyError(RuntimeError):
-    """The cluster did not come up."""
+    """The cluster did not become ready in time, or a node ended before."""
 
 
 CLUSTER_FAILURES = (NotReadyError, NodeFailedError, PlacementError)
-"""What `run_cluster` raises where the cluster, and not the input, is wrong."""
+"""The errors of `run_cluster` that are not caused by the input."""
 
 
-def failure_in(report: PollReport) -> str:
-    """What a node says of the failure of its disk that has ended it, if it says that."""
+def disk_failure(report: PollReport) -> str:
+    """The reason where a disk failure has ended the node, empty otherwise."""
     traces = [trace for _, trace in report.traces if trace.kind == "storage_error" and trace.detail["halted"]]
     return f"its disk has failed: {traces[0].detail['reason']}" if traces else ""
 
 
 class Supervisor:
-    """A cluster's nodes and its state file, which this object alone writes."""
+    """Starts and polls a cluster's nodes, and keeps its state file up to date; no other process writes that file."""
 
-    def __init__(self, cluster: ActorCluster, spec: ClusterSpec, state: ClusterState, say: Say) -> None:
+    def __init__(self, cluster: ActorCluster, spec: ClusterSpec, state: ClusterState, report: Report) -> None:
         self.state = state
         self._cluster = cluster
         self._spec = spec
-        self._say = say
+        self._report = report
         self._unfenced: frozenset[NodeId] = frozenset()
         self._roles: dict[NodeId, str] = {}
 
     def start(self) -> None:
         """Starts all nodes; returns when every broker is unfenced and every controller follows the active one.
-        NotReadyError where that does not come.
+        NotReadyError where that is not so within `READY_WITHIN_S`, or a node ends.
         """
         for node in self._spec.node_ids:
             self._cluster.start(node)
@@ -71,21 +72,21 @@ class Supervisor:
         while missing := self._missing():
             if time.monotonic() > deadline_s:
                 raise NotReadyError(f"not ready within {READY_WITHIN_S:.0f} s: {', '.join(map(node_name, missing))}")
-            self.look()
-            self._look_at_state()
+            self.poll()
+            self._read_snapshots()
             if self.state.dead:
                 raise NotReadyError("; ".join(self.state.events))
             time.sleep(_STARTING_POLL_S)
         pids = {node_name(node): pid for node, pid in self._cluster.pids().items()}
         self._write(self.state.model_copy(update={"status": Status.READY, "pids": pids}))
 
-    def look(self) -> None:
-        """Polls the nodes once, and notes which of them have ended."""
+    def poll(self) -> None:
+        """Polls the nodes once, and records and reports those that have ended."""
         before = self._cluster.running()
         reasons: dict[NodeId, str] = {}
         try:
             reports = self._cluster.poll(_ANSWER_WITHIN_S)
-            reasons = {node: why for node, report in reports if (why := failure_in(report))}
+            reasons = {node: reason for node, report in reports if (reason := disk_failure(report))}
             if needs_recovery_manager(self._cluster, reports):
                 self._cluster.start(RECOVERY_MANAGER)
         except NodeFailedError as error:
@@ -94,17 +95,17 @@ class Supervisor:
         for node in ended:
             reason = reasons.get(node, "its process has ended")
             text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {reason}"
-            self._say(text)
+            self._report(text)
             dead = (*self.state.dead, node_name(node))
             self._write(self.state.with_event(text).model_copy(update={"dead": dead}))
 
     def _missing(self) -> list[NodeId]:
-        """The brokers that are fenced, and the controllers that have no part in the quorum yet."""
+        """The brokers that are fenced, and the controllers that know no leader yet."""
         controllers = [node for node in self._spec.controller_ids if self._roles.get(node) not in _SETTLED]
         return controllers + [broker for broker in self._spec.broker_ids if broker not in self._unfenced]
 
-    def _look_at_state(self) -> None:
-        for node, snapshot in self._cluster.look(_ANSWER_WITHIN_S):
+    def _read_snapshots(self) -> None:
+        for node, snapshot in self._cluster.snapshots(_ANSWER_WITHIN_S):
             if snapshot.quorum is not None:
                 self._roles[node] = snapshot.quorum.role
                 if snapshot.quorum.is_active:
@@ -115,12 +116,12 @@ class Supervisor:
         write_state(state)
 
 
-def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState], None], say: Say) -> None:
-    """Runs a cluster until a signal ends it; `ready` is called with its state once it can be used. Call from the main
-    thread.
+def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState], None], report: Report) -> None:
+    """Runs a cluster until a signal ends it. Calls `ready` with its state once it is ready, and `report` with a line
+    for each node that ends. Call from the main thread.
 
-    InputError where the name is taken or the Ray cannot be reached; PlacementError, NodeFailedError, NotReadyError
-    where the cluster does not come up.
+    InputError where the name is taken or the Ray cannot be reached; one of `CLUSTER_FAILURES` where the cluster does
+    not become ready.
     """
     state = claim(plan)
     try:
@@ -133,12 +134,12 @@ def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState
                 known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
                 state = state.model_copy(update=known | {"nodes": tuple(node_name(node) for node in spec.node_ids)})
                 write_state(state)
-                supervisor = Supervisor(cluster, spec, state, say)
+                supervisor = Supervisor(cluster, spec, state, report)
                 supervisor.start()
-                with _told_to_stop() as stop:
+                with _stop_signals() as stop:
                     ready(supervisor.state)
                     while not stop.wait(POLL_S):
-                        supervisor.look()
+                        supervisor.poll()
             finally:
                 cluster.close()
     finally:
@@ -146,15 +147,15 @@ def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM, SIGINT and SIGHUP set, instead of what they do otherwise."""
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM, SIGINT and SIGHUP set during the block."""
     stop = threading.Event()
 
-    def set_it(number: int, frame: FrameType | None) -> None:
+    def set_stop(number: int, frame: FrameType | None) -> None:
         stop.set()
 
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, set_it) for number in numbers}
+    before = {number: signal.signal(number, set_stop) for number in numbers}
     try:
         yield stop
     finally:

@@ -167,14 +167,14 @@ def kill_raylet(lab: SoakCluster, rng: Random) -> str:
     orphan = os.pidfd_open(lab.pids[broker])
     try:
         epoch = _epoch(lab, broker)
-        lab.engine.silence([broker])
+        lab.engine.isolate([broker])
         lab.nodes.kill_raylet(home)
         lab.wait(lambda: not lab.engine.is_running(broker), f"Ray has lost broker {broker}")
         lab.engine.move(broker, spare)
         lab.start([broker])
         lab.wait(lambda: _epoch(lab, broker) > epoch, f"the next life of broker {broker} is registered")
         refused = _refusals(lab, broker)
-        lab.engine.silence([])
+        lab.engine.isolate([])
         lab.wait(lambda: _refusals(lab, broker) > refused, f"the orphan of broker {broker} is refused")
         lab.pass_time(ORPHAN_TALKS_MS)
         refused = _refusals(lab, broker) - refused

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from actors.log.files import OpenFiles
 from actors.log.format import crc32c
-from actors.storage import META_FILE, DiskStorage, LossKind, Owner, apply_loss
+from actors.storage import META_FILE, DiskLossKind, DiskStorage, Owner, apply_loss
 from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimStorage
 from protocol.errors import ForeignDirectoryError, ProtocolInvariantError
@@ -232,7 +232,7 @@ def content(directory: Path) -> dict[str, bytes]:
 )
 @pytest.mark.parametrize("loss", ["unflushed", "all"])
 def test_a_directory_of_another_is_refused_and_not_touched(
-    tmp_path: Path, meta: object, what: str, loss: LossKind
+    tmp_path: Path, meta: object, what: str, loss: DiskLossKind
 ) -> None:
     written(DiskStorage(tmp_path, OWNER), flushed=2, unflushed=2).close()
     path = tmp_path / META_FILE

@@ -15,14 +15,14 @@ from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, topic_reco
 def test_nothing_is_taken_from_a_silent_life_or_an_older_one_until_that_is_lifted() -> None:
     async def test() -> None:
         peers = FakePeers()
-        peers.transport.silence({1: 2})
+        peers.transport.ignore_incarnations({1: 2})
         assert await peers.call(frame_of(1, incarnation=1)) == NOTHING
         assert await peers.call(frame_of(2, incarnation=2)) == NOTHING
         assert (peers.taken, peers.incarnations) == ([], [])
         successor, other = peers.call(frame_of(3, incarnation=3)), peers.call(frame_of(4, incarnation=2), sender=5)
         await settled()
         assert peers.taken == [(1, [3]), (5, [4])]
-        peers.transport.silence({})
+        peers.transport.ignore_incarnations({})
         assert await peers.call(frame_of(5, incarnation=2)) == NOTHING
         assert peers.taken == [(1, [3]), (5, [4]), (1, [5])]
         for call in (successor, other):
@@ -35,7 +35,7 @@ def test_nothing_is_taken_from_a_silent_life_or_an_older_one_until_that_is_lifte
 def test_what_a_silent_life_sends_back_in_an_answer_is_not_taken_either() -> None:
     async def test() -> None:
         peers = FakePeers()
-        peers.transport.silence({1: 2})
+        peers.transport.ignore_incarnations({1: 2})
         peers.transport.send(1, data(1))
         await settled()
         await peers.answer(frame=frame_of(9, incarnation=2))

@@ -278,7 +278,7 @@ def test_what_can_wait_leaves_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Non
         await settled()
         assert peers.calls == [(1, DATA, [100])]
 
-    monkeypatch.setattr(module, "PATIENCE_S", 0)
+    monkeypatch.setattr(module, "MAX_DELAY_S", 0)
     run(test())
 
 

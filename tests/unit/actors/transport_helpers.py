@@ -71,7 +71,7 @@ class FakePeers:
         self.open.append(answer)
         return await answer
 
-    def heard(self, peer: int, incarnation: int) -> None:
+    def observe_incarnation(self, peer: int, incarnation: int) -> None:
         self.incarnations.append((peer, incarnation))
 
     def deliver(self, sender: int, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.log.lock import LOCK_FILE
-from actors.storage import DiskStorage, LossKind, Owner, apply_loss
+from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from protocol.errors import DirectoryInUseError, StorageError
 from tests.unit.actors.disk_helpers import batch, written
 
@@ -37,7 +37,7 @@ def test_a_directory_that_is_open_is_refused_and_its_owner_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["unflushed", "records", "all"])
-def test_nothing_is_taken_from_a_directory_that_is_open(tmp_path: Path, kind: LossKind) -> None:
+def test_nothing_is_taken_from_a_directory_that_is_open(tmp_path: Path, kind: DiskLossKind) -> None:
     storage = written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2)
     before = content(tmp_path)
     with pytest.raises(DirectoryInUseError):
@@ -47,7 +47,7 @@ def test_nothing_is_taken_from_a_directory_that_is_open(tmp_path: Path, kind: Lo
 
 
 @pytest.mark.parametrize("kind", ["none", "unflushed", "records", "all"])
-def test_the_lock_is_no_part_of_what_a_crash_takes(tmp_path: Path, kind: LossKind) -> None:
+def test_the_lock_is_no_part_of_what_a_crash_takes(tmp_path: Path, kind: DiskLossKind) -> None:
     written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2).close()
     number = (tmp_path / LOCK_FILE).stat().st_ino
     apply_loss(tmp_path, kind, 1, OWNER)

@@ -12,7 +12,7 @@ from actors.nodes import PollReport
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import supervisor
 from experiments.engines.ray.cluster_state import ClusterState
-from experiments.engines.ray.supervisor import Say, Supervisor
+from experiments.engines.ray.supervisor import Report, Supervisor
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig, Generation
 from protocol.contract import Trace
 from protocol.ids import RECOVERY_MANAGER, NodeId
@@ -42,7 +42,7 @@ def storage_error(reason: str, halted: bool) -> Trace:
     return Trace("storage_error", None, {"reason": reason, "halted": halted})
 
 
-def watching_over(cluster: EndingCluster, say: Say) -> Supervisor:
+def watching_over(cluster: EndingCluster, say: Report) -> Supervisor:
     spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
     state = cast(ClusterState, ClusterState.model_construct(**cast(Any, {"dead": (), "events": ()})))
     return Supervisor(cast(ActorCluster, cluster), spec, state, say)
@@ -63,7 +63,7 @@ def watching_over(cluster: EndingCluster, say: Say) -> Supervisor:
 def test_the_reason_is_told_in_one_line(cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(supervisor, "write_state", lambda state: None)
-    watching_over(cluster, said.append).look()
+    watching_over(cluster, said.append).poll()
     [line] = said
     assert line.endswith(reason)
     assert "\n" not in line
@@ -88,5 +88,5 @@ def test_the_recovery_manager_starts_once_unclean_recovery_is_enabled(level: int
     cluster = EnablingCluster(level)
     watching = watching_over(cluster, [].append)
     for _ in range(2):
-        watching.look()
+        watching.poll()
     assert cluster.nodes == nodes
