@@ -32,6 +32,8 @@ from protocol.metadata.partition import PartitionState
 T0 = TopicPartition("t", 0)
 ALL = -1
 WITHIN_MS = 60_000
+LEAVES_WITHIN_S = 30.0
+"""How long a process may take to end once it was asked to or was killed."""
 FAST = {
     "broker.session.timeout.ms": 2_000,
     "broker.heartbeat.interval.ms": 300,

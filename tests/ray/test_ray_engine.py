@@ -1,80 +1,32 @@
-"""The ray engine on three local Ray nodes: real processes, real kills, real disks; gone when it is over."""
+"""The ray engine on one Ray node: real processes, real kills, real disks; nothing is left when it is closed."""
 
 from __future__ import annotations
 
 import os
-import select
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
-from ray.util.state import list_actors
 
 from actors.cluster import NodeFailedError
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
-from experiments.engines.ray.session import ray_session
 from protocol.config import Generation
-from protocol.controller.metrics import (
-    CLUSTER_METRICS,
-    FAILOVER_LATENCY,
-    MANUAL_ELECTION_REQUIRED,
-    OBSERVERS,
-    OFFLINE,
-    UNCLEAN_RECOVERY,
-    UNCLEAN_RECOVERY_FINISHED,
-    UNDER_MIN_ISR,
-    VOTERS,
-)
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
-from tests.ray.cluster_helpers import FAST, T0, WITHIN_MS, Lab, running_lab
+from tests.ray.cluster_helpers import FAST, LEAVES_WITHIN_S, T0, WITHIN_MS, Lab, running_lab
+from tests.strays import leaves_within
 
 ROOT = Path(__file__).parent.parent.parent
-STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
-"""Metrics that a cluster that is whole does not move."""
 
 
 @pytest.fixture(scope="module")
-def ray_nodes() -> Iterator[Cluster]:
-    """Three Ray nodes on this machine, to which this process is connected as to any named cluster."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RAY_AUTH_MODE", "disabled")
-        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
-        environment.setenv("RAY_TMPDIR", str(folder))
-        (folder / "ray").mkdir()
-        head = {"num_cpus": 2, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
-        cluster = Cluster()
-        try:
-            cluster.add_node(**head, _system_config={"metrics_report_interval_ms": 500})
-            for _ in range(2):
-                cluster.add_node(num_cpus=2)
-            with ray_session(cluster.address):
-                yield cluster
-        finally:
-            cluster.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def shared(ray_nodes: Cluster) -> Iterator[Lab]:
+def shared(private_ray: None) -> Iterator[Lab]:
     """One cluster for the tests that leave it whole: topic t on three brokers, min ISR 2."""
     with running_lab() as laboratory:
         laboratory.create_topic((0, 1, 2), min_isr=2)
@@ -143,10 +95,10 @@ def test_a_paused_leader_is_replaced_and_its_uncommitted_record_is_cut_when_it_w
 
 def test_a_broker_that_is_asked_to_leaves_in_good_order_and_its_process_ends(shared: Lab) -> None:
     leader = shared.await_whole()
-    process = pid_of(shared, f"broker-{leader}")
+    process = shared.engine.pids()[leader]
     shared.engine.terminate(leader)
     shared.until(lambda: not shared.engine.is_running(leader), "the broker is gone")
-    assert ends(process)
+    assert leaves_within(process, LEAVES_WITHIN_S)
     shared.engine.start(leader)
     assert shared.await_whole() != leader
 
@@ -167,78 +119,6 @@ def test_a_killed_controller_comes_back_with_its_log(shared: Lab) -> None:
         b: r.incarnation_id for b, r in before.brokers.items()
     }
     assert shared.produce(b"go on") == [ErrorCode.NONE]
-
-
-def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: Lab) -> None:
-    actors = {actor.name: actor for actor in live_actors(shared)}
-    assert set(actors) == {"broker-0", "broker-1", "broker-2", "controller-1000", "urm", "client-3000"}
-    assert {actors[f"broker-{n}"].class_name for n in range(3)} == {"BrokerActor"}
-    assert {actor.repr_name for actor in actors.values()} == set(actors)
-    assert len({actors[f"broker-{n}"].node_id for n in range(3)}) == 3
-
-
-@pytest.mark.covers("I1", "I2", "I4", "I9", "I10")
-def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
-    shared.await_whole()
-    assert shared.produce(b"measured") == [ErrorCode.NONE]
-    shared.create_topic((1, 2), min_isr=1, name="measured")
-    expected = {
-        ("isray_messages_sent_total", 'type="FetchRequest"'): None,
-        ("isray_produce_requests_total", 'acks="-1"'): None,
-        ("isray_elections_total", 'topic="measured"'): 1.0,
-        ("isray_isr_size", 'topic="measured"'): 2.0,
-        ("isray_elr_size", 'topic="measured"'): 0.0,
-        ("isray_high_watermark_lag", 'topic="measured"'): 0.0,
-        ("kafka_controller_electable_leaders_count", 'topic="measured"'): 2.0,
-    }
-    measured = shared.engine.metrics()
-    assert tuple(measured) == CLUSTER_METRICS
-    expected |= {(name.replace(".", "_"), 'node="controller-1000"'): float(measured[name]) for name in STEADY}
-    expected |= {
-        (name.replace(".", "_"), 'node="controller-1000"'): None for name in CLUSTER_METRICS if name not in STEADY
-    }
-
-    def served() -> bool:
-        lines = [line for line in metric_lines() if f'run="{shared.engine.run}"' in line]
-        return all(
-            any(
-                line.startswith(f"ray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
-                for line in lines
-            )
-            for (name, tag), value in expected.items()
-        )
-
-    shared.until(served, "all metrics are served")
-
-
-@pytest.mark.covers("I8", "I10")
-def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes: Cluster) -> None:
-    with running_lab(brokers=2) as laboratory:
-        laboratory.create_topic((0, 1), min_isr=2)
-        laboratory.engine.crash(0, Loss("none"))
-        latency = f"{FAILOVER_LATENCY}_count"
-        laboratory.until(lambda: laboratory.engine.metrics()[latency] == 1, "broker 1 knows that it leads")
-        assert laboratory.engine.metrics()[UNDER_MIN_ISR] == 1
-        laboratory.engine.crash(1, Loss("none"))
-        laboratory.until(lambda: laboratory.engine.metrics()[OFFLINE] == 1, "nobody leads")
-        [alert] = [event for event in laboratory.engine.traces() if event.trace.kind == "alert"]
-        assert (alert.trace.partition, alert.trace.detail["alert"]) == (T0, "offline_partition")
-
-        def served() -> bool:
-            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'run="{laboratory.engine.run}"']
-            found = [line for line in metric_lines() if all(part in line for part in parts)]
-            return any(float(line.split()[-1]) == 1 for line in found)
-
-        laboratory.until(served, "the metrics port shows it")
-
-
-def metric_lines() -> list[str]:
-    lines = []
-    for node in ray.nodes():
-        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            lines += answer.read().decode().splitlines()
-    return lines
 
 
 def test_bytes_that_are_no_message_are_dropped_and_nobody_dies_of_them(shared: Lab) -> None:
@@ -271,7 +151,7 @@ def test_traces_only_grow_and_their_digest_follows(shared: Lab) -> None:
     [(Loss("none"), 6), (Loss("unflushed"), 2), (Loss("records", 1), 5), (Loss("records", 9), 2), (Loss("all"), 0)],
     ids=lambda value: getattr(value, "kind", value),
 )
-def test_a_crash_takes_from_the_disk_what_it_should(ray_nodes: Cluster, loss: Loss, left: int) -> None:
+def test_a_crash_takes_from_the_disk_what_it_should(private_ray: None, loss: Loss, left: int) -> None:
     payloads = [b"%d" % number for number in range(6)]
     with running_lab(brokers=1, generation=Generation.KIP_497) as laboratory:
         laboratory.create_topic((0,), min_isr=1)
@@ -293,7 +173,7 @@ def test_clusters_on_one_ray_do_not_see_each_other(shared: Lab) -> None:
         assert b"other" not in shared.payloads(0)
 
 
-def test_a_damaged_disk_is_an_error_that_names_the_node(ray_nodes: Cluster) -> None:
+def test_a_damaged_disk_is_an_error_that_names_the_node(private_ray: None) -> None:
     with running_lab(brokers=1) as laboratory:
         laboratory.engine.crash(1000, Loss("none"))
         [log] = Path(tempfile.gettempdir(), laboratory.engine.run, "controller-1000", "logs").glob("*/*/*.log")
@@ -303,19 +183,6 @@ def test_a_damaged_disk_is_an_error_that_names_the_node(ray_nodes: Cluster) -> N
         laboratory.engine.start(1000)
         with pytest.raises(NodeFailedError, match=r"(?s)controller-1000 failed.*CorruptLogError"):
             laboratory.engine.run_until(lambda: False, WITHIN_MS)
-
-
-def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
-    with running_lab(brokers=2) as laboratory:
-        run = laboratory.engine.run
-        processes = [pid_of(laboratory, name) for name in ("broker-0", "broker-1", "controller-1000", "client-3000")]
-        folder = Path(tempfile.gettempdir(), run)
-        assert folder.exists()
-    assert all(ends(process) for process in processes)
-    assert not folder.exists()
-    assert not live_actors(laboratory)
-    groups = ray.util.placement_group_table().values()
-    assert not [group for group in groups if group["name"].startswith(run) and group["state"] != "REMOVED"]
 
 
 PRIVATE = f"""
@@ -354,22 +221,3 @@ def command_lines() -> Iterator[bytes]:
             yield path.read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-
-
-def live_actors(laboratory: Lab) -> list[Any]:
-    actors = list_actors(detail=True, filters=[("ray_namespace", "=", laboratory.engine.run), ("state", "!=", "DEAD")])
-    return list(actors)
-
-
-def pid_of(laboratory: Lab, name: str) -> int:
-    """A handle (pidfd) to the process of a node's actor."""
-    [actor] = [actor for actor in live_actors(laboratory) if actor.name == name]
-    return os.pidfd_open(actor.pid)
-
-
-def ends(handle: int) -> bool:
-    """Whether a process ends within 30 s."""
-    try:
-        return bool(select.select([handle], [], [], 30)[0])
-    finally:
-        os.close(handle)

@@ -1,0 +1,163 @@
+"""The ray engine on three local Ray nodes with a dashboard: placement, names, metrics ports, and what is left after."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.state import list_actors
+
+from experiments.engines.port import Loss
+from experiments.engines.ray.session import ray_session
+from protocol.controller.metrics import (
+    CLUSTER_METRICS,
+    FAILOVER_LATENCY,
+    MANUAL_ELECTION_REQUIRED,
+    OBSERVERS,
+    OFFLINE,
+    UNCLEAN_RECOVERY,
+    UNCLEAN_RECOVERY_FINISHED,
+    UNDER_MIN_ISR,
+    VOTERS,
+)
+from protocol.errors import ErrorCode
+from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, Lab, running_lab
+from tests.strays import leaves_within
+
+STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
+"""Metrics that a cluster that is whole does not move."""
+
+
+@pytest.fixture(scope="module")
+def ray_nodes() -> Iterator[Cluster]:
+    """Three Ray nodes on this machine, to which this process is connected as to any named cluster."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_AUTH_MODE", "disabled")
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+        environment.setenv("RAY_TMPDIR", str(folder))
+        (folder / "ray").mkdir()
+        head = {"num_cpus": 2, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
+        cluster = Cluster()
+        try:
+            cluster.add_node(**head, _system_config={"metrics_report_interval_ms": 500})
+            for _ in range(2):
+                cluster.add_node(num_cpus=2)
+            with ray_session(cluster.address):
+                yield cluster
+        finally:
+            cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def shared(ray_nodes: Cluster) -> Iterator[Lab]:
+    """One cluster for the tests that leave it whole."""
+    with running_lab() as laboratory:
+        laboratory.create_topic((0, 1, 2), min_isr=2)
+        yield laboratory
+
+
+def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: Lab) -> None:
+    actors = {actor.name: actor for actor in live_actors(shared)}
+    assert set(actors) == {"broker-0", "broker-1", "broker-2", "controller-1000", "urm", "client-3000"}
+    assert {actors[f"broker-{n}"].class_name for n in range(3)} == {"BrokerActor"}
+    assert {actor.repr_name for actor in actors.values()} == set(actors)
+    assert len({actors[f"broker-{n}"].node_id for n in range(3)}) == 3
+
+
+@pytest.mark.covers("I1", "I2", "I4", "I9", "I10")
+def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
+    shared.await_whole()
+    assert shared.produce(b"measured") == [ErrorCode.NONE]
+    shared.create_topic((1, 2), min_isr=1, name="measured")
+    expected = {
+        ("isray_messages_sent_total", 'type="FetchRequest"'): None,
+        ("isray_produce_requests_total", 'acks="-1"'): None,
+        ("isray_elections_total", 'topic="measured"'): 1.0,
+        ("isray_isr_size", 'topic="measured"'): 2.0,
+        ("isray_elr_size", 'topic="measured"'): 0.0,
+        ("isray_high_watermark_lag", 'topic="measured"'): 0.0,
+        ("kafka_controller_electable_leaders_count", 'topic="measured"'): 2.0,
+    }
+    measured = shared.engine.metrics()
+    assert tuple(measured) == CLUSTER_METRICS
+    expected |= {(name.replace(".", "_"), 'node="controller-1000"'): float(measured[name]) for name in STEADY}
+    expected |= {
+        (name.replace(".", "_"), 'node="controller-1000"'): None for name in CLUSTER_METRICS if name not in STEADY
+    }
+
+    def served() -> bool:
+        lines = [line for line in metric_lines() if f'run="{shared.engine.run}"' in line]
+        return all(
+            any(
+                line.startswith(f"ray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
+                for line in lines
+            )
+            for (name, tag), value in expected.items()
+        )
+
+    shared.until(served, "all metrics are served")
+
+
+@pytest.mark.covers("I8", "I10")
+def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes: Cluster) -> None:
+    with running_lab(brokers=2) as laboratory:
+        laboratory.create_topic((0, 1), min_isr=2)
+        laboratory.engine.crash(0, Loss("none"))
+        latency = f"{FAILOVER_LATENCY}_count"
+        laboratory.until(lambda: laboratory.engine.metrics()[latency] == 1, "broker 1 knows that it leads")
+        assert laboratory.engine.metrics()[UNDER_MIN_ISR] == 1
+        laboratory.engine.crash(1, Loss("none"))
+        laboratory.until(lambda: laboratory.engine.metrics()[OFFLINE] == 1, "nobody leads")
+        [alert] = [event for event in laboratory.engine.traces() if event.trace.kind == "alert"]
+        assert (alert.trace.partition, alert.trace.detail["alert"]) == (T0, "offline_partition")
+
+        def served() -> bool:
+            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'run="{laboratory.engine.run}"']
+            found = [line for line in metric_lines() if all(part in line for part in parts)]
+            return any(float(line.split()[-1]) == 1 for line in found)
+
+        laboratory.until(served, "the metrics port shows it")
+
+
+def metric_lines() -> list[str]:
+    lines = []
+    for node in ray.nodes():
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            lines += answer.read().decode().splitlines()
+    return lines
+
+
+def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
+    with running_lab(brokers=2) as laboratory:
+        run = laboratory.engine.run
+        processes = list(laboratory.engine.pids().values())
+        assert len(processes) == len(laboratory.engine.spec.node_ids)
+        folder = Path(tempfile.gettempdir(), run)
+        assert folder.exists()
+    assert all(leaves_within(process, LEAVES_WITHIN_S) for process in processes)
+    assert not folder.exists()
+    assert not live_actors(laboratory)
+    groups = ray.util.placement_group_table().values()
+    assert not [group for group in groups if group["name"].startswith(run) and group["state"] != "REMOVED"]
+
+
+def live_actors(laboratory: Lab) -> list[Any]:
+    actors = list_actors(detail=True, filters=[("ray_namespace", "=", laboratory.engine.run), ("state", "!=", "DEAD")])
+    return list(actors)
