@@ -21,9 +21,8 @@ from experiments.hunt.fuzz.run import ANSWERED, HISTORY, WHOLE
 from experiments.hunt.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
 from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, QuorumFocus, by_name, replaced_by, switched_off
 from experiments.hunt.mutants.registry import MUTANTS, mutated
-from experiments.hunt.quorum import chaos
-from experiments.hunt.quorum import invariants as quorum_invariants
-from experiments.hunt.quorum.properties import PROPERTIES
+from experiments.hunt.quorum import chaos, safety
+from experiments.hunt.quorum.liveness import LIVENESS
 from protocol.broker import leadership
 
 FEW = 12
@@ -38,7 +37,7 @@ SCRIPTS = {
 FOCUSED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.why)
 FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
 OTHER = {WHOLE, ANSWERED, "ProtocolInvariantError", "IndexError"}
-QUORUM = {invariant.__name__ for invariant in quorum_invariants.INVARIANTS} | {*PROPERTIES, chaos.STAYS}
+QUORUM = {invariant.__name__ for invariant in safety.SAFETY_INVARIANTS} | {*LIVENESS, chaos.HEALTHY_LEADER_STAYS}
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""The replicas of the metadata log among themselves (`experiments/hunt/quorum`): elections, replication, snapshots,
-changes of the voters, and all of it under faults. Invariants are checked after every event of every test here.
+"""Replicas of the metadata log on the harness (`experiments/hunt/quorum`): elections, replication, snapshots and
+changes of the voters. The safety invariants are checked after every step of every test.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.engines.port import Loss
-from experiments.hunt.quorum.lab import CLUSTER, QuorumLab
+from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import (
@@ -29,84 +29,84 @@ from protocol.quorum.voters import ReplicaKey
 from tests.sim.quorum_helpers import SOON_MS, answer, ask, change, leader, replica, settle, voter_ids
 
 
-def grown(size: int, observers: int = 0) -> QuorumLab:
+def grown(size: int, observers: int = 0) -> QuorumHarness:
     """A quorum that has grown from one voter to `size` under writes."""
-    lab = QuorumLab("grown", size, observers=observers)
-    lab.start(*lab.disks)
-    for node in lab.ids[1:]:
-        lab.append()
-        assert change(lab, True, replica(lab, node).key) is ErrorCode.NONE
-        lab.append()
-    settle(lab)
-    return lab
+    harness = QuorumHarness("grown", size, observers=observers)
+    harness.start(*harness.disks)
+    for node in harness.ids[1:]:
+        harness.append()
+        assert change(harness, True, replica(harness, node).key) is ErrorCode.NONE
+        harness.append()
+    settle(harness)
+    return harness
 
 
 # -- elections ---------------------------------------------------------------------------------------------------------
 
 
 def test_static_voters_elect_one_leader_and_follow_it() -> None:
-    lab = QuorumLab("static", 3, static=True)
-    lab.start(*lab.disks)
-    settle(lab)
-    assert sorted(node.replica.role for node in lab.nodes.values()) == [Role.FOLLOWER, Role.FOLLOWER, Role.LEADER]
-    lab.append()
-    settle(lab)
-    assert len(lab.committed) == 2
+    harness = QuorumHarness("static", 3, static=True)
+    harness.start(*harness.disks)
+    settle(harness)
+    assert sorted(node.replica.role for node in harness.nodes.values()) == [Role.FOLLOWER, Role.FOLLOWER, Role.LEADER]
+    harness.append()
+    settle(harness)
+    assert len(harness.committed) == 2
 
 
-def test_another_leads_soon_after_a_leader_died_and_has_all_that_was_committed() -> None:
-    lab = grown(3)
-    before, committed = leader(lab), len(lab.committed)
-    lab.crash(before.key.id)
-    died_ms = lab.now_ms
-    after = leader(lab)
-    assert lab.now_ms - died_ms <= 2 * after.config.fetch_ms + after.config.election_ms
+def test_a_new_leader_with_all_committed_records_is_elected_soon_after_a_crash() -> None:
+    harness = grown(3)
+    before, committed = leader(harness), len(harness.committed)
+    harness.crash(before.key.id)
+    died_ms = harness.now_ms
+    after = leader(harness)
+    assert harness.now_ms - died_ms <= 2 * after.config.fetch_ms + after.config.election_ms
     assert after.epoch > before.epoch
-    lab.append()
-    lab.run_for(100)
+    harness.append()
+    harness.run_for(100)
     assert after.high_watermark == committed + 2  # the leader's own first record, and one more
-    settle(lab)
+    settle(harness)
 
 
 def test_a_leader_that_shuts_down_is_replaced_at_once() -> None:
-    lab = grown(3)
-    before = leader(lab)
-    lab.shut_down(before.key.id)
-    asked_ms = lab.now_ms
-    assert leader(lab).key != before.key
-    assert lab.now_ms - asked_ms < 100
+    harness = grown(3)
+    before = leader(harness)
+    harness.shut_down(before.key.id)
+    asked_ms = harness.now_ms
+    assert leader(harness).key != before.key
+    assert harness.now_ms - asked_ms < 100
 
 
-def test_a_voter_that_was_cut_off_does_not_depose_the_leader_that_all_others_follow() -> None:
-    lab = grown(3)
-    first = leader(lab)
-    [lonely, _] = [node for node in lab.ids if node != first.key.id]
-    lab.cut(lonely)
-    lab.run_for(60_000)
-    assert replica(lab, lonely).role is Role.PROSPECTIVE
-    assert replica(lab, lonely).epoch == first.epoch
-    settle(lab)
-    assert leader(lab) is first
+def test_a_partitioned_voter_does_not_depose_the_leader() -> None:
+    harness = grown(3)
+    first = leader(harness)
+    [lonely, _] = [node for node in harness.ids if node != first.key.id]
+    harness.cut(lonely)
+    harness.run_for(60_000)
+    assert replica(harness, lonely).role is Role.PROSPECTIVE
+    assert replica(harness, lonely).epoch == first.epoch
+    settle(harness)
+    assert leader(harness) is first
 
 
-def test_a_leader_without_a_majority_resigns_and_commits_nothing_more() -> None:
-    lab = grown(3)
-    first, committed = leader(lab), len(lab.committed)
-    lab.cut(first.key.id)
-    lab.append()
-    lab.run_for(20_000)
+def test_a_leader_without_a_majority_resigns_and_commits_nothing() -> None:
+    harness = grown(3)
+    first, committed = leader(harness), len(harness.committed)
+    harness.cut(first.key.id)
+    harness.append()
+    harness.run_for(20_000)
     assert not first.is_leader
-    second = leader(lab)
+    second = leader(harness)
     assert second.epoch > first.epoch
-    settle(lab)
-    assert len(lab.committed) == committed + 1  # the new leader's own record, and not what was appended alone
+    settle(harness)
+    assert len(harness.committed) == committed + 1  # the new leader's own record, and not what was appended alone
 
 
 @pytest.mark.covers("D26", "D27", "G12", "G17", "N17")
-def test_a_vote_outlives_the_process_that_gave_it() -> None:
-    lab = QuorumLab("votes", 3, static=True)
-    lab.start(1000)
-    me = replica(lab, 1000)
+def test_a_vote_is_durable() -> None:
+    harness = QuorumHarness("votes", 3, static=True)
+    harness.start(1000)
+    me = replica(harness, 1000)
     for candidate, granted in ((1001, True), (1002, False), (1001, True)):
         request = VoteRequest(
             correlation_id=candidate,
@@ -119,23 +119,23 @@ def test_a_vote_outlives_the_process_that_gave_it() -> None:
             last_offset_epoch=-1,
             last_offset=0,
         )
-        lab.answers.clear()
-        lab.ask(1000, request)
-        found = answer(lab, candidate)
+        harness.responses.clear()
+        harness.submit(1000, request)
+        found = answer(harness, candidate)
         assert isinstance(found, VoteResponse)
         assert (found.vote_granted, found.leader_epoch) == (granted, 7)
-        raw = lab.disks[1000].read_file(state_file.FILE)
+        raw = harness.disks[1000].read_file(state_file.FILE)
         assert raw is not None
         assert state_file.decode(raw).voted == ReplicaKey(1001, "uuid-1001"), "the disk too that it is for"
-        lab.crash(1000)
-        lab.start(1000)
-        assert replica(lab, 1000).key == me.key
+        harness.crash(1000)
+        harness.start(1000)
+        assert replica(harness, 1000).key == me.key
 
 
 @pytest.mark.covers("D24", "G17", "M78")
-def test_a_vote_that_is_meant_for_another_disk_is_not_given() -> None:
-    lab = QuorumLab("keys", 3, static=True)
-    lab.start(1000)
+def test_a_vote_request_for_another_disk_is_rejected() -> None:
+    harness = QuorumHarness("keys", 3, static=True)
+    harness.start(1000)
     request = VoteRequest(
         correlation_id=1,
         cluster_id=CLUSTER,
@@ -147,48 +147,48 @@ def test_a_vote_that_is_meant_for_another_disk_is_not_given() -> None:
         last_offset_epoch=-1,
         last_offset=0,
     )
-    lab.ask(1000, request)
-    found = answer(lab, 1)
+    harness.submit(1000, request)
+    found = answer(harness, 1)
     assert found.error is ErrorCode.INVALID_VOTER_KEY
-    assert replica(lab, 1000).epoch == 0
+    assert replica(harness, 1000).epoch == 0
 
 
 @pytest.mark.covers("D28", "G18")
 @pytest.mark.parametrize(("uuid", "error"), [("the disk before", ErrorCode.INVALID_VOTER_KEY), ("", ErrorCode.NONE)])
-def test_a_leader_makes_itself_known_to_the_disk_that_it_means(uuid: str, error: ErrorCode) -> None:
-    lab = QuorumLab("begin", 3, static=True)
-    lab.start(1000)
+def test_begin_quorum_epoch_for_another_disk_is_rejected(uuid: str, error: ErrorCode) -> None:
+    harness = QuorumHarness("begin", 3, static=True)
+    harness.start(1000)
     request = BeginQuorumEpochRequest(
         correlation_id=1, cluster_id=CLUSTER, voter_id=1000, voter_uuid=uuid, leader_id=1001, leader_epoch=7
     )
-    lab.ask(1000, request)
-    assert answer(lab, 1).error is error
-    assert replica(lab, 1000).leader == (1001 if error is ErrorCode.NONE else -1)
+    harness.submit(1000, request)
+    assert answer(harness, 1).error is error
+    assert replica(harness, 1000).leader == (1001 if error is ErrorCode.NONE else -1)
 
 
 @pytest.mark.covers("D25", "M81")
-def test_a_voter_that_has_not_heard_of_it_votes_so_that_an_election_can_end() -> None:
-    lab = QuorumLab("unaware", 3)
-    lab.start(*lab.disks)
-    assert change(lab, True, replica(lab, 1001).key) is ErrorCode.NONE
-    settle(lab)
-    old = leader(lab)
-    other = next(replica(lab, node) for node in (1000, 1001) if node != old.key.id)
-    unaware = replica(lab, 1002)
-    lab.cuts = {(old.key.id, unaware.key.id)}
-    assert change(lab, True, unaware.key) is ErrorCode.NONE
-    lab.crash(old.key.id)
-    lab.cuts.clear()
+def test_a_voter_that_lacks_its_own_addition_grants_votes() -> None:
+    harness = QuorumHarness("unaware", 3)
+    harness.start(*harness.disks)
+    assert change(harness, True, replica(harness, 1001).key) is ErrorCode.NONE
+    settle(harness)
+    old = leader(harness)
+    other = next(replica(harness, node) for node in (1000, 1001) if node != old.key.id)
+    unaware = replica(harness, 1002)
+    harness.cuts = {(old.key.id, unaware.key.id)}
+    assert change(harness, True, unaware.key) is ErrorCode.NONE
+    harness.crash(old.key.id)
+    harness.cuts.clear()
     assert not unaware.is_voter
-    assert leader(lab) is other, "one of three voters, with the vote of who does not know that it is one"
-    assert lab.run_until(lambda: unaware.is_voter, SOON_MS)
+    assert leader(harness) is other, "one of three voters, with the vote of who does not know that it is one"
+    assert harness.run_until(lambda: unaware.is_voter, SOON_MS)
 
 
 @pytest.mark.covers("D10")
-def test_an_epoch_begins_with_its_leader_and_who_voted() -> None:
-    lab = grown(3)
-    lab.crash(leader(lab).key.id)
-    second = leader(lab)
+def test_an_epoch_starts_with_a_leader_change_record() -> None:
+    harness = grown(3)
+    harness.crash(leader(harness).key.id)
+    second = leader(harness)
     assert second.leader_state is not None
     [batch] = second.log.read(second.leader_state.start_offset, max_bytes=1)
     [first] = unpack_records(batch.payload)
@@ -199,214 +199,214 @@ def test_an_epoch_begins_with_its_leader_and_who_voted() -> None:
     )
 
 
-def test_a_node_of_another_cluster_is_refused_and_its_disk_too() -> None:
-    lab = grown(1)
+def test_requests_and_disks_of_another_cluster_are_rejected() -> None:
+    harness = grown(1)
     request = AddVoterRequest(correlation_id=1, cluster_id="another", voter_id=1001, voter_uuid="u")
-    lab.ask(1000, request)
-    assert answer(lab, 1).error is ErrorCode.INCONSISTENT_CLUSTER_ID
-    lab.crash(1000)
-    raw = lab.disks[1000].read_file(state_file.FILE)
+    harness.submit(1000, request)
+    assert answer(harness, 1).error is ErrorCode.INCONSISTENT_CLUSTER_ID
+    harness.crash(1000)
+    raw = harness.disks[1000].read_file(state_file.FILE)
     assert raw is not None
-    lab.disks[1000].write_file(state_file.FILE, raw.replace(CLUSTER.encode(), b"another"))
+    harness.disks[1000].write_file(state_file.FILE, raw.replace(CLUSTER.encode(), b"another"))
     with pytest.raises(ForeignDirectoryError, match="found 'another'; allowed: 'lab'"):
-        lab.start(1000)
+        harness.start(1000)
 
 
 # -- changes of the voters ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("D3", "D6", "M77")
-def test_one_voter_becomes_three_while_writes_go_on() -> None:
-    lab = grown(3, observers=1)
-    assert voter_ids(lab) == {(1000, 1001, 1002)}
-    assert len(lab.committed) == 1 + 1 + 2 + 4  # the format, the leader, two voters, four writes
+def test_one_voter_grows_to_three_under_writes() -> None:
+    harness = grown(3, observers=1)
+    assert voter_ids(harness) == {(1000, 1001, 1002)}
+    assert len(harness.committed) == 1 + 1 + 2 + 4  # the format, the leader, two voters, four writes
 
 
 @pytest.mark.covers("D12", "D16", "M79")
-def test_a_replica_that_lags_is_added_when_it_has_caught_up_or_not_at_all() -> None:
-    lab = QuorumLab("lagging", 3)
-    lab.start(*lab.disks)
-    key = replica(lab, 1001).key
-    leader(lab)
-    lab.cut(1001)
-    number = ask(lab, True, key)
+def test_a_replica_is_added_only_when_it_has_caught_up() -> None:
+    harness = QuorumHarness("lagging", 3)
+    harness.start(*harness.disks)
+    key = replica(harness, 1001).key
+    leader(harness)
+    harness.cut(1001)
+    number = ask(harness, True, key)
     with pytest.raises(AssertionError):
-        answer(lab, number, VOTER_CHANGE_TIMEOUT_MS - 1_000)
-    assert answer(lab, number).error is ErrorCode.REQUEST_TIMED_OUT
-    number = ask(lab, True, key)
-    lab.run_for(5_000)
-    lab.heal()
-    assert answer(lab, number).error is ErrorCode.NONE
-    settle(lab)
-    assert voter_ids(lab) == {(1000, 1001)}
+        answer(harness, number, VOTER_CHANGE_TIMEOUT_MS - 1_000)
+    assert answer(harness, number).error is ErrorCode.REQUEST_TIMED_OUT
+    number = ask(harness, True, key)
+    harness.run_for(5_000)
+    harness.heal()
+    assert answer(harness, number).error is ErrorCode.NONE
+    settle(harness)
+    assert voter_ids(harness) == {(1000, 1001)}
 
 
 @pytest.mark.covers("D11", "M79")
 def test_a_change_waits_for_the_one_before_it() -> None:
-    lab = QuorumLab("two", 3)
-    lab.start(*lab.disks)
-    leader(lab)
-    numbers = [ask(lab, True, replica(lab, node).key) for node in (1001, 1002)]
+    harness = QuorumHarness("two", 3)
+    harness.start(*harness.disks)
+    leader(harness)
+    numbers = [ask(harness, True, replica(harness, node).key) for node in (1001, 1002)]
     assert len(set(numbers)) == 1, "both are asked for before either is looked at"
-    lab.run_for(5_000)
-    assert [response.error for response in lab.answers] == [ErrorCode.NONE, ErrorCode.NONE]
-    settle(lab)
-    assert voter_ids(lab) == {(1000, 1001, 1002)}
+    harness.run_for(5_000)
+    assert [response.error for response in harness.responses] == [ErrorCode.NONE, ErrorCode.NONE]
+    settle(harness)
+    assert voter_ids(harness) == {(1000, 1001, 1002)}
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_an_addition_whose_leader_dies_is_done_everywhere_or_nowhere(arrives: bool) -> None:
-    lab = grown(4)
-    first = leader(lab)
-    added, second, third = (replica(lab, node) for node in lab.ids if node != first.key.id)
-    assert change(lab, False, added.key) is ErrorCode.NONE
-    settle(lab)
-    number = ask(lab, True, added.key)
+def test_an_addition_whose_leader_crashes_applies_everywhere_or_nowhere(arrives: bool) -> None:
+    harness = grown(4)
+    first = leader(harness)
+    added, second, third = (replica(harness, node) for node in harness.ids if node != first.key.id)
+    assert change(harness, False, added.key) is ErrorCode.NONE
+    settle(harness)
+    number = ask(harness, True, added.key)
     if not arrives:
-        lab.cuts = {(first.key.id, node.key.id) for node in (second, third)}
-    lab.run_until(lambda: added.key in (second if arrives else first).voters, SOON_MS)
-    assert not [response for response in lab.answers if response.correlation_id == number]
-    lab.crash(first.key.id)
-    lab.cuts.clear()
-    assert leader(lab) in (second, third)
-    settle(lab)
-    assert voter_ids(lab) == {lab.ids if arrives else tuple(n for n in lab.ids if n != added.key.id)}
+        harness.cuts = {(first.key.id, node.key.id) for node in (second, third)}
+    harness.run_until(lambda: added.key in (second if arrives else first).voters, SOON_MS)
+    assert not [response for response in harness.responses if response.correlation_id == number]
+    harness.crash(first.key.id)
+    harness.cuts.clear()
+    assert leader(harness) in (second, third)
+    settle(harness)
+    assert voter_ids(harness) == {harness.ids if arrives else tuple(n for n in harness.ids if n != added.key.id)}
 
 
 @pytest.mark.covers("D17", "D18", "M82")
-def test_a_leader_that_is_removed_commits_that_with_the_others_and_goes() -> None:
-    lab = grown(3)
-    first = leader(lab)
-    assert change(lab, False, first.key) is ErrorCode.NONE
-    assert lab.run_until(lambda: not first.is_leader, 1_000)
-    second = leader(lab)
+def test_a_removed_leader_commits_its_removal_and_resigns() -> None:
+    harness = grown(3)
+    first = leader(harness)
+    assert change(harness, False, first.key) is ErrorCode.NONE
+    assert harness.run_until(lambda: not first.is_leader, 1_000)
+    second = leader(harness)
     assert second.key.id != first.key.id
-    settle(lab)
+    settle(harness)
     assert first.key not in second.voters
     assert first.role is Role.FOLLOWER
 
 
-def test_a_leader_that_is_removed_makes_no_change_that_waited_behind_that() -> None:
-    lab = grown(3)
-    first = leader(lab)
-    other = next(node for node in lab.ids if node != first.key.id)
-    numbers = [ask(lab, False, first.key)]
+def test_a_removed_leader_rejects_waiting_changes() -> None:
+    harness = grown(3)
+    first = leader(harness)
+    other = next(node for node in harness.ids if node != first.key.id)
+    numbers = [ask(harness, False, first.key)]
     numbers.append(numbers[0] + 1)
-    lab.ask(
+    harness.submit(
         first.key.id,
         RemoveVoterRequest(
-            correlation_id=numbers[1], cluster_id=CLUSTER, voter_id=other, voter_uuid=replica(lab, other).key.uuid
+            correlation_id=numbers[1], cluster_id=CLUSTER, voter_id=other, voter_uuid=replica(harness, other).key.uuid
         ),
     )
-    assert [answer(lab, number).error for number in numbers] == [ErrorCode.NONE, ErrorCode.NOT_CONTROLLER]
-    settle(lab)
-    assert voter_ids(lab) == {tuple(node for node in lab.ids if node != first.key.id)}
+    assert [answer(harness, number).error for number in numbers] == [ErrorCode.NONE, ErrorCode.NOT_CONTROLLER]
+    settle(harness)
+    assert voter_ids(harness) == {tuple(node for node in harness.ids if node != first.key.id)}
 
 
 @pytest.mark.covers("D19", "M82")
-def test_a_follower_that_is_removed_goes_on_as_an_observer() -> None:
-    lab = grown(3)
-    first = leader(lab)
-    gone = next(node for node in lab.ids if node != first.key.id)
-    assert change(lab, False, replica(lab, gone).key) is ErrorCode.NONE
-    lab.append()
-    settle(lab)
-    assert not replica(lab, gone).is_voter
-    lab.crash(first.key.id)
-    lab.run_for(30_000)
-    assert lab.leader is None, "one of two voters is no majority, and an observer does not stand"
-    settle(lab)
+def test_a_removed_follower_becomes_an_observer() -> None:
+    harness = grown(3)
+    first = leader(harness)
+    gone = next(node for node in harness.ids if node != first.key.id)
+    assert change(harness, False, replica(harness, gone).key) is ErrorCode.NONE
+    harness.append()
+    settle(harness)
+    assert not replica(harness, gone).is_voter
+    harness.crash(first.key.id)
+    harness.run_for(30_000)
+    assert harness.leader is None, "one of two voters is no majority, and an observer does not stand"
+    settle(harness)
 
 
 @pytest.mark.covers("D4", "D32", "M78")
 def test_a_replaced_disk_is_another_replica_until_it_is_added() -> None:
-    lab = grown(3)
-    first = leader(lab)
-    gone = next(node for node in lab.ids if node != first.key.id)
-    old = replica(lab, gone).key
-    lab.crash(gone, Loss("all"))
-    lab.start(gone)
-    lab.run_for(10_000)
-    new = replica(lab, gone).key
+    harness = grown(3)
+    first = leader(harness)
+    gone = next(node for node in harness.ids if node != first.key.id)
+    old = replica(harness, gone).key
+    harness.crash(gone, Loss("all"))
+    harness.start(gone)
+    harness.run_for(10_000)
+    new = replica(harness, gone).key
     assert new.uuid != old.uuid
-    assert not replica(lab, gone).is_voter
-    assert replica(lab, gone).high_watermark == len(lab.committed)
-    assert change(lab, True, new) is ErrorCode.DUPLICATE_VOTER
-    assert change(lab, False, old) is ErrorCode.NONE
-    assert change(lab, True, new) is ErrorCode.NONE
-    settle(lab)
-    assert new in leader(lab).voters
+    assert not replica(harness, gone).is_voter
+    assert replica(harness, gone).high_watermark == len(harness.committed)
+    assert change(harness, True, new) is ErrorCode.DUPLICATE_VOTER
+    assert change(harness, False, old) is ErrorCode.NONE
+    assert change(harness, True, new) is ErrorCode.NONE
+    settle(harness)
+    assert new in leader(harness).voters
 
 
 @pytest.mark.covers("D13", "D14", "D20", "M85")
-def test_what_cannot_be_is_refused_at_once() -> None:
-    lab = grown(2)
-    first = leader(lab)
-    other = next(node for node in lab.ids if node != first.key.id)
+def test_impossible_changes_are_rejected_at_once() -> None:
+    harness = grown(2)
+    first = leader(harness)
+    other = next(node for node in harness.ids if node != first.key.id)
     stranger = ReplicaKey(1005, "u")
-    number = ask(lab, True, stranger, to=other)
-    hint = answer(lab, number)
+    number = ask(harness, True, stranger, to=other)
+    hint = answer(harness, number)
     assert isinstance(hint, AddVoterResponse)
     assert hint.error is ErrorCode.NOT_CONTROLLER
     assert hint.current_leader == CurrentLeader(leader_id=first.key.id, leader_epoch=first.epoch)
-    assert change(lab, True, first.key) is ErrorCode.DUPLICATE_VOTER
-    assert change(lab, True, ReplicaKey(1005, "")) is ErrorCode.INVALID_REQUEST
-    assert change(lab, False, stranger) is ErrorCode.VOTER_NOT_FOUND
-    assert change(lab, False, first.key._replace(uuid="u")) is ErrorCode.VOTER_NOT_FOUND
-    assert change(lab, False, replica(lab, other).key) is ErrorCode.NONE
-    assert change(lab, False, first.key) is ErrorCode.INVALID_REQUEST
-    settle(lab)
-    assert voter_ids(lab) == {(first.key.id,)}
+    assert change(harness, True, first.key) is ErrorCode.DUPLICATE_VOTER
+    assert change(harness, True, ReplicaKey(1005, "")) is ErrorCode.INVALID_REQUEST
+    assert change(harness, False, stranger) is ErrorCode.VOTER_NOT_FOUND
+    assert change(harness, False, first.key._replace(uuid="u")) is ErrorCode.VOTER_NOT_FOUND
+    assert change(harness, False, replica(harness, other).key) is ErrorCode.NONE
+    assert change(harness, False, first.key) is ErrorCode.INVALID_REQUEST
+    settle(harness)
+    assert voter_ids(harness) == {(first.key.id,)}
 
 
 @pytest.mark.covers("D1", "M83")
-def test_static_voters_take_another_disk_and_nothing_else() -> None:
-    lab = QuorumLab("static", 3, static=True)
-    lab.start(*lab.disks)
-    settle(lab)
-    key = replica(lab, 1002).key
+def test_static_voters_accept_a_replaced_disk_only() -> None:
+    harness = QuorumHarness("static", 3, static=True)
+    harness.start(*harness.disks)
+    settle(harness)
+    key = replica(harness, 1002).key
     where = (Endpoint(name="CONTROLLER", host="localhost", port=9093),)
-    assert change(lab, True, key, endpoints=where) is ErrorCode.INVALID_REQUEST
-    assert change(lab, True, ReplicaKey(1009, "u")) is ErrorCode.INVALID_REQUEST
-    assert change(lab, True, key) is ErrorCode.NONE
-    settle(lab)
-    assert key in leader(lab).voters
+    assert change(harness, True, key, endpoints=where) is ErrorCode.INVALID_REQUEST
+    assert change(harness, True, ReplicaKey(1009, "u")) is ErrorCode.INVALID_REQUEST
+    assert change(harness, True, key) is ErrorCode.NONE
+    settle(harness)
+    assert key in leader(harness).voters
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("D3", "D7", "M84")
-def test_who_catches_up_from_a_snapshot_has_the_voters_too() -> None:
-    lab = grown(3, observers=1)
-    lab.crash(0)
+def test_a_snapshot_carries_the_voters() -> None:
+    harness = grown(3, observers=1)
+    harness.crash(0)
     for _ in range(20):
-        lab.append()
-    lab.run_for(1_000)
-    for node in lab.ids:
-        replica(lab, node).take_snapshot(replica(lab, node).high_watermark, b"x" * 3_000_000)
-    lab.append()
-    lab.start(0)
-    settle(lab)
-    found = replica(lab, 0).snapshot
+        harness.append()
+    harness.run_for(1_000)
+    for node in harness.ids:
+        replica(harness, node).take_snapshot(replica(harness, node).high_watermark, b"x" * 3_000_000)
+    harness.append()
+    harness.start(0)
+    settle(harness)
+    found = replica(harness, 0).snapshot
     assert found is not None
     assert len(found.data) == 3_000_000
-    assert voter_ids(lab) == {(1000, 1001, 1002)}
-    lab.crash(0)
-    lab.start(0)
-    settle(lab)
-    assert voter_ids(lab) == {(1000, 1001, 1002)}
+    assert voter_ids(harness) == {(1000, 1001, 1002)}
+    harness.crash(0)
+    harness.start(0)
+    settle(harness)
+    assert voter_ids(harness) == {(1000, 1001, 1002)}
 
 
 @pytest.mark.covers("D5", "D35", "M84")
-def test_a_state_file_of_the_first_version_gets_a_uuid_that_stays() -> None:
-    lab = QuorumLab("v0", 1, static=True)
+def test_a_state_file_of_version_0_gets_a_durable_uuid() -> None:
+    harness = QuorumHarness("v0", 1, static=True)
     old = b'{"clusterId":"lab","leaderId":1000,"leaderEpoch":4,"votedId":1000,"appliedOffset":0,"data_version":0}'
-    lab.disks[1000].write_file(state_file.FILE, old)
-    lab.start(1000)
-    key = leader(lab).key
+    harness.disks[1000].write_file(state_file.FILE, old)
+    harness.start(1000)
+    key = leader(harness).key
     assert len(key.uuid) == 32
-    assert leader(lab).epoch == 5
-    lab.crash(1000)
-    lab.start(1000)
-    assert leader(lab).key == key
+    assert leader(harness).epoch == 5
+    harness.crash(1000)
+    harness.start(1000)
+    assert leader(harness).key == key

@@ -1,5 +1,5 @@
-"""Quorums under everything at once (`experiments/hunt/quorum/chaos.py`): whatever is drawn, nothing committed is
-lost, and all ends well; and the runs have in them what they promise to have.
+"""Random runs of quorums with all kinds of faults (`experiments/hunt/quorum/chaos.py`): no property is violated, and
+the runs contain what they are meant to contain.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from experiments.hunt.quorum import chaos
-from experiments.hunt.quorum.chaos import FAULTS, Bias, Outcome, draw
-from experiments.hunt.quorum.truth import Event
+from experiments.hunt.quorum.chaos import FAULTS, ChaosBias, ChaosOutcome, draw
+from experiments.hunt.quorum.global_view import ReplicaStep
 from protocol.quorum.election import Role
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,26 +23,26 @@ _HASH = "from experiments.hunt.quorum.chaos import run; print(run(7).trace_hash)
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[ChaosOutcome]:
     return [chaos.run(seed) for seed in SEEDS]
 
 
 @pytest.mark.covers("D8", "D9", "D11", "D15", "D18", "D22", "M78", "M80")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_happens_nothing_committed_is_lost_and_all_ends_well(seed: int, outcomes: list[Outcome]) -> None:
+def test_random_runs_violate_no_property(seed: int, outcomes: list[ChaosOutcome]) -> None:
     found = outcomes[seed]
-    assert (found.broken, found.detail) == (None, "")
+    assert (found.violation, found.detail) == (None, "")
 
 
 @pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(3))
-def test_nor_in_three_hundred_runs_more(block: int) -> None:
+def test_three_hundred_more_random_runs_violate_no_property(block: int) -> None:
     seeds = range(1_000 + 100 * block, 1_100 + 100 * block)
-    assert [(seed, found.broken) for seed in seeds if (found := chaos.run(seed)).broken] == []
+    assert [(seed, found.violation) for seed in seeds if (found := chaos.run(seed)).violation] == []
 
 
-def test_every_kind_of_fault_strikes_again_and_again(outcomes: list[Outcome]) -> None:
+def test_random_runs_contain_every_kind_of_fault(outcomes: list[ChaosOutcome]) -> None:
     counts = sum((found.counts for found in outcomes), Counter[str]())
     assert {fault: counts[fault] for fault in FAULTS if counts[fault] < 15} == {}
     assert counts["changes committed"] > 100
@@ -51,9 +51,9 @@ def test_every_kind_of_fault_strikes_again_and_again(outcomes: list[Outcome]) ->
 
 
 @pytest.mark.covers("M78")
-def test_replicas_do_restart_without_their_state_and_become_voters_again(outcomes: list[Outcome]) -> None:
-    """The published model has the loss of a disk (CrashLoseState), but not within the bounds that it is checked in: it
-    cuts the dead server off, and there no pair may be cut off. And nothing in it brings that server back.
+def test_replicas_restart_without_their_state_and_become_voters_again(outcomes: list[ChaosOutcome]) -> None:
+    """The published model has the loss of a disk (CrashLoseState), but not within the bounds of its checks: it
+    partitions the crashed server, for which the bounds have no room. No action of the model restarts that server.
     """
     counts = sum((found.counts for found in outcomes), Counter[str]())
     assert counts["disk loss"] > 50
@@ -61,7 +61,7 @@ def test_replicas_do_restart_without_their_state_and_become_voters_again(outcome
     assert counts["voters on another disk"] > 5
 
 
-def test_sizes_and_kinds_of_quorums_are_drawn() -> None:
+def test_seeds_draw_all_sizes_and_kinds_of_quorums() -> None:
     courses = [draw(seed) for seed in SEEDS]
     assert {course.size for course in courses} == {1, 2, 3, 4, 5}
     assert {course.observers for course in courses} == {0, 1, 2}
@@ -69,27 +69,27 @@ def test_sizes_and_kinds_of_quorums_are_drawn() -> None:
     assert len({course.faults for course in courses}) > 30
 
 
-def test_a_bias_binds_what_it_names() -> None:
+def test_a_bias_restricts_what_a_seed_draws() -> None:
     for seed in range(10):
-        course = draw(seed, Bias(sizes=(4,), static=True, faults=("pause", "cut"), steps=3))
+        course = draw(seed, ChaosBias(sizes=(4,), static=True, faults=("pause", "cut"), steps=3))
         assert (course.size, course.static, course.steps) == (4, True, 3)
         assert course.faults == ("pause", "cut")
-        assert "pause" in draw(seed, Bias(always=("pause",))).faults
+        assert "pause" in draw(seed, ChaosBias(always=("pause",))).faults
 
 
-def test_the_same_seed_gives_the_same_events(outcomes: list[Outcome]) -> None:
+def test_the_same_seed_gives_the_same_steps(outcomes: list[ChaosOutcome]) -> None:
     assert chaos.run(3) == outcomes[3]
     assert len({found.trace_hash for found in outcomes}) == len(outcomes)
 
 
-def test_who_watches_changes_nothing(outcomes: list[Outcome]) -> None:
-    seen: list[Event] = []
-    assert chaos.run(5, observer=seen.append) == outcomes[5]
+def test_a_listener_does_not_change_a_run(outcomes: list[ChaosOutcome]) -> None:
+    seen: list[ReplicaStep] = []
+    assert chaos.run(5, listener=seen.append) == outcomes[5]
     assert sum(event.replica is not None for event in seen) == outcomes[5].events
     assert {event.replica.role for event in seen if event.replica is not None} >= {Role.LEADER, Role.FOLLOWER}
 
 
-def test_events_do_not_depend_on_the_hash_seed(outcomes: list[Outcome]) -> None:
+def test_steps_do_not_depend_on_the_hash_seed(outcomes: list[ChaosOutcome]) -> None:
     def under(hash_seed: str) -> str:
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         done = subprocess.run(

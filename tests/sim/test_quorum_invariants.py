@@ -1,5 +1,5 @@
-"""Each invariant of quorums, and each of their liveness properties, fires on a quorum that somebody has tampered with;
-those that are asked of every replica fire on each, not on the leader alone.
+"""Each safety invariant and liveness property fires when a test tampers with a quorum; those that are checked on every
+replica fire on each, not only on the leader.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from experiments.engines.port import Loss
-from experiments.hunt.quorum import chaos, invariants
-from experiments.hunt.quorum.chaos import Bias
-from experiments.hunt.quorum.invariants import INVARIANTS, Invariant
-from experiments.hunt.quorum.lab import CLUSTER, BrokenInvariantError, QuorumLab
+from experiments.hunt.quorum import chaos, safety
+from experiments.hunt.quorum.chaos import ChaosBias
+from experiments.hunt.quorum.harness import CLUSTER, PropertyViolatedError, QuorumHarness
+from experiments.hunt.quorum.liveness import LIVENESS, first_violation
 from experiments.hunt.quorum.operator import Operator, change_request
-from experiments.hunt.quorum.properties import PROPERTIES, missed
+from experiments.hunt.quorum.safety import SAFETY_INVARIANTS, SafetyInvariant
 from protocol.ids import DRIVER, METADATA_LOG, NodeId
 from protocol.messages.quorum import (
     AddVoterRecord,
@@ -32,107 +32,107 @@ from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
 from tests.sim.quorum_helpers import SOON_MS, leader, replica
 
 NODES = (1000, 1001, 1002, 1003, 0)
-"""Three voters that were added, one replica that was not, an observer."""
-Tampering = Callable[[QuorumLab, pytest.MonkeyPatch], None]
+"""Three voters, a controller that is an observer, and a broker."""
+Tampering = Callable[[QuorumHarness, pytest.MonkeyPatch], None]
 
 
-def quorum() -> QuorumLab:
-    """A quorum that has grown to three voters, and had a snapshot before the last of them came."""
-    lab = QuorumLab("tampering", 4, observers=1)
-    lab.start(*lab.disks)
-    Operator(lab).grow(2)
-    lab.append()
-    assert lab.run_until(lab.is_settled, SOON_MS)
-    for node in lab.nodes.values():
+def quorum() -> QuorumHarness:
+    """A quorum that grew to three voters and took a snapshot before the third was added."""
+    harness = QuorumHarness("tampering", 4, observers=1)
+    harness.start(*harness.disks)
+    Operator(harness).grow(2)
+    harness.append()
+    assert harness.run_until(harness.is_settled, SOON_MS)
+    for node in harness.nodes.values():
         node.replica.take_snapshot(node.replica.high_watermark, b"state")
-    Operator(lab).grow(3)
-    lab.append()
-    assert lab.run_until(lab.is_settled, SOON_MS)
-    return lab
+    Operator(harness).grow(3)
+    harness.append()
+    assert harness.run_until(harness.is_settled, SOON_MS)
+    return harness
 
 
-def follower(lab: QuorumLab) -> QuorumReplica:
-    return next(replica(lab, node) for node in (1000, 1001, 1002) if node != leader(lab).key.id)
+def follower(harness: QuorumHarness) -> QuorumReplica:
+    return next(replica(harness, node) for node in (1000, 1001, 1002) if node != leader(harness).key.id)
 
 
-def _epoch_falls(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.save(epoch=0)
+def _decrease_epoch(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.save(epoch=0)
 
 
-def _leader_changes(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.save(leader=1003)
+def _change_leader_of_epoch(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.save(leader=1003)
 
 
-def _resigns_from_nothing(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.role = Role.RESIGNED
+def _resign_without_leading(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.role = Role.RESIGNED
 
 
-def _commits_beyond_its_end(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.high_watermark += 10
+def _raise_high_watermark_above_log_end(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.high_watermark += 10
 
 
-def _is_told_of_two_leaders(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = follower(lab)
+def _announce_second_leader(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = follower(harness)
     request = BeginQuorumEpochRequest(
         correlation_id=1,
         cluster_id=CLUSTER,
-        voter_id=told.key.id,
-        voter_uuid=told.key.uuid,
+        voter_id=scenario.key.id,
+        voter_uuid=scenario.key.uuid,
         leader_id=1003,
-        leader_epoch=told.epoch,
+        leader_epoch=scenario.epoch,
     )
-    lab.ask(told.key.id, request)
+    harness.submit(scenario.key.id, request)
 
 
-def _has_another_record(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = lab.disks[follower(lab).key.id].open_log(METADATA_LOG)
+def _replace_record(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = harness.disks[follower(harness).key.id].open_log(METADATA_LOG)
     [batch] = log.read(log.end_offset - 1, 1)
     log.truncate(batch.base_offset)
     log.append(batch.model_copy(update={"leader_epoch": batch.leader_epoch + 1}))
 
 
-def _snapshot_of_another_epoch(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = follower(lab).log
+def _change_snapshot_epoch(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = follower(harness).log
     assert log.snapshot is not None
     log.snapshot = replace(log.snapshot, epoch=99)
 
 
-def _follows_nobody(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.save(leader=-1)
+def _follow_no_leader(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.save(leader=-1)
 
 
-def _resigned_in_the_epoch_of_another(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.role = Role.RESIGNED
+def _resign_in_epoch_of_another(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.role = Role.RESIGNED
 
 
-def _candidate_under_a_leader(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.role = Role.CANDIDATE
+def _be_candidate_with_known_leader(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.role = Role.CANDIDATE
 
 
-def _leads_after_its_removal(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def _lead_after_removal(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuorumReplica, "_resign", lambda self, now_ms, leader, why: None)
-    lab.ask(leader(lab).key.id, change_request(99, False, leader(lab).key))
+    harness.submit(leader(harness).key.id, change_request(99, False, leader(harness).key))
 
 
-def _snapshot_of_other_voters(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = follower(lab).log
+def _change_snapshot_voters(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = follower(harness).log
     assert log.snapshot is not None
     log.snapshot = replace(log.snapshot, voters=VoterSet())
 
 
-def _believes_in_another_leader(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.save(leader=1003)
+def _follow_another_leader(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.save(leader=1003)
 
 
-def _leads_on_another_disk(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def _lead_on_another_disk(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuorumReplica, "_resign", lambda self, now_ms, leader, why: None)
-    leader(lab)._context.save(uuid="another")
+    leader(harness)._context.save(uuid="another")
 
 
-def _votes_twice(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    voter = replica(lab, 1003)
-    lab.cut(*lab.disks)
-    lab.cut(1003)
+def _vote_twice(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    voter = replica(harness, 1003)
+    harness.cut(*harness.disks)
+    harness.cut(1003)
     for number, candidate in enumerate((1000, 1001), 1):
         request = VoteRequest(
             correlation_id=number,
@@ -145,144 +145,144 @@ def _votes_twice(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
             last_offset_epoch=9,
             last_offset=99,
         )
-        lab.ask(1003, request)
-        lab.run_for(2)
+        harness.submit(1003, request)
+        harness.run_for(2)
         voter._context.save(voted=None)
 
 
-def _leader_lacks_a_value(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = lab.disks[leader(lab).key.id].open_log(METADATA_LOG)
+def _truncate_leader(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = harness.disks[leader(harness).key.id].open_log(METADATA_LOG)
     log.truncate(log.end_offset - 1)
 
 
-def _all_disks_are_lost(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    for node in sorted(lab.nodes):
-        lab.crash(node, Loss("all"))
+def _lose_all_disks(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for node in sorted(harness.nodes):
+        harness.crash(node, Loss("all"))
 
 
-def _commits_alone(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = leader(lab)
-    lab.cut(found.key.id)
-    lab.append()
+def _commit_without_majority(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = leader(harness)
+    harness.cut(found.key.id)
+    harness.append()
     found._context.high_watermark = found.log.end_offset
-    lab.append()
+    harness.append()
 
 
-def _commits_what_others_have_not_flushed(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def _commit_unflushed_records(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     for node in (1000, 1001, 1002):
-        monkeypatch.setattr(replica(lab, node).log, "flush", lambda: None)
-    lab.append()
+        monkeypatch.setattr(replica(harness, node).log, "flush", lambda: None)
+    harness.append()
 
 
-def _commits_a_record_of_another_epoch(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = leader(lab)
-    lab.cut(found.key.id)
-    lab.append()
-    lab.cuts.clear()
+def _commit_record_of_earlier_epoch(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = leader(harness)
+    harness.cut(found.key.id)
+    harness.append()
+    harness.cuts.clear()
     found._context.save(epoch=found.epoch + 1)
     found._context.high_watermark = found.log.end_offset
 
 
-def _forgets_what_is_committed(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower(lab)._context.high_watermark = 0
+def _decrease_high_watermark(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower(harness)._context.high_watermark = 0
 
 
-def _makes_two_changes(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = leader(lab)
-    lab.cut(found.key.id)
+def _append_two_changes(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = leader(harness)
+    harness.cut(found.key.id)
     for voter in found.voters.keys[:2]:
         found.append([RemoveVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid)])
-    lab.append()
+    harness.append()
 
 
-def _changes_before_it_has_committed(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = leader(lab)
-    lab.crash(first.key.id)
-    second = leader(lab)
-    lab.cut(second.key.id)
+def _change_before_commit_in_epoch(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = leader(harness)
+    harness.crash(first.key.id)
+    second = leader(harness)
+    harness.cut(second.key.id)
     second.append([RemoveVoterRecord(voter_id=first.key.id, voter_uuid=first.key.uuid)])
 
 
-def _adds_who_lags(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.cut(1003)
-    lab.append()
-    key = replica(lab, 1003).key
-    leader(lab).append([AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid)])
+def _add_lagging_replica(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.cut(1003)
+    harness.append()
+    key = replica(harness, 1003).key
+    leader(harness).append([AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid)])
 
 
-def _adds_nobody(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    leader(lab).append([AddVoterRecord(voter_id=1007, voter_uuid="nobody's")])
+def _add_unknown_replica(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader(harness).append([AddVoterRecord(voter_id=1007, voter_uuid="unknown")])
 
 
-def _leads_alone(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def _lead_without_majority(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuorumReplica, "_resign", lambda self, now_ms, leader, why: None)
-    lab.cut(leader(lab).key.id)
+    harness.cut(leader(harness).key.id)
 
 
-def _acknowledges_at_once(lab: QuorumLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, request = leader(lab), change_request(99, True, replica(lab, 1003).key)
-    lab.cut(found.key.id)
-    lab.append()
-    lab.ask(found.key.id, request)
-    lab.run_for(2)
+def _acknowledge_uncommitted_change(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, request = leader(harness), change_request(99, True, replica(harness, 1003).key)
+    harness.cut(found.key.id)
+    harness.append()
+    harness.submit(found.key.id, request)
+    harness.run_for(2)
     found._context.out.send(DRIVER, AddVoterResponse(correlation_id=request.correlation_id))
 
 
-TAMPERINGS: dict[type[Invariant], tuple[Tampering, ...]] = {
-    invariants.NoIllegalState: (
-        _epoch_falls,
-        _leader_changes,
-        _resigns_from_nothing,
-        _commits_beyond_its_end,
-        _is_told_of_two_leaders,
+TAMPERINGS: dict[type[SafetyInvariant], tuple[Tampering, ...]] = {
+    safety.NoIllegalState: (
+        _decrease_epoch,
+        _change_leader_of_epoch,
+        _resign_without_leading,
+        _raise_high_watermark_above_log_end,
+        _announce_second_leader,
     ),
-    invariants.NoLogDivergence: (_has_another_record, _snapshot_of_another_epoch),
-    invariants.StatesMatchRoles: (
-        _follows_nobody,
-        _resigned_in_the_epoch_of_another,
-        _candidate_under_a_leader,
-        _leads_after_its_removal,
+    safety.NoLogDivergence: (_replace_record, _change_snapshot_epoch),
+    safety.StatesMatchRoles: (
+        _follow_no_leader,
+        _resign_in_epoch_of_another,
+        _be_candidate_with_known_leader,
+        _lead_after_removal,
     ),
-    invariants.ConfigMatchesLog: (_snapshot_of_other_voters,),
-    invariants.NeverTwoLeadersInSameEpoch: (_believes_in_another_leader, _leads_on_another_disk),
-    invariants.OneVotePerEpoch: (_votes_twice,),
-    invariants.LeaderHasAllAckedValues: (_leader_lacks_a_value,),
-    invariants.AckedValueNotLost: (_all_disks_are_lost,),
-    invariants.HighWatermarkHasMajority: (
-        _commits_alone,
-        _commits_what_others_have_not_flushed,
-        _commits_a_record_of_another_epoch,
+    safety.ConfigMatchesLog: (_change_snapshot_voters,),
+    safety.NeverTwoLeadersInSameEpoch: (_follow_another_leader, _lead_on_another_disk),
+    safety.OneVotePerEpoch: (_vote_twice,),
+    safety.LeaderHasAllAckedValues: (_truncate_leader,),
+    safety.AckedValueNotLost: (_lose_all_disks,),
+    safety.HighWatermarkHasMajority: (
+        _commit_without_majority,
+        _commit_unflushed_records,
+        _commit_record_of_earlier_epoch,
     ),
-    invariants.HighWatermarkMonotone: (_forgets_what_is_committed,),
-    invariants.ChangesTakeTurns: (
-        _makes_two_changes,
-        _changes_before_it_has_committed,
-        _adds_who_lags,
-        _adds_nobody,
+    safety.HighWatermarkMonotone: (_decrease_high_watermark,),
+    safety.ChangesTakeTurns: (
+        _append_two_changes,
+        _change_before_commit_in_epoch,
+        _add_lagging_replica,
+        _add_unknown_replica,
     ),
-    invariants.AckedChangeIsCommitted: (_acknowledges_at_once,),
-    invariants.CheckQuorumResign: (_leads_alone,),
+    safety.AckedChangeIsCommitted: (_acknowledge_uncommitted_change,),
+    safety.CheckQuorumResign: (_lead_without_majority,),
 }
 
 
-def judged_by(lab: QuorumLab, kind: type[Invariant]) -> None:
-    """Nothing but this invariant is asked from now on; it has seen every node."""
-    lab.invariants = [kind(lab.truth)]
-    lab.run_for(2_100)
+def check_only(harness: QuorumHarness, kind: type[SafetyInvariant]) -> None:
+    """Checks only this invariant from now on, after it has seen every node."""
+    harness.invariants = [kind(harness.view)]
+    harness.run_for(2_100)
 
 
-def broken_by(lab: QuorumLab, act: Callable[[], None] = lambda: None) -> str:
-    """The invariant that is broken in or soon after an act."""
+def violated_by(harness: QuorumHarness, act: Callable[[], None] = lambda: None) -> str:
+    """The invariant that is violated during or soon after `act`."""
 
     def acted() -> None:
         act()
-        for node in lab.nodes:
-            lab.look_at(node)
-        lab.run_for(10_000)
+        for node in harness.nodes:
+            harness.observe(node)
+        harness.run_for(10_000)
 
-    with pytest.raises(BrokenInvariantError) as found:
+    with pytest.raises(PropertyViolatedError) as found:
         acted()
-    return found.value.invariant
+    return found.value.name
 
 
 @pytest.mark.parametrize(
@@ -290,108 +290,108 @@ def broken_by(lab: QuorumLab, act: Callable[[], None] = lambda: None) -> str:
     [(kind, tamper) for kind, tampers in TAMPERINGS.items() for tamper in tampers],
     ids=lambda value: value.__name__.strip("_"),
 )
-def test_fires(kind: type[Invariant], tamper: Tampering, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = quorum()
-    judged_by(lab, kind)
-    assert broken_by(lab, lambda: tamper(lab, monkeypatch)) == kind.__name__
+def test_fires(kind: type[SafetyInvariant], tamper: Tampering, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = quorum()
+    check_only(harness, kind)
+    assert violated_by(harness, lambda: tamper(harness, monkeypatch)) == kind.__name__
 
 
-@pytest.mark.parametrize("kind", INVARIANTS, ids=lambda kind: kind.__name__)
-def test_is_silent_while_nobody_tampers(kind: type[Invariant]) -> None:
-    lab = quorum()
-    judged_by(lab, kind)
-    crashed, epoch = leader(lab).key.id, leader(lab).epoch
-    lab.crash(crashed)
-    lab.append()
-    lab.run_for(10_000)
-    assert leader(lab).key.id != crashed
-    assert leader(lab).epoch > epoch
+@pytest.mark.parametrize("kind", SAFETY_INVARIANTS, ids=lambda kind: kind.__name__)
+def test_does_not_fire_without_tampering(kind: type[SafetyInvariant]) -> None:
+    harness = quorum()
+    check_only(harness, kind)
+    crashed, epoch = leader(harness).key.id, leader(harness).epoch
+    harness.crash(crashed)
+    harness.append()
+    harness.run_for(10_000)
+    assert leader(harness).key.id != crashed
+    assert leader(harness).epoch > epoch
 
 
 def test_every_invariant_is_tampered_with() -> None:
-    assert set(TAMPERINGS) == set(INVARIANTS)
+    assert set(TAMPERINGS) == set(SAFETY_INVARIANTS)
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_the_voters_of_every_replica_are_compared_with_its_log(node: NodeId) -> None:
-    lab = quorum()
-    judged_by(lab, invariants.ConfigMatchesLog)
-    replica(lab, node).log.voters = VoterHistory(VoterSet.of([ReplicaKey(1000, "nobody's")]))
-    assert broken_by(lab) == "ConfigMatchesLog"
+    harness = quorum()
+    check_only(harness, safety.ConfigMatchesLog)
+    replica(harness, node).log.voters = VoterHistory(VoterSet.of([ReplicaKey(1000, "unknown")]))
+    assert violated_by(harness) == "ConfigMatchesLog"
 
 
 @pytest.mark.parametrize("node", [1003, 0])
 @pytest.mark.parametrize("role", [Role.PROSPECTIVE, Role.LEADER])
 def test_the_role_of_every_replica_is_compared_with_its_log(node: NodeId, role: Role) -> None:
-    lab = quorum()
-    judged_by(lab, invariants.StatesMatchRoles)
-    lab.cut(node)
-    replica(lab, node)._context.role = role
-    assert broken_by(lab) == "StatesMatchRoles"
+    harness = quorum()
+    check_only(harness, safety.StatesMatchRoles)
+    harness.cut(node)
+    replica(harness, node)._context.role = role
+    assert violated_by(harness) == "StatesMatchRoles"
 
 
 # -- what must come about ----------------------------------------------------------------------------------------------
 
 
-def test_a_quorum_without_a_leader_or_a_majority_is_told() -> None:
-    lab = quorum()
-    assert missed(lab.truth) is None
-    first = leader(lab)
+def test_a_missing_leader_or_majority_is_reported() -> None:
+    harness = quorum()
+    assert first_violation(harness.view) is None
+    first = leader(harness)
     for node in (1000, 1001, 1002):
         if node != first.key.id:
-            lab.crash(node)
-    assert PROPERTIES["EventuallyLeaderElected"](lab.truth)
-    lab.crash(first.key.id)
-    assert (missed(lab.truth) or ("",))[0] == "EventuallyLeaderElected"
+            harness.crash(node)
+    assert LIVENESS["EventuallyLeaderElected"](harness.view)
+    harness.crash(first.key.id)
+    assert (first_violation(harness.view) or ("",))[0] == "EventuallyLeaderElected"
 
 
-def test_a_value_that_is_neither_committed_nor_gone_is_told_and_so_is_one_that_is_there_twice() -> None:
-    lab = quorum()
-    lab.cut(leader(lab).key.id)
-    lab.append()
-    assert PROPERTIES["ValuesEventuallyAcked"](lab.truth)
-    lab.heal()
-    assert lab.run_until(lambda: missed(lab.truth) is None, SOON_MS)
-    [text] = lab.truth.sent[-1:]
-    lab.truth.committed.append((9, text))
-    assert "2 times" in PROPERTIES["ValuesEventuallyAcked"](lab.truth)
+def test_uncommitted_and_duplicated_values_are_reported() -> None:
+    harness = quorum()
+    harness.cut(leader(harness).key.id)
+    harness.append()
+    assert LIVENESS["ValuesEventuallyAcked"](harness.view)
+    harness.heal()
+    assert harness.run_until(lambda: first_violation(harness.view) is None, SOON_MS)
+    [text] = harness.view.sent[-1:]
+    harness.view.committed.append((9, text))
+    assert "2 times" in LIVENESS["ValuesEventuallyAcked"](harness.view)
 
 
-def test_a_change_that_is_neither_committed_nor_gone_is_told() -> None:
-    lab = quorum()
-    first = leader(lab)
-    lab.cut(first.key.id)
-    lab.ask(first.key.id, change_request(99, False, follower(lab).key))
-    lab.run_for(5)
-    assert f"{first.key.id} has changes at" in PROPERTIES["ReconfigurationNotStuck"](lab.truth)
+def test_an_uncommitted_voter_change_is_reported() -> None:
+    harness = quorum()
+    first = leader(harness)
+    harness.cut(first.key.id)
+    harness.submit(first.key.id, change_request(99, False, follower(harness).key))
+    harness.run_for(5)
+    assert f"{first.key.id} has changes at" in LIVENESS["ReconfigurationNotStuck"](harness.view)
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_change_that_one_replica_lacks_is_told_be_it_the_leader_or_not(node: NodeId) -> None:
-    """The published model looks for it in the leader's log, as often as there are voters (ConfigAllOrNothing)."""
-    lab = quorum()
-    copy = lab.truth.copies[node]
-    assert PROPERTIES["ReconfigurationNotStuck"](lab.truth) == ""
+def test_a_voter_change_that_any_replica_lacks_is_reported(node: NodeId) -> None:
+    """The published model checks the leader's log only, once per voter (ConfigAllOrNothing)."""
+    harness = quorum()
+    copy = harness.view.copies[node]
+    assert LIVENESS["ReconfigurationNotStuck"](harness.view) == ""
     copy.changes.popitem()
-    assert f"{node} has not" in PROPERTIES["ReconfigurationNotStuck"](lab.truth)
+    assert f"{node} lacks the committed" in LIVENESS["ReconfigurationNotStuck"](harness.view)
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_replica_that_is_behind_is_told(node: NodeId) -> None:
-    lab = quorum()
-    assert PROPERTIES["AllConverges"](lab.truth) == ""
-    replica(lab, node)._context.high_watermark -= 1
-    assert PROPERTIES["AllConverges"](lab.truth)
-    lab.crash(node)
-    assert "not all run" in PROPERTIES["AllConverges"](lab.truth)
+def test_a_lagging_replica_is_reported(node: NodeId) -> None:
+    harness = quorum()
+    assert LIVENESS["AllConverges"](harness.view) == ""
+    replica(harness, node)._context.high_watermark -= 1
+    assert LIVENESS["AllConverges"](harness.view)
+    harness.crash(node)
+    assert "not all replicas run" in LIVENESS["AllConverges"](harness.view)
 
 
-def test_a_leader_that_is_deposed_by_one_who_comes_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_leader_deposed_by_a_returning_voter_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = election.can_grant_vote
 
-    def can_grant_vote(standing: object, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
-        return pre_vote or honest(standing, candidate, log_end, pre_vote=pre_vote)  # type: ignore[arg-type]
+    def can_grant_vote(replica_states: object, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
+        return pre_vote or honest(replica_states, candidate, log_end, pre_vote=pre_vote)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "can_grant_vote", can_grant_vote)
-    bias = Bias(sizes=(3,), static=True, faults=("snapshots",), steps=1)
-    assert chaos.STAYS in {chaos.run(seed, bias).broken for seed in range(10)}
+    bias = ChaosBias(sizes=(3,), static=True, faults=("snapshots",), steps=1)
+    assert chaos.HEALTHY_LEADER_STAYS in {chaos.run(seed, bias).violation for seed in range(10)}

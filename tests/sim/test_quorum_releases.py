@@ -1,13 +1,13 @@
-"""Controllers of a release that knows nothing of changes of the voters among others that do: an upgrade, node by node.
+"""A rolling upgrade from a release before KIP-853, which has no changes of the voters.
 
-Such a controller says nothing of its disk: its fetches and votes have no uuid, for their versions have no field for it.
+Controllers of that release send no uuids: their versions of fetches and votes lack the fields.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from experiments.hunt.quorum.lab import QuorumLab
+from experiments.hunt.quorum.harness import QuorumHarness
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
 from protocol.messages.base import Message
@@ -28,11 +28,11 @@ FORMER: dict[type[Message], int] = {
     QuorumFetchRequest: 13,
     FetchSnapshotRequest: 0,
 }
-"""The versions in which that release sends; of all others there is one."""
+"""The versions that the earlier release sends; other messages have one version only."""
 
 
-class MixedReleases(QuorumLab):
-    """Static voters, of which those in `former` are of the release before."""
+class MixedReleases(QuorumHarness):
+    """Static voters; those in `former` run the earlier release."""
 
     def __init__(self, seed: str) -> None:
         super().__init__(seed, 3, static=True)
@@ -52,26 +52,26 @@ class MixedReleases(QuorumLab):
 
 
 @pytest.mark.covers("D21", "D35")
-def test_voters_change_when_all_of_them_can_follow_that() -> None:
-    lab = MixedReleases("upgrade")
-    lab.start(*lab.disks)
-    settle(lab)
-    first, second = (node for node in lab.ids if node != leader(lab).key.id)
-    lab.former = {second}
-    lab.restart(second)
-    settle(lab)
-    committed = len(lab.committed)
-    refused = answer(lab, ask(lab, True, replica(lab, first).key, timeout_ms=2_000))
+def test_voters_change_only_when_all_of_them_support_changes() -> None:
+    harness = MixedReleases("upgrade")
+    harness.start(*harness.disks)
+    settle(harness)
+    first, second = (node for node in harness.ids if node != leader(harness).key.id)
+    harness.former = {second}
+    harness.restart(second)
+    settle(harness)
+    committed = len(harness.committed)
+    refused = answer(harness, ask(harness, True, replica(harness, first).key, timeout_ms=2_000))
     assert isinstance(refused, AddVoterResponse)
     assert refused.error is ErrorCode.REQUEST_TIMED_OUT
     assert refused.message == f"not done within 2000 ms: voter {second} has not fetched with a uuid"
-    assert all(not key.uuid for key in leader(lab).voters.keys), "nothing has changed"
-    lab.append()
-    settle(lab)
-    assert len(lab.committed) == committed + 1, "the quorum goes on"
-    lab.former = set()
-    lab.restart(second)
-    settle(lab)
-    assert change(lab, True, replica(lab, first).key) is ErrorCode.NONE
-    settle(lab)
-    assert replica(lab, first).key in leader(lab).voters
+    assert all(not key.uuid for key in leader(harness).voters.keys), "nothing has changed"
+    harness.append()
+    settle(harness)
+    assert len(harness.committed) == committed + 1, "the quorum goes on"
+    harness.former = set()
+    harness.restart(second)
+    settle(harness)
+    assert change(harness, True, replica(harness, first).key) is ErrorCode.NONE
+    settle(harness)
+    assert replica(harness, first).key in leader(harness).voters

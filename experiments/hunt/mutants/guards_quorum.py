@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.hunt.mutants.mutant import Mutant, Patch, QuorumFocus, always_returns
-from experiments.hunt.quorum.chaos import STAYS, Bias
+from experiments.hunt.quorum.chaos import HEALTHY_LEADER_STAYS, ChaosBias
 from protocol.ids import NO_LEADER, Epoch, Offset
 from protocol.quorum import context, election, leader, leader_state, replica, state_file
 from protocol.quorum.context import QuorumContext
@@ -28,25 +28,26 @@ STUCK = ("EventuallyLeaderElected", "ReconfigurationNotStuck", "ValuesEventually
 
 ANYWHERE = QuorumFocus()
 REBOOTS = QuorumFocus(
-    Bias(sizes=(3, 5), static=True, faults=("bounce", "reordering")),
+    ChaosBias(sizes=(3, 5), static=True, faults=("bounce", "reordering")),
     why="Replicas restart as soon as they have given a vote, and requests for votes are late.",
 )
-LONELY_LEADERS = QuorumFocus(Bias(sizes=(3, 5), always=("cut",)), why="Leaders are cut off.")
+LONELY_LEADERS = QuorumFocus(ChaosBias(sizes=(3, 5), always=("cut",)), why="Leaders are cut off.")
 CHANGING = QuorumFocus(
-    Bias(sizes=(3, 4, 5), static=False, faults=("cut", "additions", "removals"), steps=150),
+    ChaosBias(sizes=(3, 4, 5), static=False, faults=("cut", "additions", "removals"), steps=150),
     why="Voters come and go, and leaders are cut off with a change that nobody else has.",
 )
 DEPOSED_LEADERS = QuorumFocus(
-    Bias(sizes=(3, 5), faults=("crash", "cut", "one-way cut")), why="Leaders are cut off and crash, and so do others."
+    ChaosBias(sizes=(3, 5), faults=("crash", "cut", "one-way cut")),
+    why="Leaders are cut off and crash, and so do others.",
 )
 MISTAKES = QuorumFocus(
-    Bias(sizes=(1, 2, 3), static=False, always=("mistakes",)), why="The operator adds disks that there are not."
+    ChaosBias(sizes=(1, 2, 3), static=False, always=("mistakes",)), why="The operator adds disks that there are not."
 )
 SLOW_FETCHES = QuorumFocus(
-    Bias(sizes=(3, 4), static=False, faults=("reordering", "additions", "removals")),
+    ChaosBias(sizes=(3, 4), static=False, faults=("reordering", "additions", "removals")),
     why="Leaders are removed, and fetches take their time.",
 )
-SNAPSHOTS = QuorumFocus(Bias(always=("crash", "snapshots")), why="Replicas take snapshots, and restart with them.")
+SNAPSHOTS = QuorumFocus(ChaosBias(always=("crash", "snapshots")), why="Replicas take snapshots, and restart with them.")
 
 
 def _forget_the_vote(original: Callable[[bytes], QuorumState]) -> Callable[[bytes], QuorumState]:
@@ -244,7 +245,7 @@ GUARDS = (
         "pre-vote-under-a-live-leader",
         "Who has heard from its leader grants no pre-vote (KIP-996).",
         "A voter that is cut off deposes the leader of all others.",
-        (STAYS,),
+        (HEALTHY_LEADER_STAYS,),
         (Patch(replica, "can_grant_vote", _pre_vote_to_anybody),),
         ANYWHERE,
     ),
@@ -252,7 +253,7 @@ GUARDS = (
         "no-pre-vote",
         "Before it begins an epoch a replica asks whether it would win it (KIP-996).",
         "It begins it.",
-        (STAYS,),
+        (HEALTHY_LEADER_STAYS,),
         (Patch(QuorumReplica, "_become_prospective", _stand_at_once),),
         ANYWHERE,
     ),

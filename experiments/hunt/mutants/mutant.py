@@ -76,14 +76,14 @@ def _violated_invariant(plan: Plan) -> str | None:
 class QuorumFocus:
     """Runs of the quorum's simulation that are drawn with a `bias`."""
 
-    bias: chaos.Bias = chaos.NO_BIAS
+    bias: chaos.ChaosBias = chaos.NO_BIAS
     why: str = ""
 
     def first_violation(self, seed: int) -> str | None:
-        return chaos.run(seed, self.bias).broken
+        return chaos.run(seed, self.bias).violation
 
     def violation_without_focus(self, seed: int) -> str | None:
-        return chaos.run(seed).broken
+        return chaos.run(seed).violation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Runs that are drawn from a seed: a quorum is set up, broken, healed and judged.
+"""Random runs: from a seed, set up a quorum, inject faults, heal everything, and check the result.
 
-Phase 1 strikes: each step breaks or mends something of the kinds of faults that the run has, and values are appended
-meanwhile. Phase 2 heals all and has the operator replace the voters whose disks are lost; then the liveness properties
-must come true (`properties.py`). Phase 3 cuts off one voter of the healthy quorum for a while, which must not cost the
-others their leader (`HealthyLeaderStays`). The invariants are asked after every event of all phases; the first that is
-broken ends the run.
+Phase 1 injects a fault or ends one in each step, of the kinds that the run has, and appends values meanwhile. Phase 2
+heals all faults, lets the operator replace the voters whose disks are lost, and checks the liveness properties
+(`liveness.py`). Phase 3 partitions one voter of the healthy quorum for a while, which must not depose the leader
+(`HealthyLeaderStays`, KIP-996). The safety invariants are checked after every step of all phases; the first violation
+ends the run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from experiments.engines.port import Loss
-from experiments.hunt.quorum.lab import BLANK_START, BrokenInvariantError, Observer, QuorumLab
+from experiments.hunt.quorum.global_view import ReplicaStep, is_voter_of
+from experiments.hunt.quorum.harness import BLANK_START, Listener, PropertyViolatedError, QuorumHarness
+from experiments.hunt.quorum.liveness import first_violation
 from experiments.hunt.quorum.operator import Operator
-from experiments.hunt.quorum.properties import missed
-from experiments.hunt.quorum.truth import Event, is_counted
 from protocol.errors import ProtocolError
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.quorum import AddVoterRecord, FetchSnapshotResponse, VoteRequest
@@ -38,20 +38,20 @@ FAULTS = (
     "mistakes",
     "snapshots",
 )
-"""Kinds of faults; a run has some of them. Changes of the voters are faults too."""
+"""The kinds of faults; each run has some of them. Changes of the voters count as faults."""
 STEPS = 60
 SETTLED_WITHIN_MS = 120_000
-PATIENCE_MS = 15_000
-"""For how long one voter is cut off in phase 3, at most."""
-STAYS = "HealthyLeaderStays"
-_BREAKS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
-"""What a replica that is wrong may raise."""
+LONGEST_PARTITION_MS = 15_000
+"""The longest partition of phase 3, in virtual milliseconds."""
+HEALTHY_LEADER_STAYS = "HealthyLeaderStays"
+_DEFECTS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
+"""Exceptions of a defective replica, which count as violations under their names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bias:
-    """What the draw is bound to, none: nothing. Every run has just these `faults`, or where none are named those in
-    `always` and others that are drawn.
+class ChaosBias:
+    """Restricts what a seed can draw; None means no restriction. A run has exactly `faults` if given, otherwise those
+    in `always` and others that are drawn.
     """
 
     sizes: tuple[int, ...] | None = None
@@ -61,13 +61,13 @@ class Bias:
     steps: int = STEPS
 
 
-NO_BIAS = Bias()
+NO_BIAS = ChaosBias()
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """What a seed has drawn. Of a dynamic quorum `voters` are added at first; of a static one `pinned` makes the voters
-    known by their uuids, so that they can lose their disks.
+class ChaosSettings:
+    """The drawn parameters of a run: `size` controllers, of which `voters` become voters before phase 1 unless they are
+    `static`; `pinned` static voters get the uuids of their disks, so that the run can lose their disks.
     """
 
     seed: int
@@ -81,20 +81,20 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a run: `broken` is the first invariant that did not hold, `detail` what was wrong; `counts` says how
-    often what happened.
+class ChaosOutcome:
+    """The result of a run: `violation` is the first property that did not hold, None if all held, `detail` describes
+    it; `counts` has the number of faults and other occurrences by name.
     """
 
     events: int
     trace_hash: str
-    broken: str | None
+    violation: str | None
     detail: str
     counts: Counter[str]
 
 
-def draw(seed: int, bias: Bias = NO_BIAS) -> Course:
-    """What a run of this seed is."""
+def draw(seed: int, bias: ChaosBias = NO_BIAS) -> ChaosSettings:
+    """The parameters of the run with this seed."""
     rng = Random(f"course/{seed}")
     size = rng.choice(bias.sizes or (1, 2, 3, 3, 3, 4, 5, 5))
     static = rng.random() < 0.3 if bias.static is None else bias.static
@@ -102,256 +102,262 @@ def draw(seed: int, bias: Bias = NO_BIAS) -> Course:
     drawn = {fault for fault in FAULTS if rng.random() < share} | set(bias.always)
     faults = bias.faults or tuple(fault for fault in FAULTS if fault in drawn) or ("crash",)
     voters = rng.randint(1, size)
-    return Course(seed, size, rng.randint(0, 2), static, rng.random() < 0.7, voters, faults, bias.steps)
+    return ChaosSettings(seed, size, rng.randint(0, 2), static, rng.random() < 0.7, voters, faults, bias.steps)
 
 
-def run(seed: int, bias: Bias = NO_BIAS, observer: Observer | None = None) -> Outcome:
-    """The run of this seed, to its end or to the first broken invariant."""
-    return run_course(draw(seed, bias), observer)
+def run(seed: int, bias: ChaosBias = NO_BIAS, listener: Listener | None = None) -> ChaosOutcome:
+    """Runs a seed to its end or to the first violation."""
+    return run_settings(draw(seed, bias), listener)
 
 
-def run_course(course: Course, observer: Observer | None = None) -> Outcome:
-    chaos = Chaos(course)
-    if observer is not None:
-        chaos.lab.observing.append(observer)
-    broken, detail = None, ""
+def run_settings(settings: ChaosSettings, listener: Listener | None = None) -> ChaosOutcome:
+    chaos = ChaosRun(settings)
+    if listener is not None:
+        chaos.harness.listeners.append(listener)
+    violation, detail = None, ""
     try:
         chaos.run()
-    except BrokenInvariantError as error:
-        broken, detail = error.invariant, error.detail
-    except _BREAKS as error:
-        broken, detail = type(error).__name__, str(error)
-    return Outcome(chaos.lab.events, chaos.lab.trace_hash(), broken, detail, chaos.counts)
+    except PropertyViolatedError as error:
+        violation, detail = error.name, error.detail
+    except _DEFECTS as error:
+        violation, detail = type(error).__name__, str(error)
+    return ChaosOutcome(chaos.harness.events, chaos.harness.trace_hash(), violation, detail, chaos.counts)
 
 
 @dataclass(slots=True)
-class Chaos:
-    """One run."""
+class ChaosRun:
+    """One run in progress."""
 
-    course: Course
-    lab: QuorumLab = field(init=False)
+    settings: ChaosSettings
+    harness: QuorumHarness = field(init=False)
     operator: Operator = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     _rng: Random = field(init=False)
-    _asked_to_vote: list[NodeId] = field(default_factory=list)
-    _strikes: dict[str, Callable[[], bool]] = field(init=False)
+    _vote_requests: list[NodeId] = field(default_factory=list)
+    _injectors: dict[str, Callable[[], bool]] = field(init=False)
 
     def __post_init__(self) -> None:
-        course = self.course
-        self._rng = Random(f"chaos/{course.seed}")
-        self.lab = QuorumLab(f"lab/{course.seed}", course.size, static=course.static, observers=course.observers)
-        self.lab.observing.append(self._count)
-        self.operator = Operator(self.lab)
-        self._strikes = {
+        settings = self.settings
+        self._rng = Random(f"chaos/{settings.seed}")
+        self.harness = QuorumHarness(
+            f"lab/{settings.seed}", settings.size, static=settings.static, observers=settings.observers
+        )
+        self.harness.listeners.append(self._count)
+        self.operator = Operator(self.harness)
+        self._injectors = {
             "crash": self._crash,
             "bounce": self._bounce,
             "disk loss": self._lose_disk,
             "cut": self._cut,
             "one-way cut": self._cut_one_way,
-            "bad network": self._spoil_network,
-            "reordering": self._slow_network,
+            "bad network": self._degrade_network,
+            "reordering": self._reorder_network,
             "pause": self._pause,
             "additions": self._add,
             "removals": self._remove,
-            "mistakes": self._mistake,
+            "mistakes": self._make_mistake,
             "snapshots": self._take_snapshot,
         }
 
     def run(self) -> None:
         self._set_up()
-        for _ in range(self.course.steps):
-            self._strike()
+        for _ in range(self.settings.steps):
+            self._inject_fault()
             for _ in range(self._rng.randint(0, 3)):
-                self.lab.append()
-                self.lab.run_for(self._rng.choice([0, 3, 30]))
-            self.lab.run_for(self._rng.choice([1, 10, 100, 1_000, 4_000]))
+                self.harness.append()
+                self.harness.run_for(self._rng.choice([0, 3, 30]))
+            self.harness.run_for(self._rng.choice([1, 10, 100, 1_000, 4_000]))
         self._heal()
-        self._cut_one_off()
-        self._note_ends()
+        self._partition_one_voter()
+        self._count_results()
 
-    def _count(self, event: Event) -> None:
-        truth, cause = self.lab.truth, event.cause
-        if cause == BLANK_START and truth.losses[event.node]:
+    def _count(self, step: ReplicaStep) -> None:
+        view, cause = self.harness.view, step.cause
+        if cause == BLANK_START and view.losses[step.node]:
             self.counts["restarts without a disk"] += 1
         elif isinstance(cause, FetchSnapshotResponse):
             self.counts["snapshots fetched"] += 1
         elif isinstance(cause, VoteRequest) and not cause.pre_vote:
-            self._asked_to_vote.append(event.node)
+            self._vote_requests.append(step.node)
 
     # -- phase 1 -------------------------------------------------------------------------------------------------------
 
-    def _note_ends(self) -> None:
-        """Counts the epochs in which something was committed, and what came of the changes of the voters."""
-        truth = self.lab.truth
-        self.counts["epochs"] += len(truth.committed_by)
-        self.counts["changes committed"] += len(truth.changes)
-        first_disks = {key.id: key.uuid for key in reversed(truth.lost)}
-        added = [change for change in truth.changes.values() if isinstance(change, AddVoterRecord)]
+    def _count_results(self) -> None:
+        """Counts the epochs with commits and the committed changes of the voters."""
+        view = self.harness.view
+        self.counts["epochs"] += len(view.committed_by)
+        self.counts["changes committed"] += len(view.changes)
+        first_disks = {key.id: key.uuid for key in reversed(view.lost)}
+        added = [change for change in view.changes.values() if isinstance(change, AddVoterRecord)]
         self.counts["voters on another disk"] += sum(
             change.voter_uuid != first_disks.get(change.voter_id, change.voter_uuid) for change in added
         )
 
     def _set_up(self) -> None:
-        self.lab.start(*self.lab.disks)
+        self.harness.start(*self.harness.disks)
         self._settle()
-        if not self.course.static:
-            self.operator.grow(self.course.voters)
-        elif self.course.pinned:
-            self.operator.pin()
+        if not self.settings.static:
+            self.operator.grow(self.settings.voters)
+        elif self.settings.pinned:
+            self.operator.pin_static_voters()
         self._settle()
 
-    def _strike(self) -> None:
-        """Breaks something, or mends something of what is broken."""
-        lab, rng = self.lab, self._rng
-        down = [node for node in lab.disks if node not in lab.nodes]
+    def _inject_fault(self) -> None:
+        """Injects a fault or ends one."""
+        harness, rng = self.harness, self._rng
+        down = [node for node in harness.disks if node not in harness.nodes]
         if down and rng.random() < 0.4:
-            lab.start(rng.choice(down))
-        elif lab.cuts and rng.random() < 0.3:
-            lab.cuts = {pair for pair in sorted(lab.cuts) if rng.random() < rng.choice([0, 0.5])}
+            harness.start(rng.choice(down))
+        elif harness.cuts and rng.random() < 0.3:
+            harness.cuts = {pair for pair in sorted(harness.cuts) if rng.random() < rng.choice([0, 0.5])}
         else:
-            fault = rng.choice(self.course.faults)
-            self.counts[fault] += self._strikes[fault]()
+            fault = rng.choice(self.settings.faults)
+            self.counts[fault] += self._injectors[fault]()
 
     def _up(self) -> list[NodeId]:
-        return [node for node in self.lab.ids if node in self.lab.nodes]
+        return [node for node in self.harness.ids if node in self.harness.nodes]
 
     def _crash(self) -> bool:
-        if not self.lab.nodes:
+        if not self.harness.nodes:
             return False
         losses = [Loss(kind, self._rng.randrange(1_000)) for kind in ("none", "unflushed", "suffix", "torn")]
-        loss, node = self._rng.choice([None, *losses]), self._victim()
+        loss, node = self._rng.choice([None, *losses]), self._random_node()
         if loss is None:
-            self.lab.shut_down(node)
+            self.harness.shut_down(node)
         else:
-            self.lab.crash(node, loss)
+            self.harness.crash(node, loss)
         return True
 
     def _bounce(self) -> bool:
-        """A replica is back as soon as it is gone, and perhaps the next ones too that have just given a vote."""
-        if not self.lab.nodes:
+        """Crashes and restarts a replica at once, and perhaps the next ones right after they have granted a vote."""
+        if not self.harness.nodes:
             return False
-        self._restart(self._victim())
+        self._restart(self._random_node())
         for _ in range(self._rng.choice([0, 0, 1, 3])):
             voter = self._next_voter()
-            if voter in self.lab.nodes:
+            if voter in self.harness.nodes:
                 self._restart(voter)
         return True
 
     def _next_voter(self) -> NodeId:
-        """Who is asked for a vote next, -1 where that is nobody for a while."""
-        before = len(self._asked_to_vote)
-        self.lab.run_until(lambda: len(self._asked_to_vote) > before, 3_000)
-        return self._asked_to_vote[-1] if len(self._asked_to_vote) > before else -1
+        """The next node that receives a vote request, -1 if none does for three seconds."""
+        before = len(self._vote_requests)
+        self.harness.run_until(lambda: len(self._vote_requests) > before, 3_000)
+        return self._vote_requests[-1] if len(self._vote_requests) > before else -1
 
     def _restart(self, node: NodeId) -> None:
-        self.lab.crash(node)
-        self.lab.start(node)
+        self.harness.crash(node)
+        self.harness.start(node)
 
-    def _victim(self) -> NodeId:
-        """Any node that runs, often the leader."""
-        leader = self.lab.leader
+    def _random_node(self) -> NodeId:
+        """A random running node, with a preference for the leader."""
+        leader = self.harness.leader
         if leader is not None and self._rng.random() < 0.3:
             return leader.key.id
-        return self._rng.choice(sorted(self.lab.nodes))
+        return self._rng.choice(sorted(self.harness.nodes))
 
     def _lose_disk(self) -> bool:
-        """A disk fails, and the node has another one when it starts again."""
-        lab, rng = self.lab, self._rng
-        node = rng.choice(sorted(lab.disks))
-        if not self.operator.may_lose(node) and node in lab.ids:
+        """Crashes a node with the loss of its disk, and may restart it on an empty one."""
+        harness, rng = self.harness, self._rng
+        node = rng.choice(sorted(harness.disks))
+        if not self.operator.can_lose_disk(node) and node in harness.ids:
             return False
-        if node not in lab.nodes:
-            lab.start(node)
-        lab.crash(node, Loss("all"))
+        if node not in harness.nodes:
+            harness.start(node)
+        harness.crash(node, Loss("all"))
         if rng.random() < 0.7:
-            lab.start(node)
+            harness.start(node)
         return True
 
     def _cut(self) -> bool:
-        ids = sorted(self.lab.disks)
-        self.lab.cut(*self._rng.sample(ids, self._rng.randint(1, max(1, len(ids) // 2))))
+        ids = sorted(self.harness.disks)
+        self.harness.cut(*self._rng.sample(ids, self._rng.randint(1, max(1, len(ids) // 2))))
         return True
 
     def _cut_one_way(self) -> bool:
-        pairs = [(a, b) for a in sorted(self.lab.disks) for b in sorted(self.lab.disks) if a != b]
-        self.lab.cuts |= set(self._rng.sample(pairs, min(len(pairs), self._rng.randint(1, 3))))
+        pairs = [(a, b) for a in sorted(self.harness.disks) for b in sorted(self.harness.disks) if a != b]
+        self.harness.cuts |= set(self._rng.sample(pairs, min(len(pairs), self._rng.randint(1, 3))))
         return bool(pairs)
 
-    def _spoil_network(self) -> bool:
-        self.lab.loss = self._rng.choice([0, 0.05, 0.3])
-        self.lab.doubling = self._rng.choice([0, 0.1, 0.5])
+    def _degrade_network(self) -> bool:
+        self.harness.loss = self._rng.choice([0, 0.05, 0.3])
+        self.harness.duplication = self._rng.choice([0, 0.1, 0.5])
         return True
 
-    def _slow_network(self) -> bool:
-        """Messages take their time, each its own, and so overtake each other."""
-        self.lab.reorders = True
-        self.lab.slowest_ms = self._rng.choice([5, 20, 300, 1_500])
+    def _reorder_network(self) -> bool:
+        """Messages get random latencies and overtake each other."""
+        self.harness.reorders = True
+        self.harness.max_latency_ms = self._rng.choice([5, 20, 300, 1_500])
         return True
 
     def _pause(self) -> bool:
-        if not self.lab.nodes:
+        if not self.harness.nodes:
             return False
-        self.lab.pause(self._victim(), self._rng.choice([100, 1_500, 4_000]))
+        self.harness.pause(self._random_node(), self._rng.choice([100, 1_500, 4_000]))
         return True
 
-    def _asked(self) -> NodeId | None:
-        """Whom the operator takes for the leader; now and then it is one that has just become it."""
-        lab = self.lab
+    def _target(self) -> NodeId | None:
+        """The node to which the operator sends its next request: usually the leader, sometimes one that was elected
+        just now.
+        """
+        harness = self.harness
         if self._rng.random() < 0.2:
-            epoch = max((node.replica.epoch for node in lab.nodes.values()), default=0)
-            lab.run_until(lambda: lab.leader is not None and lab.leader.epoch > epoch, 3_000)
-        leader, up = lab.leader, self._up()
+            epoch = max((node.replica.epoch for node in harness.nodes.values()), default=0)
+            harness.run_until(lambda: harness.leader is not None and harness.leader.epoch > epoch, 3_000)
+        leader, up = harness.leader, self._up()
         if leader is not None and self._rng.random() < 0.9:
             return leader.key.id
         return self._rng.choice(up) if up else None
 
     def _add(self) -> bool:
-        lab, to = self.lab, self._asked()
-        others = [key for node, key in sorted(lab.truth.keys.items()) if not is_counted(key, lab.truth.voters)]
-        if to is None or not others or not self.operator.may_add():
+        harness, to = self.harness, self._target()
+        others = [key for node, key in sorted(harness.view.keys.items()) if not is_voter_of(key, harness.view.voters)]
+        if to is None or not others or not self.operator.can_add():
             return False
         self._change(True, self._rng.choice(others), to)
         return True
 
     def _remove(self) -> bool:
-        lab, to = self.lab, self._asked()
-        voters = sorted(lab.truth.voters)
-        lost = [voter for voter in voters if not lab.truth.is_on_a_disk(voter)]
+        harness, to = self.harness, self._target()
+        voters = sorted(harness.view.voters)
+        lost = [voter for voter in voters if not harness.view.has_disk(voter)]
         leading = [voter for voter in voters if voter.id == to and self._rng.random() < 0.5]
         key = self._rng.choice(lost or leading or voters)
-        if to is None or not self.operator.may_remove(key):
+        if to is None or not self.operator.can_remove(key):
             return False
         self._change(False, key, to)
         return True
 
     def _change(self, adds: bool, key: ReplicaKey, to: NodeId) -> None:
-        """Asks for a change; the leader may be gone before anybody else has heard of it."""
-        self.operator.ask(adds, key, to)
-        self.lab.run_for(2)
-        goes = [fault for fault in ("cut", "crash") if fault in self.course.faults]
-        if not goes or to not in self.lab.nodes or self._rng.random() < 0.7:
+        """Requests a change, and may crash or partition the leader before it has replicated the record."""
+        self.operator.request_change(adds, key, to)
+        self.harness.run_for(2)
+        faults = [fault for fault in ("cut", "crash") if fault in self.settings.faults]
+        if not faults or to not in self.harness.nodes or self._rng.random() < 0.7:
             return
-        if self._rng.choice(goes) == "cut":
-            self.lab.cut(to)
+        if self._rng.choice(faults) == "cut":
+            self.harness.cut(to)
         else:
-            self.lab.crash(to)
+            self.harness.crash(to)
 
-    def _mistake(self) -> bool:
-        """The last voter is to go, or a replica to vote that nobody has ever heard of."""
-        to, truth = self._asked(), self.lab.truth
-        if to is None or self.operator.missing() or self._rng.random() < 0.7:
+    def _make_mistake(self) -> bool:
+        """Requests the removal of the last voter, or the addition of a replica that does not exist."""
+        to, view = self._target(), self.harness.view
+        if to is None or self.operator.lost_voters() or self._rng.random() < 0.7:
             return False
-        if len(truth.voters) == 1 and self._rng.random() < 0.5:
-            self._change(False, min(truth.voters), to)
+        if len(view.voters) == 1 and self._rng.random() < 0.5:
+            self._change(False, min(view.voters), to)
         else:
-            self._change(True, ReplicaKey(self._rng.choice((*self.lab.ids, 1_099)), "no such disk"), to)
+            self._change(True, ReplicaKey(self._rng.choice((*self.harness.ids, 1_099)), "no such disk"), to)
         return True
 
     def _take_snapshot(self) -> bool:
-        """Often of all that is committed, so that others find it only there; some travel in several parts."""
-        if not self.lab.nodes:
+        """Takes a snapshot, often at the high watermark, so that others need it; some span several FetchSnapshot
+        responses.
+        """
+        if not self.harness.nodes:
             return False
-        found = self.lab.nodes[self._victim()].replica
+        found = self.harness.nodes[self._random_node()].replica
         ends = [batch.next_offset for batch in found.read(found.log.start_offset, 2**62)]
         if ends:
             end_offset = self._rng.choice([ends[-1], self._rng.choice(ends)])
@@ -361,40 +367,46 @@ class Chaos:
     # -- phases 2 and 3 ------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        lab = self.lab
-        lab.heal()
-        lab.run_until(lambda: not self.operator.is_waiting(), SETTLED_WITHIN_MS)
+        harness = self.harness
+        harness.heal()
+        harness.run_until(lambda: not self.operator.has_open_requests(), SETTLED_WITHIN_MS)
         self._settle()
-        if not self.operator.repair():
-            raise BrokenInvariantError("ReconfigurationNotStuck", f"{sorted(self.operator.missing())} are voters still")
-        lab.append()
+        if not self.operator.replace_lost_voters():
+            raise PropertyViolatedError(
+                "ReconfigurationNotStuck", f"{sorted(self.operator.lost_voters())} are voters still"
+            )
+        harness.append()
         self._settle()
 
     def _settle(self) -> None:
-        self.lab.run_until(self.lab.is_settled, SETTLED_WITHIN_MS)
-        found = missed(self.lab.truth)
+        self.harness.run_until(self.harness.is_settled, SETTLED_WITHIN_MS)
+        found = first_violation(self.harness.view)
         if found is not None:
-            raise BrokenInvariantError(*found)
+            raise PropertyViolatedError(*found)
 
-    def _cut_one_off(self) -> None:
-        """A voter that cannot hear the others, or not be heard, or not speak with the leader, deposes nobody."""
-        lab, rng = self.lab, self._rng
-        leader = lab.leader
-        voters = [voter.id for voter in sorted(lab.truth.voters) if leader is not None and voter.id != leader.key.id]
+    def _partition_one_voter(self) -> None:
+        """Partitions one voter from the others, in one or both directions or from the leader only, then checks that the
+        leader is still the same.
+        """
+        harness, rng = self.harness, self._rng
+        leader = harness.leader
+        voters = [voter.id for voter in sorted(harness.view.voters) if leader is not None and voter.id != leader.key.id]
         if leader is None or len(voters) < 2:
             return
-        epoch, lonely = leader.epoch, rng.choice(voters)
-        others = [node for node in lab.disks if node != lonely]
-        to, away = {(node, lonely) for node in others}, {(lonely, node) for node in others}
-        leaders = {(leader.key.id, lonely), (lonely, leader.key.id)}
-        lab.cuts = rng.choice([to, away, to | away, leaders])
-        until_ms: TimeMs = lab.now_ms + rng.randint(1_000, PATIENCE_MS)
-        while lab.now_ms < until_ms:
-            lab.run_for(500)
+        epoch, partitioned = leader.epoch, rng.choice(voters)
+        others = [node for node in harness.disks if node != partitioned]
+        to, away = {(node, partitioned) for node in others}, {(partitioned, node) for node in others}
+        leaders = {(leader.key.id, partitioned), (partitioned, leader.key.id)}
+        harness.cuts = rng.choice([to, away, to | away, leaders])
+        until_ms: TimeMs = harness.now_ms + rng.randint(1_000, LONGEST_PARTITION_MS)
+        while harness.now_ms < until_ms:
+            harness.run_for(500)
             if rng.random() < 0.2:
-                lab.append()
-        lab.heal()
+                harness.append()
+        harness.heal()
         self._settle()
-        after = lab.leader
+        after = harness.leader
         if after is None or (after.key, after.epoch) != (leader.key, epoch):
-            raise BrokenInvariantError(STAYS, f"{leader.key} led epoch {epoch} until {lonely} came back")
+            raise PropertyViolatedError(
+                HEALTHY_LEADER_STAYS, f"{leader.key} led epoch {epoch} until {partitioned} came back"
+            )

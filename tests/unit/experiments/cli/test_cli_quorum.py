@@ -1,4 +1,4 @@
-"""`isray metadata-quorum` against replicas of a metadata log in the laboratory (`experiments/hunt/quorum/lab.py`)."""
+"""`isray metadata-quorum` against a simulated quorum (`experiments/hunt/quorum/harness.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from experiments.cli import target
 from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
-from experiments.hunt.quorum.lab import CLUSTER, QuorumLab
+from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
 from protocol.ids import NodeId
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.quorum import DescribeQuorumRequest
@@ -34,12 +34,12 @@ class QuorumBench(Commands):
         static: bool = False,
     ) -> None:
         super().__init__(monkeypatch, capsys)
-        self.lab = QuorumLab(f"cli/{voters}/{static}", 3, static=static, observers=1)
-        self.asked: list[AdminRequest] = []
-        self.lab.start(*self.lab.disks)
+        self.harness = QuorumHarness(f"cli/{voters}/{static}", 3, static=static, observers=1)
+        self.last_request_id: list[AdminRequest] = []
+        self.harness.start(*self.harness.disks)
         self.settle()
         monkeypatch.setattr(target, "open_admin", self._open_admin)
-        for node in self.lab.ids[1:voters]:
+        for node in self.harness.ids[1:voters]:
             self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
 
     @contextmanager
@@ -49,39 +49,39 @@ class QuorumBench(Commands):
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """`experiments.engines.admin_client.AdminChannel`: every request goes to the leader."""
-        self.asked.append(request)
+        self.last_request_id.append(request)
         if isinstance(request, DescribeQuorumRequest):
-            return describe_quorum(self.leader, self.lab.now_ms, request)
-        self.lab.answers.clear()
-        self.lab.ask(self.leader.key.id, request)
-        assert self.lab.run_until(lambda: bool(self.lab.answers), WITHIN_MS)
-        answer = self.lab.answers[0]
+            return describe_quorum(self.leader, self.harness.now_ms, request)
+        self.harness.responses.clear()
+        self.harness.submit(self.leader.key.id, request)
+        assert self.harness.run_until(lambda: bool(self.harness.responses), WITHIN_MS)
+        answer = self.harness.responses[0]
         assert isinstance(answer, AdminResponse)
         return answer
 
     @property
     def leader(self) -> QuorumReplica:
-        assert self.lab.run_until(lambda: self.lab.leader is not None, WITHIN_MS)
-        found = self.lab.leader
+        assert self.harness.run_until(lambda: self.harness.leader is not None, WITHIN_MS)
+        found = self.harness.leader
         assert found is not None
         return found
 
     def settle(self) -> None:
         """All have all that there is, and the leader knows."""
-        self.lab.heal()
-        assert self.lab.run_until(lambda: self.lab.is_settled() and not self.lags(), WITHIN_MS)
+        self.harness.heal()
+        assert self.harness.run_until(lambda: self.harness.is_settled() and not self.lags(), WITHIN_MS)
 
     def lags(self) -> list[NodeId]:
         """Who lacks anything, as the leader knows."""
-        found = describe_quorum(self.leader, self.lab.now_ms, DescribeQuorumRequest(correlation_id=0))
+        found = describe_quorum(self.leader, self.harness.now_ms, DescribeQuorumRequest(correlation_id=0))
         return [state.replica_id for state in (*found.voters, *found.observers) if state.lag]
 
     def observers(self) -> list[NodeId]:
-        found = describe_quorum(self.leader, self.lab.now_ms, DescribeQuorumRequest(correlation_id=0))
+        found = describe_quorum(self.leader, self.harness.now_ms, DescribeQuorumRequest(correlation_id=0))
         return [state.replica_id for state in found.observers]
 
     def uuid(self, node: NodeId) -> str:
-        return self.lab.nodes[node].replica.key.uuid
+        return self.harness.nodes[node].replica.key.uuid
 
     def voters(self) -> list[NodeId]:
         return [key.id for key in self.leader.voters.keys]
@@ -109,7 +109,7 @@ def test_the_status_of_a_quorum(bench: QuorumBench) -> None:
     bench.settle()
     end = bench.leader.log.end_offset
     lines = bench.ok("metadata-quorum", "describe", "--status").splitlines()
-    one, two, three = (bench.uuid(node) for node in bench.lab.ids)
+    one, two, three = (bench.uuid(node) for node in bench.harness.ids)
     assert [line.split(maxsplit=1) for line in lines] == [
         ["ClusterId:", CLUSTER],
         ["LeaderId:", "1000"],
@@ -124,8 +124,8 @@ def test_the_status_of_a_quorum(bench: QuorumBench) -> None:
         ],
         ["CurrentObservers:", f'[{{"id": 0, "directoryId": ""}}, {{"id": 1002, "directoryId": "{three}"}}]'],
     ]
-    bench.lab.crash(1001)
-    bench.lab.append()
+    bench.harness.crash(1001)
+    bench.harness.append()
     document = bench.json("metadata-quorum", "describe", "--status")
     assert document["max_follower_lag"] == 1
     assert document["current_voters"][1] == {
@@ -139,14 +139,14 @@ def test_the_status_of_a_quorum(bench: QuorumBench) -> None:
 def test_how_far_each_replica_is(bench: QuorumBench) -> None:
     bench.ok(*add(1001))
     bench.settle()
-    end, now = str(bench.leader.log.end_offset), bench.lab.now_ms
+    end, now = str(bench.leader.log.end_offset), bench.harness.now_ms
     title, *rows = (line.split() for line in bench.ok("metadata-quorum", "describe", "--replication").splitlines())
     assert title == ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "Status", "Promotable"]
     assert [[*row[:4], *row[5:]] for row in rows] == [
         ["1000", bench.uuid(1000), end, "0", "Leader", "yes"],
         ["1001", bench.uuid(1001), end, "0", "Follower", "yes"],
-        ["0", "-", end, "0", "Observer", "no"],
-        ["1002", bench.uuid(1002), end, "0", "Observer", "yes"],
+        ["0", "-", end, "0", "Listener", "no"],
+        ["1002", bench.uuid(1002), end, "0", "Listener", "yes"],
     ]
     assert [now - int(row[4]) < 1_000 for row in rows] == [True] * 4
     document = bench.json("metadata-quorum", "describe", "--replication")
@@ -160,10 +160,10 @@ def test_a_voter_that_never_fetched_is_told_as_that(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = QuorumBench(monkeypatch, capsys, static=True)
-    gone = next(node for node in bench.lab.ids if node != bench.leader.key.id)
-    bench.lab.crash(gone)
-    bench.lab.crash(bench.leader.key.id)
-    bench.lab.start(next(node for node in bench.lab.ids if node not in bench.lab.nodes and node != gone))
+    gone = next(node for node in bench.harness.ids if node != bench.leader.key.id)
+    bench.harness.crash(gone)
+    bench.harness.crash(bench.leader.key.id)
+    bench.harness.start(next(node for node in bench.harness.ids if node not in bench.harness.nodes and node != gone))
     end = bench.leader.log.end_offset
     rows = bench.json("metadata-quorum", "describe", "--replication")["replicas"]
     [row] = [row for row in rows if row["node_id"] == gone]
@@ -202,11 +202,11 @@ def test_a_replaced_disk_is_removed_and_added_by_the_controllers_id(
 ) -> None:
     bench = QuorumBench(monkeypatch, capsys, voters=3)
     old = bench.uuid(1001)
-    bench.lab.crash(1001, Loss("all"))
-    bench.lab.start(1001)
+    bench.harness.crash(1001, Loss("all"))
+    bench.harness.start(1001)
     new = bench.uuid(1001)
-    assert bench.lab.run_until(lambda: 1001 in bench.observers(), WITHIN_MS)
-    bench.lab.run_for(bench.leader.config.fetch_ms)
+    assert bench.harness.run_until(lambda: 1001 in bench.observers(), WITHIN_MS)
+    bench.harness.run_for(bench.leader.config.fetch_ms)
     failed = bench.fails(*add(1001))
     assert f"DUPLICATE_VOTER: 1001:{old} has the id of 1001:{new}; remove it first" in failed
     assert old in bench.ok(*remove(1001))
@@ -241,7 +241,7 @@ REFUSED = {
 def test_what_cannot_be_is_one_line_and_exit_code_1(
     bench: QuorumBench, arguments: tuple[str, ...], message: str
 ) -> None:
-    expected = message.format(*(bench.uuid(node) for node in bench.lab.ids))
+    expected = message.format(*(bench.uuid(node) for node in bench.harness.ids))
     assert bench.fails(*arguments) == f"Error while executing metadata quorum command: {expected}\n"
     error, _, text = expected.partition(": ")
     assert bench.json(*arguments, code=1) == {"error": error, "message": text}
@@ -250,9 +250,9 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
 
 def test_of_two_disks_of_one_controller_the_operator_says_which(bench: QuorumBench) -> None:
     first = bench.uuid(1001)
-    bench.lab.crash(1001, Loss("all"))
-    bench.lab.start(1001)
-    assert bench.lab.run_until(lambda: bench.observers().count(1001) == 2, WITHIN_MS)
+    bench.harness.crash(1001, Loss("all"))
+    bench.harness.start(1001)
+    assert bench.harness.run_until(lambda: bench.observers().count(1001) == 2, WITHIN_MS)
     both = ", ".join(sorted([first, bench.uuid(1001)]))
     assert f"several disks of controller 1001 fetch: {both}; say which is meant" in bench.fails(*add(1001))
     bench.ok(*add(1001, "-d", bench.uuid(1001)))

@@ -1,4 +1,4 @@
-"""One controller of three on the bench: 1000, with 1001 and 1002, which vote too, and brokers played by hand."""
+"""A bench for controller 1000 of three: tests play the voters 1001 and 1002, the brokers and the clients."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ LEVELS: list[MetadataRecord] = [
     FeatureLevelRecord(name=name, feature_level=level) for name, level in Generation.KIP_966.feature_levels.items()
 ]
 FORMATTED = len(KEYS)
-"""The log of a formatted disk ends there."""
+"""The log end offset of a formatted disk."""
 M = TypeVar("M", bound=Message)
 
 
 class Bench:
-    """See the module docstring; `effects` are those of the last input."""
+    """Controller 1000; `effects` are those of the last input."""
 
     def __init__(self, storage: SimStorage | None = None, config: ClusterConfig | None = None) -> None:
         self.storage = storage or formatted_disk(ME, VOTERS)
@@ -73,7 +73,7 @@ class Bench:
 
     @property
     def said(self) -> list[Effect]:
-        """What others hear of it, replicas of the log excepted."""
+        """Effects that reach nodes other than replicas of the log."""
         return [
             effect
             for effect in self.effects
@@ -95,7 +95,7 @@ class Bench:
     # -- the quorum ----------------------------------------------------------------------------------------------------
 
     def elect(self) -> Bench:
-        """It hears of no leader, and 1001 votes for it."""
+        """The election timeout expires, and 1001 grants its pre-vote and vote."""
         self.fire(ELECTION_TIMER)
         for _ in range(2):
             [request] = [request for to, request in self.sends(VoteRequest) if to == NEXT]
@@ -105,19 +105,19 @@ class Bench:
         return self
 
     def fetch(self, follower: int = NEXT, offset: int | None = None) -> Bench:
-        """A voter has the log up to there, by default all of it."""
+        """A voter fetches at `offset`, by default the log end."""
         fetch = metadata_fetch(self.node, follower, offset)
         return self.receive(follower, fetch.model_copy(update={"replica_uuid": KEYS[follower].uuid}))
 
     def activate(self) -> Bench:
-        """It leads, and all that it has said so far is committed."""
+        """The controller is elected, and all its records are committed."""
         self.elect().fetch().fetch()
         assert self.node.is_active
         assert self.node.replica.high_watermark == self.end
         return self
 
     def begin_epoch(self, leader: int = NEXT, epoch: int | None = None) -> Bench:
-        """Another one leads from now on."""
+        """Another replica announces that it leads."""
         message = BeginQuorumEpochRequest(
             correlation_id=1,
             cluster_id=CLUSTER_ID,
@@ -129,7 +129,7 @@ class Bench:
         return self.receive(leader, message)
 
     def follow(self, *batches: Sequence[MetadataRecord], committed: int) -> Bench:
-        """The leader answers with batches, of which the first so many are committed."""
+        """The leader's fetch response with batches, the first `committed` of which are committed."""
         epoch, end, found, ends = self.node.replica.epoch, self.end, list[RecordBatch](), [self.end]
         for records in batches:
             payload = pack_records(records)
@@ -160,7 +160,9 @@ class Bench:
         return self.receive(broker, BrokerHeartbeatRequest.model_validate(stands | fields))
 
     def serve(self) -> Bench:
-        """Brokers 0 to 2 are active, topic `t` is on all of them, and all of that is committed."""
+        """The controller is active, brokers 0 to 2 are unfenced, topic `t` is on all of them, and everything is
+        committed.
+        """
         self.activate()
         for broker in (0, 1, 2):
             self.register(broker).fetch()
@@ -176,6 +178,6 @@ def leader_change(leader: int) -> LeaderChangeRecord:
 
 
 def standing_by() -> Bench:
-    """1001 is active; brokers 0 to 2 and topic `t` are committed."""
+    """1001 is active; registrations of brokers 0 to 2 and topic `t` are committed."""
     bench = Bench().begin_epoch()
     return bench.follow([leader_change(NEXT), *LEVELS], registrations(), topic_records(2), committed=3)

@@ -1,4 +1,4 @@
-"""What an operator may ask of the quorum, and what cannot be: refusals, what a change waits for, first formats."""
+"""Administration of the quorum: rejected requests, conditions of a change, authorization, formatting."""
 
 from __future__ import annotations
 
@@ -155,14 +155,14 @@ REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
 
 @pytest.mark.covers("D1", "D12", "D14", "D20", "N18", "M83")
 @pytest.mark.parametrize(("request_", "voters", "static", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_told_in_a_line(
+def test_an_impossible_change_is_rejected_with_a_message(
     request_: VoterRequest, voters: VoterSet, static: bool, error: ErrorCode, message: str
 ) -> None:
     assert rejection(request_, voters, static=static) == (error, message)
 
 
 @pytest.mark.covers("D11", "D12", "D15")
-def test_a_change_waits_for_the_epoch_for_the_change_before_and_for_the_replica() -> None:
+def test_a_change_waits_for_a_commit_in_the_epoch_an_earlier_change_and_the_replica() -> None:
     history = VoterHistory(VoterSet.of([A]))
     leader_state = LeaderState(epoch=4, start_offset=10, since_ms=0, local=A)
     adding, removing = Change(9000, add(B), 0), Change(9000, remove(A), 0)
@@ -184,7 +184,7 @@ def test_a_change_waits_for_the_epoch_for_the_change_before_and_for_the_replica(
 
 
 @pytest.mark.covers("D35")
-def test_a_change_waits_until_all_voters_have_shown_a_uuid() -> None:
+def test_a_change_waits_until_all_voters_fetch_with_a_uuid() -> None:
     history = VoterHistory(BY_ID)
     leader_state = LeaderState(epoch=4, start_offset=10, since_ms=0, local=A)
     adding = Change(9000, add(B), 0)
@@ -203,13 +203,13 @@ def test_a_change_waits_until_all_voters_have_shown_a_uuid() -> None:
     )
 
 
-def test_a_voter_that_is_known_by_its_id_is_removed_as_what_it_is() -> None:
+def test_a_voter_without_a_uuid_is_removed_by_its_id() -> None:
     assert Change(9000, remove(B), 0).record(BY_ID) == RemoveVoterRecord(voter_id=B.id, voter_uuid="")
     assert Change(9000, remove(B), 0).record(THREE) == RemoveVoterRecord(voter_id=B.id, voter_uuid=B.uuid)
 
 
 @pytest.mark.covers("D13", "G14", "G15")
-def test_who_does_not_lead_says_who_does() -> None:
+def test_a_replica_that_does_not_lead_returns_the_leader() -> None:
     answer = not_leader(add(B), 1002, 5)
     assert (answer.correlation_id, answer.error, answer.message) == (
         7,
@@ -230,7 +230,7 @@ def test_who_does_not_lead_says_who_does() -> None:
         (DescribeQuorumRequest(correlation_id=1), AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS),
     ],
 )
-def test_the_quorum_is_described_and_changed_by_who_may(
+def test_describing_and_changing_the_quorum_need_authorization(
     request_: AdminRequest, needed: AclOperation, not_enough: AclOperation
 ) -> None:
     asked = request_.model_copy(update={"principal": "User:alice"})
@@ -248,7 +248,7 @@ def test_the_quorum_is_described_and_changed_by_who_may(
 
 
 @pytest.mark.covers("D34", "I9")
-def test_the_metrics_of_the_quorum_are_what_its_replica_says() -> None:
+def test_the_quorum_metrics_are_the_gauges_of_the_replica() -> None:
     found = ControllerMetrics(ControllerState(config_of(), Random(0)), lambda: (3, 4, 1, 2)).values()
     assert [found[name] for name in metrics.RAFT_METRICS] == [3, 4, 1, 2]
     assert tuple(found) == metrics.CLUSTER_METRICS
@@ -259,7 +259,7 @@ def test_the_metrics_of_the_quorum_are_what_its_replica_says() -> None:
 
 @pytest.mark.covers("D31", "J15")
 @pytest.mark.parametrize("voters", [VoterSet(), VoterSet.of([A]), THREE])
-def test_a_disk_is_formatted_with_the_first_voters(voters: VoterSet) -> None:
+def test_a_disk_is_formatted_with_the_initial_voters(voters: VoterSet) -> None:
     storage = SimStorage()
     format_voters(storage, "cluster", A, voters)
     log = QuorumLog(storage, METADATA_LOG, VoterSet())
@@ -271,14 +271,14 @@ def test_a_disk_is_formatted_with_the_first_voters(voters: VoterSet) -> None:
         format_voters(storage, "cluster", A, voters)
 
 
-def test_the_first_voter_listens_where_it_was_formatted_to() -> None:
+def test_formatting_stores_the_endpoints_of_the_voters() -> None:
     storage = SimStorage()
     format_voters(storage, "cluster", A, VoterSet({A: (HERE,)}))
     assert QuorumLog(storage, METADATA_LOG, VoterSet()).voters.latest.endpoints == {A: (HERE,)}
 
 
 @pytest.mark.parametrize("name", [state_file.FILE, SNAPSHOT_FILE])
-def test_a_disk_that_holds_anything_of_a_replica_is_not_formatted(name: str) -> None:
+def test_a_disk_with_data_of_a_replica_is_not_formatted(name: str) -> None:
     storage = SimStorage()
     storage.write_file(name, b"anything")
     with pytest.raises(ForeignDirectoryError, match="formatted already"):
@@ -288,7 +288,7 @@ def test_a_disk_that_holds_anything_of_a_replica_is_not_formatted(name: str) -> 
 
 
 @pytest.mark.parametrize(("me", "voters"), [(A._replace(uuid="u"), THREE), (A._replace(uuid=""), VoterSet())])
-def test_a_disk_is_formatted_as_one_of_the_voters(me: ReplicaKey, voters: VoterSet) -> None:
+def test_formatting_needs_a_uuid_and_membership(me: ReplicaKey, voters: VoterSet) -> None:
     storage = SimStorage()
     with pytest.raises(ProtocolInvariantError, match="is not among the voters"):
         format_voters(storage, "cluster", me, voters)

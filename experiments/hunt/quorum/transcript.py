@@ -1,6 +1,8 @@
-"""A run of the laboratory as a story: time, replica, what happened to it. Told is what a replica becomes, whom it votes
-for, what its log gains and loses, what it knows to be committed, and who votes by its log; fetches and other messages
-that change none of that are left out. It is told from what can be seen of a replica before and after an event.
+"""A run of the harness as text: one line per change, with time, replica and change.
+
+A transcript has role changes, granted votes, appended and truncated records, the high watermark, voter sets and
+responses to the operator. It omits messages that change none of these. It compares each replica before and after a
+step, so it needs no help from the replica.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from experiments.hunt.quorum.lab import NOTHING, QuorumLab
-from experiments.hunt.quorum.truth import Event, records_of
+from experiments.hunt.quorum.global_view import ReplicaStep, decode_records
+from experiments.hunt.quorum.harness import NOTHING, QuorumHarness
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER, METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, node_name
 from protocol.messages.base import Response
@@ -21,7 +23,7 @@ from protocol.quorum.voters import ReplicaKey
 
 
 class _Seen(NamedTuple):
-    """What a replica was after its last event."""
+    """The state of a replica after its last step, as far as a transcript shows it."""
 
     role: Role | None
     epoch: Epoch
@@ -35,51 +37,51 @@ class _Seen(NamedTuple):
 _NOTHING = _Seen(None, 0, NO_LEADER, 0, 0, (), 0)
 
 
-def short(key: ReplicaKey) -> str:
-    """The id and the beginning of the uuid."""
+def short_key(key: ReplicaKey) -> str:
+    """A replica key with the first four characters of the uuid."""
     return f"{key.id}:{key.uuid[:4]}"
 
 
-class Story:
-    """The lines of what happens in a laboratory from now on."""
+class Transcript:
+    """Collects the transcript of a harness from now on in `lines`."""
 
-    def __init__(self, lab: QuorumLab) -> None:
+    def __init__(self, harness: QuorumHarness) -> None:
         self.lines: list[str] = []
-        self._lab = lab
+        self._harness = harness
         self._seen: dict[NodeId, _Seen] = {}
-        lab.observing.append(self._tell)
+        harness.listeners.append(self._tell)
 
-    def chapter(self, text: str) -> None:
-        """What is done to the quorum next."""
+    def heading(self, text: str) -> None:
+        """Adds a heading: the next action on the quorum."""
         self.lines.append(f"-- {text}")
 
-    def _tell(self, event: Event) -> None:
-        for text in self._told(event):
-            self.lines.append(f"{event.now_ms / 1000:10.3f}  {node_name(event.node):<15}  {text}")
+    def _tell(self, step: ReplicaStep) -> None:
+        for text in self._told(step):
+            self.lines.append(f"{step.now_ms / 1000:10.3f}  {node_name(step.node):<15}  {text}")
 
-    def _told(self, event: Event) -> Iterator[str]:
-        replica = event.replica
+    def _told(self, step: ReplicaStep) -> Iterator[str]:
+        replica = step.replica
         if replica is None:
-            self._seen.pop(event.node, None)
-            yield str(event.cause)
+            self._seen.pop(step.node, None)
+            yield str(step.cause)
             return
-        before, after = self._seen.get(event.node, _NOTHING), _seen(replica)
-        self._seen[event.node] = after
+        before, after = self._seen.get(step.node, _NOTHING), _seen(replica)
+        self._seen[step.node] = after
         if before.role is None:
-            began = "" if event.cause == NOTHING else f"{event.cause}: "
-            yield f"{began}{short(replica.key)}, {after.end} records, epoch {after.epoch}"
-        yield from _votes(event)
+            began = "" if step.cause == NOTHING else f"{step.cause}: "
+            yield f"{began}{short_key(replica.key)}, {after.end} records, epoch {after.epoch}"
+        yield from _votes(step)
         has_moved = (before.role, before.epoch, before.leader) != (after.role, after.epoch, after.leader)
         if has_moved and after.role is not Role.RESIGNED:
-            yield _standing(after)
-        yield from self._log_told(event.node, before, after)
+            yield _describe_replicas(after)
+        yield from self._log_told(step.node, before, after)
         if before.voters != after.voters:
-            yield f"voters: {' '.join(map(short, after.voters)) or 'none'}"
+            yield f"voters: {' '.join(map(short_key, after.voters)) or 'none'}"
         if after.high_watermark > before.high_watermark:
             yield f"{after.high_watermark} committed"
         if has_moved and after.role is Role.RESIGNED:
-            yield _standing(after)
-        for send in event.sends:
+            yield _describe_replicas(after)
+        for send in step.sends:
             if send.to == DRIVER and isinstance(send.message, Response):
                 yield _answer(send.message)
 
@@ -90,9 +92,9 @@ class Story:
             yield f"cuts its log at {after.end}"
         if after.end <= before.end or before.role is None:
             return
-        log = self._lab.disks[node].open_log(METADATA_LOG)
+        log = self._harness.disks[node].open_log(METADATA_LOG)
         for batch in log.read(before.end, 2**62):
-            for offset, record in enumerate(records_of(batch.payload), batch.base_offset):
+            for offset, record in enumerate(decode_records(batch.payload), batch.base_offset):
                 if offset >= before.end:
                     yield f"  {offset:>4}  {_record(record)}"
 
@@ -109,7 +111,7 @@ def _seen(replica: QuorumReplica) -> _Seen:
     )
 
 
-def _standing(seen: _Seen) -> str:
+def _describe_replicas(seen: _Seen) -> str:
     if seen.role is Role.FOLLOWER:
         return f"follows {seen.leader} in epoch {seen.epoch}"
     if seen.role is Role.LEADER:
@@ -117,10 +119,10 @@ def _standing(seen: _Seen) -> str:
     return f"{seen.role} in epoch {seen.epoch}"
 
 
-def _votes(event: Event) -> Iterator[str]:
-    cause = event.cause
-    if isinstance(cause, VoteRequest) and any(_is_granted(send.message) for send in event.sends):
-        candidate = short(ReplicaKey(cause.candidate_id, cause.candidate_uuid))
+def _votes(step: ReplicaStep) -> Iterator[str]:
+    cause = step.cause
+    if isinstance(cause, VoteRequest) and any(_is_granted(send.message) for send in step.sends):
+        candidate = short_key(ReplicaKey(cause.candidate_id, cause.candidate_uuid))
         would = "would vote" if cause.pre_vote else "votes"
         yield f"{would} for {candidate} in epoch {cause.candidate_epoch + cause.pre_vote}"
 
@@ -138,8 +140,8 @@ def _record(record: MetadataRecord) -> str:
     if isinstance(record, ProducerIdsRecord):
         return f"value {record.next_producer_id}"
     if isinstance(record, LeaderChangeRecord):
-        return f"LeaderChange {short(ReplicaKey(record.leader_id, record.leader_uuid))}"
+        return f"LeaderChange {short_key(ReplicaKey(record.leader_id, record.leader_uuid))}"
     if isinstance(record, AddVoterRecord | RemoveVoterRecord):
         key = ReplicaKey(record.voter_id, record.voter_uuid)
-        return f"{type(record).__name__.removesuffix('Record')} {short(key)}"
+        return f"{type(record).__name__.removesuffix('Record')} {short_key(key)}"
     return type(record).__name__

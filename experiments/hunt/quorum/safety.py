@@ -1,0 +1,391 @@
+"""Safety invariants: what must hold after every step, one class each. Six have the names of the published TLA+ model of
+KRaft with reconfiguration (Vanlightly/kafka-tlaplus, kraft/kip_853):
+
+| in the model | here |
+|---|---|
+| NoIllegalState | the same: illegal transitions, and every ProtocolInvariantError that a replica raises |
+| NoLogDivergence | the same; compares each log with the committed values instead of pairs of logs |
+| StatesMatchRoles | the same, for every replica; an unattached replica may know a leader whose fetch timeout expired |
+| NeverTwoLeadersInSameEpoch | the same, over all time: includes leaders of epochs that no replica remembers |
+| LeaderHasAllAckedValues | the same, for every leader, also one of an older epoch: all commits up to its epoch |
+| AckedValueNotLost | the same, by the disks of the committed voters |
+
+The others are conditions of the model's actions: OneVotePerEpoch (HandleVoteRequest), ConfigMatchesLog
+(MostRecentReconfigEntry), ChangesTakeTurns (HasPendingConfigCommand, LeaderHasCommittedOffsetsInCurrentEpoch),
+HighWatermarkHasMajority (AcceptFetchRequestFromVoter) and CheckQuorumResign. HighWatermarkMonotone and
+AckedChangeIsCommitted are what users of the log rely on. The liveness properties are in `liveness.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from experiments.hunt.quorum.global_view import (
+    Disk,
+    GlobalView,
+    ReplicaStep,
+    VoterChange,
+    Voters,
+    is_voter_of,
+    majority,
+    matches,
+)
+from protocol.errors import ErrorCode
+from protocol.ids import DRIVER, NO_LEADER, Epoch, NodeId, Offset, TimeMs
+from protocol.messages.base import Response
+from protocol.messages.quorum import (
+    AddVoterRecord,
+    AddVoterRequest,
+    FetchSnapshotRequest,
+    QuorumFetchRequest,
+    RemoveVoterRecord,
+    RemoveVoterRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from protocol.quorum.election import Role
+from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.voters import ReplicaKey
+
+CANDIDATES = frozenset({Role.PROSPECTIVE, Role.CANDIDATE})
+ELECTED = frozenset({Role.LEADER, Role.RESIGNED})
+VoterRequest = AddVoterRequest | RemoveVoterRequest
+Fetch = QuorumFetchRequest | FetchSnapshotRequest
+
+
+class SafetyInvariant:
+    """Base of the safety invariants. `check` runs after every step of a running replica, `check_stopped` after a step
+    that ended its process. Both return a description of the violation, empty if there is none.
+    """
+
+    def __init__(self, view: GlobalView) -> None:
+        self.view = view
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        return ""
+
+    def check_stopped(self, step: ReplicaStep) -> str:
+        return ""
+
+
+class NoIllegalState(SafetyInvariant):
+    """The epoch of a disk never decreases, an epoch never changes leaders, and only a leader resigns."""
+
+    def __init__(self, view: GlobalView) -> None:
+        super().__init__(view)
+        self._before: dict[Disk, tuple[Epoch, NodeId]] = {}
+        self._led: set[tuple[Disk, Epoch]] = set()
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        key, epoch, leader = replica.key, replica.epoch, replica.leader
+        disk = self.view.disk(step.node)
+        former, former_leader = self._before.get(disk, (-1, NO_LEADER))
+        self._before[disk] = epoch, leader
+        if replica.high_watermark > replica.log.end_offset:
+            return f"{key}: high watermark {replica.high_watermark}, log end {replica.log.end_offset}"
+        if epoch < former:
+            return f"{key} goes back from epoch {former} to {epoch}"
+        if epoch == former and former_leader not in (NO_LEADER, leader):
+            return f"{key} has leader {leader} after {former_leader} in epoch {epoch}"
+        if replica.role is Role.LEADER:
+            self._led.add((disk, epoch))
+        elif replica.role is Role.RESIGNED and epoch == former and (disk, epoch) not in self._led:
+            return f"{key} resigns in epoch {epoch}, which it did not lead"
+        return ""
+
+
+class NoLogDivergence(SafetyInvariant):
+    """Below its high watermark every log equals the committed values; a snapshot has the epoch of the last record it
+    covers.
+    """
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        view, copy = self.view, self.view.copies[step.node]
+        if copy.matched < replica.high_watermark:
+            found, known = copy.values_from(copy.matched)[:1], view.committed[copy.matched : copy.matched + 1]
+            return f"{replica.key} has {found} at {copy.matched}, where {known} is committed"
+        snapshot = replica.snapshot
+        if snapshot is not None and 0 < snapshot.end_offset <= len(view.committed):
+            epoch, _ = view.committed[snapshot.end_offset - 1]
+            if snapshot.epoch != epoch:
+                return f"{replica.key}: its snapshot of {snapshot.end_offset} has epoch {snapshot.epoch}, not {epoch}"
+        return ""
+
+
+class StatesMatchRoles(SafetyInvariant):
+    """A leader, candidate or follower is in that role legitimately by its own log; checked on every replica, voter or
+    not.
+    """
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        role, leader, key = replica.role, replica.leader, replica.key
+        if role is Role.FOLLOWER and leader in (NO_LEADER, key.id):
+            return f"{key} follows {leader}"
+        if role in ELECTED and leader != key.id:
+            return f"{key} is {role} in an epoch of {leader}"
+        if role is Role.CANDIDATE and leader != NO_LEADER:
+            return f"{key} is a candidate in an epoch of {leader}"
+        if role in CANDIDATES or role is Role.LEADER:
+            history = self.view.copies[step.node].history
+            is_open = history.last_change >= replica.high_watermark
+            sets = [history.latest, *([history.below(history.last_change)] if is_open else [])]
+            if not key.uuid or not any(is_voter_of(key, voters) for voters in sets):
+                return f"{key} is {role}, and its voters are {_list(history.latest)}"
+        return ""
+
+
+class ConfigMatchesLog(SafetyInvariant):
+    """A replica uses the voter set of the last change in its log, committed or not, and its snapshot has the voters at
+    its offset; checked on every replica, not only on the leader.
+    """
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        view, expected = self.view, self.view.copies[step.node].history.latest
+        if frozenset(replica.voters.keys) != expected:
+            return f"{replica.key} uses {_list(replica.voters.keys)}, its log has {_list(expected)}"
+        snapshot = replica.snapshot
+        if snapshot is not None and snapshot.end_offset <= len(view.committed):
+            expected = view.history.below(snapshot.end_offset)
+            if frozenset(snapshot.voters.keys) != expected:
+                found = f"{_list(snapshot.voters.keys)}, not {_list(expected)}"
+                return f"{replica.key}: its snapshot of {snapshot.end_offset} has the voters {found}"
+        return ""
+
+
+class NeverTwoLeadersInSameEpoch(SafetyInvariant):
+    """No two replicas lead the same epoch or consider different replicas its leader, at any time."""
+
+    def __init__(self, view: GlobalView) -> None:
+        super().__init__(view)
+        self._leaders: dict[Epoch, NodeId] = {}
+        self._keys: dict[Epoch, ReplicaKey] = {}
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        epoch, leader = replica.epoch, replica.leader
+        if leader != NO_LEADER and self._leaders.setdefault(epoch, leader) != leader:
+            return f"{replica.key} has leader {leader} in epoch {epoch}, which had {self._leaders[epoch]}"
+        if replica.is_leader and self._keys.setdefault(epoch, replica.key) != replica.key:
+            return f"{replica.key} leads epoch {epoch}, and so did {self._keys[epoch]}"
+        return ""
+
+
+class OneVotePerEpoch(SafetyInvariant):
+    """A disk votes at most once per epoch, its own candidacy included, across restarts."""
+
+    def __init__(self, view: GlobalView) -> None:
+        super().__init__(view)
+        self._votes: dict[tuple[Disk, Epoch], ReplicaKey] = {}
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        cause, voted = step.cause, []
+        if replica.role is Role.CANDIDATE:
+            voted.append((replica.epoch, replica.key))
+        if isinstance(cause, VoteRequest) and not cause.pre_vote:
+            answers = [send.message for send in step.sends if isinstance(send.message, VoteResponse)]
+            if any(answer.vote_granted for answer in answers):
+                voted.append((cause.candidate_epoch, ReplicaKey(cause.candidate_id, cause.candidate_uuid)))
+        for epoch, candidate in voted:
+            first = self._votes.setdefault((self.view.disk(step.node), epoch), candidate)
+            if first != candidate:
+                return f"{replica.key} votes for {candidate} in epoch {epoch}, after {first}"
+        return ""
+
+
+class LeaderHasAllAckedValues(SafetyInvariant):
+    """A leader has everything that it and the leaders of earlier epochs have committed."""
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        view = self.view
+        leaders = [(step.node, replica)] if view.new_commit is None else list(view.running.items())
+        for node, leader in leaders:
+            if leader.is_leader:
+                needed = max((end for epoch, end in view.committed_by.items() if epoch <= leader.epoch), default=0)
+                if view.copies[node].matched < needed:
+                    return f"{leader.key} leads epoch {leader.epoch} and lacks {view.copies[node].matched} of {needed}"
+        return ""
+
+
+class AckedValueNotLost(SafetyInvariant):
+    """Every committed record is on the disk of at least one committed voter."""
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        return self.check_stopped(step)
+
+    def check_stopped(self, step: ReplicaStep) -> str:
+        view = self.view
+        holds = [
+            copy.matched
+            for node, copy in view.copies.items()
+            if node in view.keys and is_voter_of(view.keys[node], view.voters)
+        ]
+        if view.committed and max(holds, default=0) < len(view.committed):
+            return f"{len(view.committed)} are committed, of which the voters {_list(view.voters)} have {holds}"
+        return ""
+
+
+class HighWatermarkHasMajority(SafetyInvariant):
+    """A commit is on the disks of a majority of the voters of the leader's last change, and ends with a record of the
+    leader's own epoch.
+    """
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        view, commit = self.view, self.view.new_commit
+        if commit is None:
+            return ""
+        end = commit.end_offset
+        epoch, _ = view.committed[end - 1]
+        if epoch != commit.epoch:
+            return f"{replica.key} commits {end - 1} of epoch {epoch} in epoch {commit.epoch}"
+        if not any(self._has_majority(voters, end) for voters in commit.sets):
+            ends = {node: copy.durable for node, copy in view.copies.items()}
+            return f"{replica.key} commits {end} by {' or '.join(map(_list, commit.sets))}; on disks are {ends}"
+        return ""
+
+    def _has_majority(self, voters: Voters, end: Offset) -> bool:
+        having = [voter for voter in voters if any(copy.durable >= end for copy in self.view.copies_of(voter))]
+        return len(having) >= majority(voters)
+
+
+class HighWatermarkMonotone(SafetyInvariant):
+    """The high watermark of an incarnation never decreases."""
+
+    def __init__(self, view: GlobalView) -> None:
+        super().__init__(view)
+        self._before: dict[int, Offset] = {}
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        before = self._before.get(step.incarnation, 0)
+        self._before[step.incarnation] = replica.high_watermark
+        return f"{replica.key}: {replica.high_watermark} after {before}" if replica.high_watermark < before else ""
+
+
+class ChangesTakeTurns(SafetyInvariant):
+    """A leader appends a change of the voters only after it has committed a record of its epoch and all earlier
+    changes, and adds only replicas that have its whole log.
+    """
+
+    def __init__(self, view: GlobalView) -> None:
+        super().__init__(view)
+        self._last: dict[tuple[NodeId, Epoch], Offset] = {}
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        if not replica.is_leader:
+            return ""
+        copy, place = self.view.copies[step.node], (step.node, replica.epoch)
+        last = copy.history.last_change
+        before, self._last[place] = self._last.get(place, last), last
+        if last == before:
+            return ""
+        waiting = [offset for offset in copy.changes if offset >= replica.high_watermark]
+        if len(waiting) > 1:
+            return f"{replica.key} has {len(waiting)} uncommitted changes of the voters, at {waiting}"
+        if replica.epoch not in self.view.committed_by:
+            return (
+                f"{replica.key} changes the voters at {last} before it has committed a record of epoch {replica.epoch}"
+            )
+        return self._lagging(replica, copy.changes[last], last) if last in copy.changes else ""
+
+    def _lagging(self, leader: QuorumReplica, change: VoterChange, offset: Offset) -> str:
+        if isinstance(change, RemoveVoterRecord):
+            return ""
+        added = ReplicaKey(change.voter_id, change.voter_uuid)
+        running = self.view.running.get(added.id)
+        if running is not None and running.epoch > leader.epoch:
+            return ""  # it had the whole log and has truncated it in a later epoch
+        end = max((copy.end for copy in self.view.copies_of(added)), default=0)
+        return f"{leader.key} adds {added} at {offset}, which has {end}" if end < offset else ""
+
+
+class AckedChangeIsCommitted(SafetyInvariant):
+    """A change of the voters that a response confirms is committed."""
+
+    def __init__(self, view: GlobalView) -> None:
+        super().__init__(view)
+        self._asked: dict[int, VoterRequest] = {}
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        cause, changes = step.cause, self.view.changes.values()
+        if isinstance(cause, VoterRequest):
+            self._asked[cause.correlation_id] = cause
+        for send in step.sends:
+            answer = send.message
+            if send.to != DRIVER or not isinstance(answer, Response) or answer.error is not ErrorCode.NONE:
+                continue
+            asked = self._asked.get(answer.correlation_id)
+            if asked is not None and not any(_is_made(asked, change) for change in changes):
+                return (
+                    f"{replica.key} confirms the change of {asked.voter_id}:{asked.voter_uuid}, which is not committed"
+                )
+        return ""
+
+
+def _is_made(asked: VoterRequest, change: VoterChange) -> bool:
+    kind = AddVoterRecord if isinstance(asked, AddVoterRequest) else RemoveVoterRecord
+    key = (change.voter_id, change.voter_uuid)
+    return isinstance(change, kind) and key == (asked.voter_id, asked.voter_uuid)
+
+
+@dataclass(slots=True)
+class _FetchTimes:
+    """When a leader last received a fetch of each node. A node is not silent for longer than the voter set is
+    unchanged.
+    """
+
+    voters: Voters = frozenset()
+    since_ms: TimeMs = 0
+    overdue_ms: TimeMs | None = None
+    fetched_ms: dict[NodeId, TimeMs] = field(default_factory=dict)
+
+
+class CheckQuorumResign(SafetyInvariant):
+    """A leader resigns within twice the fetch timeout without fetches from a majority; after a pause, within another
+    fetch timeout.
+    """
+
+    def __init__(self, view: GlobalView) -> None:
+        super().__init__(view)
+        self._fetch_times: dict[tuple[NodeId, Epoch], _FetchTimes] = {}
+
+    def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
+        voters = self.view.copies[step.node].history.latest
+        if not replica.is_leader or not voters:
+            return ""
+        cause, now_ms = step.cause, step.now_ms
+        hearing = self._fetch_times.setdefault((step.node, replica.epoch), _FetchTimes())
+        if voters != hearing.voters:
+            hearing.voters, hearing.since_ms = voters, now_ms
+        if isinstance(cause, Fetch) and cause.current_leader_epoch == replica.epoch and step.sender is not None:
+            hearing.fetched_ms[step.sender] = now_ms
+        times = [
+            now_ms if matches(voter, replica.key) else max(hearing.fetched_ms.get(voter.id, 0), hearing.since_ms)
+            for voter in voters
+        ]
+        silent_ms, fetch_ms = now_ms - sorted(times)[-majority(voters)], replica.config.fetch_ms
+        if silent_ms <= 2 * fetch_ms:
+            hearing.overdue_ms = None
+            return ""
+        hearing.overdue_ms = now_ms if hearing.overdue_ms is None else hearing.overdue_ms
+        is_patient = now_ms - hearing.overdue_ms <= fetch_ms
+        return "" if is_patient else f"{replica.key} still leads although no majority has fetched for {silent_ms} ms"
+
+
+def _list(keys: Iterable[ReplicaKey]) -> str:
+    return ", ".join(map(str, sorted(keys))) or "none"
+
+
+SAFETY_INVARIANTS: tuple[type[SafetyInvariant], ...] = (
+    NoIllegalState,
+    NoLogDivergence,
+    StatesMatchRoles,
+    ConfigMatchesLog,
+    NeverTwoLeadersInSameEpoch,
+    OneVotePerEpoch,
+    LeaderHasAllAckedValues,
+    AckedValueNotLost,
+    HighWatermarkHasMajority,
+    HighWatermarkMonotone,
+    ChangesTakeTurns,
+    AckedChangeIsCommitted,
+    CheckQuorumResign,
+)
