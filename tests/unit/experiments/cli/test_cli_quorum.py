@@ -22,7 +22,7 @@ WITHIN_MS = 60_000
 
 
 class QuorumBench(Commands):
-    """Three controllers and a broker; 1000 leads, the others have been added as far as `voters` says. `asked` are the
+    """Three controllers and a broker; 1000 leads, the others have been added as far as `voters` says. `requests` are the
     requests made so far.
     """
 
@@ -35,7 +35,7 @@ class QuorumBench(Commands):
     ) -> None:
         super().__init__(monkeypatch, capsys)
         self.harness = QuorumHarness(f"cli/{voters}/{static}", 3, static=static, observers=1)
-        self.last_request_id: list[AdminRequest] = []
+        self.requests: list[AdminRequest] = []
         self.harness.start(*self.harness.disks)
         self.settle()
         monkeypatch.setattr(target, "open_admin", self._open_admin)
@@ -49,7 +49,7 @@ class QuorumBench(Commands):
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """`experiments.engines.admin_client.AdminChannel`: every request goes to the leader."""
-        self.last_request_id.append(request)
+        self.requests.append(request)
         if isinstance(request, DescribeQuorumRequest):
             return describe_quorum(self.leader, self.harness.now_ms, request)
         self.harness.responses.clear()
@@ -145,8 +145,8 @@ def test_how_far_each_replica_is(bench: QuorumBench) -> None:
     assert [[*row[:4], *row[5:]] for row in rows] == [
         ["1000", bench.uuid(1000), end, "0", "Leader", "yes"],
         ["1001", bench.uuid(1001), end, "0", "Follower", "yes"],
-        ["0", "-", end, "0", "Listener", "no"],
-        ["1002", bench.uuid(1002), end, "0", "Listener", "yes"],
+        ["0", "-", end, "0", "Observer", "no"],
+        ["1002", bench.uuid(1002), end, "0", "Observer", "yes"],
     ]
     assert [now - int(row[4]) < 1_000 for row in rows] == [True] * 4
     document = bench.json("metadata-quorum", "describe", "--replication")
@@ -193,7 +193,7 @@ def test_a_dry_run_says_what_would_be_asked_for(bench: QuorumBench) -> None:
     assert said == f"DRY RUN of adding controller 1001 with directory id {bench.uuid(1001)} and endpoints: C://h:1\n"
     said = bench.ok(*remove(1000, "--dry-run"))
     assert said == f"DRY RUN of removing controller 1000 with directory id {bench.uuid(1000)}\n"
-    assert {type(request) for request in bench.asked} == {DescribeQuorumRequest}
+    assert {type(request) for request in bench.requests} == {DescribeQuorumRequest}
 
 
 @pytest.mark.covers("D32", "M78")
@@ -293,4 +293,4 @@ def test_wrong_options_are_exit_code_2(bench: QuorumBench, arguments: tuple[str,
 def test_requests_are_made_where_and_as_the_options_say(bench: QuorumBench) -> None:
     bench.ok("metadata-quorum", "--bootstrap-server", "h:1", "describe", "--status", "--principal", "User:alice")
     assert (bench.targets[-1].bootstrap, bench.targets[-1].principal) == ("h:1", "User:alice")
-    assert bench.asked[-1].principal == "User:alice"
+    assert bench.requests[-1].principal == "User:alice"
