@@ -137,7 +137,7 @@ def _require(result: Result) -> None:
 def _describe(
     admin: AdminClient, kind: ConfigResourceType, entity: str | None, everything: bool, as_json: bool
 ) -> None:
-    names = [entity] if entity is not None else sorted(topic.name for topic in admin.describe_topics())
+    names = [entity] if entity is not None else admin.list_config_resources(kind)
     results = admin.describe_configs([(kind, name) for name in names], synonyms=True) if names else ()
     for result in results:
         _require(result)

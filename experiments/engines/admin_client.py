@@ -49,6 +49,8 @@ from protocol.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -238,6 +240,12 @@ class AdminClient:
         return {TopicPartition(item.topic, item.partition_index): item for item in response.partitions}
 
     # -- configs -------------------------------------------------------------------------------------------------------
+
+    def list_config_resources(self, kind: ConfigResourceType) -> Sequence[str]:
+        """The names of the resources of a type whose configs the principal may describe."""
+        request = ListConfigResourcesRequest(correlation_id=0, resource_types=(kind,))
+        resources = self._call(request, ListConfigResourcesResponse).config_resources
+        return [resource.resource_name for resource in resources]
 
     def describe_configs(
         self, resources: Sequence[tuple[ConfigResourceType, str]], synonyms: bool = False

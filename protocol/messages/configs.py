@@ -85,6 +85,29 @@ class AlterConfigsResponse(AdminResponse):
         return self.resources
 
 
+class ListConfigResourcesRequest(AdminRequest):
+    """Asks which resources have configs that the principal may describe (KIP-1142), of `resource_types`; of every type
+    where it is empty.
+    """
+
+    READ_ONLY: ClassVar[bool] = True
+
+    resource_types: tuple[ConfigResourceType, ...] = ()
+
+
+class ConfigResource(Message):
+    """A resource to name in DescribeConfigs. The empty name of a BROKER is the cluster-wide default."""
+
+    resource_type: ConfigResourceType
+    resource_name: str
+
+
+class ListConfigResourcesResponse(AdminResponse):
+    """The cluster-wide default first, then topics in the order of their names."""
+
+    config_resources: tuple[ConfigResource, ...] = ()
+
+
 class DescribeConfigsResource(Message):
     """All configs of a resource, or those named."""
 

@@ -1,12 +1,14 @@
-"""DescribeConfigs: every config of a topic or of the cluster, with its value and where that comes from.
+"""DescribeConfigs: every config of a topic or of the cluster, with its value and the source of the value; and
+ListConfigResources: the resources that DescribeConfigs can be asked for (KIP-1142).
 
 A config has a value in up to four places, of which the first counts: the topic's override, the dynamic default for the
 whole cluster, the static configuration of the nodes (if it says anything but the default), the default. These are
 Kafka's sources, as far as they exist here: single brokers have no configs of their own (H15).
 
 As in Kafka, keys that name no config of the resource are left out, no keys at all are the same as all keys, and a
-resource that is named twice is described twice. A departure: for the cluster-wide default (BROKER, empty name) Kafka
-tells only what was set dynamically, this tells every config.
+resource that is named twice is described twice. Two departures: of the cluster-wide default (BROKER, empty name) Kafka
+describes only what was set dynamically, here every config is described; and Kafka lists resources to principals that have
+DESCRIBE_CONFIGS on the cluster (KAFKA-20144), here a principal is listed the resources that it may describe.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from protocol.config import CONFIGS, ConfigDef, config_text
 from protocol.errors import ErrorCode
 from protocol.messages.acls import AclOperation
 from protocol.messages.configs import (
+    ConfigResource,
     ConfigResourceType,
     ConfigSource,
     DescribeConfigsRequest,
@@ -25,6 +28,8 @@ from protocol.messages.configs import (
     DescribeConfigsResult,
     DescribedConfig,
     DescribedConfigSynonym,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from protocol.metadata.authorizer import may
 from protocol.metadata.image import MetadataImage
@@ -34,7 +39,7 @@ def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> D
     """One result per resource, in the order of the request."""
     results = []
     for resource in request.resources:
-        error, message = _why_not(image, request.principal, resource)
+        error, message = _resource_error(image, request.principal, resource)
         configs: tuple[DescribedConfig, ...] = ()
         if error is ErrorCode.NONE:
             configs = tuple(_describe(image, resource, request.include_synonyms))
@@ -50,7 +55,21 @@ def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> D
     return DescribeConfigsResponse(correlation_id=request.correlation_id, results=tuple(results))
 
 
-def _why_not(image: MetadataImage, principal: str, resource: DescribeConfigsResource) -> tuple[ErrorCode, str]:
+def list_config_resources(image: MetadataImage, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    """The resources on which the principal has DESCRIBE_CONFIGS."""
+    principal, operation = request.principal, AclOperation.DESCRIBE_CONFIGS
+    types = request.resource_types or tuple(ConfigResourceType)
+    names: list[tuple[ConfigResourceType, str]] = []
+    if ConfigResourceType.BROKER in types and may(image, principal, operation):
+        names.append((ConfigResourceType.BROKER, ""))
+    if ConfigResourceType.TOPIC in types:
+        topics = (name for name in sorted(image.topic_ids) if may(image, principal, operation, name))
+        names += [(ConfigResourceType.TOPIC, name) for name in topics]
+    found = tuple(ConfigResource(resource_type=kind, resource_name=name) for kind, name in names)
+    return ListConfigResourcesResponse(correlation_id=request.correlation_id, config_resources=found)
+
+
+def _resource_error(image: MetadataImage, principal: str, resource: DescribeConfigsResource) -> tuple[ErrorCode, str]:
     """The error of a resource that is not described, and a few words; NONE if it is."""
     name = resource.resource_name
     is_topic = resource.resource_type is ConfigResourceType.TOPIC

@@ -1,17 +1,17 @@
-"""Answers to read-only administration requests, from the metadata that the asked node has: which answer belongs to
-which request, and the short ones. Topics are described in `describe.py`, configs in `describe_configs.py`.
+"""Administration requests that only read: the table of their handlers, and the short handlers.
 
-Every answer is a pure function of the image, so brokers and controllers answer alike once they have the same metadata.
-Each costs what it tells of; only what asks for all walks over all.
+Every response is a pure function of the metadata image, so a broker and a controller answer alike once they have the
+same metadata. The cost of a response is that of its contents; only a request for all of a kind walks over all of them.
+Topics are described in `describe.py`, configs in `describe_configs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, cast
 
 from protocol.config import SUPPORTED_FEATURES
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import NodeId
 from protocol.messages.acls import AclOperation, DescribeAclsRequest, DescribeAclsResponse
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -23,33 +23,36 @@ from protocol.messages.cluster import (
     DescribeFeaturesRequest,
     DescribeFeaturesResponse,
 )
-from protocol.messages.configs import DescribeConfigsRequest
+from protocol.messages.configs import DescribeConfigsRequest, ListConfigResourcesRequest
 from protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
 )
 from protocol.messages.topics import DescribeTopicRequest
-from protocol.metadata.authorizer import is_enabled, may
+from protocol.metadata.authorizer import is_enabled, require_cluster
 from protocol.metadata.describe import describe_topics
-from protocol.metadata.describe_configs import describe_configs
+from protocol.metadata.describe_configs import describe_configs, list_config_resources
 from protocol.metadata.image import MetadataImage, TopicImage
 
 
 def answer(image: MetadataImage, controller_id: NodeId, request: AdminRequest) -> AdminResponse:
-    """The response to a request that only asks; `controller_id` is the controller that the asked node knows."""
-    if isinstance(request, DescribeClusterRequest):
-        return _describe_cluster(image, controller_id, request)
-    return _ANSWERS[type(request)](image, request)
+    """The response to a request of one of the `READ_ONLY_REQUESTS`; the error of `Refused` where its handler refuses
+    it as a whole. `controller_id` is the active controller as far as the answering node knows, -1 where it does not.
+    """
+    try:
+        if isinstance(request, DescribeClusterRequest):
+            return _describe_cluster(image, controller_id, request)
+        return _HANDLERS[type(request)](image, request)
+    except Refused as refused:
+        response = cast("type[AdminResponse]", request.response_type())
+        return response(correlation_id=request.correlation_id, error=refused.error, message=refused.message)
 
 
 def _describe_cluster(
     image: MetadataImage, controller_id: NodeId, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    if not may(image, request.principal, AclOperation.DESCRIBE):
-        return DescribeClusterResponse(
-            correlation_id=request.correlation_id, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        )
+    require_cluster(image, request, AclOperation.DESCRIBE)
     brokers = tuple(
         DescribedBroker(
             broker_id=broker,
@@ -79,19 +82,16 @@ def _describe_features(image: MetadataImage, request: DescribeFeaturesRequest) -
 def _list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Those of the named partitions, or of all, that are being reassigned; one that does not exist is not."""
-    if not may(image, request.principal, AclOperation.DESCRIBE):
-        return ListPartitionReassignmentsResponse(
-            correlation_id=request.correlation_id, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        )
-    wanted: list[tuple[TopicImage, Sequence[int]]] = []
+    """Those of the named partitions, or of all, that are being reassigned; a partition that does not exist is not."""
+    require_cluster(image, request, AclOperation.DESCRIBE)
+    named: list[tuple[TopicImage, Sequence[int]]] = []
     if request.topics is None:
         topics = (image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items()))
-        wanted = [(topic, sorted(topic.partitions)) for topic in topics]
-    for named in request.topics or ():
-        topic = image.topic_named(named.name)
+        named = [(topic, sorted(topic.partitions)) for topic in topics]
+    for entry in request.topics or ():
+        topic = image.topic_named(entry.name)
         if topic is not None:
-            wanted.append((topic, named.partition_indexes))
+            named.append((topic, entry.partition_indexes))
     ongoing = tuple(
         OngoingPartitionReassignment(
             topic=topic.name,
@@ -100,7 +100,7 @@ def _list_reassignments(
             adding_replicas=state.adding_replicas,
             removing_replicas=state.removing_replicas,
         )
-        for topic, indexes in wanted
+        for topic, indexes in named
         for index in indexes
         if (state := topic.partitions.get(index)) is not None and (state.adding_replicas or state.removing_replicas)
     )
@@ -108,21 +108,20 @@ def _list_reassignments(
 
 
 def _describe_acls(image: MetadataImage, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    error, message = ErrorCode.NONE, ""
     if not is_enabled(image):
-        error, message = ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer"
-    elif not may(image, request.principal, AclOperation.DESCRIBE):
-        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    found = () if error is not ErrorCode.NONE else tuple(e for e in image.acls if request.filter.matches(e))
-    return DescribeAclsResponse(correlation_id=request.correlation_id, error=error, message=message, acls=found)
+        raise Refused(ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer")
+    require_cluster(image, request, AclOperation.DESCRIBE)
+    matching = tuple(entry for entry in image.acls if request.filter.matches(entry))
+    return DescribeAclsResponse(correlation_id=request.correlation_id, acls=matching)
 
 
-_ANSWERS: Mapping[type[AdminRequest], Callable[[MetadataImage, Any], AdminResponse]] = {
+_HANDLERS: Mapping[type[AdminRequest], Callable[[MetadataImage, Any], AdminResponse]] = {
     DescribeTopicRequest: describe_topics,
     DescribeConfigsRequest: describe_configs,
+    ListConfigResourcesRequest: list_config_resources,
     ListPartitionReassignmentsRequest: _list_reassignments,
     DescribeFeaturesRequest: _describe_features,
     DescribeAclsRequest: _describe_acls,
 }
-READ_ONLY_REQUESTS: tuple[type[AdminRequest], ...] = (DescribeClusterRequest, *_ANSWERS)
-"""The types that `answer` answers."""
+READ_ONLY_REQUESTS: Collection[type[AdminRequest]] = (DescribeClusterRequest, *_HANDLERS)
+"""The request types that `answer` takes."""

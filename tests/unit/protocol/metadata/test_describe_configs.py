@@ -1,4 +1,4 @@
-"""DescribeConfigs: values with the places that they come from, and who is told nothing."""
+"""DescribeConfigs: values with their sources, authorization, and which resources ListConfigResources lists."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from protocol.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribedConfig,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from protocol.messages.records import AccessControlEntryRecord, ConfigRecord, MetadataRecord, TopicRecord
 from protocol.metadata.image import MetadataImage
@@ -79,21 +81,21 @@ SOURCES: dict[str, tuple[list[MetadataRecord], dict[str, Any], list[tuple[str, C
 
 
 @pytest.mark.parametrize(("records", "static", "expected"), SOURCES.values(), ids=SOURCES)
-def test_a_topic_config_says_where_its_value_comes_from(
+def test_a_config_is_described_with_the_sources_of_its_value_in_their_order(
     records: list[MetadataRecord], static: dict[str, Any], expected: list[tuple[str, ConfigSource]]
 ) -> None:
     image = image_of(*topic("t"), *records, **static)
     found = one(image, TOPIC, "t", MIN_ISR)
     assert [(place.value, place.source) for place in found.synonyms] == expected
     assert (found.value, found.source) == expected[0]
-    assert found.value == str(image.config("T", MIN_ISR)), "the value told is the one in force"
+    assert found.value == str(image.config("T", MIN_ISR)), "the described value is the one in force"
     of_cluster = one(image, BROKER, "", MIN_ISR)
     assert [(place.value, place.source) for place in of_cluster.synonyms] == [
         place for place in expected if place[1] is not ConfigSource.DYNAMIC_TOPIC_CONFIG
     ]
 
 
-def test_all_configs_of_a_resource_are_told_unless_some_are_named() -> None:
+def test_all_configs_of_a_resource_are_described_unless_keys_are_named() -> None:
     image = image_of(*topic("t"))
     topic_scoped = {name for name, definition in CONFIGS.items() if definition.topic_scoped}
     for everything in (None, ()):
@@ -104,7 +106,7 @@ def test_all_configs_of_a_resource_are_told_unless_some_are_named() -> None:
     assert (some.error, some.configs[0].synonyms) == (ErrorCode.NONE, ())
 
 
-def test_types_and_what_cannot_be_changed() -> None:
+def test_config_types_and_read_only_configs() -> None:
     image = image_of()
     unclean = one(image, BROKER, "", "unclean.leader.election.enable")
     assert (unclean.value, unclean.config_type, unclean.read_only) == ("false", "BOOLEAN", False)
@@ -122,21 +124,21 @@ NO_CONFIGS = {
 
 @pytest.mark.covers("H15")
 @pytest.mark.parametrize(("kind", "name", "error"), NO_CONFIGS.values(), ids=NO_CONFIGS)
-def test_what_has_no_configs_is_an_error(kind: ConfigResourceType, name: str, error: ErrorCode) -> None:
+def test_a_resource_without_configs_is_an_error(kind: ConfigResourceType, name: str, error: ErrorCode) -> None:
     found = configs(image_of(*topic("t")), kind, name)
     assert (found.error, found.configs) == (error, ())
     assert found.message
 
 
-def test_configs_are_told_to_those_who_may_see_them() -> None:
-    alter = AclEntry(
-        resource_type=AclResourceType.TOPIC,
-        resource_name="b",
-        principal=ALICE,
-        operation=AclOperation.ALTER_CONFIGS,
-    )
-    entry = AccessControlEntryRecord(entry=alter)
-    image = image_of(*topic("a"), *topic("b"), entry, authorizer_class_name="standard")
+def allowed(kind: AclResourceType, name: str) -> AccessControlEntryRecord:
+    """An entry that allows Alice ALTER_CONFIGS, which includes DESCRIBE_CONFIGS."""
+    operation = AclOperation.ALTER_CONFIGS
+    entry = AclEntry(resource_type=kind, resource_name=name, principal=ALICE, operation=operation)
+    return AccessControlEntryRecord(entry=entry)
+
+
+def test_describing_configs_needs_describe_configs_on_the_resource() -> None:
+    image = image_of(*topic("a"), *topic("b"), allowed(AclResourceType.TOPIC, "b"), authorizer_class_name="standard")
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert [configs(image, TOPIC, name, principal=ALICE).error for name in ("a", "b", "no")] == [
         refused,
@@ -146,10 +148,37 @@ def test_configs_are_told_to_those_who_may_see_them() -> None:
     assert configs(image, BROKER, "", principal=ALICE).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_a_resource_named_twice_is_told_twice() -> None:
+def test_a_resource_named_twice_is_described_twice() -> None:
     resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
     request = DescribeConfigsRequest(correlation_id=1, resources=(resource, resource))
     found = answer(image_of(*topic("t")), CONTROLLER, request)
     assert isinstance(found, DescribeConfigsResponse)
     assert len(found.results) == 2
     assert found.results[0] == found.results[1]
+
+
+def resources(image: MetadataImage, *types: ConfigResourceType) -> list[tuple[ConfigResourceType, str]]:
+    """What ListConfigResources answers to Alice."""
+    request = ListConfigResourcesRequest(correlation_id=5, resource_types=types, principal=ALICE)
+    found = answer(image, CONTROLLER, request)
+    assert isinstance(found, ListConfigResourcesResponse)
+    assert (found.correlation_id, found.error) == (5, ErrorCode.NONE)
+    return [(resource.resource_type, resource.resource_name) for resource in found.config_resources]
+
+
+def test_config_resources_are_listed_by_type_and_name() -> None:
+    image = image_of(*topic("b"), *topic("a"))
+    assert resources(image, TOPIC) == [(TOPIC, "a"), (TOPIC, "b")]
+    assert resources(image, BROKER) == [(BROKER, "")]
+    assert resources(image) == resources(image, TOPIC, BROKER, TOPIC) == [(BROKER, ""), (TOPIC, "a"), (TOPIC, "b")]
+
+
+def test_a_principal_is_listed_the_config_resources_that_it_may_describe() -> None:
+    image = image_of(*topic("a"), *topic("b"), authorizer_class_name="standard")
+    assert resources(image) == []
+    image.replay(allowed(AclResourceType.TOPIC, "b"))
+    assert resources(image) == [(TOPIC, "b")]
+    image.replay(allowed(AclResourceType.CLUSTER, "kafka-cluster"))
+    assert resources(image) == [(BROKER, ""), (TOPIC, "b")]
+    for kind, name in resources(image):
+        assert configs(image, kind, name, principal=ALICE).error is ErrorCode.NONE
