@@ -1,7 +1,7 @@
 """`isray scenario`: run one scenario file on an engine, or list the shipped ones.
 
-Exit code 1 when a step fails or an invariant is violated, 2 when the file is wrong. Ray is imported only when it is
-asked for.
+Exit code 1 when a step fails or an invariant is violated, 2 when the file is wrong. Ray is imported only with
+`--engine ray`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from experiments.engines.port import Recovery
+    from experiments.scenarios.runner import ScenarioResult
 
 app = typer.Typer(help="Scenarios: scripted runs with expectations.", no_args_is_help=True)
 
@@ -46,27 +45,24 @@ def run_scenario(
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="DIR", help="A new folder for a recording, for `isray check`.")
     ] = None,
-    story: Annotated[bool, typer.Option("--story", help="Tell on standard error what happened.")] = False,
+    story: Annotated[bool, typer.Option("--story", help="Print on standard error what happened, in words.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
-    """Carry out the steps one after another and say what held."""
+    """Run the steps of a scenario one after another and report the result of each."""
     from experiments.check.recording import expect_new
-    from experiments.engines.port import ClusterSpec, Engine
-    from experiments.scenarios.loader import load_scenario
+    from experiments.engines.port import Engine
+    from experiments.scenarios.loader import load_scenario, require_engine
     from experiments.scenarios.recorded import run_recorded
     from experiments.scenarios.runner import Runner
     from experiments.story.chapter import tell
-    from protocol.config import ClusterConfig, Generation
 
     scenario = load_scenario(file)
     if trace is not None:
         expect_new(trace, "--trace")
     if address is not None and engine is not EngineName.RAY:
         raise InputError("--address", "", f"--engine {engine.value}", "--engine ray")
-    cluster = scenario.cluster
-    config = ClusterConfig.of(Generation(cluster.generation), cluster.config)
-    voters = None if cluster.voters is None else tuple(cluster.voters)
-    spec = ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters)
+    require_engine(scenario, engine.value)
+    spec = scenario.cluster.spec(seed)
     running: Engine
     if engine is EngineName.RAY:
         from experiments.engines.ray.session import expect_kills, is_private, stay_on_loopback
@@ -88,44 +84,46 @@ def run_scenario(
             typer.echo("\n".join(tell(running.traces(), runner.chapters, running.metadata_log())), err=True)
     finally:
         running.close()
-    document = result.document()
     if as_json:
-        typer.echo(json.dumps(document))
+        typer.echo(json.dumps(result.document()))
     else:
-        _print(document, result.recoveries)
+        _print(result)
     if not result.passed:
         raise typer.Exit(1)
 
 
-def _print(document: dict[str, object], recoveries: Sequence[Recovery]) -> None:
+def _print(result: ScenarioResult) -> None:
     from experiments.story.chapter import recovery_text
 
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
-    for step in document["steps"]:  # type: ignore[attr-defined]
-        mark = "[green]ok[/]" if step["ok"] else "[red]failed[/]"
-        table.add_row(str(step["index"]), step["kind"], mark, step["detail"])
+    for step in result.steps:
+        mark = "[green]ok[/]" if step.ok else "[red]failed[/]"
+        table.add_row(str(step.index), escape(step.text), mark, escape(step.detail))
     console.print(table)
-    for violation in document["violations"]:  # type: ignore[attr-defined]
-        console.print(f"[red]violated[/] {violation['invariant']} at {violation['time_ms']} ms: {violation['detail']}")
+    for violation in result.violations:
+        where = f"{violation.invariant} at {violation.time_ms} ms"
+        console.print(f"[red]violated[/] {where}: {escape(violation.detail)}")
     partitions = Table(
         "partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends", box=None
     )
-    for item in document["partitions"]:  # type: ignore[attr-defined]
+    for item in result.partitions:
+        ends = item["log_end_offsets"]
+        assert isinstance(ends, dict)
         partitions.add_row(
             f"{item['topic']}-{item['partition']}",
             *(str(item[name]) for name in ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "high_watermark")),
-            " ".join(f"{broker}:{end}" for broker, end in item["log_end_offsets"].items()),
+            " ".join(f"{broker}:{end}" for broker, end in ends.items()),
         )
     console.print(partitions)
-    for recovery in recoveries:
+    for recovery in result.recoveries:
         cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
         head = f"{recovery.time_ms / 1000:.3f} s: {recovery.mode} recovery of {recovery.topic}-{recovery.partition}"
         console.print(f"{head}. {recovery_text(recovery)}{cost}")
-    verdict = "[green]passed[/]" if document["passed"] else "[red]failed[/]"
+    verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
     console.print(
-        f"{document['name']} on {document['engine']}, seed {document['seed']}: {verdict}; "
-        f"acknowledged records lost: {document['lost_acked']}; trace {document['trace_hash']}"
+        f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "
+        f"acknowledged records lost: {result.lost_acked}; trace {result.trace_hash}"
     )
 
 

@@ -30,6 +30,13 @@ class Injector:
             self._controls.cluster.call_at(fault.end_ms, partial(self._heal, number, fault))
         self._supervise()
 
+    def inject(self, fault: Fault) -> None:
+        """Begins a fault at once and schedules its end. No supervisor runs."""
+        number = self.begun.total()
+        self._begin(number, fault)
+        cluster = self._controls.cluster
+        cluster.call_at(cluster.now_ms + fault.duration_ms, partial(self._heal, number, fault))
+
     def _begin(self, number: int, fault: Fault) -> None:
         self._controls.add_chapter(f"fault {number} begins for {fault.duration_ms} ms: {fault.words()}")
         self.begun[fault.kind] += 1

@@ -58,13 +58,14 @@ class ScenarioClients:
         assert outcome is not None
         return outcome
 
-    def _command_id(self) -> int:
+    def next_id(self) -> int:
+        """A number for a command."""
         self._next_id += 1
         return self._next_id
 
     def produce(self, partition: TopicPartition, acks: int | str, expected: ErrorCode) -> ProduceOutcome:
         """Sends one record as a batch of its own and waits for the outcome."""
-        command_id = self._command_id()
+        command_id = self.next_id()
         payload: bytes = msgpack.packb([command_id])
         command = ProduceCommand(
             command_id=command_id,
@@ -87,7 +88,7 @@ class ScenarioClients:
 
     def administer(self, request: AdminRequest) -> AdminOutcome:
         """Sends an administration request and waits for the outcome."""
-        outcome = self._run(AdminCommand(command_id=self._command_id(), request=request))
+        outcome = self._run(AdminCommand(command_id=self.next_id(), request=request))
         assert isinstance(outcome, AdminOutcome)
         return outcome
 
@@ -110,7 +111,7 @@ class ScenarioClients:
     def visible(self, partition: TopicPartition) -> int | None:
         """How many records a consumer gets that reads the partition from its start; None if it gets no answer."""
         outcome = self._run(
-            ConsumeCommand(command_id=self._command_id(), topic=partition.topic, partition=partition.partition)
+            ConsumeCommand(command_id=self.next_id(), topic=partition.topic, partition=partition.partition)
         )
         assert isinstance(outcome, ConsumeOutcome)
         if outcome.error is not ErrorCode.NONE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from experiments.engines.port import Engine
 from experiments.scenarios.clients import ScenarioClients
@@ -14,7 +13,7 @@ from protocol.metadata.partition import PartitionState
 
 TAKE_SEAT_WITHIN_MS = 5_000
 _SETS = {"isr", "elr", "last_known_elr"}
-_CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], Any]] = {
+_CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], object]] = {
     "leader": lambda state: state.leader,
     "isr": lambda state: sorted(state.isr),
     "elr": lambda state: sorted(state.elr),
@@ -133,7 +132,7 @@ def _broker_state(engine: Engine, broker: int) -> str:
     return "fenced" if registration is None or registration.fenced else "unfenced"
 
 
-def describe_partitions(engine: Engine) -> list[dict[str, Any]]:
+def describe_partitions(engine: Engine) -> list[dict[str, object]]:
     """The partitions as the JSON result shows them; log ends of brokers that run."""
     view = engine.view()
     if view is None:

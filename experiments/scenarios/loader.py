@@ -1,17 +1,20 @@
-"""Scenario files: YAML in, `Scenario` out, or one line that says what is wrong."""
+"""Scenario files: YAML in, `Scenario` out, or `InputError`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from experiments.faults.kinds import FAULT_KINDS
+from experiments.faults.schema import Fault
 from experiments.scenarios.model import (
     STEPS,
     AddPartitionsStep,
     Expectation,
+    FaultStep,
     LinkStep,
     ReassignStep,
     RemovePartitionsStep,
@@ -27,10 +30,11 @@ from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUOR
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
 M = TypeVar("M", bound=BaseModel)
+_FAULT_TIMES = ("at_ms", "duration_ms")
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The scenario in `path`; InputError for everything that is wrong with it."""
+    """The scenario in `path`. InputError if the file is no valid scenario."""
     return scenario_from(read_yaml_mapping(path, "a scenario file"), str(path))
 
 
@@ -74,29 +78,53 @@ def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[B
     return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model
 
 
-def _step(raw: dict[str, Any], source: str, place: str) -> Step:
+def _step(raw: dict[str, object], source: str, place: str) -> Step:
     if len(raw) != 1:
         raise InputError(source, place, f"{len(raw)} keys", f"exactly one of {', '.join(STEPS)}")
     [(kind, fields)] = raw.items()
     if kind not in STEPS:
         raise InputError(source, place, repr(kind), f"one of {', '.join(STEPS)}")
-    text = f"{kind}: {flow_yaml(fields)}"
+    text, place = f"{kind}: {flow_yaml(fields)}", f"{place}.{kind}"
     if kind == "heal" and fields == "all":
         return Step(kind=kind, fields=None, text=text)
+    model = STEPS[kind].fields
+    if issubclass(model, LinkStep) and not (isinstance(fields, dict) and {*fields} <= {"between", "from", "to"}):
+        raise InputError(source, place, repr(fields), model.SHAPE)
     if kind == "wait":
         fields = {"duration_ms": fields}
-    return Step(kind=kind, fields=_validate(STEPS[kind], fields, source, f"{place}.{kind}"), text=text)
+    if kind == "fault":
+        fields = _fault_fields(fields, source, place)
+    return Step(kind=kind, fields=_validate(model, fields, source, place), text=text)
+
+
+def _fault_fields(raw: object, source: str, place: str) -> object:
+    """The fields of a fault step, with its fault as a value; its beginning is set when the step runs."""
+    if not isinstance(raw, dict):
+        raise InputError(source, place, repr(raw), "a mapping of fields: kind, duration, and those of the kind")
+    kind = raw.get("kind")
+    if kind not in FAULT_KINDS:
+        raise InputError(source, f"{place}.kind", repr(kind), f"one of {', '.join(FAULT_KINDS)}")
+    model = FAULT_KINDS[kind]
+    names = ["kind", "duration", *(name for name in model.model_fields if name not in _FAULT_TIMES)]
+    for name in raw:
+        if name not in names:
+            raise InputError(source, f"{place}.{name}", repr(raw[name]), f"one of {', '.join(dict.fromkeys(names))}")
+    own = {name: value for name, value in raw.items() if name != "duration"}
+    given = {name: raw[name] for name in ("kind", "duration") if name in raw}
+    return given | {"fault": _validate(model, own | dict.fromkeys(_FAULT_TIMES, 1), source, place)}
 
 
 def _check_references(scenario: Scenario, source: str) -> None:
-    """Brokers, controllers, topics and partitions that are spoken of must exist when their step comes."""
+    """Brokers, controllers, topics and partitions that a step names must exist when the step begins."""
     partitions: dict[str, int] = {}
     _check_quorum(scenario, source)
     for index, topic in enumerate(scenario.topics):
         _check_topic(scenario, topic, partitions, source, f"topics[{index}]")
     for index, step in enumerate(scenario.steps):
         place = f"steps[{index}].{step.kind}"
-        if step.fields is None:
+        if isinstance(step.fields, FaultStep):
+            _check_fault(scenario, step.fields.fault, partitions, source, place)
+        if step.fields is None or isinstance(step.fields, FaultStep):
             continue
         if isinstance(step.fields, TopicModel):
             _check_topic(scenario, step.fields, partitions, source, place)
@@ -111,15 +139,28 @@ def _check_references(scenario: Scenario, source: str) -> None:
                 source, f"{place}.{name_field}", repr(name), f"a topic: {', '.join(partitions) or 'none exists'}"
             )
         count = partitions[name]
-        if getattr(step.fields, "partition", 0) >= count:
-            allowed = f"a partition from 0 to {count - 1}"
-            raise InputError(source, f"{place}.partition", step.fields.partition, allowed)
+        partition = getattr(step.fields, "partition", 0)
+        if partition >= count:
+            raise InputError(source, f"{place}.partition", partition, f"a partition from 0 to {count - 1}")
         if step.kind == "delete_topic":
             del partitions[name]
         elif isinstance(step.fields, AddPartitionsStep):
             partitions[name] += len(step.fields.assignments)
         elif isinstance(step.fields, RemovePartitionsStep):
             partitions[name] = _check_removed(step.fields.partitions, count, source, f"{place}.partitions")
+
+
+def _check_fault(scenario: Scenario, fault: Fault, partitions: dict[str, int], source: str, place: str) -> None:
+    """The nodes and the partition that a fault names must exist."""
+    spec = scenario.cluster.spec()
+    for node in fault.nodes:
+        known = spec.broker_ids if node in fault.brokers else spec.node_ids
+        if node not in known:
+            raise InputError(source, place, f"node {node}", f"one of {', '.join(map(str, known))}")
+    named = fault.partition_named
+    if named is not None and named.partition >= partitions.get(named.topic, 0):
+        allowed = f"a partition of {', '.join(partitions) or 'a topic; none exists'}"
+        raise InputError(source, place, str(named), allowed)
 
 
 def _check_removed(removed: list[int], count: int, source: str, place: str) -> int:
@@ -185,7 +226,7 @@ def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
         if node is not None:
             yield name, node
     if isinstance(fields, LinkStep):
-        for node in fields.parties:
+        for node in fields.sides:
             if isinstance(node, int):
                 yield "between" if fields.between else "from/to", node
     if isinstance(fields, Expectation):
@@ -198,3 +239,10 @@ def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
             broker = getattr(fields, name)
             if broker is not None and broker != NO_LEADER:
                 yield name, broker
+
+
+def require_engine(scenario: Scenario, engine: str) -> None:
+    """InputError if the scenario has a step that the engine cannot run."""
+    for index, step in enumerate(scenario.steps):
+        if step.kind == "fault" and engine != "sim":
+            raise InputError(scenario.name, f"steps[{index}].fault", f"--engine {engine}", "--engine sim")

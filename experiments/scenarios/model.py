@@ -1,17 +1,20 @@
 """Scenario files as typed values (the project's interfaces, section 1).
 
-A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields.
-Everything is checked before a cluster is built: names, types, ranges, and that brokers, topics and partitions that
-steps speak of exist.
+A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields and to its
+meaning, from which docs/reference/scenario-steps.md is generated. Everything is checked before a cluster is built:
+names, types, ranges, and that the brokers, controllers, topics and partitions that steps name exist.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from experiments.engines.port import ClusterSpec
+from experiments.faults.kinds import AnyFault
 from experiments.support.fields import (
+    GENERATIONS,
     Assignment,
     ClusterConfigs,
     DurationMs,
@@ -22,6 +25,7 @@ from experiments.support.fields import (
     TopicConfig,
     TopicName,
 )
+from protocol.config import ClusterConfig, Generation
 from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
 from protocol.ids import RECOVERY_MANAGER
 
@@ -46,40 +50,58 @@ def _lose(value: object) -> object:
     raise ValueError("allowed: none, unflushed, all, or a number of records")
 
 
-def _party(value: object) -> object:
+SIDES = "a node id, controllers, urm or rest"
+
+
+def _side(value: object) -> object:
     if value in ("controllers", "urm", "rest") or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ValueError("allowed: a node id, controllers, urm or rest")
+    raise ValueError(f"allowed: {SIDES}")
 
 
 DynamicConfigs = TopicConfig
-"""What can be changed while the cluster runs; without a topic, the cluster-wide default of it."""
+"""Configs that can be changed while the cluster runs; without a topic, the cluster-wide default."""
 Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
-Party = Annotated[int | Literal["controllers", "urm", "rest"], BeforeValidator(_party)]
+Side = Annotated[int | Literal["controllers", "urm", "rest"], BeforeValidator(_side)]
+TopicField = Annotated[str, Field(description="name of an existing topic")]
+PartitionField = Annotated[Index, Field(description="index of a partition of the topic")]
+ExpectedError = Annotated[
+    ErrorName | None, Field(description="the step succeeds if and only if the response is this error code")
+]
 
 
 class ClusterModel(StrictModel):
-    """`voters` are the controllers with which the quorum begins, by default all."""
+    """The cluster to start."""
 
-    brokers: int = Field(ge=1, le=999)
-    controllers: int = Field(default=1, ge=1, le=9)
-    voters: Annotated[list[int], Field(min_length=1)] | None = None
-    generation: GenerationName = "kip-966"
-    config: ClusterConfigs = Field(default_factory=dict)
+    brokers: int = Field(ge=1, le=999, description="number of brokers; their ids are 0 to brokers - 1")
+    controllers: int = Field(default=1, ge=1, le=9, description="number of controllers; their ids begin at 1000")
+    voters: Annotated[list[int], Field(min_length=1)] | None = Field(
+        default=None, description="ids of the controllers that vote at first; left out: all"
+    )
+    generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
+    config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
+
+    def spec(self, seed: int = 0) -> ClusterSpec:
+        """The cluster as engines take it."""
+        config = ClusterConfig.of(Generation(self.generation), self.config)
+        voters = None if self.voters is None else tuple(self.voters)
+        return ClusterSpec(self.brokers, self.controllers, config, seed, voters)
 
 
 class TopicModel(StrictModel):
-    name: TopicName
-    assignments: list[Assignment] = Field(min_length=1)
-    config: TopicConfig = Field(default_factory=dict)
+    """A topic to create."""
+
+    name: TopicName = Field(description="name of the new topic")
+    assignments: list[Assignment] = Field(min_length=1, description="one list of broker ids per partition")
+    config: TopicConfig = Field(default_factory=dict, description="configs of the topic, by Kafka's names")
 
 
 class NodeStep(StrictModel):
     """A step about one node: a broker, a controller, or (`urm: true`) the unclean recovery manager."""
 
-    broker: Index | None = None
-    controller: int | None = None
-    urm: Literal[True] | None = None
+    broker: Index | None = Field(default=None, description="id of a broker")
+    controller: int | None = Field(default=None, description="id of a controller")
+    urm: Literal[True] | None = Field(default=None, description="the unclean recovery manager")
 
     @model_validator(mode="after")
     def _one_node(self) -> NodeStep:
@@ -97,55 +119,71 @@ class NodeStep(StrictModel):
 
 
 class ProduceStep(StrictModel):
-    topic: str
-    partition: Index = 0
-    records: int = Field(ge=1)
-    acks: Annotated[Literal[0, 1, "all"], BeforeValidator(_acks)] = "all"
-    expect_error: ErrorName | None = None
+    topic: TopicField
+    partition: PartitionField = 0
+    records: int = Field(ge=1, description="how many records, each in a batch of its own")
+    acks: Annotated[Literal[0, 1, "all"], BeforeValidator(_acks)] = Field(
+        default="all", description="acknowledgements that the producer asks for"
+    )
+    expect_error: ExpectedError = None
 
 
 class CrashStep(NodeStep):
-    lose: Annotated[Literal["none", "unflushed", "all"] | Index, BeforeValidator(_lose)] = "none"
+    lose: Annotated[Literal["none", "unflushed", "all"] | Index, BeforeValidator(_lose)] = Field(
+        default="none",
+        description="what the disk loses: `none` (the page cache survives), `unflushed` (each log's unflushed suffix), "
+        "`all` (the disk is replaced by an empty one), or a number of records at the end of each log, as far as they "
+        "are unflushed",
+    )
 
 
 class LinkStep(StrictModel):
-    """`between: [x, y]` both ways, `from: x, to: y` one way; for heal also `all: all` through the short form `heal:
-    all`.
-    """
+    """`between: [x, y]` both ways, `from: x` and `to: y` one way."""
 
+    SHAPE: ClassVar[str] = f"either between: [x, y], or from and to; a side is {SIDES}"
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
-    between: list[Party] | None = Field(default=None, min_length=2, max_length=2)
-    source: Party | None = Field(default=None, alias="from")
-    target: Party | None = Field(default=None, alias="to")
+    between: list[Side] | None = Field(
+        default=None, min_length=2, max_length=2, description=f"both directions of the links; a side is {SIDES}"
+    )
+    source: Side | None = Field(default=None, alias="from", description="with `to`: one direction, from this side")
+    target: Side | None = Field(default=None, alias="to", description="with `from`: to this side")
 
     @model_validator(mode="after")
     def _one_form(self) -> LinkStep:
         one_way = self.source is not None and self.target is not None
         if (self.between is not None) == one_way or (self.source is None) != (self.target is None):
-            raise ValueError("allowed: either between: [x, y], or from and to")
-        if "rest" in self.parties and self.parties[0] == self.parties[1]:
+            raise ValueError(f"allowed: {self.SHAPE}")
+        if "rest" in self.sides and self.sides[0] == self.sides[1]:
             raise ValueError("allowed: rest on one side only")
         return self
 
     @property
-    def parties(self) -> tuple[Party, Party]:
+    def sides(self) -> tuple[Side, Side]:
         first, second = self.between or (self.source, self.target)
         assert first is not None
         assert second is not None
         return first, second
 
 
+class HealStep(LinkStep):
+    """As `cut`, or `heal: all` for all links."""
+
+    SHAPE: ClassVar[str] = f"all, or {LinkStep.SHAPE.removeprefix('either ')}"
+
+
 class BrokerStep(StrictModel):
-    broker: Index
+    broker: Index = Field(description="id of a broker")
 
 
 class ElectStep(StrictModel):
-    topic: str
-    partition: Index = 0
-    type: Literal["preferred", "unclean", "longest_log_proactive", "longest_log_balanced", "designation"]
-    desired_leader: Index | None = None
-    expect_error: ErrorName | None = None
+    topic: TopicField
+    partition: PartitionField = 0
+    type: Literal["preferred", "unclean", "longest_log_proactive", "longest_log_balanced", "designation"] = Field(
+        description="election type"
+    )
+    desired_leader: Index | None = Field(default=None, description="with `type: designation`: id of the leader to be")
+    expect_error: ExpectedError = None
 
     @model_validator(mode="after")
     def _named_leader(self) -> ElectStep:
@@ -155,11 +193,11 @@ class ElectStep(StrictModel):
 
 
 class ReassignStep(StrictModel):
-    topic: str
-    partition: Index = 0
-    replicas: Assignment | None = None
-    cancel: bool = False
-    expect_error: ErrorName | None = None
+    topic: TopicField
+    partition: PartitionField = 0
+    replicas: Assignment | None = Field(default=None, description="ids of the brokers that shall hold the partition")
+    cancel: bool = Field(default=False, description="instead of `replicas`: cancels the reassignment")
+    expect_error: ExpectedError = None
 
     @model_validator(mode="after")
     def _one_form(self) -> ReassignStep:
@@ -169,76 +207,90 @@ class ReassignStep(StrictModel):
 
 
 class ConfigureStep(StrictModel):
-    topic: str | None = None
-    config: DynamicConfigs
+    topic: str | None = Field(default=None, description="name of a topic; left out: the whole cluster")
+    config: DynamicConfigs = Field(description="values by config name")
 
 
 class UpdateFeatureStep(StrictModel):
-    """Raises a feature level, or lowers it with `downgrade`: safe refuses to lose metadata, unsafe does not."""
-
-    feature: Literal["metadata.version", "unclean.recovery.enabled"]
-    level: int
-    downgrade: Literal["safe", "unsafe"] | None = None
-    expect_error: ErrorName | None = None
+    feature: Literal["metadata.version", "unclean.recovery.enabled"] = Field(description="the feature")
+    level: int = Field(description="its new level")
+    downgrade: Literal["safe", "unsafe"] | None = Field(
+        default=None, description="allows a lower level; `safe` is refused if it loses metadata"
+    )
+    expect_error: ExpectedError = None
 
 
 class UnregisterStep(BrokerStep):
-    expect_error: ErrorName | None = None
+    expect_error: ExpectedError = None
 
 
 class VoterStep(StrictModel):
-    """Makes a controller a voter, with the disk that it has, or ends its vote."""
-
-    controller: int
-    expect_error: ErrorName | None = None
+    controller: int = Field(description="id of a controller")
+    expect_error: ExpectedError = None
 
 
 class DeleteTopicStep(StrictModel):
-    name: str
+    name: str = Field(description="name of an existing topic")
 
 
 class AddPartitionsStep(StrictModel):
-    name: str
-    assignments: list[Assignment] = Field(min_length=1)
+    name: str = Field(description="name of an existing topic")
+    assignments: list[Assignment] = Field(min_length=1, description="one list of broker ids per new partition")
 
 
 class RemovePartitionsStep(StrictModel):
-    """The last partitions of a topic."""
+    name: str = Field(description="name of an existing topic")
+    partitions: list[Index] = Field(min_length=1, description="indexes of the topic's last partitions")
 
-    name: str
-    partitions: list[Index] = Field(min_length=1)
+
+class FaultStep(StrictModel):
+    """Beside these fields the step takes those of its kind of fault, except for their times."""
+
+    kind: str = Field(description="kind of the fault")
+    duration: DurationMs = Field(ge=1, description="how long the fault lasts; steps go on meanwhile")
+    fault: AnyFault = Field(exclude=True)
 
 
 _NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", "voters", "metrics"}
 
 
 class Expectation(StrictModel):
-    """What must hold. Sets compare as sets; only what is named is looked at. `metrics` are the active controller's, and
-    with a topic those of its partition too; they and `voters` go with any subject, or alone.
+    """What must hold. Only what is named is compared, sets as sets. `voters` and `metrics` go with any subject, or
+    alone; every other field goes with the subject that its meaning names.
     """
 
-    topic: str | None = None
-    partition: Index = 0
-    leader: int | None = None
-    isr: list[int] | None = None
-    elr: list[int] | None = None
-    last_known_elr: list[int] | None = None
-    last_known_leader: int | None = None
-    replicas: list[int] | None = None
-    leader_recovery_state: Literal["recovered", "recovering"] | None = None
-    leader_epoch: int | None = None
-    partition_epoch: int | None = None
-    high_watermark: int | None = None
-    log_end_offset: dict[int, int] | None = None
-    visible: int | None = None
-    lost_acked: int | None = None
-    high_watermark_regressions: int | None = None
-    broker: Index | None = None
-    state: Literal["fenced", "unfenced", "shutdown"] | None = None
-    controller: int | None = None
-    role: Literal["leader", "follower", "observer"] | None = None
-    voters: list[int] | None = None
-    metrics: Metrics | None = None
+    topic: str | None = Field(default=None, description="subject: a partition of this topic")
+    partition: Index = Field(default=0, description="with a topic: index of the partition")
+    leader: int | None = Field(default=None, description="partition: id of the leader, -1 for none")
+    isr: list[int] | None = Field(default=None, description="partition: the in-sync replicas, as a set")
+    elr: list[int] | None = Field(default=None, description="partition: the eligible leader replicas, as a set")
+    last_known_elr: list[int] | None = Field(default=None, description="partition: the last known ELR, as a set")
+    last_known_leader: int | None = Field(default=None, description="partition: id of the last known leader")
+    replicas: list[int] | None = Field(default=None, description="partition: the replicas, in order")
+    leader_recovery_state: Literal["recovered", "recovering"] | None = Field(
+        default=None, description="partition: the leader recovery state"
+    )
+    leader_epoch: int | None = Field(default=None, description="partition: the leader epoch")
+    partition_epoch: int | None = Field(default=None, description="partition: the partition epoch")
+    high_watermark: int | None = Field(default=None, description="partition: the leader's high watermark")
+    log_end_offset: dict[int, int] | None = Field(default=None, description="partition: log end offsets by broker id")
+    visible: int | None = Field(default=None, description="partition: how many records a consumer reads from the start")
+    lost_acked: int | None = Field(
+        default=None, description="partition: records acknowledged with acks=all that the present leader's log lacks"
+    )
+    high_watermark_regressions: int | None = Field(
+        default=None, description="partition: how often a new leader took back what consumers could read"
+    )
+    broker: Index | None = Field(default=None, description="subject: this broker")
+    state: Literal["fenced", "unfenced", "shutdown"] | None = Field(default=None, description="broker: its state")
+    controller: int | None = Field(default=None, description="subject: this controller")
+    role: Literal["leader", "follower", "observer"] | None = Field(
+        default=None, description="controller: its role in the quorum"
+    )
+    voters: list[int] | None = Field(default=None, description="ids of the controllers that vote, as a set")
+    metrics: Metrics | None = Field(
+        default=None, description="values by metric name: the active controller's, and with a topic the partition's"
+    )
 
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
@@ -270,47 +322,73 @@ class Expectation(StrictModel):
 
 
 class AwaitStep(Expectation):
-    within: DurationMs = 30_000
+    within: DurationMs = Field(default=30_000, description="how long the step waits at most")
 
 
 class WaitStep(StrictModel):
     """`wait: 5s`."""
 
-    duration_ms: DurationMs
+    duration_ms: DurationMs = Field(description="how long; written `wait: 5s`")
 
 
-STEPS: dict[str, type[StrictModel]] = {
-    "produce": ProduceStep,
-    "crash": CrashStep,
-    "shutdown": NodeStep,
-    "start": NodeStep,
-    "pause": NodeStep,
-    "resume": NodeStep,
-    "cut": LinkStep,
-    "heal": LinkStep,
-    "flush": BrokerStep,
-    "elect": ElectStep,
-    "reassign": ReassignStep,
-    "configure": ConfigureStep,
-    "update_feature": UpdateFeatureStep,
-    "unregister": UnregisterStep,
-    "create_topic": TopicModel,
-    "delete_topic": DeleteTopicStep,
-    "add_partitions": AddPartitionsStep,
-    "remove_partitions": RemovePartitionsStep,
-    "add_voter": VoterStep,
-    "remove_voter": VoterStep,
-    "wait": WaitStep,
-    "await": AwaitStep,
-    "expect": Expectation,
+class StepKind(NamedTuple):
+    """A kind of step: the model of its fields, what it does, and where it can be used (empty: everywhere)."""
+
+    fields: type[StrictModel]
+    meaning: str
+    where: str = ""
+
+
+STEPS: dict[str, StepKind] = {
+    "produce": StepKind(
+        ProduceStep,
+        "Sends records to the partition's leader and waits for every response, as a client does: it finds the leader "
+        "and retries retriable errors for up to 30 s, unless `expect_error` names the error.",
+    ),
+    "crash": StepKind(CrashStep, "Kills a process. No clean shutdown file is written."),
+    "shutdown": StepKind(NodeStep, "Shuts a node down in a controlled way; ends when the process has ended."),
+    "start": StepKind(
+        NodeStep,
+        "Starts a node on what its disk holds; ends when a broker is registered and unfenced or a controller takes "
+        "part in the quorum, or after 60 s without failing.",
+    ),
+    "pause": StepKind(
+        NodeStep, "Stops a process, as a long garbage collection does; it takes no input and loses none."
+    ),
+    "resume": StepKind(NodeStep, "Lets a paused process go on."),
+    "cut": StepKind(LinkStep, "Cuts links; messages on them are lost."),
+    "heal": StepKind(HealStep, "Restores links; `heal: all` restores all of them."),
+    "fault": StepKind(
+        FaultStep,
+        "Begins a fault of any [kind](faults.md), whose fields it takes beside its own, and schedules its healing; the "
+        "next step begins at once.",
+        "engine `sim`",
+    ),
+    "flush": StepKind(BrokerStep, "Flushes all logs of a broker to disk."),
+    "elect": StepKind(ElectStep, "Requests a leader election, as Kafka's leader election tool does."),
+    "reassign": StepKind(ReassignStep, "Begins or cancels a reassignment; does not wait until it has completed."),
+    "configure": StepKind(ConfigureStep, "Alters configs of a topic or of the cluster."),
+    "update_feature": StepKind(UpdateFeatureStep, "Raises or lowers the level of a feature."),
+    "unregister": StepKind(UnregisterStep, "Removes the registration of a broker."),
+    "create_topic": StepKind(TopicModel, "Creates a topic; ends when the running replicas have it."),
+    "delete_topic": StepKind(DeleteTopicStep, "Deletes a topic."),
+    "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
+    "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),
+    "add_voter": StepKind(VoterStep, "Makes a controller a voter, with the disk that it has."),
+    "remove_voter": StepKind(VoterStep, "Ends the vote of a controller."),
+    "wait": StepKind(WaitStep, "Lets time pass (virtual time on sim)."),
+    "await": StepKind(AwaitStep, "Waits until the expectation holds, and fails if it does not in time."),
+    "expect": StepKind(Expectation, "Fails unless the expectation holds now."),
 }
 
 
 class Step(StrictModel):
-    """One step: its kind, its fields, and how the file writes it. `fields` None only for `heal: all`."""
+    """One step: its kind, its fields, and its text in the file. `fields` is None for `heal: all` only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
     kind: str
-    fields: Any
+    fields: StrictModel | None
     text: str
 
 
@@ -321,7 +399,7 @@ class ScenarioFile(StrictModel):
     description: str = ""
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
-    steps: list[dict[str, Any]] = Field(min_length=1)
+    steps: list[dict[str, object]] = Field(min_length=1)
 
 
 class Scenario(StrictModel):

@@ -1,17 +1,19 @@
 """Runs a scenario on an engine: steps one after another, each finished before the next.
 
-The runner is the same for both engines. It keeps the history of what was acknowledged, so that `lost_acked` compares
-acknowledgements with logs and not the protocol's opinion of itself. A step that fails ends the scenario; a violated
-invariant fails it.
+The runner is the same for both engines. Its clients record what was acknowledged, so that `lost_acked` compares
+acknowledgements with logs and does not rely on what the protocol reports. A step that fails ends the scenario; a
+violated invariant fails it.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from experiments.check.engine import CheckedEngine
 from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
+from experiments.faults.controls import Controls
+from experiments.faults.inject import Injector
 from experiments.scenarios import expectations
 from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.model import (
@@ -23,13 +25,14 @@ from experiments.scenarios.model import (
     DeleteTopicStep,
     ElectStep,
     Expectation,
+    FaultStep,
     LinkStep,
     NodeStep,
-    Party,
     ProduceStep,
     ReassignStep,
     RemovePartitionsStep,
     Scenario,
+    Side,
     Step,
     TopicModel,
     UnregisterStep,
@@ -50,13 +53,16 @@ DATA_FIELDS = frozenset({"high_watermark", "log_end_offset", "visible", "lost_ac
 
 
 class StepFailedError(Exception):
-    """A step that did not hold; the message says what was found."""
+    """A step has failed; the message says what was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
+    """The result of one step. `text` is the step as the file has it; `detail` what was found, or why it failed."""
+
     index: int
     kind: str
+    text: str
     ok: bool
     detail: str
 
@@ -71,12 +77,12 @@ class ScenarioResult:
     passed: bool
     steps: list[StepResult]
     violations: list[Violation]
-    partitions: list[dict[str, Any]]
+    partitions: list[dict[str, object]]
     recoveries: list[Recovery]
     lost_acked: int
     trace_hash: str
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -87,10 +93,11 @@ class Runner:
     scenario: Scenario
     engine: Engine
     clients: ScenarioClients = field(init=False)
+    _injector: Injector | None = field(init=False)
     chapters: list[Chapter] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.clients = ScenarioClients(self.engine)
+        self.clients, self._injector = ScenarioClients(self.engine), None
 
     def run(self) -> ScenarioResult:
         """Starts the cluster, creates the topics, carries out the steps; the engine is left running."""
@@ -98,14 +105,14 @@ class Runner:
         try:
             self._set_up()
         except StepFailedError as error:
-            steps.append(StepResult(-1, "set-up", False, str(error)))
+            steps.append(StepResult(-1, "set-up", "start the cluster and create the topics", False, str(error)))
         for index, step in enumerate(self.scenario.steps if not steps else ()):
             self.chapters.append(Chapter(step.text, len(self.engine.traces())))
             try:
                 detail = self._carry_out(step) or ""
-                steps.append(StepResult(index, step.kind, True, detail))
+                steps.append(StepResult(index, step.kind, step.text, True, detail))
             except StepFailedError as error:
-                steps.append(StepResult(index, step.kind, False, str(error)))
+                steps.append(StepResult(index, step.kind, step.text, False, str(error)))
                 break
         violations = list(self.engine.violations())
         return ScenarioResult(
@@ -199,23 +206,40 @@ class Runner:
             self._set_links(fields, up=True)
 
     def _set_links(self, fields: LinkStep, up: bool) -> None:
-        first, second = fields.parties
+        first, second = fields.sides
         for source in self._members(first, second):
             for target in self._members(second, first):
                 if source != target:
-                    self.engine.set_link(source, target, up)
+                    self._set_link(source, target, up)
                     if fields.between is not None:
-                        self.engine.set_link(target, source, up)
+                        self._set_link(target, source, up)
 
-    def _members(self, party: Party, other: Party) -> list[int]:
-        if isinstance(party, int):
-            return [party]
-        if party == "controllers":
+    def _set_link(self, source: int, target: int, up: bool) -> None:
+        self.engine.set_link(source, target, up)
+
+    def _members(self, side: Side, other: Side) -> list[int]:
+        if isinstance(side, int):
+            return [side]
+        if side == "controllers":
             return list(self.engine.spec.controller_ids)
-        if party == "urm":
+        if side == "urm":
             return [RECOVERY_MANAGER]
         others = set(self._members(other, other)) if other != "rest" else set()
         return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def _fault(self, fields: FaultStep) -> str:
+        """Begins a fault now. The loader has refused the step for any engine but the simulator (`require_engine`)."""
+        assert isinstance(self.engine, CheckedEngine)
+        if self._injector is None:
+            configs = {topic.name: topic.config for topic in self.scenario.topics}
+            controls = Controls(self.engine, configs, self.clients.next_id, within_tolerance=False)
+            self._injector = Injector(controls)
+        times = {"at_ms": self.engine.now_ms(), "duration_ms": fields.duration}
+        fault = fields.fault.model_copy(update=times)
+        self._injector.inject(fault)
+        return fault.words()
 
     # -- clients and administration ------------------------------------------------------------------------------------
 

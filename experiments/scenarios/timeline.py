@@ -10,73 +10,53 @@ requests that are expected to be refused, are no faults and are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal, Protocol
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines.port import ClusterSpec, Loss
 from experiments.faults.kinds.administration import Configure, Reassign, VoterChange
 from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.schema import Fault
-from experiments.scenarios.model import ConfigureStep, ReassignStep, Scenario, VoterStep
+from experiments.scenarios.model import (
+    ConfigureStep,
+    CrashStep,
+    FaultStep,
+    LinkStep,
+    NodeStep,
+    ReassignStep,
+    Scenario,
+    VoterStep,
+)
 from experiments.scenarios.runner import Runner
 from experiments.support.errors import InputError
-from protocol.config import ClusterConfig, Generation
 from protocol.ids import NodeId, TimeMs
 
-_LOSES = {"none": "nothing", "records": "records", "unflushed": "unflushed", "all": "all"}
+_LOSES: dict[str, Literal["nothing", "unflushed", "all"]] = {"none": "nothing", "unflushed": "unflushed", "all": "all"}
 _Key = tuple[object, ...]
 
 
+class _Make(Protocol):
+    def __call__(self, *, at_ms: TimeMs, duration_ms: int) -> Fault: ...
+
+
 def timeline_of(scenario: Scenario, seed: int = 0) -> tuple[Fault, ...]:
-    """The faults of a scenario in the order of their beginnings. InputError where a step fails."""
-    cluster = scenario.cluster
-    config = ClusterConfig.of(Generation(cluster.generation), cluster.config)
-    voters = None if cluster.voters is None else tuple(cluster.voters)
-    engine = _Recorder(ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters))
-    result = _Runner(scenario, engine).run()
-    failed = [step for step in result.steps if not step.ok]
+    """The faults of a scenario in the order of their beginnings. InputError if a step fails."""
+    recorder = _FaultRecorder(scenario, CheckedEngine(scenario.cluster.spec(seed)))
+    failed = [step for step in recorder.run().steps if not step.ok]
     if failed:
         raise InputError(scenario.name, f"steps[{failed[0].index}]", failed[0].detail, "steps that succeed")
-    return engine.faults()
+    return recorder.faults()
 
 
-class _Runner(Runner):
-    """Records administration that is a fault, once it has succeeded."""
+@dataclass
+class _FaultRecorder(Runner):
+    """Runs a scenario and records its faults. `_open` holds the faults that have begun and not ended."""
 
-    engine: _Recorder
-
-    def _reassign(self, fields: ReassignStep) -> None:
-        at_ms = self.engine.now_ms()
-        super()._reassign(fields)
-        if fields.expect_error is None:
-            self.engine.record_reassignment(fields, at_ms)
-
-    def _configure(self, fields: ConfigureStep) -> None:
-        at_ms = self.engine.now_ms()
-        super()._configure(fields)
-        self.engine.record_configs(fields, at_ms)
-
-    def _remove_voter(self, fields: VoterStep) -> None:
-        at_ms = self.engine.now_ms()
-        super()._remove_voter(fields)
-        if fields.expect_error is None:
-            self.engine.record_vote_removed(fields.controller, at_ms)
-
-    def _add_voter(self, fields: VoterStep) -> None:
-        super()._add_voter(fields)
-        if fields.expect_error is None:
-            self.engine.record_vote_added(fields.controller)
-
-
-class _Recorder(CheckedEngine):
-    """Records what is done to nodes and links. `_open` holds the faults that have begun and not ended."""
-
-    def __init__(self, spec: ClusterSpec) -> None:
-        super().__init__(spec)
-        self._open: dict[_Key, Callable[[int], Fault]] = {}
-        self._ended: list[Fault] = []
+    _open: dict[_Key, tuple[TimeMs, _Make]] = field(default_factory=dict)
+    _ended: list[Fault] = field(default_factory=list)
 
     def faults(self) -> tuple[Fault, ...]:
         """All faults; those that nothing has healed end with this call."""
@@ -84,77 +64,88 @@ class _Recorder(CheckedEngine):
             self._end(key)
         return tuple(sorted(self._ended, key=lambda fault: (fault.at_ms, fault.kind, fault.nodes)))
 
-    def _begin(self, key: _Key, make: Callable[[int], Fault], at_ms: TimeMs | None = None) -> None:
-        """A fault has begun, by default now; `make` builds it from its duration."""
-        began_ms = self.now_ms() if at_ms is None else at_ms
-        self._open.setdefault(key, lambda end_ms: make(max(1, end_ms - began_ms)))
+    def _begin(self, key: _Key, make: _Make, at_ms: TimeMs | None = None) -> None:
+        """A fault has begun, by default now; `make` builds it from its times."""
+        self._open.setdefault(key, (self.engine.now_ms() if at_ms is None else at_ms, make))
 
     def _end(self, key: _Key, at_ms: TimeMs | None = None) -> None:
-        make = self._open.pop(key, None)
-        if make is not None:
-            self._ended.append(make(self.now_ms() if at_ms is None else at_ms))
+        if key in self._open:
+            began_ms, make = self._open.pop(key)
+            end_ms = self.engine.now_ms() if at_ms is None else at_ms
+            self._ended.append(make(at_ms=began_ms, duration_ms=max(1, end_ms - began_ms)))
 
-    def record_reassignment(self, step: ReassignStep, at_ms: TimeMs) -> None:
-        """A partition has begun to move at that time, or its move was cancelled."""
-        key, replicas = ("moved", step.topic, step.partition), step.replicas
-        self._end(key, at_ms)
-        if replicas is not None:
-            place = {"topic": step.topic, "partition": step.partition, "replicas": tuple(replicas), "at_ms": at_ms}
-            self._begin(key, lambda lasts_ms: Reassign.model_validate(place | {"duration_ms": lasts_ms}), at_ms)
+    def _crash(self, fields: CrashStep) -> None:
+        records = fields.lose if isinstance(fields.lose, int) else 0
+        loses = "records" if isinstance(fields.lose, int) else _LOSES[fields.lose]
+        self._end(("paused", fields.node))
+        self._begin(("down", fields.node), partial(Crash, node=fields.node, loses=loses, count=records))
+        super()._crash(fields)
 
-    def record_configs(self, step: ConfigureStep, at_ms: TimeMs) -> None:
-        """Configs of a topic were set. Those of the whole cluster are no fault."""
-        for name, value in step.config.items() if step.topic is not None else ():
-            self._end(("configured", step.topic, name), at_ms)
-            raw = {"topic": step.topic, "config": {name: value}, "at_ms": at_ms}
-            self._begin(("configured", step.topic, name), partial(_configuring, raw), at_ms)
+    def _shutdown(self, fields: NodeStep) -> None:
+        self._begin(("down", fields.node), partial(Restart, node=fields.node))
+        super()._shutdown(fields)
 
-    def record_vote_removed(self, node: NodeId, at_ms: TimeMs) -> None:
-        make = partial(VoterChange, node=node, at_ms=at_ms)
-        self._begin(("voteless", node), lambda lasts_ms: make(duration_ms=lasts_ms), at_ms)
+    def _start(self, fields: NodeStep) -> str | None:
+        self._end(("down", fields.node))
+        return super()._start(fields)
 
-    def record_vote_added(self, node: NodeId) -> None:
-        self._end(("voteless", node))
+    def _pause(self, fields: NodeStep) -> None:
+        self._begin(("paused", fields.node), partial(Pause, node=fields.node))
+        super()._pause(fields)
 
-    def crash(self, node: NodeId, loss: Loss) -> None:
-        raw = {"at_ms": self.now_ms(), "node": node, "loses": _LOSES[loss.kind], "count": loss.count}
-        self._end(("paused", node))
-        self._begin(("down", node), lambda lasts_ms: Crash.model_validate(raw | {"duration_ms": lasts_ms}))
-        super().crash(node, loss)
+    def _resume(self, fields: NodeStep) -> None:
+        self._end(("paused", fields.node))
+        super()._resume(fields)
 
-    def terminate(self, node: NodeId) -> None:
-        make = partial(Restart, node=node, at_ms=self.now_ms())
-        self._begin(("down", node), lambda lasts_ms: make(duration_ms=lasts_ms))
-        super().terminate(node)
-
-    def start(self, node: NodeId) -> None:
-        self._end(("down", node))
-        super().start(node)
-
-    def pause(self, node: NodeId) -> None:
-        make = partial(Pause, node=node, at_ms=self.now_ms())
-        self._begin(("paused", node), lambda lasts_ms: make(duration_ms=lasts_ms))
-        super().pause(node)
-
-    def resume(self, node: NodeId) -> None:
-        self._end(("paused", node))
-        super().resume(node)
-
-    def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
-        key = ("cut", source, target)
+    def _set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         if up:
-            self._end(key)
+            self._end(("cut", source, target))
         else:
-            make = partial(Cut, source=(source,), target=(target,), one_way=True, at_ms=self.now_ms())
-            self._begin(key, lambda lasts_ms: make(duration_ms=lasts_ms))
-        super().set_link(source, target, up)
+            self._begin(("cut", source, target), partial(Cut, source=(source,), target=(target,), one_way=True))
+        super()._set_link(source, target, up)
 
-    def heal_links(self) -> None:
-        for key in list(self._open):
+    def _heal(self, fields: LinkStep | None) -> None:
+        for key in list(self._open) if fields is None else ():
             if key[0] == "cut":
                 self._end(key)
-        super().heal_links()
+        super()._heal(fields)
+
+    def _fault(self, fields: FaultStep) -> str:
+        times = {"at_ms": self.engine.now_ms(), "duration_ms": fields.duration}
+        self._ended.append(fields.fault.model_copy(update=times))
+        return super()._fault(fields)
+
+    def _reassign(self, fields: ReassignStep) -> None:
+        at_ms = self.engine.now_ms()
+        super()._reassign(fields)
+        if fields.expect_error is not None:
+            return
+        key = ("moved", fields.topic, fields.partition)
+        self._end(key, at_ms)
+        if fields.replicas is not None:
+            place = {"topic": fields.topic, "partition": fields.partition, "replicas": tuple(fields.replicas)}
+            self._begin(key, partial(_made, Reassign, place), at_ms)
+
+    def _configure(self, fields: ConfigureStep) -> None:
+        """Configs of a topic are faults, those of the whole cluster are none."""
+        at_ms = self.engine.now_ms()
+        super()._configure(fields)
+        for name, value in fields.config.items() if fields.topic is not None else ():
+            key = ("configured", fields.topic, name)
+            self._end(key, at_ms)
+            self._begin(key, partial(_made, Configure, {"topic": fields.topic, "config": {name: value}}), at_ms)
+
+    def _remove_voter(self, fields: VoterStep) -> None:
+        at_ms = self.engine.now_ms()
+        super()._remove_voter(fields)
+        if fields.expect_error is None:
+            self._begin(("voteless", fields.controller), partial(VoterChange, node=fields.controller), at_ms)
+
+    def _add_voter(self, fields: VoterStep) -> None:
+        super()._add_voter(fields)
+        if fields.expect_error is None:
+            self._end(("voteless", fields.controller))
 
 
-def _configuring(raw: Mapping[str, object], lasts_ms: int) -> Fault:
-    return Configure.model_validate({**raw, "duration_ms": lasts_ms})
+def _made(kind: type[Fault], fields: Mapping[str, object], *, at_ms: TimeMs, duration_ms: int) -> Fault:
+    return kind.model_validate({**fields, "at_ms": at_ms, "duration_ms": duration_ms})

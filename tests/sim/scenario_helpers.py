@@ -10,7 +10,6 @@ from experiments.engines.port import ClusterSpec
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner, ScenarioResult
-from protocol.config import ClusterConfig, Generation
 
 FOLDER = Path(experiments.scenarios.__file__).parent
 SCENARIOS = sorted(FOLDER.glob("*.yaml"))
@@ -18,10 +17,7 @@ SCENARIOS = sorted(FOLDER.glob("*.yaml"))
 
 def spec_of(scenario: Scenario, seed: int) -> ClusterSpec:
     """The cluster that a scenario asks for."""
-    cluster = scenario.cluster
-    config = ClusterConfig.of(Generation(cluster.generation), cluster.config)
-    voters = None if cluster.voters is None else tuple(cluster.voters)
-    return ClusterSpec(cluster.brokers, cluster.controllers, config, seed, voters)
+    return scenario.cluster.spec(seed)
 
 
 def run_scenario(scenario: Scenario, seed: int = 0, **options: bool) -> ScenarioResult:

@@ -59,6 +59,22 @@ def test_each_fault_lasts_until_its_healing_step() -> None:
     assert restart.duration_ms >= 4_000
 
 
+def test_a_fault_step_is_a_fault_of_its_kind_while_steps_go_on() -> None:
+    flapping = {"kind": "flapping_link", "source": [0], "target": [1], "down_ms": 100, "up_ms": 400}
+    found = timeline_of(
+        scenario(
+            {"fault": flapping | {"duration": "3s"}},
+            {"pause": {"broker": 2}},
+            {"wait": "2s"},
+            {"resume": {"broker": 2}},
+            {"await": {"topic": "t", "isr": [0, 1, 2]}},
+        )
+    )
+    assert [(fault.kind, fault.duration_ms) for fault in found] == [("flapping_link", 3_000), ("pause", 2_000)]
+    assert found[0].nodes == (0, 1)
+    assert found[0].at_ms == found[1].at_ms
+
+
 def test_a_crash_may_lose_a_number_of_records() -> None:
     (crash,) = timeline_of(scenario({"crash": {"broker": 0, "lose": 3}}))
     assert isinstance(crash, Crash)

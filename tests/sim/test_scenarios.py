@@ -181,6 +181,7 @@ def test_a_step_that_cannot_be_carried_out_ends_the_run() -> None:
     result = _run([{"crash": {"broker": 1}}, {"crash": {"broker": 1}}, {"wait": "1s"}])
     assert [step.ok for step in result.steps] == [True, False]
     assert result.steps[-1].detail == "node 1 is not running"
+    assert [step.text for step in result.steps] == ["crash: {broker: 1}"] * 2
 
 
 def test_virtual_time_is_the_only_time() -> None:

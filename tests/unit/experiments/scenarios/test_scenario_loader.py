@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.scenarios.loader import load_scenario, scenario_from
+from experiments.scenarios.loader import load_scenario, require_engine, scenario_from
 from experiments.scenarios.model import STEPS
 from experiments.support.errors import InputError
 
@@ -67,6 +67,8 @@ GOOD_STEPS: list[dict[str, Any]] = [
     {"cut": {"from": "controllers", "to": 1}},
     {"heal": "all"},
     {"heal": {"between": [0, 1000]}},
+    {"fault": {"kind": "flapping_link", "duration": "5s", "source": [0], "target": [1], "down_ms": 100, "up_ms": 900}},
+    {"fault": {"kind": "slow_disk", "duration": "250ms", "node": 2, "write_ms": 10}},
     {"flush": {"broker": 0}},
     {"elect": {"topic": "t", "type": "unclean", "expect_error": "ELECTION_NOT_NEEDED"}},
     {"reassign": {"topic": "t", "replicas": [2, 1]}},
@@ -195,7 +197,24 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"expect": {"voters": 1000}}, ".expect.voters", "1000", ""),
     ({"flush": {"broker": -1}}, ".flush.broker", "-1", "greater than or equal to 0"),
     ({"flush": {"controller": 1000}}, ".flush.controller", "1000", "one of broker"),
-    ({"cut": "all"}, ".cut", "'all'", ""),
+    ({"cut": "all"}, ".cut", "'all'", "from and to; a side is a node id, controllers, urm or rest"),
+    ({"heal": "everything"}, ".heal", "'everything'", "all, or between: [x, y], or from and to; a side is a node id"),
+    ({"heal": {"all": "all"}}, ".heal", "{'all': 'all'}", "all, or between: [x, y], or from and to"),
+    ({"heal": None}, ".heal", "None", "all, or between"),
+    ({"heal": {"from": "all", "to": 0}}, ".heal.from", "'all'", "a node id, controllers, urm or rest"),
+    ({"fault": 3}, ".fault", "3", "a mapping of fields: kind, duration"),
+    ({"fault": {"kind": "earthquake"}}, ".fault.kind", "'earthquake'", "one of crash, power_loss"),
+    ({"fault": {"kind": "pause", "node": 0}}, ".fault.duration", "nothing", "a value (required)"),
+    ({"fault": {"kind": "pause", "node": 0, "duration": 5}}, ".fault.duration", "5", "a number and a unit"),
+    ({"fault": {"kind": "pause", "node": 9, "duration": "5s"}}, ".fault", "node 9", "one of "),
+    ({"fault": {"kind": "pause", "node": 0, "at_ms": 5}}, ".fault.at_ms", "5", "one of kind, duration, node"),
+    (
+        {"fault": {"kind": "slow_disk", "duration": "5s", "node": 0, "write_ms": 0}},
+        ".fault.write_ms",
+        "0",
+        "equal to 1",
+    ),
+    ({"fault": {"kind": "configure", "duration": "5s", "topic": "u", "config": {}}}, ".fault", "u-0", "of t"),
     ({"cut": {"from": 0}}, ".cut", "{'from': 0}", "either between: [x, y], or from and to"),
     ({"cut": {"between": [0]}}, ".cut.between", "[0]", "at least 2 items"),
     ({"cut": {"between": [0, 7]}}, ".cut.between", "7", "brokers 0 to 2"),
@@ -302,3 +321,10 @@ def test_a_file_that_is_no_scenario(tmp_path: Path, text: bytes, found: str, all
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         load_scenario(tmp_path / "none.yaml")
+
+
+def test_a_fault_step_runs_on_the_simulator_only() -> None:
+    scenario = scenario_from(with_step({"fault": {"kind": "pause", "node": 0, "duration": "5s"}}), "s.yaml")
+    require_engine(scenario, "sim")
+    with pytest.raises(InputError, match=r"steps\[1\].fault: found --engine ray; allowed: --engine sim"):
+        require_engine(scenario, "ray")

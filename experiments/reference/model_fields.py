@@ -1,0 +1,56 @@
+"""Tables of the fields of pydantic models: name, type, default, meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import NoneType, UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from experiments.reference.markdown import code, table
+
+_NAMES: dict[object, str] = {int: "whole number", str: "text", bool: "true or false", float: "number"}
+_DURATION = "duration (`250ms`, `5s`, `1h`)"
+
+
+def field_table(model: type[BaseModel], left_out: Collection[str] = (), durations: Collection[str] = ()) -> str:
+    """The fields of a model as a Markdown table, except those left out; empty if there are none. `durations` are the
+    fields that a file writes as a duration and the model holds in ms.
+    """
+    rows = []
+    for name, field in model.model_fields.items():
+        if name not in left_out:
+            kind = _DURATION if name in durations else type_words(field.annotation)
+            default = _default(field, is_duration=name in durations)
+            rows.append((code(field.alias or name), kind, default, field.description or ""))
+    return table(("field", "type", "default", "meaning"), rows) if rows else ""
+
+
+def type_words(annotation: object) -> str:
+    """A type in words: `list of whole numbers`, `` `none` or `all` ``."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_words(parts[0])
+    if origin in (Union, UnionType):
+        return ", ".join(dict.fromkeys(type_words(part) for part in parts if part is not NoneType))
+    if origin is Literal:
+        return ", ".join(code("true" if part is True else part) for part in parts)
+    if origin is dict:
+        return f"mapping of {type_words(parts[0])} to {type_words(parts[1])}"
+    if origin in (list, tuple):
+        item = type_words(parts[0])
+        return f"list of {item}s" if item in _NAMES.values() else f"list of {item}"
+    return _NAMES.get(annotation, "mapping")
+
+
+def _default(field: FieldInfo, is_duration: bool) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None or value in ({}, ""):
+        return ""
+    if is_duration:
+        return code(f"{value // 1_000}s" if value % 1_000 == 0 else f"{value}ms")
+    return code(str(value).lower() if isinstance(value, bool) else value)
