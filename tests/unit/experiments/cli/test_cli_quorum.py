@@ -22,8 +22,8 @@ WITHIN_MS = 60_000
 
 
 class QuorumBench(Commands):
-    """Three controllers and a broker; 1000 leads, the others have been added as far as `voters` says. `requests` are the
-    requests made so far.
+    """Three controllers and a broker; 1000 leads, the others have been added as far as `voters` says. `requests` are
+    the requests made so far.
     """
 
     def __init__(
