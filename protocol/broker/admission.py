@@ -1,12 +1,11 @@
-"""What a broker refuses before it looks at its replicas: clients without the right, partitions that do not exist,
-batches that are too large or damaged, and fields out of range (requirement G32; errors and their order as in Apache
-Kafka).
+"""Which requests of clients a broker refuses before it consults its replicas: without authorization, for unknown
+partitions, with batches that are too large or damaged, or fields out of range (requirement G32; errors and their order
+as in Apache Kafka).
 
-A timestamp further in the future than `message.timestamp.after.max.ms` is refused (KIP-937): retention would wait for
-it. -1 says that there is none.
-
-Rights come first, so that nobody learns by trying whether a topic exists. The checksum comes last, since it is what
-costs something. The size of a batch is that of its payload.
+Authorization is checked first, so that an unauthorized client does not learn whether a topic exists; the checksum last,
+since it is the most expensive check. A timestamp further in the future than `message.timestamp.after.max.ms` is refused
+(KIP-937), because retention would keep its segment until then; -1 means no timestamp. The size of a batch is that of
+its payload.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ REQUIRED_ACKS = (-1, 0, 1)
 def produce_error(
     image: MetadataImage, request: ProduceRequest, checksum: Checksum | None, now_ms: TimeMs
 ) -> ErrorCode:
-    """NONE, or why no broker would append the batch."""
+    """The error with which every broker refuses the batch, or NONE. `checksum` computes the CRC-32C of bytes; None
+    skips that check.
+    """
     error = _partition_error(image, request, AclOperation.WRITE, request.topic, request.partition)
     if error is not ErrorCode.NONE:
         return error
     if request.acks not in REQUIRED_ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS
     batch = request.batch
-    if batch.record_count < 1 or not _is_produced_by_someone(batch):
+    if batch.record_count < 1 or not _has_consistent_producer(batch):
         return ErrorCode.INVALID_RECORD
     topic_id = image.topic_ids[request.topic]
     if len(batch.payload) > image.int_config(topic_id, MAX_MESSAGE_BYTES):
@@ -46,15 +47,15 @@ def produce_error(
     return ErrorCode.NONE if is_intact(batch, checksum) else ErrorCode.CORRUPT_MESSAGE
 
 
-def _is_produced_by_someone(batch: RecordBatch) -> bool:
-    """Whether the batch has a producer id, epoch and sequence, or none of them."""
+def _has_consistent_producer(batch: RecordBatch) -> bool:
+    """Whether the batch has all of producer id, epoch and sequence, or none of them."""
     if batch.producer_id == NO_PRODUCER_ID:
         return batch.producer_epoch < 0 and batch.base_sequence == NO_SEQUENCE
     return batch.producer_id >= 0 and batch.producer_epoch >= 0 and batch.base_sequence >= 0
 
 
 def consume_error(image: MetadataImage, request: ConsumeRequest) -> ErrorCode:
-    """NONE, or why no broker would read for the consumer. `max_bytes` 0 is good for one batch, as any other is."""
+    """The error with which every broker refuses the read, or NONE. A `max_bytes` of 0 still gets one batch."""
     error = _partition_error(image, request, AclOperation.READ, request.topic, request.partition)
     if error is not ErrorCode.NONE:
         return error
@@ -64,7 +65,7 @@ def consume_error(image: MetadataImage, request: ConsumeRequest) -> ErrorCode:
 
 
 def list_offsets_error(image: MetadataImage, request: ListOffsetsRequest) -> ErrorCode:
-    """NONE, or why no broker would say where the partition begins or ends."""
+    """The error with which every broker refuses the request, or NONE."""
     error = _partition_error(image, request, AclOperation.DESCRIBE, request.topic, request.partition)
     if error is not ErrorCode.NONE:
         return error

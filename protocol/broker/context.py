@@ -1,13 +1,12 @@
-"""What the parts of one broker share: identity, metadata image, storage, partitions, outbox.
+"""What the parts of one broker share: identity, metadata image, storage, replicas, outbox.
 
-A partition that the broker holds is a `Replica`: its log, and its role. The role is exactly one of: leader
-(`leadership`), follower (`leader_id`, with its `fetch_state`), or none (no leader is known).
+A `Replica` is a partition's log on this broker and the replica's role, which is exactly one of: leader (`leadership`),
+follower (`leader_id`, with its `fetch_state`), or none (no leader is known).
 
-What the disk has not done raises StorageError, full disks included, and nothing here catches it: the broker has one
-directory, and ends where that fails, as Kafka's does when its last directory has failed (KIP-112). It writes and
-acknowledges nothing more, its session expires, and the controller moves its leaderships (`nodes/broker.py`). One thing
-is no failure of the disk as a whole: a batch that is found damaged when somebody wants it. Only that read fails then
-(`damage_found`), with CORRUPT_MESSAGE.
+A failed storage call, also on a full disk, raises StorageError. The parts of the broker do not catch it: a broker has
+one log directory and stops when that fails, as Kafka's does when its last directory fails (KIP-112). It writes and
+acknowledges nothing more, its session expires, and the controller moves its leaderships (`nodes/broker.py`). A damaged
+batch is not such a failure: only the read that meets it fails, with CORRUPT_MESSAGE (`report_damage`).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from protocol.metadata.image import MetadataImage
 
 
 @dataclass(frozen=True, slots=True)
-class PendingProduce:
-    """An acks=all produce that waits for the high watermark to reach `required_offset`."""
+class DelayedProduce:
+    """A produce request with acks=all that waits for the high watermark to reach `required_offset`."""
 
     required_offset: Offset
     base_offset: Offset
@@ -49,7 +48,7 @@ class PendingProduce:
 
 @dataclass(slots=True)
 class Replica:
-    """One partition on this broker."""
+    """One partition on this broker; `name` is that of the topic, which traces and clients use."""
 
     key: TopicIdPartition
     name: TopicPartition
@@ -58,12 +57,12 @@ class Replica:
     leadership: Leadership | None = None
     leader_id: BrokerId = NO_LEADER
     fetch_state: FetchPartition | None = None
-    pending: deque[PendingProduce] = field(default_factory=deque)
+    delayed_produces: deque[DelayedProduce] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
 class BrokerContext:
-    """Shared by the parts of one broker; `replicas` is filled by the replica manager only."""
+    """The state that the parts of one broker share; only the replica manager changes `replicas`."""
 
     me: BrokerId
     config: ClusterConfig
@@ -75,11 +74,12 @@ class BrokerContext:
     replicas: dict[TopicIdPartition, Replica] = field(default_factory=dict)
 
     def replica_named(self, topic: str, partition: int) -> Replica | None:
+        """The replica of a partition by its topic's name; None where the metadata or this broker has none."""
         topic_id = self.image.topic_ids.get(topic)
         return None if topic_id is None else self.replicas.get(partition_key(topic_id, partition))
 
-    def damage_found(self, replica: Replica, error: CorruptLogError) -> None:
-        """A batch that somebody wants is not what was written, or was sent; an operator is told."""
+    def report_damage(self, replica: Replica, error: CorruptLogError) -> None:
+        """Reports a batch that was read or received damaged, for an operator; the broker goes on."""
         self.out.trace("storage_error", replica.name, reason=str(error), halted=False)
 
 

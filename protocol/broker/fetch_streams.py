@@ -1,26 +1,25 @@
-"""What a leader owes the fetchers of its followers: answers that are ready, within limits of bytes and in turn.
+"""The leader's half of fetch sessions (KIP-227): which fetch responses leave, in which order, within which limits.
 
-A follower spreads the partitions that it follows over `num.replica.fetchers` fetchers. What it wishes for through one
-of them, and what it is answered, is a *stream*: the counterpart of a fetch session (KIP-227). Each stream has limits
-of its own, so that bulky partitions of one fetcher do not hold up those of another.
+A follower spreads the partitions that it follows over `num.replica.fetchers` fetchers. The requests of one fetcher to
+this broker, and the responses to them, form a *stream*. Each stream has limits of its own, so that large partitions of
+one fetcher do not delay those of another.
 
-- Window: records that were sent and not asked beyond yet, and those of the next answer, are together at most
-  `replica.fetch.response.max.bytes`. No message exceeds it, and a follower that takes nothing in is sent nothing more.
-  When nothing is under way, one batch leaves however large it is.
-- Share: a partition gets at most `replica.fetch.max.bytes` in one answer, but one batch at least if the window has
+- Window: the records in flight (sent, and the follower has not fetched beyond them yet) and those of the next response
+  are together at most `replica.fetch.response.max.bytes`. So no message is larger, and a follower that does not process
+  responses gets no more of them. When nothing is in flight, one batch leaves however large it is.
+- Share: a partition gets at most `replica.fetch.max.bytes` in one response, but at least one batch if the window has
   room for it.
-- Turn: partitions are served in the order in which they had news. One that has been served comes again behind the
-  others; one that does not fit is waited for, not passed over.
-- Patience: fewer than `replica.fetch.min.bytes` in all wait for more, at most `replica.fetch.wait.max.ms`. What a full
-  window has held back has waited enough.
-- Errors, points to truncate to, and high watermarks without records wait for nothing.
+- Order: partitions are served in the order in which they got records. A partition that has been served goes to the end
+  of the queue. One that does not fit blocks those behind it.
+- Minimum: less than `replica.fetch.min.bytes` in all waits for more, for at most `replica.fetch.wait.max.ms`. This wait
+  does not apply to what a full window has delayed.
+- Errors, diverging epochs, and high watermarks without records leave at once.
 
-Retention may overtake a wish that waits, and a batch may be found damaged: such a partition is told
-OFFSET_OUT_OF_RANGE, with the log start offset, or CORRUPT_MESSAGE, and the others get their records.
+If retention deletes the records that a queued fetch asks for, the partition gets OFFSET_OUT_OF_RANGE with the log start
+offset; if a batch is damaged, CORRUPT_MESSAGE. Other partitions of the response get their records.
 
-Bytes are those of batches as logs count them, `BATCH_OVERHEAD_BYTES` included. Kafka bounds the one request that a
-fetcher has in flight; here several answers may be under way, and the bound is on their sum. The limits are those of the
-cluster's config, which all brokers share.
+Sizes are those of batches in the log, with `BATCH_OVERHEAD_BYTES`. Kafka bounds the single request that a fetcher has
+in flight; here several responses may be in flight, and the limit is on their sum.
 """
 
 from __future__ import annotations
@@ -59,15 +58,15 @@ StreamKey = tuple[BrokerId, int]
 
 @dataclass(slots=True)
 class _Stream:
-    """`ready` holds, in turn, the wishes for which there are records; `under_way` the bytes sent and not asked beyond.
-    `deadline_ms` is when what is ready leaves however little it is, None before the wait has begun. `requests` were
-    taken and `answers` given in the follower's `session`, 0 while it has none; `leads` says that a wish of this session
+    """`ready` queues, in order, the fetches for which there are records; `in_flight` counts the bytes in flight per
+    partition. `deadline_ms` is when the wait for `replica.fetch.min.bytes` ends, None before it has begun. `requests`
+    and `answers` count the messages of the follower's `session`, 0 while it has none. `leads`: a fetch of this session
     was for a partition that this broker led.
     """
 
     ready: dict[TopicIdPartition, FetchPartition] = field(default_factory=dict)
-    under_way: dict[TopicIdPartition, int] = field(default_factory=dict)
-    under_way_bytes: int = 0
+    in_flight: dict[TopicIdPartition, int] = field(default_factory=dict)
+    in_flight_bytes: int = 0
     deadline_ms: TimeMs | None = None
     session: int = 0
     requests: int = 0
@@ -75,22 +74,22 @@ class _Stream:
     leads: bool = False
 
     def begin(self, session: int) -> None:
-        """A session states all that is open: nothing else is under way, or wished for."""
+        """Begins a session. Its first request states all fetches, so whatever was queued or in flight is void."""
         self.session, self.requests, self.answers, self.leads = session, 1, 0, False
         self.ready.clear()
         self.release_all()
 
     def release(self, key: TopicIdPartition) -> None:
-        self.under_way_bytes -= self.under_way.pop(key, 0)
+        self.in_flight_bytes -= self.in_flight.pop(key, 0)
 
     def release_all(self) -> None:
-        self.under_way.clear()
-        self.under_way_bytes = 0
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one partition contributes to an answer."""
+    """What one partition contributes to a response; `size_bytes` is 0 for errors."""
 
     key: TopicIdPartition
     result: FetchPartitionResult
@@ -98,7 +97,7 @@ class _Share:
 
 
 class FetchStreams:
-    """All streams of one leading broker; `flush` sends what they have, one message per stream."""
+    """All streams of one leading broker. `flush`, at the end of every input, sends one message per stream."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -109,16 +108,17 @@ class FetchStreams:
         self._streams: dict[StreamKey, _Stream] = {}
         self._epochs: dict[BrokerId, Epoch] = {}
         self._answers: dict[StreamKey, list[FetchPartitionResult]] = {}
-        self._notes: list[tuple[StreamKey, FetchResponse]] = []
+        self._session_statuses: list[tuple[StreamKey, FetchResponse]] = []
         self._waiting: dict[StreamKey, None] = {}
 
-    # -- what followers say --------------------------------------------------------------------------------------------
+    # -- requests of followers -----------------------------------------------------------------------------------------
 
-    def greet(self, stream: StreamKey, request: FetchRequest) -> bool:
-        """A request of a stream has come; False if it is not to be looked at: it is of a former life or session of the
-        follower, or has come twice, or something before it was lost, which the follower is told.
+    def accept_request(self, stream: StreamKey, request: FetchRequest) -> bool:
+        """Checks the session and number of a fetch request. False where the leader must ignore the request: it is a
+        duplicate, belongs to a former incarnation or session of the follower, or follows one that was lost (the
+        follower then gets an error, KIP-227).
         """
-        if not self._is_of_this_life(stream, request.replica_epoch):
+        if not self._is_current_incarnation(stream, request.replica_epoch):
             return False
         state, session, number = self._stream(stream), request.session, request.number
         if number == 0 and session > state.session:
@@ -126,42 +126,42 @@ class FetchStreams:
             return True
         error = _refusal_of_session(state, session, number)
         if error is not ErrorCode.NONE:
-            self._note(stream, session, 0, error)
+            self._queue_session_status(stream, session, 0, error)
         elif _is_next_request(state, session, number):
             state.requests = number + 1
             return True
         return False
 
-    def renew(self, stream: StreamKey, renewal: FetchRenewal) -> bool:
-        """A renewal of a stream has come; whether it is one of wishes that this broker has from the follower, for
-        partitions that it leads. What was lost the follower is told.
+    def accept_renewal(self, stream: StreamKey, renewal: FetchRenewal) -> bool:
+        """Compares a renewal's message counts with the leader's; the follower is notified of messages that were lost.
+        True where the session is intact and contains a partition that this broker leads.
         """
-        if not self._is_of_this_life(stream, renewal.replica_epoch):
+        if not self._is_current_incarnation(stream, renewal.replica_epoch):
             return False
         state = self._stream(stream)
         error = _refusal_of_session(state, renewal.session, renewal.requests)
         if error is not ErrorCode.NONE:
-            self._note(stream, renewal.session, 0, error)
+            self._queue_session_status(stream, renewal.session, 0, error)
             return False
         if renewal.session < state.session:
             return False
         if renewal.answers < state.answers:
-            self._note(stream, state.session, state.answers, ErrorCode.NONE)
+            self._queue_session_status(stream, state.session, state.answers, ErrorCode.NONE)
         return state.leads
 
-    def leads(self, stream: StreamKey) -> None:
-        """A wish of the stream's session is for a partition that this broker leads."""
+    def mark_led(self, stream: StreamKey) -> None:
+        """Records that a fetch of the stream's session is for a partition that this broker leads."""
         self._streams[stream].leads = True
 
     def _stream(self, stream: StreamKey) -> _Stream:
-        """Begun where there is none."""
+        """The state of a stream, created if there is none."""
         state = self._streams.get(stream)
         if state is None:
             state = self._streams[stream] = _Stream()
         return state
 
-    def _is_of_this_life(self, stream: StreamKey, broker_epoch: Epoch) -> bool:
-        """What was under way to a former life of the follower is not to the present one."""
+    def _is_current_incarnation(self, stream: StreamKey, broker_epoch: Epoch) -> bool:
+        """False for a broker epoch older than the newest one seen. A newer one resets all streams of the follower."""
         follower = stream[0]
         known = self._epochs.get(follower, broker_epoch)
         if broker_epoch < known:
@@ -173,12 +173,13 @@ class FetchStreams:
                     state.begin(0)
         return True
 
-    def _note(self, stream: StreamKey, session: int, number: int, error: ErrorCode) -> None:
-        note = _RESPONSE(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
-        self._notes.append((stream, note))
+    def _queue_session_status(self, stream: StreamKey, session: int, number: int, error: ErrorCode) -> None:
+        """Queues a response without partitions: the error of a session, or the number of its next response."""
+        status = _RESPONSE(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
+        self._session_statuses.append((stream, status))
 
     def withdraw(self, stream: StreamKey, key: TopicIdPartition) -> FetchPartition | None:
-        """The follower gets no records of this partition from here (any more); its wish, if that was ready."""
+        """Removes the partition from the stream's queue and window; returns the fetch if it was queued."""
         state = self._streams.get(stream)
         if state is None:
             return None
@@ -186,37 +187,37 @@ class FetchStreams:
         return state.ready.pop(key, None)
 
     def forget(self, follower: BrokerId) -> None:
-        """The follower is silent: what it wished for, or was sent, is no concern until it speaks again."""
+        """Drops all streams of a follower that has been silent for `replica.lag.time.max.ms`."""
         for stream in [stream for stream in self._streams if stream[0] == follower]:
             if self._streams.pop(stream).deadline_ms is not None:
                 self._context.out.cancel_timer(_timer_of(stream))
             self._waiting.pop(stream, None)
 
-    # -- what the leader has -------------------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------------------------------
 
     def answer(self, stream: StreamKey, result: FetchPartitionResult) -> None:
-        """Has a result without records sent with the next `flush`."""
+        """Queues a result without records for the next `flush`."""
         self._answers.setdefault(stream, []).append(result)
 
-    def ready(self, stream: StreamKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
-        """There are records for the wish: what the follower was sent before has arrived, or is lost. A wish that is
-        ready already is replaced and keeps its turn.
+    def enqueue(self, stream: StreamKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
+        """Queues a fetch for which the log has records. That the follower fetches again shows that what was in flight
+        has arrived or is lost. A fetch that is queued already is replaced and keeps its place.
         """
         state = self._stream(stream)
         state.release(key)
         state.ready[key] = fetch
         self._waiting[stream] = None
 
-    def fire(self, name: str, now_ms: TimeMs) -> None:
-        """A stream has waited long enough for more records."""
-        follower, fetcher = name.removeprefix(FETCH_WAIT_PREFIX).split("/")
+    def fire(self, now_ms: TimeMs, stream: str) -> None:
+        """The wait of a stream ("follower/fetcher") for `replica.fetch.min.bytes` is over."""
+        follower, fetcher = stream.split("/")
         state = self._streams.get((int(follower), int(fetcher)))
         if state is not None:
             state.deadline_ms = now_ms
 
     def flush(self, now_ms: TimeMs) -> None:
-        """Sends the results collected during one input, and what of the records may leave."""
-        if not self._answers and not self._waiting and not self._notes:
+        """Sends the results that were queued during one input, and the records that the limits allow."""
+        if not self._answers and not self._waiting and not self._session_statuses:
             return
         answers, self._answers = self._answers, {}
         for stream in {**answers, **self._waiting}:
@@ -225,9 +226,9 @@ class FetchStreams:
                 results += self._serve(stream, self._streams[stream], now_ms)
             if results:
                 self._send(stream, results)
-        notes, self._notes = self._notes, []
-        for stream, note in notes:
-            self._context.out.send(stream[0], note)
+        statuses, self._session_statuses = self._session_statuses, []
+        for stream, status in statuses:
+            self._context.out.send(stream[0], status)
 
     def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
         state = self._stream(stream)
@@ -239,20 +240,21 @@ class FetchStreams:
         shares = self._select(state)
         is_full = len(shares) < len(state.ready)
         sizes = [share.size_bytes for share in shares]
-        size_bytes, is_good = sum(sizes), 0 not in sizes
-        if not is_full and is_good and size_bytes < self._min_bytes and self._has_patience(stream, state, now_ms):
+        size_bytes, has_error = sum(sizes), 0 in sizes
+        may_wait = not is_full and not has_error and size_bytes < self._min_bytes
+        if may_wait and self._waits_for_more(stream, state, now_ms):
             return []
         for share in shares:
             del state.ready[share.key]
             if share.size_bytes:
-                state.under_way[share.key] = share.size_bytes
-        state.under_way_bytes += size_bytes
+                state.in_flight[share.key] = share.size_bytes
+        state.in_flight_bytes += size_bytes
         if shares or not state.ready:
-            self._settle(stream, state, now_ms)
+            self._end_wait(stream, state, now_ms)
         return [share.result for share in shares]
 
-    def _has_patience(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> bool:
-        """Whether what is ready may wait for more; begins the wait."""
+    def _waits_for_more(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> bool:
+        """Whether the queued fetches wait for `replica.fetch.min.bytes`; begins the wait if it has not begun."""
         if not state.ready:
             return False
         if state.deadline_ms is None:
@@ -260,8 +262,8 @@ class FetchStreams:
             self._context.out.set_timer(_timer_of(stream), state.deadline_ms)
         return now_ms < state.deadline_ms
 
-    def _settle(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> None:
-        """Something has left: what stays behind leaves as soon as it may, what comes later waits anew."""
+    def _end_wait(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> None:
+        """A response has left: fetches that remain queued do not wait for the minimum, later ones do."""
         if state.deadline_ms is not None:
             self._context.out.cancel_timer(_timer_of(stream))
         state.deadline_ms = now_ms if state.ready else None
@@ -269,10 +271,10 @@ class FetchStreams:
             del self._waiting[stream]
 
     def _select(self, state: _Stream) -> list[_Share]:
-        """What the next answer may hold: as many of the ready partitions, in turn, as the window has room for."""
+        """The shares of the next response: as many of the queued partitions, in order, as the window has room for."""
         shares: list[_Share] = []
-        room = self._window_bytes - state.under_way_bytes
-        is_first = state.under_way_bytes == 0
+        room = self._window_bytes - state.in_flight_bytes
+        is_first = state.in_flight_bytes == 0
         for key, fetch in state.ready.items():
             if room <= 0 and not is_first:
                 break
@@ -285,7 +287,7 @@ class FetchStreams:
         return shares
 
     def _share(self, key: TopicIdPartition, fetch: FetchPartition, room: int, is_first: bool) -> _Share | None:
-        """What the partition puts into an answer with that much room left, None where it has to wait for more room."""
+        """The partition's share of a response with `room` bytes left; None where its next batch does not fit."""
         replica, fetch_offset = self._context.replicas[key], fetch.fetch_offset
         log = replica.log
         if fetch_offset < log.start_offset:
@@ -293,20 +295,20 @@ class FetchStreams:
         try:
             stored = log.storage.read(fetch_offset, min(self._share_bytes, max(room, 1)))
         except CorruptLogError as error:
-            self._context.damage_found(replica, error)
+            self._context.report_damage(replica, error)
             return _Share(key, refusal_of(fetch, ErrorCode.CORRUPT_MESSAGE))
         batches, size_bytes = share_of(stored, self._share_bytes, room, is_first)
         return _Share(key, result_of(fetch, log, batches), size_bytes) if batches else None
 
 
 def _is_next_request(state: _Stream, session: int, number: int) -> bool:
-    """Whether the request is the next one of the stream's session: none before it was lost, and it comes but once."""
+    """Whether the request is the next one of the stream's session: none before it was lost, and it is no duplicate."""
     return session == state.session and number == state.requests
 
 
 def _refusal_of_session(state: _Stream, session: int, requests: int) -> ErrorCode:
-    """What to tell a follower that has sent so many requests in a session: that this leader has no such session, or
-    that it lacks some of them. NONE where it is told nothing: all is well, or it is a message of the past.
+    """The error for a follower that has sent `requests` requests in a session: FETCH_SESSION_ID_NOT_FOUND where this
+    leader has no such session, INVALID_FETCH_SESSION_EPOCH where it lacks some of the requests, else NONE.
     """
     if session > state.session:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -315,15 +317,16 @@ def _refusal_of_session(state: _Stream, session: int, requests: int) -> ErrorCod
 
 
 def bytes_of(batch: RecordBatch) -> int:
-    """What the batch counts for in all limits."""
+    """The size of a batch, in bytes, as all limits count it."""
     return len(batch.payload) + BATCH_OVERHEAD_BYTES
 
 
 def share_of(
     batches: Sequence[RecordBatch], share_bytes: int, room_bytes: int, is_first: bool
 ) -> tuple[tuple[RecordBatch, ...], int]:
-    """The batches, from the first on, that one partition puts into an answer with `room_bytes` left, and their size:
-    no more than `share_bytes`, but the first batch if there is room for it, or if it `is_first` in the window.
+    """The batches, from the first on, that one partition contributes to a response with `room_bytes` left, and their
+    size in bytes. At most `share_bytes`; but the first batch may exceed `share_bytes` if there is room for it, and any
+    limit if it `is_first` in the window.
     """
     taken, size_bytes = 0, 0
     for batch in batches:
@@ -336,14 +339,14 @@ def share_of(
 
 
 def result_of(fetch: FetchPartition, log: ReplicaLog, batches: tuple[RecordBatch, ...] = ()) -> FetchPartitionResult:
-    """A good answer: what the leader knows now, and records."""
+    """The result of a fetch without error: the leader's offsets now, and `batches`."""
     return FetchPartitionResult.to(
         fetch, high_watermark=log.high_watermark, batches=batches, log_start_offset=log.start_offset
     )
 
 
 def refusal_of(fetch: FetchPartition, error: ErrorCode, log: ReplicaLog | None = None) -> FetchPartitionResult:
-    """An error; the log start offset goes with it where there is a log and it matters."""
+    """The result of a fetch with `error`; with OFFSET_OUT_OF_RANGE it carries the log start offset of `log`."""
     start_offset = log.start_offset if log is not None and error is ErrorCode.OFFSET_OUT_OF_RANGE else NO_OFFSET
     return FetchPartitionResult.to(fetch, error=error, log_start_offset=start_offset)
 

@@ -1,17 +1,19 @@
-"""The follower's side of replication.
+"""A broker as follower: fetches records from leaders and appends them (Kafka's `ReplicaFetcherThread`).
 
-The partitions of a leader are spread over `num.replica.fetchers` fetchers, by a hash that gives neighbours of a topic
-to different ones. Each fetcher has messages of its own, and at the leader limits of its own (`fetch_streams.py`).
+The partitions of one leader are spread over `num.replica.fetchers` fetchers, by a hash that assigns neighbours of a
+topic to different fetchers. Each fetcher has a fetch session of its own with each leader (KIP-227, `messages/data.py`)
+and limits of its own there (`fetch_streams.py`).
 
-For every partition that this broker follows there is one open wish (`FetchPartition`): "my log ends here, in this
-epoch; tell me when there is more". It goes to the leader at once when it changes. Every `replica.fetch.wait.max.ms`
-each session (`messages/data.py`) is renewed, or, where something of it was lost, begun anew with all open wishes. An
-answer is taken only if it answers the wish that is open: same leader, same leader epoch, same offset, same epoch of the
-record before it. (A log that was told where to truncate may reach the same offset again, with the leader's records; it
-must not be cut a second time when the answer comes twice.) An answer may carry records, a newer high watermark, a point
-to truncate to, or an error; after an error the wish waits for the next renewal, when it is repeated, or for newer
-metadata. One error is different: where the leader has deleted what the follower lacks, the follower's log begins anew
-at the leader's log start offset.
+Every followed partition has a *fetch state* (`Replica.fetch_state`): the log end offset, the leader epoch, and the
+epoch of the last record. A fetch request carries each fetch state as soon as it changes, and the leader parks it until
+it has records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch
+states if a message was lost.
+
+The follower takes a result only if it matches the fetch state: same leader, leader epoch, offset, and epoch of the
+record before it. The last of these matters after a truncation, when the log may reach the same offset again with other
+records: a duplicate of the response must not truncate it twice. A result carries records, a newer high watermark, a
+diverging epoch to truncate to, or an error. After an error the fetch is repeated with the next renewal or in a newer
+leader epoch; after OFFSET_OUT_OF_RANGE with a log start offset, the log begins anew at that offset.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ FETCH_PREFIX = "fetch/"
 
 
 def fetcher_of(key: TopicIdPartition, fetchers: int) -> int:
-    """The number of the fetcher that a partition belongs to, of `fetchers` in all."""
+    """The index, below `fetchers`, of the fetcher that a partition is assigned to."""
     return (crc32(key.topic_id.encode()) + key.partition) % fetchers
 
 
 @dataclass(slots=True)
 class _Session:
-    """What has been said to a leader through one fetcher: requests sent, answers taken. One that is over is followed by
-    another with the next request or renewal.
+    """A fetch session with one leader: requests sent, responses received. One that `is_over` is replaced with the next
+    request or renewal.
     """
 
     number: int
@@ -59,7 +61,10 @@ class _Session:
 
 
 class Fetcher:
-    """Fetches all followed partitions of one broker from their leaders."""
+    """Fetches all partitions that one broker follows. `_changed` are those whose fetch state has not been sent yet,
+    `_refused` those whose last fetch got an error, `_timed` the leaders with a renewal timer, `_unsettled` those that
+    have not had a renewal since this broker began to follow them in a new leader epoch.
+    """
 
     def __init__(self, context: BrokerContext, flusher: Flusher) -> None:
         self._context = context
@@ -75,16 +80,14 @@ class Fetcher:
         self._session_count = 0
 
     def follow(self, replica: Replica) -> None:
-        """Starts fetching a partition whose `leader_id` and `leader_epoch` have been set; sent with the next
-        `send_changed_fetches`.
-        """
+        """Begins to fetch a partition from `replica.leader_id`; `send_changed_fetches` sends the request."""
         self._followed.setdefault(replica.leader_id, {})[replica.key] = replica
         self._unsettled.add(replica.leader_id)
-        self._renew(replica)
+        self._change_fetch_state(replica)
 
     def unfollow(self, replica: Replica) -> None:
-        """Stops fetching a partition; nothing more from its old leader will be appended (A26). The session that knows
-        of it is over, which the leader learns with the next renewal.
+        """Stops fetching a partition: no record of its former leader is appended any more (A26). Ends the session that
+        contains it; the leader learns that with the next request or renewal.
         """
         replica.fetch_state = None
         session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
@@ -101,18 +104,17 @@ class Fetcher:
             self._context.out.cancel_timer(f"{FETCH_PREFIX}{replica.leader_id}")
 
     def broker_epoch_changed(self) -> None:
-        """Leaders hold the open wishes under the old epoch, under which this broker cannot join an ISR."""
+        """Sends all fetch states again: leaders know them under the old broker epoch, which cannot join an ISR (B6)."""
         self._sessions.clear()
         for leader, replicas in self._followed.items():
             self._unsettled.add(leader)
             self._changed.setdefault(leader, {}).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
-        """Sends the wishes that changed, one message per leader and fetcher; call at the end of every input.
+        """Sends the fetch states that changed, one request per leader and fetcher; call at the end of every input.
 
-        A renewal that is due stays due: it is for the open wishes that did not change, and may have been lost. Only the
-        first wish for a new leader epoch puts it off; the leader may not know of that epoch yet, so the renewal is then
-        more than that.
+        This does not postpone a renewal, which confirms the parked fetches that did not change. Only the first fetch in
+        a new leader epoch does; the leader may not know that epoch yet, and the renewal timer repeats the fetch then.
         """
         if not self._changed:
             return
@@ -122,12 +124,12 @@ class Fetcher:
                 self._set_timer(leader, now_ms)
 
     def _request(self, leader: BrokerId, replicas: Iterable[Replica]) -> set[int]:
-        """Sends the open wishes of the replicas, or all where a session is over; by which fetchers."""
+        """Sends the fetch states of `replicas`, or all of a session that is over. Returns the fetchers that sent."""
         streams: dict[int, list[FetchPartition]] = {}
         for replica in replicas:
             if replica.fetch_state is not None:
                 streams.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
-        asked = set()
+        sent = set()
         for fetcher in range(self._fetchers):
             fetches, session = streams.get(fetcher, []), self._sessions.get((leader, fetcher))
             if session is None and not fetches:
@@ -136,8 +138,8 @@ class Fetcher:
                 session, fetches = self._begin_session(leader, fetcher), self._fetch_states(leader, fetcher)
             if fetches:
                 self._send(leader, fetcher, session, fetches)
-                asked.add(fetcher)
-        return asked
+                sent.add(fetcher)
+        return sent
 
     def _begin_session(self, leader: BrokerId, fetcher: int) -> _Session:
         self._session_count += 1
@@ -163,17 +165,17 @@ class Fetcher:
         session.requests += 1
         self._context.out.send(leader, message)
 
-    def fire(self, name: str, now_ms: TimeMs) -> None:
-        """Renews the sessions with one leader, and repeats what it refused."""
-        leader = int(name.removeprefix(FETCH_PREFIX))
+    def fire(self, now_ms: TimeMs, leader_id: str) -> None:
+        """Renews the sessions with one leader and repeats the fetches that got an error."""
+        leader = int(leader_id)
         self._timed.discard(leader)
         self._unsettled.discard(leader)
         followed = self._followed.get(leader, {})
         refused = [followed[key] for key in sorted(self._refused.pop(leader, ())) if key in followed]
-        asked = self._request(leader, refused)
+        sent = self._request(leader, refused)
         for fetcher in range(self._fetchers):
             session = self._sessions.get((leader, fetcher))
-            if session is not None and session.requests and fetcher not in asked:
+            if session is not None and session.requests and fetcher not in sent:
                 self._renew_session(leader, fetcher, session)
         if any(replica.fetch_state is not None for replica in followed.values()):
             self._set_timer(leader, now_ms)
@@ -189,8 +191,8 @@ class Fetcher:
         )
         self._context.out.send(leader, message)
 
-    def receive(self, leader: BrokerId, response: FetchResponse, now_ms: TimeMs) -> None:
-        """Takes the leader's answers."""
+    def receive(self, now_ms: TimeMs, leader: BrokerId, response: FetchResponse) -> None:
+        """Takes the results of a leader that match the fetch states. Raises StorageError where the disk fails."""
         self._count(leader, response)
         for result in response.partitions:
             replica = self._context.replicas.get(partition_key(result.topic_id, result.partition_id))
@@ -198,10 +200,10 @@ class Fetcher:
                 try:
                     self._take(replica, result, now_ms)
                 except CorruptLogError as error:
-                    self._not_stored(replica, error, now_ms)
+                    self._repeat_after_damage(replica, error, now_ms)
 
     def _count(self, leader: BrokerId, response: FetchResponse) -> None:
-        """Ends a session that the leader does not know, or of which answers were lost: all wishes are stated anew."""
+        """Counts a response. Ends a session that the leader does not know, or of which responses were lost."""
         session = self._sessions.get((leader, response.fetcher))
         if session is None or session.number != response.session:
             return
@@ -211,17 +213,17 @@ class Fetcher:
         elif response.partitions and response.number == session.answers:
             session.answers += 1
 
-    def _not_stored(self, replica: Replica, error: CorruptLogError, now_ms: TimeMs) -> None:
-        """A batch came damaged and was not stored; the next repetition asks for it again."""
-        self._context.damage_found(replica, error)
-        self._renew(replica)
+    def _repeat_after_damage(self, replica: Replica, error: CorruptLogError, now_ms: TimeMs) -> None:
+        """A received batch was damaged and has not been stored: fetches it again with the next renewal."""
+        self._context.report_damage(replica, error)
+        self._change_fetch_state(replica)
         del self._changed[replica.leader_id][replica.key]
         self._refused.setdefault(replica.leader_id, set()).add(replica.key)
         self._set_timer(replica.leader_id, now_ms)
 
     def _take(self, replica: Replica, result: FetchPartitionResult, now_ms: TimeMs) -> None:
         if result.error is ErrorCode.OFFSET_OUT_OF_RANGE and result.log_start_offset >= 0:
-            self._begin_anew(replica, result.log_start_offset, now_ms)
+            self._reset_log(replica, result.log_start_offset, now_ms)
             return
         if result.error is not ErrorCode.NONE:
             self._refused.setdefault(replica.leader_id, set()).add(replica.key)
@@ -244,19 +246,19 @@ class Fetcher:
         if moved:
             self._flusher.high_watermark_moved(now_ms)
         if result.batches or result.diverging_epoch is not None:
-            self._renew(replica)
-        else:  # the leader is not told what it has just said: the wish is still open there
+            self._change_fetch_state(replica)
+        else:  # a high watermark alone: the fetch stays parked at the leader, which knows the new one
             replica.fetch_state = self._fetch_state_of(replica)
 
-    def _begin_anew(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
-        """The leader has deleted what this log lacks; no gap is filled, the log begins where the leader's does."""
+    def _reset_log(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
+        """The leader has deleted records that this log lacks: empties the log and begins it at `start_offset`."""
         log = replica.log
         self._context.out.trace("reset", replica.name, to_offset=start_offset, log_end=log.end_offset)
         log.reset(start_offset)
         self._flusher.high_watermark_moved(now_ms)
-        self._renew(replica)
+        self._change_fetch_state(replica)
 
-    def _renew(self, replica: Replica) -> None:
+    def _change_fetch_state(self, replica: Replica) -> None:
         replica.fetch_state = self._fetch_state_of(replica)
         self._changed.setdefault(replica.leader_id, {})[replica.key] = replica
 
@@ -277,5 +279,5 @@ class Fetcher:
 
 
 def answers_fetch_state(replica: Replica, result: FetchPartitionResult) -> bool:
-    """Whether the result is an answer to what the follower wishes for at present."""
+    """Whether the result answers the follower's current fetch state."""
     return replica.fetch_state is not None and result.answers(replica.fetch_state)

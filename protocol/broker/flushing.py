@@ -1,16 +1,13 @@
-"""When a broker writes its logs through to the disk, when it deletes their oldest segments, and what it remembers of
-high watermarks.
+"""When a broker flushes its logs, deletes old segments, and checkpoints high watermarks.
 
-Kafka leaves durability to replication: by default nothing is flushed by policy. `flush.messages` flushes after so
-many records, `flush.ms` so long after the first unflushed record. High watermarks are written to a checkpoint file at
-most every `replica.high.watermark.checkpoint.interval.ms`, so that a restarted broker starts from a recent one, which
-may lag (A29).
+- Flush: after `flush.messages` records, and `flush.ms` after the first unflushed record. By default neither applies,
+  since Kafka relies on replication for durability.
+- Checkpoint: a file with the high watermarks, written at most every `replica.high.watermark.checkpoint.interval.ms`. A
+  restarted broker begins with these, which may be lower than before the restart (A29). An unreadable file is reported
+  as a `storage_error`; high watermarks then begin at the log start.
+- Retention (`protocol.log.retention`): every `log.retention.check.interval.ms`, while any log has a closed segment.
 
-Retention (`protocol.log.retention`) is looked after every `log.retention.check.interval.ms`, as long as any log has a
-closed segment; where none has, nothing waits for it.
-
-Where the disk fails, StorageError ends the broker. A checkpoint that cannot be read says nothing: high watermarks then
-lag as far as they can, and an operator is told.
+A failure of the disk raises StorageError, which stops the broker.
 """
 
 from __future__ import annotations
@@ -42,14 +39,14 @@ _OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(ge=0, strict=True)]])
 
 
 class Flusher:
-    """Applies the flush policy and retention, and keeps the high watermark checkpoint of one broker."""
+    """Flush policy, retention and high watermark checkpoint of one broker."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._flush_due: set[TopicIdPartition] = set()
         self._checkpoint_due = False
-        self._forgotten = False
-        self._retention_armed = False
+        self._has_forgotten = False
+        self._retention_timer_is_set = False
         self._checkpoint = self._read_checkpoint()
 
     def _read_checkpoint(self) -> dict[str, Offset]:
@@ -62,20 +59,20 @@ class Flusher:
             return {}
 
     def checkpointed_high_watermark(self, key: TopicIdPartition) -> Offset:
-        """What the checkpoint file says, 0 where it says nothing."""
+        """The high watermark of a partition in the checkpoint file, 0 without one."""
         return self._checkpoint.get(log_name(key), 0)
 
     def forget(self, key: TopicIdPartition) -> None:
-        """What the checkpoint says of this partition is about a log that is gone; see `write_forgotten`."""
-        self._forgotten = self._checkpoint.pop(log_name(key), None) is not None or self._forgotten
+        """Drops the checkpointed high watermark of a log that was deleted; `write_forgotten` makes that durable."""
+        self._has_forgotten = self._checkpoint.pop(log_name(key), None) is not None or self._has_forgotten
 
     def write_forgotten(self) -> None:
-        """Makes it durable that something was forgotten; call before the new log gets records."""
-        if self._forgotten:
+        """Writes the checkpoint file if `forget` has changed it; call before a new log gets records."""
+        if self._has_forgotten:
             self.write_checkpoint()
 
     def appended(self, replica: Replica, now_ms: TimeMs) -> None:
-        """Call after every append: flushes now, or sets a timer, as the topic's configs say."""
+        """Call after every append: flushes, or sets the flush timer, as the topic's configs require."""
         self.watch_retention(replica, now_ms)
         image, storage = self._context.image, replica.log.storage
         if storage.end_offset - storage.flushed_offset >= image.int_config(replica.key.topic_id, FLUSH_MESSAGES):
@@ -86,9 +83,9 @@ class Flusher:
             self._flush_due.add(replica.key)
             self._context.out.set_timer(FLUSH_PREFIX + log_name(replica.key), now_ms + flush_ms)
 
-    def fire_flush(self, name: str) -> None:
-        """A `flush.ms` timer is due."""
-        topic_id, partition = name.removeprefix(FLUSH_PREFIX).rsplit("/", 1)
+    def fire_flush(self, now_ms: TimeMs, log: str) -> None:
+        """`flush.ms` of the log `log` (as `log_name` names it) is over: flushes it."""
+        topic_id, partition = log.rsplit("/", 1)
         key = TopicIdPartition(topic_id, int(partition))
         self._flush_due.discard(key)
         replica = self._context.replicas.get(key)
@@ -96,21 +93,21 @@ class Flusher:
             replica.log.storage.flush()
 
     def watch_retention(self, replica: Replica, now_ms: TimeMs) -> None:
-        """Call where a log may have got a closed segment: sees to it that it is deleted in time."""
-        if replica.log.has_closed_segments and not self._retention_armed:
-            self._retention_armed = True
+        """Sets the retention timer if the log has a closed segment; call after appends and when a log is opened."""
+        if replica.log.has_closed_segments and not self._retention_timer_is_set:
+            self._retention_timer_is_set = True
             interval_ms = self._context.config.int_value(LOG_RETENTION_CHECK_INTERVAL_MS)
             self._context.out.set_timer(RETENTION_TIMER, now_ms + interval_ms)
 
-    def fire_retention(self, now_ms: TimeMs) -> None:
-        """Deletes the segments that are too old or too many, and comes again while there are any."""
-        self._retention_armed = False
+    def fire_retention(self, now_ms: TimeMs, _: str) -> None:
+        """Deletes the segments that exceed the retention configs; sets the timer anew while any closed one is left."""
+        self._retention_timer_is_set = False
         for replica in self._context.replicas.values():
             if replica.log.has_closed_segments:
-                self._retain(replica, now_ms)
+                self._delete_old_segments(replica, now_ms)
                 self.watch_retention(replica, now_ms)
 
-    def _retain(self, replica: Replica, now_ms: TimeMs) -> None:
+    def _delete_old_segments(self, replica: Replica, now_ms: TimeMs) -> None:
         image, log, topic_id = self._context.image, replica.log, replica.key.topic_id
         retention_ms, retention_bytes = (image.int_config(topic_id, name) for name in (RETENTION_MS, RETENTION_BYTES))
         try:
@@ -119,24 +116,28 @@ class Flusher:
             if log.delete_segments_before(offset):
                 self._context.out.trace("segments_deleted", replica.name, log_start=log.start_offset)
         except CorruptLogError as error:
-            self._context.damage_found(replica, error)
+            self._context.report_damage(replica, error)
 
     def high_watermark_moved(self, now_ms: TimeMs) -> None:
-        """Call after a high watermark moved: the checkpoint will be written within the interval."""
+        """Call after a high watermark has moved: sets the checkpoint timer."""
         if not self._checkpoint_due:
             self._checkpoint_due = True
             interval_ms = self._context.config.int_value(HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS)
             self._context.out.set_timer(CHECKPOINT_TIMER, now_ms + interval_ms)
 
+    def fire_checkpoint(self, now_ms: TimeMs, _: str) -> None:
+        """The checkpoint interval is over."""
+        self.write_checkpoint()
+
     def write_checkpoint(self) -> None:
-        """Writes the high watermarks of open replicas; logs that are not open yet keep what was known of them."""
+        """Writes the high watermarks of open replicas; logs that are not open yet keep their checkpointed ones."""
         self._checkpoint_due = False
         present = set(self._context.storage.log_names())
         self._checkpoint = {name: offset for name, offset in self._checkpoint.items() if name in present} | {
             log_name(key): replica.log.high_watermark for key, replica in sorted(self._context.replicas.items())
         }
         self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())
-        self._forgotten = False
+        self._has_forgotten = False
 
     def flush_all(self) -> None:
         """Flushes every log and the checkpoint (controlled shutdown, or an operator's request)."""
@@ -145,8 +146,6 @@ class Flusher:
         self.write_checkpoint()
 
     def save_producers(self) -> None:
-        """What the logs know of their producers need not be read from them at the next start; call after
-        `flush_all`.
-        """
+        """Saves the producer states, so that the next start need not scan the logs; call after `flush_all`."""
         for replica in self._context.replicas.values():
             replica.log.save_producers()

@@ -1,9 +1,9 @@
-"""Carries a broker's ISR proposals to the controller (KIP-497).
+"""Sends a broker's ISR proposals to the controller (KIP-497; Kafka's `AlterPartitionManager`).
 
-One AlterPartition request is in flight per broker; proposals that come up meanwhile leave with the next one, together
-(B15). A proposal stays open, and the maximal ISR with it, until the controller has definitely answered: on silence or
-NOT_CONTROLLER it is sent again (B22), on a definite rejection it is withdrawn (B19), on an epoch error the leader
-waits for the metadata that it has not seen yet.
+One AlterPartition request is in flight per broker; the next one carries all proposals made meanwhile (B15). A proposal
+stays open, and counts in the maximal ISR, until a definite answer: it is sent again after a timeout or NOT_CONTROLLER
+(B22) and withdrawn after a definite rejection (B19); after an epoch error the leader waits for the metadata that it has
+not replayed yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WITHDRAWN = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA,
 
 
 class IsrManager:
-    """Queue and single flight of ISR proposals of one broker."""
+    """Queues the ISR proposals of one broker; `_in_flight` are those of the last request."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -36,7 +36,7 @@ class IsrManager:
         self._correlation_id = 0
 
     def propose(self, replica: Replica, isr: tuple[int, ...]) -> None:
-        """Queues a proposal for a partition that this broker leads and that has none in flight."""
+        """Queues a proposal of `isr`, if this broker leads the partition and no proposal of it is in flight."""
         leadership = replica.leadership
         if leadership is None or not may_propose(leadership):
             return
@@ -54,15 +54,13 @@ class IsrManager:
         self._context.out.trace("isr_proposed", replica.name, isr=isr, committed=leadership.isr)
 
     def _epoch_of(self, broker: int, epochs: dict[int, int]) -> int:
-        """The epoch under which a member fetches; a member that has not fetched from this leader yet goes by the
-        metadata.
-        """
+        """The broker epoch under which a member fetches (KIP-903); before its first fetch, the registered one."""
         epoch = epochs.get(broker, -1)
         known = self._context.image.broker_epoch(broker)
         return known if epoch < 0 and known is not None else epoch
 
     def send_queued(self, now_ms: TimeMs) -> None:
-        """Sends what is queued unless a request is in flight; call at the end of every input."""
+        """Sends the queued proposals unless a request is in flight; call at the end of every input."""
         if self._queue and not any(self._is_open(key, item) for key, item in self._in_flight.items()):
             self._in_flight, self._queue = self._queue, {}
             self._send(now_ms)
@@ -81,14 +79,14 @@ class IsrManager:
         )
         context.out.set_timer(ALTER_PARTITION_TIMER, now_ms + context.config.int_value(REQUEST_TIMEOUT_MS))
 
-    def fire(self, now_ms: TimeMs) -> None:
-        """No answer in time, or the back-off is over: what is still wanted is sent again, unchanged (B22)."""
+    def fire(self, now_ms: TimeMs, _: str = "") -> None:
+        """The request has timed out, or the back-off is over: sends the open proposals again, unchanged (B22)."""
         self._in_flight = {key: item for key, item in self._in_flight.items() if self._is_open(key, item)}
         if self._in_flight:
             self._send(now_ms)
 
     def controller_changed(self, now_ms: TimeMs) -> None:
-        """What the former controller has not answered goes to the next one."""
+        """Sends to the new controller what the former one has not answered."""
         if self._in_flight:
             self.fire(now_ms)
 
@@ -102,8 +100,8 @@ class IsrManager:
         )
 
     def receive(self, response: AlterPartitionResponse, now_ms: TimeMs) -> list[tuple[Replica, PartitionIsrResult]]:
-        """The results that concern proposals still open, for the leader to apply; an answer to an older request gives
-        none.
+        """Returns the results for open proposals, which the leader applies; none for a response to an older request.
+        After an error of the whole response, or NOT_CONTROLLER, the proposals are sent again `retry.backoff.ms` later.
         """
         if response.correlation_id != self._correlation_id or not self._in_flight:
             return []
@@ -129,10 +127,10 @@ class IsrManager:
 
 
 def apply_result(replica: Replica, result: PartitionIsrResult, replayed: Offset) -> bool:
-    """Takes the controller's answer into the leadership; whether the committed ISR changed.
+    """Applies the controller's result for a partition; returns whether the committed ISR changed.
 
-    `replayed` is how far this broker has replayed the metadata log. A state that lies ahead of it is left to the log to
-    bring: a config that was recorded before it (a higher min ISR) must be in force when it is (M8).
+    `replayed` is the metadata offset that this broker has replayed. The leader does not apply a committed state beyond
+    it, and waits for the log: configs recorded before that state (a higher min ISR) must take effect before it (M8).
     """
     leadership = replica.leadership
     if leadership is None:

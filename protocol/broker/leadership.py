@@ -1,17 +1,17 @@
-"""Leading one partition: follower progress, ISR proposals, the high watermark.
+"""The leader's state of one partition, and the rules of replication on it: follower progress, ISR, high watermark.
 
-Decisions are pure functions of a `Leadership`; the replica manager carries them out. Sources: KIP-497 (B10-B24),
-KIP-966 (E1-E11), and the published model of the latter.
+The rules are functions of a `Leadership`; `leader.py`, `isr_shrink.py` and `isr_manager.py` apply them. Sources:
+KIP-497 (B10-B24), KIP-966 (E1-E11), and the published TLA+ model of the latter.
 
-- The *committed* ISR is the last one that the controller has stored. A proposal that is in flight may be stored
-  already, so the leader counts with the union of both, the *maximal* ISR (B13).
+- The *committed* ISR is the last one that the controller has stored. The controller may have stored a proposal in
+  flight already, so the leader works with the union of both, the *maximal* ISR (B13).
 - The high watermark is the smallest log end of the maximal ISR, and does not move at all while the committed ISR is
   smaller than min ISR (E1-E3; switchable).
 - A follower may join when it has reached the high watermark and the start of this leader epoch, is active in the
   metadata, and fetches under the broker epoch that the metadata knows (N5, B6).
-- A follower leaves when it has not been at the log end for `replica.lag.time.max.ms`. Kafka spares a silent follower
-  whose log end equals the leader's; here silence alone is enough (A47, M41), so that min ISR means replicas that are
-  there.
+- A follower leaves when it has not been at the log end for `replica.lag.time.max.ms`. Kafka keeps a follower that has
+  stopped fetching while its log end equals the leader's; here it leaves too (A47, M41), so that min ISR counts replicas
+  that still fetch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What the leader knows of one follower in this leader epoch. `parked_fetch` is its fetch, None while it is being
-    answered; it came by the follower's `fetcher`.
+    """What the leader knows of one follower in this leader epoch (Kafka's `ReplicaState`). `end_offset` is the
+    follower's log end, -1 before its first fetch. `parked_fetch` is its fetch that waits for news, None once it is
+    answered; `fetcher` is the follower's fetcher that sent it.
     """
 
     end_offset: Offset = NO_OFFSET
@@ -41,8 +42,9 @@ class FollowerProgress:
 
 @dataclass(slots=True)
 class Leadership:
-    """A leader's state of one partition. `epoch_start_offset` is its log end when it became leader of this epoch;
-    `data_loss_handled` says that its routine for an unclean election is over.
+    """A leader's state of one partition in one leader epoch. `epoch_start_offset` is the log end when the epoch began;
+    `proposed_isr` is the proposal in flight; `data_loss_handled`: the routine after an unclean election is over
+    (KIP-704).
     """
 
     leader_epoch: Epoch
@@ -64,12 +66,12 @@ class Leadership:
 
     @property
     def proposed_recovery_state(self) -> LeaderRecoveryState:
-        """What proposals say: the state as it is, until the leader may clear it (C6, C8)."""
+        """The recovery state in proposals: RECOVERED once the data-loss routine is over (C6, C8)."""
         return LeaderRecoveryState.RECOVERED if self.data_loss_handled else self.recovery_state
 
 
 def begin(state: PartitionState, me: BrokerId, log_end: Offset, now_ms: TimeMs) -> Leadership:
-    """The leadership of a new leader epoch: ISR members count as caught up from now, the others as never."""
+    """The leadership of a new leader epoch: ISR members count as caught up at `now_ms`, the others at 0."""
     leadership = Leadership(
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
@@ -85,8 +87,8 @@ def begin(state: PartitionState, me: BrokerId, log_end: Offset, now_ms: TimeMs) 
 
 
 def adopt(leadership: Leadership, state: PartitionState, me: BrokerId) -> bool:
-    """Takes over a newer committed state of the same leader epoch; a proposal in flight is void (B18). Whether it was
-    newer.
+    """Takes over a committed state of the same leader epoch, which voids a proposal in flight (B18). False, without a
+    change, where `state` has no newer partition epoch.
     """
     if state.partition_epoch <= leadership.partition_epoch:
         return False
@@ -103,11 +105,11 @@ def adopt(leadership: Leadership, state: PartitionState, me: BrokerId) -> bool:
     return True
 
 
-def note_fetch(
+def record_fetch(
     progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch, leader_end: Offset, now_ms: TimeMs
 ) -> None:
-    """Follower's log end is `fetch_offset`. It counts as caught up now, or when it last fetched if it has reached
-    what the log end was then.
+    """Records that the follower's log ends at `fetch_offset` (Kafka's `updateFetchStateOrThrow`). The follower is
+    caught up now if it has reached `leader_end`; as of its previous fetch if it has reached the leader's end of then.
     """
     if fetch_offset >= leader_end:
         progress.last_caught_up_ms = now_ms
@@ -119,9 +121,9 @@ def note_fetch(
     progress.leader_end_at_last_fetch = leader_end
 
 
-def is_overtaken(progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch) -> bool:
-    """Whether the follower, in the same life, has fetched from behind `fetch_offset` in this leader epoch: its log only
-    grows then, so that a wish which comes late, or twice, is known as such.
+def is_stale_fetch(progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch) -> bool:
+    """Whether a fetch is delayed or duplicate: the same incarnation of the follower has fetched from a higher offset in
+    this leader epoch, within which its log only grows.
     """
     return broker_epoch == progress.broker_epoch and fetch_offset < progress.end_offset
 
@@ -129,7 +131,9 @@ def is_overtaken(progress: FollowerProgress, fetch_offset: Offset, broker_epoch:
 def high_watermark_target(
     leadership: Leadership, me: BrokerId, log_end: Offset, min_isr: int, needs_min_isr: bool
 ) -> Offset:
-    """How far the high watermark may move; -1 if it may not (E1-E3)."""
+    """How far the high watermark may move: the smallest log end of the maximal ISR, or -1 while `needs_min_isr` and
+    the committed ISR is smaller than `min_isr` (E1-E3).
+    """
     if needs_min_isr and len(leadership.isr) < min_isr:
         return NO_OFFSET
     followers = leadership.followers
@@ -138,14 +142,16 @@ def high_watermark_target(
 
 
 def may_propose(leadership: Leadership) -> bool:
-    """Whether no proposal is in flight: the maximal ISR has room for one (B21)."""
+    """Whether the leader may propose an ISR: one proposal may be in flight at a time (B21)."""
     return leadership.proposed_isr is None
 
 
 def may_join(
     leadership: Leadership, broker: BrokerId, high_watermark: Offset, is_eligible: Callable[[BrokerId, Epoch], bool]
 ) -> bool:
-    """Whether to propose adding a follower: caught up, eligible, and no proposal in flight (N5, B6, B21)."""
+    """Whether to propose adding a follower: caught up, eligible by its broker epoch, no proposal in flight, and the
+    partition not RECOVERING (N5, B6, B21, C11).
+    """
     if not may_propose(leadership) or broker in leadership.isr:
         return False
     if leadership.recovery_state is LeaderRecoveryState.RECOVERING:
@@ -156,9 +162,11 @@ def may_join(
     )
 
 
-def lagging(leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, lag_time_max_ms: int) -> list[BrokerId]:
-    """ISR followers to drop: those that are silent, and those with no parked fetch that were last caught up too long
-    ago (A44).
+def out_of_sync_replicas(
+    leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, lag_time_max_ms: int
+) -> list[BrokerId]:
+    """The ISR members to remove (Kafka's `getOutOfSyncReplicas`): those in `silent`, and those without a parked fetch
+    that were last caught up at least `lag_time_max_ms` ago (A44). None while a proposal is in flight.
     """
     if not may_propose(leadership):
         return []

@@ -1,12 +1,12 @@
-"""A broker's lifecycle (KIP-631, KIP-966): registration, fenced start, running, controlled shutdown, and the
-clean-shutdown file.
+"""The states of a broker (KIP-631, KIP-966), the transitions between them, and the clean-shutdown file.
 
-A broker exists for the controller from its registration on. It starts fenced, catches up with the metadata log to its
-own registration, asks to be unfenced, and runs. When told to shut down it says so with its heartbeats until the
-controller has moved its leaderships and lets it go; then it flushes its logs and leaves a file with its broker epoch.
-A broker whose disk fails stops at once and leaves none.
-The next incarnation sends that epoch back: equal to the controller's, the shutdown was clean and what it held is all
-there (E21, E22). The file is removed as soon as it is read, so that it vouches for one shutdown only (M16).
+A broker registers with the controller and starts fenced. It replays the metadata log up to its own registration, is
+unfenced, and runs. In controlled shutdown its heartbeats ask for permission to stop, which the controller grants after
+it has moved the leaderships; then the broker flushes its logs and writes the clean-shutdown file with its broker epoch.
+A broker whose disk fails stops at once, without that file.
+
+The next incarnation sends the epoch of the file when it registers. If it equals the controller's, the shutdown was
+clean and no record is lost (E21, E22). The file is deleted when it is read, so that it is valid for one restart (M16).
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from protocol.ids import NO_EPOCH, Epoch
 
 CLEAN_SHUTDOWN_FILE = "clean-shutdown.json"
 SHUTDOWN_HEARTBEAT_MS = 50
-"""How soon a broker that wants to go asks again after the first answer that it may not go yet."""
+"""Interval until the second heartbeat of a controlled shutdown, after the first was not granted."""
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 300_000
-"""How long a broker waits for the controller to let it go; then it stops by itself, still in good order (Kafka: five
-minutes).
-"""
+"""How long a broker waits for the controller's permission; then it stops without it, but cleanly (Kafka: 5 minutes)."""
 
 
 class LifecycleState(Enum):
-    """Where a broker is in its life."""
+    """The states of a broker process (Kafka's `BrokerState`)."""
 
     NOT_RUNNING = "not running"
     REGISTERING = "registering"
@@ -39,7 +37,7 @@ class LifecycleState(Enum):
 
 
 class LifecycleEvent(Enum):
-    """What moves a broker on."""
+    """What causes a transition."""
 
     STARTED = "started"
     REGISTERED = "registered"
@@ -82,9 +80,7 @@ def next_state(state: LifecycleState, event: LifecycleEvent) -> LifecycleState:
 
 
 def take_clean_shutdown_epoch(storage: Storage) -> Epoch:
-    """The broker epoch that the last clean shutdown left, -1 without one or where the file is unreadable (M16).
-    Removes the file.
-    """
+    """Reads and deletes the clean-shutdown file. Returns its broker epoch, -1 without a readable file (M16)."""
     data = storage.read_file(CLEAN_SHUTDOWN_FILE)
     if data is None:
         return NO_EPOCH
@@ -97,5 +93,5 @@ def take_clean_shutdown_epoch(storage: Storage) -> Epoch:
 
 
 def write_clean_shutdown_epoch(storage: Storage, broker_epoch: Epoch) -> None:
-    """Leaves the clean-shutdown file; call it last, after all logs are flushed (G26, N35)."""
+    """Writes the clean-shutdown file; call last, after all logs are flushed (G26, N35)."""
     storage.write_file(CLEAN_SHUTDOWN_FILE, json.dumps({"BrokerEpoch": str(broker_epoch)}).encode())

@@ -1,11 +1,10 @@
-"""GetReplicaLogInfo on brokers: where the logs end that the recovery manager asks for (G29, G30, N22).
+"""GetReplicaLogInfo on brokers: the log ends that the Unclean Recovery Manager compares (KIP-966; G29, G30, N22).
 
-The answer says three things that the asker judges it by: the epoch of the life that answers, for each replica the
-leader epoch that its metadata knows, and the end of its log. A replica that is hosted here but not opened yet is one
-whose metadata is not there yet. Errors of single partitions are the project's own, since the KIP has none:
-UNKNOWN_TOPIC_OR_PARTITION for what is not placed here, NOT_LEADER_OR_FOLLOWER for a replica that is not opened,
-KAFKA_STORAGE_ERROR for one whose log cannot say where it ends. A request that names too many partitions or another
-broker is refused whole with INVALID_REQUEST (G31).
+The response carries the broker epoch, and for each replica the leader epoch of its metadata and the end of its log.
+Errors of single partitions are this project's own, since the KIP defines none: UNKNOWN_TOPIC_OR_PARTITION for a
+partition that is not assigned to this broker, NOT_LEADER_OR_FOLLOWER for a replica that is not open yet (its metadata
+has not been replayed), KAFKA_STORAGE_ERROR for one whose log end cannot be read. A request for too many partitions, or
+for another broker, is refused as a whole with INVALID_REQUEST (G31).
 """
 
 from __future__ import annotations
@@ -24,9 +23,11 @@ from protocol.messages.recovery import (
 
 
 def replica_log_info(context: BrokerContext, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
-    """The answer of a broker, which is complete: one entry for each partition that was asked for, in that order."""
-    error = _error(context, request)
-    listed = [] if error is not ErrorCode.NONE else [_of(context, key) for key in _asked(context, request)]
+    """The response to a request: one entry for each requested partition, in that order; all of the broker's where
+    `request.topic_partitions` is None.
+    """
+    error = _request_error(context, request)
+    listed = [] if error is not ErrorCode.NONE else [_log_info(context, key) for key in _requested(context, request)]
     return GetReplicaLogInfoResponse(
         correlation_id=request.correlation_id,
         error=error,
@@ -35,21 +36,21 @@ def replica_log_info(context: BrokerContext, request: GetReplicaLogInfoRequest) 
     )
 
 
-def _error(context: BrokerContext, request: GetReplicaLogInfoRequest) -> ErrorCode:
-    """NONE, or why the request is refused whole."""
+def _request_error(context: BrokerContext, request: GetReplicaLogInfoRequest) -> ErrorCode:
+    """The error of the whole response, or NONE."""
     count = sum(len(topic.partitions) for topic in request.topic_partitions or ())
     if request.broker_id != context.me or count > MAX_PARTITIONS_PER_REQUEST:
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 
 
-def _asked(context: BrokerContext, request: GetReplicaLogInfoRequest) -> Iterable[TopicIdPartition]:
+def _requested(context: BrokerContext, request: GetReplicaLogInfoRequest) -> Iterable[TopicIdPartition]:
     if request.topic_partitions is None:
         return context.replicas
     return [TopicIdPartition(topic.topic_id, index) for topic in request.topic_partitions for index in topic.partitions]
 
 
-def _of(context: BrokerContext, key: TopicIdPartition) -> ReplicaLogInfo:
+def _log_info(context: BrokerContext, key: TopicIdPartition) -> ReplicaLogInfo:
     state, replica = context.image.partition(key), context.replicas.get(key)
     error, last_epoch, end_offset, epoch = ErrorCode.NONE, NO_EPOCH, NO_OFFSET, NO_EPOCH
     if state is None or context.me not in state.replicas:

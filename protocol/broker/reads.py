@@ -1,12 +1,14 @@
-"""The leader's side towards consumers: reads below the high watermark, and waiting for it to move.
+"""What a leader serves to consumers: reads below the high watermark, and waits for it to move.
 
-A consumer that stands at or above the high watermark, but not behind the log end, finds nothing and no error (A31,
-M31); if it says so it waits, parked here, until the high watermark moves, the leader resigns or its time is up. What
-lies at or above the high watermark is never shown (E7). An offset below the log start or behind the log end is out of
-range. A consumer that says which epoch it has read last is told where the log parts from what it has read (KIP-320).
-A batch that is found damaged is not shown: the read fails with CORRUPT_MESSAGE, and others go on.
+- Consumers get no record at or above the high watermark (E7). A read from an offset between high watermark and log end
+  gets an empty response without error (A31, M31). With `max_wait_ms` it waits, parked here, until the high watermark
+  moves, the leader resigns, or the time is over.
+- An offset below the log start or above the log end gets OFFSET_OUT_OF_RANGE.
+- A consumer that sends the epoch of the last record that it has read gets the diverging epoch, if the log holds other
+  records below the offset (KIP-320).
+- A read that meets a damaged batch gets CORRUPT_MESSAGE.
 
-At most `MAX_PARKED` consumers wait per partition; whoever comes later is answered at once, as if its time were up.
+At most `MAX_PARKED` reads wait per partition; further ones are answered at once.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ MAX_PARKED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    """A consumer that waits."""
+    """A read that waits for the high watermark."""
 
     client: NodeId
     request: ConsumeRequest
@@ -46,17 +48,19 @@ class _Parked:
 
 
 class Reads:
-    """See the module docstring."""
+    """Serves the reads of consumers, and ListOffsets, for all partitions that one broker leads. StorageError where the
+    disk fails.
+    """
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._max_bytes = context.config.int_value(REPLICA_FETCH_MAX_BYTES)
         self._parked: dict[TopicIdPartition, list[_Parked]] = {}
-        self._armed_ms: TimeMs | None = None
+        self._timer_ms: TimeMs | None = None
 
-    def consume(self, client: NodeId, request: ConsumeRequest, now_ms: TimeMs) -> None:
-        """Answers a consumer's read, or parks it. The request has been admitted (`admission.py`). An answer is never
-        larger than a replica's fetch may be, but for a single batch.
+    def consume(self, now_ms: TimeMs, client: NodeId, request: ConsumeRequest) -> None:
+        """Answers a read, or parks it. `admission.py` has validated the request. A response holds at most
+        `replica.fetch.max.bytes`, except for a first batch that is larger.
         """
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
@@ -65,7 +69,7 @@ class Reads:
             self._answer(replica, client, request)
 
     def list_offsets(self, client: NodeId, request: ListOffsetsRequest) -> None:
-        """Answers where a partition begins or ends. The request has been admitted."""
+        """Answers with the log start offset or the high watermark. `admission.py` has validated the request."""
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -81,7 +85,7 @@ class Reads:
         )
 
     def high_watermark_moved(self, replica: Replica) -> None:
-        """Answers those for whom there is something to see."""
+        """Answers the parked reads below the new high watermark."""
         parked = self._parked.get(replica.key)
         if parked is None:
             return
@@ -93,13 +97,13 @@ class Reads:
                     self._answer(replica, item.client, item.request)
 
     def resign(self, replica: Replica) -> None:
-        """The replica leads no more: those who wait are told so."""
+        """The replica stops leading: answers the parked reads with NOT_LEADER_OR_FOLLOWER."""
         for item in self._parked.pop(replica.key, ()):
             self._send(item.client, _no_leader(item.request))
 
-    def fire(self, now_ms: TimeMs) -> None:
-        """Answers those whose time is up, with nothing but the high watermark."""
-        self._armed_ms = None
+    def fire(self, now_ms: TimeMs, _: str) -> None:
+        """Answers the parked reads whose `max_wait_ms` is over, without records."""
+        self._timer_ms = None
         for key, parked in list(self._parked.items()):
             still = [item for item in parked if item.deadline_ms > now_ms]
             self._keep(key, still)
@@ -108,10 +112,10 @@ class Reads:
                     self._answer(self._context.replicas[key], item.client, item.request)
         waiting = [item.deadline_ms for parked in self._parked.values() for item in parked]
         if waiting:
-            self._arm(min(waiting))
+            self._set_timer(min(waiting))
 
     def _park(self, replica: Replica, client: NodeId, request: ConsumeRequest, now_ms: TimeMs) -> bool:
-        """Whether the consumer waits: it wants to, it may, and there is nothing to tell it."""
+        """Parks the read if it has a `max_wait_ms`, there is nothing to answer yet, and there is room for it."""
         log = replica.log
         if request.max_wait_ms <= 0 or not log.high_watermark <= request.fetch_offset <= log.end_offset:
             return False
@@ -121,7 +125,7 @@ class Reads:
         if len(parked) >= MAX_PARKED:
             return False
         parked.append(_Parked(client, request, now_ms + request.max_wait_ms))
-        self._arm(now_ms + request.max_wait_ms)
+        self._set_timer(now_ms + request.max_wait_ms)
         return True
 
     def _keep(self, key: TopicIdPartition, parked: list[_Parked]) -> None:
@@ -130,16 +134,16 @@ class Reads:
         else:
             del self._parked[key]
 
-    def _arm(self, at_ms: TimeMs) -> None:
-        if self._armed_ms is None or at_ms < self._armed_ms:
-            self._armed_ms = at_ms
+    def _set_timer(self, at_ms: TimeMs) -> None:
+        if self._timer_ms is None or at_ms < self._timer_ms:
+            self._timer_ms = at_ms
             self._context.out.set_timer(READ_TIMER, at_ms)
 
     def _answer(self, replica: Replica, client: NodeId, request: ConsumeRequest) -> None:
         try:
             response = read(replica.log, request, self._max_bytes)
         except CorruptLogError as error:
-            self._context.damage_found(replica, error)
+            self._context.report_damage(replica, error)
             response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.CORRUPT_MESSAGE)
         self._send(client, response)
 
@@ -148,8 +152,8 @@ class Reads:
 
 
 def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
-    """The answer to a consumer's read of a log: batches, nothing yet, out of range, or where the two part. StorageError
-    where the disk does not give them.
+    """The response to a consumer's read: batches of at most `max_bytes` below the high watermark, none,
+    OFFSET_OUT_OF_RANGE, or the diverging epoch. StorageError where the disk fails.
     """
     number, limit, start = request.correlation_id, log.high_watermark, log.start_offset
     fetch_offset = request.fetch_offset
@@ -171,7 +175,9 @@ def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeRes
 
 
 def _diverging(log: ReplicaLog, request: ConsumeRequest) -> EpochEndOffset | None:
-    """Where the log parts from what the consumer has read, as far as it says what that was."""
+    """The epoch and offset from which on the log differs from what the consumer has read; None where it does not, or
+    the request has no epoch (KIP-320).
+    """
     if request.last_fetched_epoch < 0:
         return None
     return log.divergence(request.fetch_offset, request.last_fetched_epoch)

@@ -1,17 +1,15 @@
-"""What a leader does about an unclean election: the data-loss routine, and the word that it is over (KIP-704).
+"""What a leader does after an unclean election: runs the data-loss routine, then clears the recovery state (KIP-704).
 
-A partition whose leader was elected uncleanly is RECOVERING: records that were committed may be missing from the
-leader's log. Whoever leads it in that state runs a routine for it, the *hook*, and only when that has run its time asks
-the controller to clear the state (C5, C8). Until then the ISR stays at one member (C11): nobody is let in, and a
-proposal that is made for another reason carries RECOVERING on (C6).
+A partition whose leader was elected uncleanly is RECOVERING: committed records may be missing from the leader's log.
+The leader runs a routine, the *hook*, and asks the controller to clear the state when the routine is over (C5, C8).
+Until then the ISR keeps its one member (C11), and proposals for other reasons keep RECOVERING (C6).
 
-The hook runs once for each leader epoch in which this broker leads RECOVERING, whatever an earlier leader did: a leader
-that dies between the routine and the controller's answer leaves the state to the next one (M58, N13). Leadership that
-ends takes a routine under way with it.
+The hook runs once in each leader epoch in which this broker leads the partition RECOVERING, also if an earlier leader
+has run it: that leader may have crashed before the controller stored RECOVERED (M58, N13). When the broker stops
+leading, a running routine ends.
 
-The hook is a function of what the leader knows. It is asked when leadership begins and says how long the routine
-takes; a node cannot wait, so a timer stands for the routine. The config `unclean.leader.hook` names the function; the
-host looks it up and gives it to the node.
+The hook is called when the leader epoch begins and returns how long the routine takes; since a node cannot wait, a
+timer represents the routine. The config `unclean.leader.hook` names the function, which the host resolves.
 """
 
 from __future__ import annotations
@@ -33,22 +31,22 @@ RECOVERY_PREFIX = "data-loss/"
 class DataLossHook(Protocol):
     """The routine that a broker runs for a partition that it leads after an unclean election.
 
-    `log_end` is the leader's log end as it takes up `leader_epoch`. Returns for how many milliseconds the routine runs;
-    at 0 it is over at once. Must depend on its arguments alone, so that one seed gives one run.
+    `log_end` is the leader's log end offset when `leader_epoch` begins. Returns the duration of the routine in
+    milliseconds; 0 ends it at once. Must depend on its arguments alone, so that a run is reproducible from its seed.
     """
 
     def __call__(self, partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int: ...
 
 
 def no_routine(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int:
-    """The hook of a broker that has nothing to do about lost data."""
+    """The default hook, which does nothing."""
     return 0
 
 
 def hook_named(name: str, resolve: Callable[[str], object]) -> DataLossHook:
     """The hook that the config `unclean.leader.hook` names (`module:function`); `no_routine` where it is empty.
 
-    `resolve` finds an object by such a name, as `pkgutil.resolve_name` does. ConfigError where it finds no function.
+    `resolve` returns the object of such a name, like `pkgutil.resolve_name`. ConfigError unless that is a function.
     """
     if not name:
         return no_routine
@@ -71,8 +69,8 @@ class LeaderRecovery:
         self._running: set[TopicIdPartition] = set()
 
     def lead(self, replica: Replica, leadership: Leadership, now_ms: TimeMs) -> None:
-        """The replica has become leader of a new leader epoch. ProtocolInvariantError where the hook's answer is no
-        number of milliseconds.
+        """Starts the routine if the new leadership is RECOVERING. ProtocolInvariantError if the hook does not return a
+        non-negative int.
         """
         if leadership.recovery_state is not LeaderRecoveryState.RECOVERING:
             return
@@ -90,14 +88,14 @@ class LeaderRecovery:
             self._finish(replica, leadership)
 
     def resign(self, replica: Replica) -> None:
-        """The replica leads no more."""
+        """The replica stops leading: cancels the routine."""
         if replica.key in self._running:
             self._running.discard(replica.key)
             self._context.out.cancel_timer(RECOVERY_PREFIX + log_name(replica.key))
 
-    def fire(self, name: str) -> None:
-        """The time of a routine is over; whoever resigns cancels the timer, so the replica still leads."""
-        topic_id, index = name.removeprefix(RECOVERY_PREFIX).rsplit("/", 1)
+    def fire(self, now_ms: TimeMs, log: str) -> None:
+        """The routine of the log `log` (as `log_name` names it) is over."""
+        topic_id, index = log.rsplit("/", 1)
         replica = self._context.replicas[TopicIdPartition(topic_id, int(index))]
         if replica.leadership is not None:
             self._finish(replica, replica.leadership)
@@ -109,6 +107,6 @@ class LeaderRecovery:
         self.propose(replica, leadership)
 
     def propose(self, replica: Replica, leadership: Leadership) -> None:
-        """Asks the controller to clear the state, once the routine is over and unless a proposal is in flight."""
+        """Proposes RECOVERED to the controller once the routine is over, unless a proposal is in flight."""
         if leadership.recovery_state is LeaderRecoveryState.RECOVERING and leadership.data_loss_handled:
             self._isr.propose(replica, leadership.isr)

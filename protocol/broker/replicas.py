@@ -1,9 +1,9 @@
-"""The replica manager: makes a broker's replicas what the metadata says they are.
+"""The replica manager: applies metadata changes to a broker's replicas (Kafka's `ReplicaManager.applyDelta`).
 
-After each batch of metadata the broker looks at the partitions that changed. A new leader epoch makes it leader or
-follower, in the order that A26 and A27 give: first the old role ends (nothing more from the old leader is appended,
-no client is answered as leader), then the new one begins. A newer partition epoch of the same leader epoch is adopted
-by the leader. Replicas that were deleted or moved away are removed with their logs.
+For each partition that changed, a new leader epoch makes the broker leader or follower. The old role ends before the
+new one begins (A26, A27): no record of the former leader is appended any more, and no client is answered as by a
+leader. Within a leader epoch, the leader adopts a state with a newer partition epoch. Replicas that were deleted or
+moved to other brokers are removed with their logs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica, log_name
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
-from protocol.broker.leader import LeaderSide
+from protocol.broker.leader import PartitionLeader
 from protocol.config import PRODUCER_ID_EXPIRATION_MS, SEGMENT_BYTES
 from protocol.ids import METADATA_LOG, NO_LEADER, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
@@ -21,16 +21,16 @@ from protocol.metadata.partition import PartitionState
 
 
 class ReplicaManager:
-    """Applies metadata changes to the replicas of one broker."""
+    """Opens, closes and assigns roles to the replicas of one broker."""
 
-    def __init__(self, context: BrokerContext, flusher: Flusher, leader: LeaderSide, fetcher: Fetcher) -> None:
+    def __init__(self, context: BrokerContext, flusher: Flusher, leader: PartitionLeader, fetcher: Fetcher) -> None:
         self._context = context
         self._flusher = flusher
         self._leader = leader
         self._fetcher = fetcher
 
     def apply(self, delta: MetadataDelta, now_ms: TimeMs) -> None:
-        """Brings the replicas in line with the image, given what changed in it."""
+        """Applies the changes of the metadata image since the last call. Raises StorageError where the disk fails."""
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._remove(TopicIdPartition(topic_id, index))
@@ -49,7 +49,7 @@ class ReplicaManager:
             for replica in self._context.replicas.values():
                 self._configure(replica)
         if delta.configs or delta.brokers or delta.features:
-            self._reconsider(now_ms)
+            self._reevaluate_isrs(now_ms)
 
     def _apply_partition(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
         replica = self._context.replicas.get(key) or self._open(key, state, now_ms)
@@ -85,9 +85,10 @@ class ReplicaManager:
         elif replica.fetch_state is not None:
             self._fetcher.unfollow(replica)
 
-    def _reconsider(self, now_ms: TimeMs) -> None:
-        """Broker states, configs or feature levels changed: followers may have become eligible, min ISR may have fallen
-        (B6, E11)."""
+    def _reevaluate_isrs(self, now_ms: TimeMs) -> None:
+        """After a change of broker states, configs or feature levels, by which followers may have become eligible for
+        an ISR, or min ISR lower (B6, E11).
+        """
         for replica in self._context.replicas.values():
             if replica.leadership is not None:
                 self._leader.isr_committed(replica, now_ms)
@@ -96,9 +97,8 @@ class ReplicaManager:
         replica.log.segment_bytes = self._context.image.int_config(replica.key.topic_id, SEGMENT_BYTES)
 
     def _open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica:
-        """Opens the partition's log. One that belongs to a partition which was removed, and came again under its index,
-        is deleted first; and of a log that begins anew the checkpoint knows nothing: its high watermark is that of
-        other records.
+        """Opens the partition's log. Deletes a log of an older partition with the same index, which was removed while
+        this broker was down. Drops the checkpointed high watermark of an empty log, since it is about other records.
         """
         log = self._open_log(key)
         if 0 <= log.latest_epoch < state.first_leader_epoch:
@@ -125,8 +125,8 @@ class ReplicaManager:
             self._context.storage.delete_log(log_name(key))
 
     def remove_stale_logs(self) -> None:
-        """Deletes logs of partitions that the metadata does not place here; call once the metadata is caught up (A34,
-        M36).
+        """Deletes the logs of partitions that the metadata assigns to other brokers; call once the metadata log is
+        replayed (A34, M36).
         """
         wanted = {
             log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas

@@ -30,7 +30,9 @@ from experiments.hunt.explore.machines import DeadBroker, Local, Machines, Outco
 from experiments.hunt.explore.values import VALUES
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER
-from protocol.broker.leader import ISR_RETRY_TIMER, LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.leader import ISR_RETRY_TIMER
+from protocol.broker.lifecycle_manager import HEARTBEAT_TIMER, SHUTDOWN_TIMER
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, METADATA_LOG, NodeId, Offset, is_broker, node_name
@@ -46,7 +48,7 @@ from protocol.messages.control import (
 from protocol.messages.data import FetchResponse, ProduceRequest
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord
-from protocol.nodes.broker import HEARTBEAT_TIMER, SHUTDOWN_TIMER, BrokerNode
+from protocol.nodes.broker import BrokerNode
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
 

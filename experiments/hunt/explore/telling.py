@@ -13,7 +13,7 @@ from experiments.hunt.explore.model import LATE, Action, Model, Successor
 from experiments.hunt.explore.search import Counterexample
 from experiments.story.chapter import Chapter, tell
 from protocol.broker.fetcher import FETCH_PREFIX
-from protocol.broker.leader import LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
 from protocol.ids import NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse

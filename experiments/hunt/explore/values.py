@@ -21,10 +21,12 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from protocol.broker.context import Replica
+from protocol.broker.delayed_produce import DelayedProduces
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
-from protocol.broker.leader import LeaderSide
+from protocol.broker.isr_shrink import IsrShrink
 from protocol.broker.leadership import FollowerProgress
+from protocol.broker.lifecycle_manager import BrokerLifecycleManager
 from protocol.config import ClusterConfig, Features
 from protocol.controller.metrics import ControllerMetrics
 from protocol.messages.base import Message
@@ -37,8 +39,8 @@ from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
-    # A table of the node's own methods; and the replica of the metadata log, which the image shows as far as it counts.
-    BrokerNode: frozenset({"_handlers", "replica"}),
+    # Tables of the parts' methods; and the replica of the metadata log, which the image shows as far as it counts.
+    BrokerNode: frozenset({"_handlers", "_timers", "replica"}),
     # Tables of handlers, and the replica of the metadata log, whose records the image shows.
     ControllerNode: frozenset({"storage", "replica", "_quorum_out", "_handlers", "_active_handlers"}),
     ControllerQuorum: frozenset({"_replica"}),
@@ -47,8 +49,9 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     ControllerLog: frozenset({"_replica", "metrics", "recoveries"}),
     # Whether a timer is set: in the search it may fire whenever its condition holds.
     Fetcher: frozenset({"_timed", "_unsettled"}),
-    Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_armed"}),
-    LeaderSide: frozenset({"_lag_armed", "_produce_armed"}),
+    Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_timer_is_set"}),
+    DelayedProduces: frozenset({"_timer_is_set"}),
+    IsrShrink: frozenset({"_lag_timers"}),
     # Times, and what only helps to reckon them.
     FollowerProgress: frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"}),
 }
@@ -56,9 +59,9 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
 
 
 UNSEEN: Mapping[type, frozenset[str]] = {
-    BrokerNode: LEFT_OUT[BrokerNode]
-    | {"_correlation_id", "_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher", "_rng"},
-    Replica: frozenset({"pending"}),
+    BrokerNode: LEFT_OUT[BrokerNode] | {"_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher"},
+    BrokerLifecycleManager: frozenset({"_correlation_id", "_flusher", "_rng"}),
+    Replica: frozenset({"delayed_produces"}),
     FollowerProgress: LEFT_OUT[FollowerProgress] | {"parked_fetch", "fetcher"},
     ControllerNode: LEFT_OUT[ControllerNode],
     ControllerQuorum: LEFT_OUT[ControllerQuorum],

@@ -12,8 +12,9 @@ from experiments.faults.kinds.processes import Restart
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns
 from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, script
-from protocol.broker import lifecycle
+from protocol.broker import lifecycle, lifecycle_manager
 from protocol.broker.flushing import Flusher
+from protocol.broker.lifecycle_manager import BrokerLifecycleManager
 from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import Storage
 from protocol.controller import alter_partition, brokers, partition_change
@@ -26,7 +27,6 @@ from protocol.messages.control import PartitionIsrProposal
 from protocol.messages.records import MetadataRecord
 from protocol.metadata import image as metadata_image
 from protocol.metadata.partition import PartitionState
-from protocol.nodes import broker as broker_node
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.metadata_feed import LogEntries
 from protocol.quorum.log import QuorumLog
@@ -259,7 +259,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A broker takes the answer to the registration of its present incarnation (B20).",
         instead="It takes any, and lives on in the epoch of a former process.",
         expected=STORED,
-        patches=(Patch(BrokerNode, "_is_to_this_incarnation", always_returns(True)),),
+        patches=(Patch(BrokerLifecycleManager, "_is_to_this_incarnation", always_returns(True)),),
         focus=PlanFocus(
             script=script(
                 recipes.kill(1, 3_000, 3_050),
@@ -335,7 +335,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(
             Patch(brokers, "register", _any_clean_epoch),
-            Patch(broker_node, "take_clean_shutdown_epoch", _keep_file),
+            Patch(lifecycle_manager, "take_clean_shutdown_epoch", _keep_file),
         ),
         focus=PlanFocus(Bias(themes=("power after shutdown",)), why="Clean shutdowns, then lossy ones."),
     ),

@@ -13,8 +13,9 @@ from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_ret
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, script
 from protocol.broker import isr_manager, leader, leadership, reads
 from protocol.broker.context import Replica
+from protocol.broker.delayed_produce import DelayedProduces
 from protocol.broker.isr_manager import IsrManager
-from protocol.broker.leader import LeaderSide
+from protocol.broker.leader import PartitionLeader
 from protocol.broker.leadership import Leadership
 from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS, REQUEST_TIMEOUT_MS
 from protocol.errors import ErrorCode
@@ -89,18 +90,18 @@ def _apply_any_result(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def _count_before_comparing(original: Callable[..., None]) -> Callable[..., None]:
     def take(
-        self: LeaderSide, replica: Replica, stream: Any, epoch: int, fetch: FetchPartition, now_ms: TimeMs
+        self: PartitionLeader, replica: Replica, stream: Any, epoch: int, fetch: FetchPartition, now_ms: TimeMs
     ) -> None:
         found = self._leadership(replica)
-        leadership.note_fetch(found.followers[stream[0]], fetch.fetch_offset, epoch, replica.log.end_offset, now_ms)
-        self.advance(replica, now_ms)
+        leadership.record_fetch(found.followers[stream[0]], fetch.fetch_offset, epoch, replica.log.end_offset, now_ms)
+        self.advance_high_watermark(replica, now_ms)
         original(self, replica, stream, epoch, fetch, now_ms)
 
     return take
 
 
 def _any_leader_epoch(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
-    def fetch_error(self: LeaderSide, replica: Replica | None, follower: int, epoch: int, fetch: Any) -> ErrorCode:
+    def fetch_error(self: PartitionLeader, replica: Replica | None, follower: int, epoch: int, fetch: Any) -> ErrorCode:
         if replica is not None and fetch.current_leader_epoch < replica.leader_epoch:
             fetch = fetch.model_copy(update={"current_leader_epoch": replica.leader_epoch})
         return original(self, replica, follower, epoch, fetch)
@@ -109,15 +110,15 @@ def _any_leader_epoch(original: Callable[..., ErrorCode]) -> Callable[..., Error
 
 
 def _answer_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def wait(self: LeaderSide, replica: Replica, client: int, request: Any, batch: Any, now_ms: TimeMs) -> None:
+    def delay(self: DelayedProduces, replica: Replica, client: int, request: Any, batch: Any, now_ms: TimeMs) -> None:
         number, base_offset = request.correlation_id, batch.base_offset
         self._context.out.send(client, ProduceResponse(correlation_id=number, base_offset=base_offset))
 
-    return wait
+    return delay
 
 
 def _acknowledge_failure(original: Callable[..., None]) -> Callable[..., None]:
-    def refuse(self: LeaderSide, client: int, request: Any, error: ErrorCode, base_offset: int = -1) -> None:
+    def refuse(self: PartitionLeader, client: int, request: Any, error: ErrorCode, base_offset: int = -1) -> None:
         replica = self._context.replica_named(request.topic, request.partition)
         if error is ErrorCode.KAFKA_STORAGE_ERROR and replica is not None:
             number, offset = request.correlation_id, replica.log.end_offset
@@ -276,7 +277,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STORED,
         patches=(
             Patch(IsrManager, "_epoch_of", _epoch_of_metadata),
-            Patch(LeaderSide, "_is_eligible", _eligible_in_any_life),
+            Patch(PartitionLeader, "_is_eligible", _eligible_in_any_life),
         ),
         focus=PlanFocus(
             script=script(
@@ -293,14 +294,14 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower's log end counts once its log agrees with the leader's up to there (M43, N1).",
         instead="It counts as the follower names it.",
         expected=(*STORED, "LogMatching", "ConsistentRead", "AllConverges"),
-        patches=(Patch(LeaderSide, "_accept_fetch", _count_before_comparing),),
+        patches=(Patch(PartitionLeader, "_accept_fetch", _count_before_comparing),),
     ),
     Mutant(
         name="fetch-from-old-leader-epoch-accepted",
         guard="A fetch of an older leader epoch is refused with FENCED_LEADER_EPOCH (A26, KIP-320).",
         instead="It is answered like any other.",
         expected=("ValidReplicaState", *STORED),
-        patches=(Patch(LeaderSide, "_fetch_error", _any_leader_epoch),),
+        patches=(Patch(PartitionLeader, "_fetch_error", _any_leader_epoch),),
         focus=PlanFocus(
             script=script(
                 recipes.cut_from_controller(2, 3_000, END_MS),
@@ -315,7 +316,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="acks=all is answered when the high watermark has passed the batch (E5).",
         instead="It is answered as soon as the leader has appended.",
         expected=("History.LostRecord", "History.MovedRecord"),
-        patches=(Patch(LeaderSide, "_wait_for_high_watermark", _answer_at_once),),
+        patches=(Patch(DelayedProduces, "delay", _answer_at_once),),
         focus=LEADERS_CHANGE,
     ),
     Mutant(
@@ -323,7 +324,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A batch that the disk did not take is refused with KAFKA_STORAGE_ERROR (KIP-112).",
         instead="It is acknowledged at the offset that it would have had.",
         expected=("History.LostRecord", "History.MovedRecord"),
-        patches=(Patch(LeaderSide, "_refuse_produce", _acknowledge_failure),),
+        patches=(Patch(PartitionLeader, "_refuse_produce", _acknowledge_failure),),
         focus=PlanFocus(Bias(themes=("full disks",)), why="Disks run full."),
     ),
     Mutant(

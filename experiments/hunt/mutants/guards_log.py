@@ -91,13 +91,13 @@ def _refuse_sessions_only(original: Callable[..., ErrorCode]) -> Callable[..., E
 
 
 def _take_any_session(original: Callable[..., bool]) -> Callable[..., bool]:
-    def greet(self: FetchStreams, stream: Any, request: Any) -> bool:
+    def accept(self: FetchStreams, stream: Any, request: Any) -> bool:
         state = self._streams.get(stream)
         if state is not None and 0 < request.session < state.session:
             return True
         return original(self, stream, request)
 
-    return greet
+    return accept
 
 
 def _count_answers_blindly(original: Callable[..., None]) -> Callable[..., None]:
@@ -264,7 +264,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A fetch of a former session is dropped (KIP-227).",
         instead="A late one replaces the follower's fetch state, and its log end, by older ones.",
         expected=(*STALLED, *STORED),
-        patches=(Patch(FetchStreams, "greet", _take_any_session),),
+        patches=(Patch(FetchStreams, "accept_request", _take_any_session),),
         focus=PlanFocus(
             Bias(brokers=3, replicas=3, min_isr=2, partitions=5, themes=("sessions",)),
             why="Every broker follows several partitions, and single fetches are late, and come after newer ones.",
@@ -275,7 +275,10 @@ GUARDS: tuple[Mutant, ...] = (
         guard="Leader and follower count the answers of a session, and begin anew where one was lost (KIP-227).",
         instead="A lost answer is waited for.",
         expected=STALLED,
-        patches=(Patch(Fetcher, "_count", _count_answers_blindly), Patch(FetchStreams, "renew", _believe_renewals)),
+        patches=(
+            Patch(Fetcher, "_count", _count_answers_blindly),
+            Patch(FetchStreams, "accept_renewal", _believe_renewals),
+        ),
         focus=SESSIONS,
     ),
     Mutant(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from experiments.engines.sim.disk import SimLog
 from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX, bytes_of, share_of
 from protocol.broker.fetcher import fetcher_of
-from protocol.broker.leader import LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
 from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import TopicIdPartition
 from protocol.messages.batch import RecordBatch

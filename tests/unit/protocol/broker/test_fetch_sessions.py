@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.broker.leader import SILENT_PREFIX
+from protocol.broker.isr_shrink import SILENT_PREFIX
 from protocol.errors import ErrorCode
 from tests.unit.protocol.broker.leader_helpers import FOLLOWER, UNIT, Leader, brought
 

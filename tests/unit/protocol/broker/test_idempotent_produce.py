@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from experiments.engines.sim.disk import SimStorage
-from protocol.broker import leader as leader_side
-from protocol.broker.leader import PRODUCE_TIMER
+from protocol.broker import leader as partition_leader
+from protocol.broker.delayed_produce import PRODUCE_TIMER
 from protocol.errors import ErrorCode
 from protocol.log.checksum import checksum_of
 from protocol.messages.batch import RecordBatch
@@ -93,7 +93,7 @@ def test_a_leader_that_restarts_knows_its_producers() -> None:
 
 
 def test_too_many_waiting_producers_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_side, "MAX_PENDING", 2)
+    monkeypatch.setattr(partition_leader, "MAX_DELAYED", 2)
     bench = leader()
     for number in (1, 2):
         assert answers(bench.produce(batch=produced(number - 1), correlation_id=number)) == []

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.broker.leader import LAG_PREFIX, PRODUCE_TIMER, SILENT_PREFIX
+from protocol.broker.delayed_produce import PRODUCE_TIMER
+from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
 from protocol.config import Generation
 from protocol.controller.alter_partition import decide, result
 from protocol.controller.brokers import fence

@@ -14,9 +14,9 @@ from protocol.broker.leadership import (
     adopt,
     begin,
     high_watermark_target,
-    lagging,
     may_join,
-    note_fetch,
+    out_of_sync_replicas,
+    record_fetch,
 )
 from protocol.messages.data import FetchPartition
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
@@ -76,7 +76,7 @@ def test_without_the_min_isr_rule_a_lone_leader_moves_the_high_watermark_by_itse
 def test_a_leader_that_has_not_heard_of_a_fencing_moves_only_with_the_fenced_members_data() -> None:
     leadership = leading((0, 1), {1: 4})
     assert target(leadership, 9, min_isr=2) == 4
-    note_fetch(leadership.followers[1], 9, 1, 9, now_ms=1)
+    record_fetch(leadership.followers[1], 9, 1, 9, now_ms=1)
     assert target(leadership, 9, min_isr=2) == 9
 
 
@@ -121,7 +121,7 @@ def test_who_may_join(leadership: Leadership, high_watermark: int, eligible: boo
 @pytest.mark.covers("B6", "M53")
 def test_eligibility_is_asked_for_the_epoch_that_the_follower_fetched_under() -> None:
     leadership = leading((0, 1), {2: 6})
-    note_fetch(leadership.followers[2], 6, broker_epoch=17, leader_end=6, now_ms=0)
+    record_fetch(leadership.followers[2], 6, broker_epoch=17, leader_end=6, now_ms=0)
     assert may_join(leadership, 2, 6, lambda broker, epoch: (broker, epoch) == (2, 17))
     assert not may_join(leadership, 2, 6, lambda broker, epoch: (broker, epoch) == (2, 18))
 
@@ -152,29 +152,31 @@ LAGGING = {
 def test_who_must_leave(of_broker_1: FollowerProgress, silent: tuple[int, ...], expected: list[int]) -> None:
     leadership = leading((0, 1))
     leadership.followers[1] = of_broker_1
-    assert lagging(leadership, silent, now_ms=1_000, lag_time_max_ms=LAG_MS) == expected
+    assert out_of_sync_replicas(leadership, silent, now_ms=1_000, lag_time_max_ms=LAG_MS) == expected
     leadership.proposed_isr = (0, 1)
-    assert lagging(leadership, silent, now_ms=1_000, lag_time_max_ms=LAG_MS) == [], "a proposal is in flight"
+    assert out_of_sync_replicas(leadership, silent, now_ms=1_000, lag_time_max_ms=LAG_MS) == [], (
+        "a proposal is in flight"
+    )
 
 
 @pytest.mark.covers("A44")
 def test_all_laggards_leave_together_and_the_leader_never_does() -> None:
     leadership = leading((0, 1, 2))
-    assert lagging(leadership, (), LAG_MS - 1, LAG_MS) == []
-    assert lagging(leadership, (), LAG_MS, LAG_MS) == [1, 2]
-    assert lagging(leadership, (0, 3), LAG_MS - 1, LAG_MS) == [], "3 is not in the ISR"
+    assert out_of_sync_replicas(leadership, (), LAG_MS - 1, LAG_MS) == []
+    assert out_of_sync_replicas(leadership, (), LAG_MS, LAG_MS) == [1, 2]
+    assert out_of_sync_replicas(leadership, (0, 3), LAG_MS - 1, LAG_MS) == [], "3 is not in the ISR"
 
 
 @pytest.mark.covers("M40", "A44")
 def test_a_follower_that_always_trails_by_one_answer_counts_as_caught_up_then() -> None:
     follower = FollowerProgress()
-    note_fetch(follower, 0, 1, leader_end=10, now_ms=100)
+    record_fetch(follower, 0, 1, leader_end=10, now_ms=100)
     assert follower.last_caught_up_ms == 0
-    note_fetch(follower, 10, 1, leader_end=20, now_ms=200)
+    record_fetch(follower, 10, 1, leader_end=20, now_ms=200)
     assert follower.last_caught_up_ms == 100, "it has reached what the log end was when it last fetched"
-    note_fetch(follower, 15, 1, leader_end=30, now_ms=300)
+    record_fetch(follower, 15, 1, leader_end=30, now_ms=300)
     assert follower.last_caught_up_ms == 100, "10 further records in one round trip are too many for it"
-    note_fetch(follower, 30, 1, leader_end=30, now_ms=400)
+    record_fetch(follower, 30, 1, leader_end=30, now_ms=400)
     assert follower.last_caught_up_ms == 400
     assert (follower.end_offset, follower.last_fetch_ms, follower.leader_end_at_last_fetch) == (30, 400, 30)
 
@@ -185,7 +187,7 @@ def test_caught_up_time_never_runs_back_nor_ahead(rounds: list[tuple[int, int]])
     for now_ms, (fetched, produced) in enumerate(rounds):
         leader_end += produced
         end = min(end + fetched, leader_end)
-        note_fetch(follower, end, 1, leader_end, now_ms)
+        record_fetch(follower, end, 1, leader_end, now_ms)
         assert before <= follower.last_caught_up_ms <= now_ms
         assert end < leader_end or follower.last_caught_up_ms == now_ms
         before = follower.last_caught_up_ms

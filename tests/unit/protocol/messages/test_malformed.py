@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.broker.leader import PRODUCE_TIMER
+from protocol.broker.delayed_produce import PRODUCE_TIMER
 from protocol.broker.reads import READ_TIMER
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import CodecError, ErrorCode
@@ -282,7 +282,7 @@ class Traffic:
 
     def check_finished(self) -> None:
         """Whoever still waits is told that time is up; then everyone has had an answer."""
-        if self.bench.replica.pending:
+        if self.bench.replica.delayed_produces:
             self.bench.fire(PRODUCE_TIMER, 10**9)
             self._count()
         self.bench.fire(READ_TIMER, 10**10)

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.engines.sim.disk import SimStorage
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE, LifecycleState, take_clean_shutdown_epoch
+from protocol.broker.lifecycle_manager import HEARTBEAT_TIMER, SHUTDOWN_TIMER
 from protocol.contract import Exit
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, TopicIdPartition
@@ -23,7 +24,6 @@ from protocol.messages.data import FetchRequest, ProduceRequest
 from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import QuorumFetchRequest, QuorumFetchResponse
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RegisterBrokerRecord
-from protocol.nodes.broker import HEARTBEAT_TIMER, SHUTDOWN_TIMER
 from protocol.quorum.context import FETCH_TIMER
 from tests.unit.protocol.node_helpers import (
     CLIENT,

@@ -1,0 +1,86 @@
+"""When a leader proposes to remove a follower from the ISR (Kafka's `maybeShrinkIsr`; A44, A47, M41).
+
+Two timers watch each follower N, for all partitions at once:
+
+- `silent/N` is set anew with every fetch or renewal of N. When it fires, N has not been heard of for
+  `replica.lag.time.max.ms` and is removed from every ISR.
+- `lag/N` is set when a fetch of N is answered with records. When it fires, N is removed from the ISRs of partitions
+  whose answered fetch was not followed by another one for `replica.lag.time.max.ms`.
+"""
+
+from __future__ import annotations
+
+from protocol.broker import leadership as rules
+from protocol.broker.context import BrokerContext, Replica
+from protocol.broker.fetch_streams import FetchStreams
+from protocol.broker.fetcher import FETCH_PREFIX
+from protocol.broker.isr_manager import IsrManager
+from protocol.config import REPLICA_LAG_TIME_MAX_MS
+from protocol.ids import BrokerId, TimeMs
+
+SILENT_PREFIX = "silent/"
+LAG_PREFIX = "lag/"
+
+
+class IsrShrink:
+    """Watches the followers of one broker and proposes to remove those that are out of sync."""
+
+    def __init__(self, context: BrokerContext, isr_manager: IsrManager, streams: FetchStreams) -> None:
+        self._context = context
+        self._isr = isr_manager
+        self._streams = streams
+        self._lag_ms = context.config.int_value(REPLICA_LAG_TIME_MAX_MS)
+        self._lag_timers: set[BrokerId] = set()
+
+    def watch_lag(self, follower: BrokerId, now_ms: TimeMs) -> None:
+        """Sets the follower's lag timer, unless it is set already."""
+        self._set_lag_timer(follower, now_ms + self._lag_ms)
+
+    def restart_silence(self, follower: BrokerId, now_ms: TimeMs) -> None:
+        """The follower has fetched or renewed: its `silent/N` timer starts anew."""
+        self._context.out.set_timer(
+            f"{SILENT_PREFIX}{follower}",
+            now_ms + self._lag_ms,
+            idle_with=follower,
+            renewed_by=f"{FETCH_PREFIX}{self._context.me}",
+        )
+
+    def fire_silent(self, now_ms: TimeMs, follower: str) -> None:
+        """Drops the parked fetches of a silent follower and proposes its removal from every ISR."""
+        broker = int(follower)
+        self._streams.forget(broker)
+        for replica in self._context.replicas.values():
+            if replica.leadership is not None and broker in replica.leadership.followers:
+                replica.leadership.followers[broker].parked_fetch = None
+                self._shrink(replica, (broker,), now_ms)
+        self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
+
+    def fire_lag(self, now_ms: TimeMs, follower: str) -> None:
+        """Proposes removals where the follower is out of sync; sets the timer anew while any of its fetches is
+        answered and not followed by another one.
+        """
+        broker = int(follower)
+        self._lag_timers.discard(broker)
+        due: list[TimeMs] = []
+        for replica in self._context.replicas.values():
+            leadership = replica.leadership
+            if leadership is None or broker not in leadership.maximal_isr or broker not in leadership.followers:
+                continue
+            progress = leadership.followers[broker]
+            self._shrink(replica, (), now_ms)
+            if progress.parked_fetch is None:
+                due.append(max(progress.last_caught_up_ms + self._lag_ms, now_ms + self._lag_ms // 2))
+        if due:
+            self._set_lag_timer(broker, min(due))
+
+    def _shrink(self, replica: Replica, silent: tuple[BrokerId, ...], now_ms: TimeMs) -> None:
+        leadership = replica.leadership
+        assert leadership is not None, replica.name
+        removed = rules.out_of_sync_replicas(leadership, silent, now_ms, self._lag_ms)
+        if removed:
+            self._isr.propose(replica, tuple(broker for broker in leadership.isr if broker not in removed))
+
+    def _set_lag_timer(self, broker: BrokerId, at_ms: TimeMs) -> None:
+        if broker not in self._lag_timers:
+            self._lag_timers.add(broker)
+            self._context.out.set_timer(f"{LAG_PREFIX}{broker}", at_ms)
