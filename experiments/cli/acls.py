@@ -1,31 +1,23 @@
-"""`isray acls`: kafka-acls.sh for the resources that there are here, topics and the cluster (G32).
+"""`isray acls`: kafka-acls.sh for the resource types that exist here, topics and the cluster (G32).
 
-`--principal` filters the list, as in Kafka's tool; who asks is said by `--command-config` alone. `--remove` asks before
-it removes, unless `--force`. The filter `match` finds the entries that concern a resource, whatever their pattern;
-`any` those of that name, whatever their pattern type.
+`--principal` filters the list, as in Kafka's tool; only `--command-config` sets the principal of the requests.
+`--remove` asks for confirmation, unless `--force` is given. The pattern type `match` finds the entries that apply to a
+resource, whatever their pattern; `any` those of exactly that name, whatever their pattern type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Annotated
 
 import typer
 
-from experiments.cli.target import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    Name,
-    administering,
-    document,
-    one_of,
-    only_with,
-    print_json,
-    target,
-)
-from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.support.errors import InputError
+from experiments.cli.output import document, print_json
+from experiments.cli.parse import one_of, only_with
+from experiments.cli.target import Target, administering, exit_if_failed, with_target
+from experiments.engines.admin_client import AdminClient
+from experiments.support.errors import InputError, MissingInput
 from protocol.errors import ErrorCode
 from protocol.messages.acls import (
     ANY_HOST,
@@ -38,7 +30,6 @@ from protocol.messages.acls import (
     AclResourceType,
     PatternType,
 )
-from protocol.messages.admin import Result
 
 FAILING = "Error while executing ACL command"
 CURRENT = "Current ACLs for resource"
@@ -47,32 +38,37 @@ SPECIFIC = ("literal", "prefixed")
 TOPIC_OPERATIONS = frozenset(AclOperation) - {AclOperation.CLUSTER_ACTION}
 CLUSTER_OPERATIONS = frozenset(AclOperation) - {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE}
 OPERATIONS = {operation.name.replace("_", "").lower(): operation for operation in AclOperation}
-Several = Annotated[list[str] | None, typer.Option(metavar="User:NAME", help="Several times; User:* is everyone.")]
-Flag = Annotated[bool, typer.Option()]
+Principals = Annotated[
+    list[str] | None, typer.Option(metavar="User:NAME", help="May be repeated; User:* is every principal.")
+]
 Resource = tuple[AclResourceType, str]
 
 
+@with_target(principal=None)
 def acls(
-    add: Flag = False,
-    remove: Flag = False,
-    list_: Annotated[bool, typer.Option("--list")] = False,
-    topic: Annotated[list[str] | None, typer.Option(help="A topic, '*' for all; several times.")] = None,
-    cluster: Annotated[bool, typer.Option(help="The cluster.")] = False,
-    resource_pattern_type: Annotated[str, typer.Option(metavar="|".join(PATTERNS))] = "literal",
-    operation: Annotated[
-        list[str] | None, typer.Option(metavar="OPERATION", help="All (the default), Read, Write, ...; several times.")
+    target: Target,
+    add: Annotated[bool, typer.Option("--add", help="Add entries.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove entries.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List entries.")] = False,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="A topic, '*' for all; may be repeated.")
     ] = None,
-    allow_principal: Several = None,
-    deny_principal: Several = None,
-    principal: Annotated[list[str] | None, typer.Option(metavar="User:NAME", help="With --list: only theirs.")] = None,
-    force: Annotated[bool, typer.Option(help="Do not ask before removing.")] = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    as_json: Json = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False,
+    resource_pattern_type: Annotated[
+        str, typer.Option(metavar="|".join(PATTERNS), help="How names of resources match.")
+    ] = "literal",
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPERATION", help="All (the default), Read, Write, ...; may be repeated."),
+    ] = None,
+    allow_principal: Principals = None,
+    deny_principal: Principals = None,
+    principal: Annotated[
+        list[str] | None, typer.Option(metavar="User:NAME", help="With --list: only entries of these principals.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Remove without confirmation.")] = False,
 ) -> None:
     """Add, remove and list access control entries."""
-    wanted = target(bootstrap_server, name, command_config, None, as_json)
     action = one_of({"--add": add, "--remove": remove, "--list": list_})
     pattern = resource_pattern_type.lower()
     if pattern not in PATTERNS or (add and pattern not in SPECIFIC):
@@ -83,20 +79,20 @@ def acls(
     only_with("--remove", action, {"--force": force})
     resources = _resources(topic or [], cluster, pattern)
     if action != "--list" and not resources:
-        raise InputError(action, "", "no resource", "--topic or --cluster with it")
+        raise MissingInput("a resource", f"--topic or --cluster with {action}")
     if action == "--list":
-        with administering(wanted, FAILING) as admin:
-            _tell_list(_found(admin, resources, pattern), principal or [], as_json)
+        with administering(target, FAILING) as admin:
+            _print_list(_found(admin, resources, pattern), principal or [], target.as_json)
         return
     entries = _entries(resources, pattern, operation or ["all"], allow_principal or [], deny_principal or [])
     if add and not entries:
-        raise InputError("--add", "", "no principal", "--allow-principal or --deny-principal with it")
-    with administering(wanted, FAILING) as admin:
+        raise MissingInput("a principal", "--allow-principal or --deny-principal with --add")
+    with administering(target, FAILING) as admin:
         if add:
-            _add(admin, entries, as_json)
+            _add(admin, entries, target.as_json)
         else:
             found = _found(admin, resources, pattern)
-            _remove(admin, [entry for entry in found if _is_meant(entry, entries)], force, as_json)
+            _remove(admin, [entry for entry in found if _is_selected(entry, entries)], force, target.as_json)
 
 
 def _resources(topics: Sequence[str], cluster: bool, pattern: str) -> list[Resource]:
@@ -125,24 +121,23 @@ def _entries(
     denied: Sequence[str],
 ) -> list[AclEntry]:
     """One entry per resource, operation and principal."""
-    permissions = [(who, AclPermissionType.ALLOW) for who in allowed] + [
-        (who, AclPermissionType.DENY) for who in denied
-    ]
-    for who, _ in permissions:
-        if not who.startswith("User:") or who == "User:":
-            raise InputError("--allow-principal, --deny-principal", "", who, "User:NAME, or User:* for everyone")
+    permissions = [(principal, AclPermissionType.ALLOW) for principal in allowed]
+    permissions += [(principal, AclPermissionType.DENY) for principal in denied]
+    for principal, _ in permissions:
+        if not principal.startswith("User:") or principal == "User:":
+            raise InputError("--allow-principal, --deny-principal", "", principal, "User:NAME, or User:* for all")
     return [
         AclEntry(
             resource_type=kind,
             resource_name=resource,
             pattern_type=PATTERNS[pattern] or PatternType.LITERAL,
-            principal=who,
+            principal=principal,
             operation=_operation(text, kind),
             permission_type=permission,
         )
         for kind, resource in resources
         for text in operations
-        for who, permission in permissions
+        for principal, permission in permissions
     ]
 
 
@@ -154,23 +149,23 @@ def _found(admin: AdminClient, resources: Sequence[Resource], pattern: str) -> l
     for kind, resource in resources:
         if pattern == "match":
             all_of_kind = admin.describe_acls(AclFilter(resource_type=kind))
-            found.update(dict.fromkeys(entry for entry in all_of_kind if _concerns(entry, resource)))
+            found.update(dict.fromkeys(entry for entry in all_of_kind if _applies(entry, resource)))
         else:
             wanted = AclFilter(resource_type=kind, resource_name=resource, pattern_type=PATTERNS[pattern])
             found.update(dict.fromkeys(admin.describe_acls(wanted)))
     return list(found)
 
 
-def _concerns(entry: AclEntry, resource: str) -> bool:
+def _applies(entry: AclEntry, resource: str) -> bool:
     if entry.pattern_type is PatternType.PREFIXED:
         return resource.startswith(entry.resource_name)
     return entry.resource_name in (resource, WILDCARD)
 
 
-def _is_meant(entry: AclEntry, wanted: Sequence[AclEntry]) -> bool:
-    """Whether `--remove` means the entry: all of the resource where nobody is named, else those named."""
+def _is_selected(entry: AclEntry, selected: Sequence[AclEntry]) -> bool:
+    """Whether `--remove` selects the entry: any entry of the resource where no principal is given."""
     same = ("resource_type", "principal", "operation", "permission_type")
-    return not wanted or any(all(getattr(entry, key) == getattr(item, key) for key in same) for item in wanted)
+    return not selected or any(all(getattr(entry, key) == getattr(item, key) for key in same) for item in selected)
 
 
 def _add(admin: AdminClient, entries: Sequence[AclEntry], as_json: bool) -> None:
@@ -180,7 +175,7 @@ def _add(admin: AdminClient, entries: Sequence[AclEntry], as_json: bool) -> None
         print_json({"added": [document(entry) for entry in added], "results": [document(item) for item in results]})
     else:
         _print(added, "Adding ACLs for resource")
-    _fail_if_any(results)
+    exit_if_failed((FAILING, result) for result in results)
 
 
 def _remove(admin: AdminClient, entries: Sequence[AclEntry], force: bool, as_json: bool) -> None:
@@ -194,45 +189,31 @@ def _remove(admin: AdminClient, entries: Sequence[AclEntry], force: bool, as_jso
         print_json({"removed": [document(entry) for entry in removed]})
     else:
         _print(removed, "Removed ACLs for resource")
-    _fail_if_any(results)
+    exit_if_failed((FAILING, result) for result in results)
 
 
 def _exactly(entry: AclEntry) -> AclFilter:
     return AclFilter(**{name: getattr(entry, name) for name in type(entry).model_fields})
 
 
-def _fail_if_any(results: Sequence[Result]) -> None:
-    failed = [AdminError(result.error, result.message) for result in results if result.error is not ErrorCode.NONE]
-    for error in failed:
-        typer.echo(f"{FAILING}: {error}", err=True)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _tell_list(entries: Sequence[AclEntry], principals: Sequence[str], as_json: bool) -> None:
+def _print_list(entries: Sequence[AclEntry], principals: Sequence[str], as_json: bool) -> None:
     shown = [entry for entry in entries if not principals or entry.principal in principals]
     if as_json:
         print_json([document(entry) for entry in shown])
         return
     if not principals:
         _print(shown, CURRENT)
-    for who in principals:
-        typer.echo(f"ACLs for principal `{who}`")
-        _print([entry for entry in shown if entry.principal == who], CURRENT)
+    for principal in principals:
+        typer.echo(f"ACLs for principal `{principal}`")
+        _print([entry for entry in shown if entry.principal == principal], CURRENT)
 
 
 def _print(entries: Sequence[AclEntry], title: str) -> None:
-    by_resource: dict[str, list[AclEntry]] = {}
-    for entry in entries:
-        by_resource.setdefault(_resource_text(entry), []).append(entry)
-    for resource, some in _sorted(by_resource).items():
+    ordered = sorted(entries, key=lambda entry: (_resource_text(entry), _entry_text(entry)))
+    for resource, group in groupby(ordered, _resource_text):
         typer.echo(f"{title} `{resource}`:")
-        for entry in some:
+        for entry in group:
             typer.echo(f"\t{_entry_text(entry)}")
-
-
-def _sorted(by_resource: Mapping[str, list[AclEntry]]) -> dict[str, list[AclEntry]]:
-    return {resource: sorted(by_resource[resource], key=_entry_text) for resource in sorted(by_resource)}
 
 
 def _resource_text(entry: AclEntry) -> str:
@@ -241,5 +222,5 @@ def _resource_text(entry: AclEntry) -> str:
 
 
 def _entry_text(entry: AclEntry) -> str:
-    who = f"principal={entry.principal}, host={entry.host or ANY_HOST}"
-    return f"({who}, operation={entry.operation.name}, permissionType={entry.permission_type.name})"
+    subject = f"principal={entry.principal}, host={entry.host or ANY_HOST}"
+    return f"({subject}, operation={entry.operation.name}, permissionType={entry.permission_type.name})"

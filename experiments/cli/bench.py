@@ -6,7 +6,6 @@ standard output, as tables or as one JSON document `{"python", "cpus", "benches"
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -16,16 +15,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.support.errors import InputError
+from experiments.cli.help import App
+from experiments.cli.output import Json, print_json, wide_console
+from experiments.cli.parse import whole_numbers
 
 if TYPE_CHECKING:
     from experiments.bench.report import BenchReport
 
-app = typer.Typer(help="Benchmarks: how fast the parts are, as figures and as ratios.", invoke_without_command=True)
-
-PIPED_WIDTH = 130
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+app = App(
+    "Benchmarks: how fast the parts are, as figures and as ratios.", "isray bench --json", invoke_without_command=True
+)
 
 
 @app.callback()
@@ -39,7 +38,7 @@ def bench(context: typer.Context, as_json: Json = False) -> None:
     _measure(BENCHES, as_json)
 
 
-@app.command("controller")
+@app.register("controller", "isray bench controller --json")
 def controller(
     context: typer.Context,
     partitions: Annotated[
@@ -55,7 +54,7 @@ def controller(
     _measure({"controller": lambda: run(sizes, repeats)}, as_json or context.obj)
 
 
-@app.command("sim")
+@app.register("sim", "isray bench sim --json")
 def sim(
     context: typer.Context,
     trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="One-year trials per cell.")] = 20,
@@ -69,7 +68,7 @@ def sim(
     _measure({"sim": lambda: run(trials, repeats, seeds=seeds)}, as_json or context.obj)
 
 
-@app.command("history")
+@app.register("history", "isray bench history --json")
 def history(
     context: typer.Context,
     sizes: Annotated[
@@ -84,7 +83,7 @@ def history(
     _measure({"history": lambda: run(numbers)}, as_json or context.obj)
 
 
-@app.command("replication")
+@app.register("replication", "isray bench replication --json")
 def replication(
     context: typer.Context,
     sizes: Annotated[
@@ -104,7 +103,7 @@ def replication(
     _measure({"replication": lambda: run(*points, seconds * 1_000, repeats)}, as_json or context.obj)
 
 
-@app.command("failover")
+@app.register("failover", "isray bench failover --json")
 def failover(
     context: typer.Context,
     partitions: Annotated[
@@ -120,7 +119,7 @@ def failover(
     _measure({"failover": lambda: run(sizes, repeats)}, as_json or context.obj)
 
 
-@app.command("quorum")
+@app.register("quorum", "isray bench quorum --json")
 def quorum(
     context: typer.Context,
     requests: Annotated[int, typer.Option("--requests", metavar="N", min=1, help="Requests per run of a load.")] = 20,
@@ -139,11 +138,7 @@ def quorum(
 
 
 def _sizes(text: str, option: str = "--partitions") -> list[int]:
-    """The numbers of a comma-separated list; InputError where one is not a positive whole number."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and word.isascii() and int(word) for word in words):
-        raise InputError(option, "", repr(text), "whole numbers above 0, separated by commas")
-    return [int(word) for word in words]
+    return whole_numbers(option, text, "whole numbers above 0, separated by commas", least=1)
 
 
 def _measure(benches: Mapping[str, Callable[[], BenchReport]], as_json: bool) -> None:
@@ -157,11 +152,9 @@ def _show(reports: Mapping[str, BenchReport], as_json: bool) -> None:
     if as_json:
         benches = {name: report.document for name, report in reports.items()}
         machine = {"python": platform.python_version(), "cpus": os.cpu_count()}
-        typer.echo(json.dumps(machine | {"benches": benches}))
+        print_json(machine | {"benches": benches})
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    console = wide_console()
     for name, report in reports.items():
         table = Table(title=f"{name}: {report.title}", title_justify="left")
         for column in report.columns:

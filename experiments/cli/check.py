@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.output import Json
+
 if TYPE_CHECKING:
     from experiments.check.recorded import Checked
 
@@ -22,7 +24,7 @@ SHOWN_VIOLATIONS = 100
 
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A recording: of a scenario's --trace, or a soak.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Judge a recording: the history of the clients, and every invariant that a trace can show."""
     from experiments.check.recorded import check as judge

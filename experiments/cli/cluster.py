@@ -1,32 +1,33 @@
-"""`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, for the tools to administer.
+"""`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, which the tools administer.
 
-`up` stays in the foreground until Ctrl-C or SIGTERM; with `--detach` a process in the background is the cluster's
-supervisor, and the command returns when the cluster is ready: all brokers are unfenced, and every controller has its
-part in the quorum, in which all of them vote.
+`up` stays in the foreground until Ctrl-C or SIGTERM. With `--detach` a background process supervises the cluster, and
+the command returns when the cluster is ready: all brokers are unfenced and all controllers are voters of the quorum.
 
-`status` leaves with 1 if the cluster is not healthy. It is if a controller is active, a majority of the voters runs,
-all brokers run and are unfenced, and the recovery manager runs where the feature levels ask for it. Where no controller
-is active that is known once the cluster's client has looked for one in vain (`delivery.timeout.ms`).
+`status` ends with exit code 1 if the cluster is unhealthy. It is healthy if a controller is active, a majority of the
+voters runs, all brokers run and are unfenced, and the recovery manager runs where the feature levels require it. If no
+controller is active, `status` reports that after the cluster's client has searched for one for `delivery.timeout.ms`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypedDict
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.cli import target
+from experiments.cli import target as cluster_target
 from experiments.cli.metadata_quorum import role_of
-from experiments.cli.target import Bootstrap, CommandConfig, Json, Name, Principal, print_json
+from experiments.cli.output import Json, print_json
+from experiments.cli.parse import name_values
+from experiments.cli.target import Target, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterState, Plan, read_state, states
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.session import stay_on_loopback
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, NoClusterRuns
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, is_controller, node_name
@@ -35,21 +36,65 @@ from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 MAX_BROKERS = 100
 MAX_CONTROLLERS = 9
 _CONTROLLER = "controller-"
-ClusterName = Annotated[str, typer.Option("--name", help="Tells clusters of one user apart.")]
+ClusterName = Annotated[str, typer.Option("--name", metavar="NAME", help="Which of your clusters on this machine.")]
+
+
+class BrokerRow(TypedDict):
+    """A broker of `isray status --json`."""
+
+    node: str
+    running: bool
+    state: str
+    broker_epoch: int
+    rack: str | None
+    leads: int
+    replicas: int
+
+
+class ControllerRow(TypedDict):
+    """A controller of `isray status --json`; what the leader of the quorum does not know is None."""
+
+    node: str
+    running: bool
+    role: str | None
+    votes: bool
+    directory_id: str | None
+    lag: int | None
+
+
+class ClusterDocument(TypedDict):
+    """`isray status --json`, without what the cluster's state file adds."""
+
+    controller: int
+    controller_running: bool
+    controllers: list[ControllerRow]
+    voters: list[int]
+    recovery_manager_running: bool
+    brokers: list[BrokerRow]
+    others: list[str]
+    features: dict[str, int]
+    healthy: bool
 
 
 def up(
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=MAX_BROKERS, metavar="N")] = 3,
-    controllers: Annotated[int, typer.Option("--controllers", min=1, max=MAX_CONTROLLERS, metavar="N")] = 1,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when it is ready; it runs on.")] = False,
-    generation: Annotated[Generation, typer.Option("--generation", help="Its feature levels.")] = Generation.KIP_966,
+    brokers: Annotated[
+        int, typer.Option("--brokers", min=1, max=MAX_BROKERS, metavar="N", help="How many brokers.")
+    ] = 3,
+    controllers: Annotated[
+        int, typer.Option("--controllers", min=1, max=MAX_CONTROLLERS, metavar="N", help="How many; all are voters.")
+    ] = 1,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready.")] = False,
+    generation: Annotated[
+        Generation, typer.Option("--generation", help="The protocol generation: its feature levels.")
+    ] = Generation.KIP_966,
     config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A static config; several times.")
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A static config; may be repeated.")
     ] = None,
     racks: Annotated[str | None, typer.Option("--racks", metavar="a,b,...", help="One rack per broker.")] = None,
     name: ClusterName = DEFAULT_NAME,
     address: Annotated[
-        str | None, typer.Option("--address", help="A Ray to run on; otherwise a private one on 127.0.0.1.")
+        str | None,
+        typer.Option("--address", metavar="HOST:PORT", help="A Ray to run on. Default: a private one on 127.0.0.1."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +104,7 @@ def up(
         brokers=brokers,
         controllers=controllers,
         generation=generation,
-        config=_configs(config or []),
+        config=name_values("--config", config or []),
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),
     )
@@ -84,30 +129,20 @@ def _run(plan: Plan, as_json: bool) -> None:
     def ready(state: ClusterState) -> None:
         _print_ready(state, as_json)
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        run_cluster(plan, config_of(plan), ready, say)
+        run_cluster(plan, config_of(plan), ready, report)
     except CLUSTER_FAILURES as error:
-        say(" ".join(str(error).split()))
+        report(" ".join(str(error).split()))
         raise typer.Exit(1) from error
-
-
-def _configs(options: list[str]) -> dict[str, str]:
-    configs = {}
-    for option in options:
-        key, found, value = option.partition("=")
-        if not found or not key.strip():
-            raise InputError("--config", "", option, "NAME=VALUE")
-        configs[key.strip()] = value.strip()
-    return configs
 
 
 def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
     racks = () if option is None else tuple(rack.strip() for rack in option.split(","))
     if option is not None and (len(racks) != brokers or not all(racks)):
-        raise InputError("--racks", "", option, f"{brokers} racks, one per broker, by commas")
+        raise InputError("--racks", "", option, f"{brokers} racks, one per broker, separated by commas")
     return racks
 
 
@@ -120,8 +155,8 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
         typer.echo(f"{state.plan.name} is ready ({of}): --bootstrap-server {state.address}")
 
 
-def _known(state: ClusterState) -> dict[str, Any]:
-    """What the state file says, as JSON documents name it."""
+def _known(state: ClusterState) -> dict[str, object]:
+    """The content of the cluster's state file, under the names of JSON documents."""
     return {
         "name": state.plan.name,
         "bootstrap_server": state.address,
@@ -135,10 +170,11 @@ def _known(state: ClusterState) -> dict[str, Any]:
 
 
 def down(name: ClusterName = DEFAULT_NAME, as_json: Json = False) -> None:
-    """End a cluster of this machine; its disks go with it."""
+    """End a cluster on this machine, and delete its disks."""
     state = read_state(name)
     if state is None:
-        raise InputError("--name", "", f"{name}, which does not run", "the name of a running cluster")
+        known = ", ".join(found.plan.name for found in states())
+        raise InputError("--name", "", f"{name}, which does not run", f"one of {known}") if known else NoClusterRuns
     how = stop(state)
     if as_json:
         print_json({"name": name, "pid": state.pid, "ended": how})
@@ -146,42 +182,32 @@ def down(name: ClusterName = DEFAULT_NAME, as_json: Json = False) -> None:
         typer.echo(f"{name} {how}")
 
 
-def status(
-    bootstrap: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
+@with_target()
+def status(target: Target) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
-    wanted = target.target(bootstrap, name, command_config, principal, as_json)
-    state = _own_state(wanted)
+    state = _own_state(target)
     if state is not None and not state.is_running:
-        _report_stale(state, as_json)
+        _report_stale(state, target.as_json)
     try:
-        with target.open_admin(wanted) as (admin, running):
+        with cluster_target.open_admin(target) as (admin, running):
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
-        typer.echo(f"isray: {error}", err=True)
-        if as_json:
-            print_json({"error": error.error.name, "message": error.message})
-        raise typer.Exit(1) from error
-    if state is not None:
-        found = _known(state) | found
-    if as_json:
-        print_json(found)
+        cluster_target.exit_refused("isray", error, target.as_json)
+    known = {} if state is None else _known(state)
+    if target.as_json:
+        print_json(known | {**found})
     else:
-        _print_status(found)
+        _print_status(found, state)
     if not found["healthy"]:
         raise typer.Exit(1)
 
 
-def _own_state(wanted: target.Target) -> ClusterState | None:
-    """The state file of the cluster that is meant, if it is one of this user's."""
-    if wanted.name is not None:
-        return read_state(wanted.name)
-    if wanted.bootstrap is not None:
-        return next((state for state in states() if state.address == wanted.bootstrap), None)
+def _own_state(target: Target) -> ClusterState | None:
+    """The state file of the target, if it is a cluster of this user."""
+    if target.name is not None:
+        return read_state(target.name)
+    if target.bootstrap is not None:
+        return next((state for state in states() if state.address == target.bootstrap), None)
     own = states()
     live = [state for state in own if state.is_running]
     return (live or own)[0] if len(live or own) == 1 else None
@@ -195,15 +221,15 @@ def _report_stale(state: ClusterState, as_json: bool) -> None:
     raise typer.Exit(1)
 
 
-def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> dict[str, Any]:
-    """What a cluster says of itself; `running` are the names of the nodes that have a process, `started` of those that
-    began with it, as far as that is known. A broker that is known to the controller, and a controller that votes or was
-    there in the beginning, is listed whether it has a process or not.
+def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:
+    """The state of a cluster. `running` are the names of the nodes that have a process, `started` of those that were
+    started with the cluster, as far as that is known. A broker that is registered, and a controller that votes or was
+    started with the cluster, is listed whether it has a process or not.
     """
     cluster = admin.describe_cluster()
     partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
     features = {feature.name: feature.finalized_version_level for feature in admin.describe_features()}
-    brokers = [
+    brokers: list[BrokerRow] = [
         {
             "node": f"broker-{broker.broker_id}",
             "running": f"broker-{broker.broker_id}" in running,
@@ -248,9 +274,9 @@ def _quorum(admin: AdminClient) -> DescribeQuorumResponse | None:
 
 def _controllers(
     quorum: DescribeQuorumResponse | None, running: set[str], started: Sequence[str]
-) -> list[dict[str, Any]]:
-    """A row per controller: its process and its part in the quorum, `role` None where the leader knows of none. Of
-    several disks of one controller the one that fetched last is that of its process.
+) -> list[ControllerRow]:
+    """A row per controller: its process and its role in the quorum. Of several disks of one controller, the one that
+    fetched last belongs to its process.
     """
     disks: dict[NodeId, ReplicaState] = {}
     for state in () if quorum is None else (*quorum.voters, *quorum.observers):
@@ -272,7 +298,7 @@ def _controllers(
     ]
 
 
-def _has_majority(quorum: DescribeQuorumResponse, controllers: list[dict[str, Any]]) -> bool:
+def _has_majority(quorum: DescribeQuorumResponse, controllers: list[ControllerRow]) -> bool:
     """Whether a majority of the voters runs."""
     return [row["votes"] and row["running"] for row in controllers].count(True) > len(quorum.voters) // 2
 
@@ -283,29 +309,31 @@ def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
     return "controlled shutdown" if in_controlled_shutdown else "unfenced"
 
 
-def _print_status(found: dict[str, Any]) -> None:
+def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
     console = Console(highlight=False)
-    if "name" in found:
-        console.print(f"{found['name']}: {found['generation']}, {found['bootstrap_server']}, process {found['pid']}")
+    pids = {} if state is None else state.pids
+    if state is not None:
+        plan = state.plan
+        console.print(f"{plan.name}: {plan.generation.value}, {state.address}, process {state.pid}")
     table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
     for controller in found["controllers"]:
-        process = _process(found, controller["node"], controller["running"])
+        process = _process(pids, controller["node"], controller["running"])
         table.add_row(controller["node"], process, controller["role"] or "", "", "", "", "")
     if found["recovery_manager_running"] or found["features"][UNCLEAN_RECOVERY_ENABLED]:
         node = node_name(RECOVERY_MANAGER)
-        table.add_row(node, _process(found, node, found["recovery_manager_running"]), "", "", "", "", "")
+        table.add_row(node, _process(pids, node, found["recovery_manager_running"]), "", "", "", "", "")
     for broker in found["brokers"]:
-        texts = [str(broker[key]) for key in ("broker_epoch", "leads", "replicas")]
-        process = _process(found, broker["node"], broker["running"])
+        texts = [str(number) for number in (broker["broker_epoch"], broker["leads"], broker["replicas"])]
+        process = _process(pids, broker["node"], broker["running"])
         table.add_row(broker["node"], process, broker["state"], *texts, broker["rack"] or "")
     console.print(table)
     voters = ", ".join(map(str, found["voters"]))
     console.print(f"voters: {voters}" if voters else "no controller is active")
     console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
-    for event in found.get("events", []):
+    for event in () if state is None else state.events:
         console.print(event)
 
 
-def _process(found: dict[str, Any], node: str, is_running: bool) -> str:
-    """The id of a node's process, where it is known and lives."""
-    return str(found.get("pids", {}).get(node, "runs")) if is_running else "ended"
+def _process(pids: Mapping[str, int], node: str, is_running: bool) -> str:
+    """The id of a node's process, where it is known and runs."""
+    return str(pids.get(node, "runs")) if is_running else "ended"

@@ -1,35 +1,25 @@
 """`isray configs`: kafka-configs.sh for topics and for the cluster-wide defaults of brokers.
 
-Single brokers have no configs of their own (H15), so `--entity-type brokers` goes with `--entity-default`; another name
-is the server's to refuse. `--describe` shows what was set and where the value in force comes from, `--all` everything.
+Single brokers have no configs of their own (H15), so `--entity-type brokers` goes with `--entity-default`; the cluster
+refuses the name of a broker. `--describe` shows the values that were set, and the source of the value in force; `--all`
+shows the defaults, too.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.cli.target import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    Name,
-    Principal,
-    administering,
-    document,
-    one_of,
-    only_with,
-    print_json,
-    read_properties,
-    target,
-)
+from experiments.cli.output import document, print_json
+from experiments.cli.parse import one_of, only_with, read_properties
+from experiments.cli.target import Target, administering, require, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, MissingInput
 from protocol.errors import ErrorCode
-from protocol.messages.admin import Result
 from protocol.messages.configs import (
     AlterableConfig,
     ConfigOperation,
@@ -47,59 +37,67 @@ DYNAMIC = {
 }
 _KEY = re.compile(r"[a-zA-Z0-9._-]+")
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
-Flag = Annotated[bool, typer.Option()]
 
 
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A topic or the default of all brokers (`name` is empty); `name` None stands for all topics."""
+
+    kind: ConfigResourceType
+    name: str | None
+
+
+@with_target()
 def configs(
-    describe: Flag = False,
-    alter: Flag = False,
-    all_: Annotated[bool, typer.Option("--all", help="With --describe: defaults too.")] = False,
-    entity_type: Annotated[str | None, typer.Option(metavar="|".join(TYPES))] = None,
+    target: Target,
+    describe: Annotated[bool, typer.Option("--describe", help="Show the configs of entities.")] = False,
+    alter: Annotated[bool, typer.Option("--alter", help="Set and delete configs of an entity.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="With --describe: defaults, too.")] = False,
+    entity_type: Annotated[str | None, typer.Option(metavar="|".join(TYPES), help="The type of entity.")] = None,
     entity_name: Annotated[str | None, typer.Option(metavar="NAME", help="A topic.")] = None,
-    entity_default: Annotated[bool, typer.Option(help="The default of all brokers.")] = False,
-    topic: Annotated[str | None, typer.Option(help="Short for --entity-type topics --entity-name.")] = None,
-    broker_defaults: Annotated[bool, typer.Option(help="Short for --entity-type brokers --entity-default.")] = False,
-    add_config: Annotated[str | None, typer.Option(metavar="k=v,k2=v2", help="'k=[a,b]' where commas belong.")] = None,
+    entity_default: Annotated[bool, typer.Option("--entity-default", help="The default of all brokers.")] = False,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Short for --entity-type topics --entity-name TOPIC.")
+    ] = None,
+    broker_defaults: Annotated[
+        bool, typer.Option("--broker-defaults", help="Short for --entity-type brokers --entity-default.")
+    ] = False,
+    add_config: Annotated[
+        str | None, typer.Option(metavar="k=v,k2=v2", help="Configs to set; 'k=[a,b]' for a value with commas.")
+    ] = None,
     add_config_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Properties to set.")] = None,
-    delete_config: Annotated[str | None, typer.Option(metavar="k,k2")] = None,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
+    delete_config: Annotated[str | None, typer.Option(metavar="k,k2", help="Configs to delete.")] = None,
 ) -> None:
     """Describe and alter configs of topics, and the cluster-wide ones."""
-    wanted = target(bootstrap_server, name, command_config, principal, as_json)
     action = one_of({"--describe": describe, "--alter": alter})
     only_with("--describe", action, {"--all": all_})
     changing = {"--add-config": add_config, "--add-config-file": add_config_file, "--delete-config": delete_config}
     only_with("--alter", action, changing)
-    kind, entity = _entity(entity_type, entity_name, entity_default, topic, broker_defaults)
-    if action == "--describe":
-        with administering(wanted, FAILING) as admin:
-            _describe(admin, kind, entity, all_, as_json)
+    entity = _entity(entity_type, entity_name, entity_default, topic, broker_defaults)
+    if describe:
+        with administering(target, FAILING) as admin:
+            _describe(admin, entity, all_, target.as_json)
         return
     added = _added(add_config, add_config_file)
     deleted = [] if delete_config is None else [_key("--delete-config", key) for key in delete_config.split(",")]
     if not added and not deleted:
-        raise InputError("--alter", "", "nothing to alter", " | ".join(changing))
-    if entity is None:
-        raise InputError("--entity-name", "", "none", "a topic, or --entity-default, with --alter")
-    with administering(wanted, FAILING) as admin:
-        _alter(admin, kind, entity, added, deleted, as_json)
+        raise MissingInput("what to alter", " | ".join(changing))
+    if entity.name is None:
+        raise MissingInput("--entity-name", "a topic, or --entity-default, with --alter")
+    with administering(target, FAILING) as admin:
+        _alter(admin, entity.kind, entity.name, added, deleted, target.as_json)
 
 
 def _entity(
     entity_type: str | None, entity_name: str | None, entity_default: bool, topic: str | None, broker_defaults: bool
-) -> tuple[ConfigResourceType, str | None]:
-    """The resource that is meant; no name means all topics."""
+) -> Entity:
     source = one_of(
         {"--entity-type": entity_type is not None, "--topic": topic is not None, "--broker-defaults": broker_defaults}
     )
     if source != "--entity-type":
         if entity_name is not None or entity_default:
             raise InputError(source, "", "it with --entity-name or --entity-default", "one way to name the entity")
-        return (ConfigResourceType.BROKER, "") if broker_defaults else (ConfigResourceType.TOPIC, topic)
+        return Entity(ConfigResourceType.BROKER, "") if broker_defaults else Entity(ConfigResourceType.TOPIC, topic)
     kind = TYPES.get(entity_type or "")
     if kind is None:
         raise InputError("--entity-type", "", entity_type, " | ".join(TYPES))
@@ -109,7 +107,7 @@ def _entity(
         raise InputError("--entity-default", "", "it with topics", "--entity-type brokers: defaults of all topics")
     if kind is ConfigResourceType.BROKER and not entity_default and entity_name is None:
         raise InputError("--entity-type", "", "brokers without a name", "--entity-default with it")
-    return kind, "" if entity_default else entity_name
+    return Entity(kind, "" if entity_default else entity_name)
 
 
 def _added(option: str | None, path: Path | None) -> dict[str, str]:
@@ -117,7 +115,7 @@ def _added(option: str | None, path: Path | None) -> dict[str, str]:
     for item in _OUTSIDE_BRACKETS.split(option) if option is not None else ():
         key, found, value = item.partition("=")
         if not found:
-            raise InputError("--add-config", "", item, "name=value, several by commas")
+            raise InputError("--add-config", "", item, "name=value, several separated by commas")
         added[_key("--add-config", key)] = value.strip().removeprefix("[").removesuffix("]")
     return added
 
@@ -129,23 +127,16 @@ def _key(source: str, text: str) -> str:
     return key
 
 
-def _require(result: Result) -> None:
-    if result.error is not ErrorCode.NONE:
-        raise AdminError(result.error, result.message)
-
-
-def _describe(
-    admin: AdminClient, kind: ConfigResourceType, entity: str | None, everything: bool, as_json: bool
-) -> None:
-    names = [entity] if entity is not None else admin.list_config_resources(kind)
-    results = admin.describe_configs([(kind, name) for name in names], synonyms=True) if names else ()
+def _describe(admin: AdminClient, entity: Entity, everything: bool, as_json: bool) -> None:
+    names = [entity.name] if entity.name is not None else admin.list_config_resources(entity.kind)
+    results = admin.describe_configs([(entity.kind, name) for name in names], synonyms=True) if names else ()
     for result in results:
-        _require(result)
+        require(result)
     shown = [(result, _shown(result, everything)) for result in results]
     if as_json:
         documents = [
             {
-                "entity_type": kind.name.lower(),
+                "entity_type": entity.kind.name.lower(),
                 "entity_name": result.resource_name or None,
                 "configs": [document(item) for item in items],
             }
@@ -177,7 +168,7 @@ def _alter(
 ) -> None:
     if deleted:
         [present] = admin.describe_configs([(kind, entity)])
-        _require(present)
+        require(present)
         known = {item.name for item in _shown(present, everything=False)}
         unknown = [key for key in deleted if key not in known]
         if unknown:
@@ -185,7 +176,7 @@ def _alter(
     changes = [AlterableConfig(name=key, value=value) for key, value in added.items()]
     changes += [AlterableConfig(name=key, operation=ConfigOperation.DELETE) for key in deleted]
     result = admin.alter_configs(kind, entity, changes)
-    _require(result)
+    require(result)
     if as_json:
         print_json(document(result))
     elif entity:

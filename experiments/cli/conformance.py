@@ -13,19 +13,21 @@ from typing import Annotated
 
 import typer
 
-from experiments.conformance.decisions import Difference, FileResult, replay_file
+from experiments.cli.output import Json
+from experiments.conformance.decisions import FileResult, replay_file
+from experiments.conformance.shapes import Difference
 
 SHOWN_MISMATCHES = 5
 
 
 def conformance(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vectors: JSON lines, gzip or not.")],
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Replay recorded decisions of Apache Kafka's controller and compare every field of the answers."""
     results = [replay_file(path) for path in files]
     passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
-    if json_output:
+    if as_json:
         typer.echo(json.dumps({"files": [_document(result) for result in results], "passed": passed, "failed": failed}))
     else:
         _print_mismatches(results)

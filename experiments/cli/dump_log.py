@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.target import Json, one_of, print_json
+from experiments.cli.output import Json, print_json
+from experiments.cli.parse import one_of
 from experiments.support.errors import InputError
 from protocol.errors import StorageError
 from protocol.ids import METADATA_LOG

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.output import Json
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
@@ -21,17 +22,19 @@ if TYPE_CHECKING:
 
 
 def explore(
-    brokers: Annotated[int, typer.Option("--brokers", min=2, max=5, metavar="N")] = 3,
+    brokers: Annotated[int, typer.Option("--brokers", min=2, max=5, metavar="N", help="How many brokers.")] = 3,
     depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Steps at most.")] = None,
-    generation: Annotated[str, typer.Option("--generation", metavar="G")] = Generation.KIP_966.value,
+    generation: Annotated[
+        str, typer.Option("--generation", metavar="G", help="The protocol generation.")
+    ] = Generation.KIP_966.value,
     mutant: Annotated[str | None, typer.Option("--mutant", metavar="NAME", help="Switch off this guard.")] = None,
-    min_isr: Annotated[int, typer.Option("--min-isr", min=1, max=5, metavar="N")] = 2,
+    min_isr: Annotated[int, typer.Option("--min-isr", min=1, max=5, metavar="N", help="min.insync.replicas.")] = 2,
     bounds: Annotated[
         str | None,
         typer.Option("--bounds", metavar="NAME=N,...", help="How often what may happen; see docs/explore.md."),
     ] = None,
     max_states: Annotated[int | None, typer.Option("--max-states", min=1, metavar="N", help="Stop behind it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Search a small configuration exhaustively."""
     from experiments.hunt.explore.report import Question, run

@@ -1,7 +1,4 @@
-"""`isray features`: kafka-features.sh. Describe, upgrade, downgrade and disable feature levels (K2-K11).
-
-Options of the connection may stand before the subcommand or behind it (`target.keep_options`).
-"""
+"""`isray features`: kafka-features.sh. Describe, upgrade, downgrade and disable feature levels (K2-K11)."""
 
 from __future__ import annotations
 
@@ -10,20 +7,10 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.target import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    Name,
-    Principal,
-    Target,
-    administering,
-    document,
-    keep_options,
-    print_json,
-    target_within,
-)
-from experiments.support.errors import InputError
+from experiments.cli.help import App
+from experiments.cli.output import document, print_json
+from experiments.cli.target import Target, administering, keep_options, with_target
+from experiments.support.errors import InputError, MissingInput
 from protocol.config import SHORT_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result
@@ -32,28 +19,21 @@ from protocol.messages.cluster import FeatureUpdate, UpgradeType
 FAILING = "Error while executing feature command"
 PAST = {"upgrade": "upgraded", "downgrade": "downgraded", "disable": "disabled"}
 Levels = Annotated[
-    list[str] | None, typer.Option("--feature", metavar="NAME=LEVEL", help="A feature and its level; several times.")
+    list[str] | None, typer.Option(metavar="NAME=LEVEL", help="A feature and its level; may be repeated.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
-Unsafe = Annotated[bool, typer.Option("--unsafe", help="Even if metadata is lost by it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would happen, and change nothing.")]
+Unsafe = Annotated[bool, typer.Option("--unsafe", help="Even if metadata is lost.")]
 
-app = typer.Typer(help="Feature levels of a running cluster.", callback=keep_options, no_args_is_help=True)
+app = App("Feature levels of a running cluster.", callback=keep_options, no_args_is_help=True)
 
 
-@app.command()
-def describe(
-    context: typer.Context,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
-    """The levels that are in force, and those that the cluster can run."""
-    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
-    with administering(wanted, FAILING) as admin:
+@app.register("describe", "isray features describe")
+@with_target()
+def describe(target: Target) -> None:
+    """The finalized levels, and those that the cluster supports."""
+    with administering(target, FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
-    if as_json:
+    if target.as_json:
         print_json([document(feature) for feature in found])
         return
     for feature in found:
@@ -66,54 +46,30 @@ def describe(
         typer.echo("\t".join(f"{key}: {value}" for key, value in fields.items()))
 
 
-@app.command()
-def upgrade(
-    context: typer.Context,
-    feature: Levels = None,
-    dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
+@app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")
+@with_target()
+def upgrade(target: Target, feature: Levels = None, dry_run: DryRun = False) -> None:
     """Raise feature levels."""
-    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
-    _update("upgrade", wanted, _levels(feature), UpgradeType.UPGRADE, dry_run)
+    _update("upgrade", target, _levels(feature), UpgradeType.UPGRADE, dry_run)
 
 
-@app.command()
-def downgrade(
-    context: typer.Context,
-    feature: Levels = None,
-    unsafe: Unsafe = False,
-    dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
+@app.register("downgrade", "isray features downgrade --feature metadata.version=1 --dry-run")
+@with_target()
+def downgrade(target: Target, feature: Levels = None, unsafe: Unsafe = False, dry_run: DryRun = False) -> None:
     """Lower feature levels."""
-    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
-    _update("downgrade", wanted, _levels(feature), _lowering(unsafe), dry_run)
+    _update("downgrade", target, _levels(feature), _lowering(unsafe), dry_run)
 
 
-@app.command()
+@app.register("disable", "isray features disable --feature unclean.recovery.enabled")
+@with_target()
 def disable(
-    context: typer.Context,
-    feature: Annotated[list[str] | None, typer.Option("--feature", metavar="NAME", help="Several times.")] = None,
+    target: Target,
+    feature: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A feature; may be repeated.")] = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Lower features to level 0."""
-    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
-    _update("disable", wanted, [(item, 0) for item in feature or ()], _lowering(unsafe), dry_run)
+    _update("disable", target, [(item, 0) for item in feature or ()], _lowering(unsafe), dry_run)
 
 
 def _lowering(unsafe: bool) -> UpgradeType:
@@ -130,26 +86,29 @@ def _levels(options: Sequence[str] | None) -> list[tuple[str, int]]:
     return levels
 
 
-def _update(verb: str, wanted: Target, levels: Sequence[tuple[str, int]], kind: UpgradeType, dry_run: bool) -> None:
+def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: UpgradeType, dry_run: bool) -> None:
     names = [feature for feature, _ in levels]
-    if not levels or len(set(names)) != len(names):
-        raise InputError("--feature", "", ", ".join(names) or "none", f"at least one feature to {verb}, each once")
+    allowed = f"at least one feature to {verb}, each once"
+    if not levels:
+        raise MissingInput("--feature", allowed)
+    if len(set(names)) != len(names):
+        raise InputError("--feature", "", ", ".join(names), allowed)
     updates = [FeatureUpdate(feature=feature, max_version_level=level, upgrade_type=kind) for feature, level in levels]
-    with administering(wanted, FAILING) as admin:
+    with administering(target, FAILING) as admin:
         results = admin.update_features(updates, dry_run)
     failed = 0
     for feature, level in sorted(levels):
         result = results[feature]
         failed += result.error is not ErrorCode.NONE
-        _tell(verb, feature, level, result, dry_run, wanted.as_json)
-    if wanted.as_json:
+        _report(verb, feature, level, result, dry_run, target.as_json)
+    if target.as_json:
         print_json({"dry_run": dry_run, "features": [document(result) for result in results.values()]})
     if failed:
         typer.echo(f"{failed} out of {len(levels)} operation(s) failed.", err=True)
         raise typer.Exit(1)
 
 
-def _tell(verb: str, feature: str, level: int, result: Result, dry_run: bool, as_json: bool) -> None:
+def _report(verb: str, feature: str, level: int, result: Result, dry_run: bool, as_json: bool) -> None:
     to_level = "" if verb == "disable" else f" to {level}"
     if result.error is not ErrorCode.NONE:
         could = "Can not" if dry_run else "Could not"

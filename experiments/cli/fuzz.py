@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.output import Json
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def fuzz(
     ] = None,
     jobs: Annotated[str, typer.Option("--jobs", metavar="N|ray", help="Processes, or tasks on a Ray cluster.")] = "1",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where timeline files go.")] = Path("out/fuzz"),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Hunt for defects with a swarm of seeds; what is found is shrunk and can be replayed."""
     from experiments.hunt.seeds import ON_RAY, Hunt, hunt

@@ -1,31 +1,24 @@
 """`isray leader-election`: kafka-leader-election.sh with the election types of KIP-966 (J1-J11).
 
-DESIGNATION names the leader to be in the JSON file, so it takes nothing else (J7, J9). Partitions that could not be
-given a leader are exit code 1; those that needed none are not (J10).
+DESIGNATION takes the desired leader of each partition from the JSON file, so it needs one (J7, J9). A partition for
+which no leader was elected is exit code 1; one that needed no election is not (J10).
 
-A file that is not of the shape is exit code 2, and nothing is done. What is wrong with one of its partitions fails that
-partition and no other: one that is named twice, or that has no `desiredLeader` where one is needed, is INVALID_REQUEST,
-as the controller would answer, and is not asked for; what else is wrong the controller finds.
+A file of another shape is exit code 2, and nothing is done. A mistake in one partition of the file fails that partition
+only: one that is listed twice, or lacks the `desiredLeader` that DESIGNATION needs, is reported as INVALID_REQUEST and
+is not requested; the controller finds any other mistake.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic import Field
 
-from experiments.cli.target import (
-    Bootstrap,
-    Json,
-    Name,
-    Principal,
-    administering,
-    one_of,
-    print_json,
-    read_json,
-    target,
-)
+from experiments.cli.output import print_json
+from experiments.cli.parse import Int32, JsonShape, one_of, read_json
+from experiments.cli.target import Target, administering, with_target
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
@@ -34,26 +27,39 @@ from protocol.messages.partitions import ElectionType, PartitionResult
 
 TYPES = {kind.name.lower(): kind for kind in ElectionType}
 EXAMPLE = '{"partitions": [{"topic": "t", "partition": 0, "desiredLeader": 1}]}'
-Wanted = dict[TopicPartition, int | None]
-"""Partitions, each with the leader to be for DESIGNATION, None otherwise."""
+Leaders = dict[TopicPartition, int | None]
+"""Partitions, each with the desired leader for DESIGNATION, None otherwise."""
 Results = dict[TopicPartition, PartitionResult]
+AdminConfig = Annotated[
+    Path | None,
+    typer.Option("--admin.config", "--command-config", metavar="FILE", help="Properties: principal=User:NAME."),
+]
 
 
+class _Partition(JsonShape):
+    topic: str
+    partition: Int32
+    desired_leader: Int32 | None = Field(None, alias="desiredLeader")
+
+
+class _Partitions(JsonShape):
+    partitions: Annotated[list[_Partition], Field(min_length=1)]
+
+
+@with_target(command_config=AdminConfig)
 def leader_election(
+    target: Target,
     election_type: Annotated[str, typer.Option("--election-type", metavar="TYPE", help=" | ".join(TYPES))],
-    topic: Annotated[str | None, typer.Option(help="A topic; with --partition.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0, max=INT_MAX, help="A partition of --topic.")] = None,
-    path_to_json_file: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Partitions: {EXAMPLE}")] = None,
-    all_topic_partitions: Annotated[bool, typer.Option(help="All that the type is for.")] = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: Annotated[
-        Path | None, typer.Option("--admin.config", "--command-config", metavar="FILE", help="principal=User:NAME")
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="A topic; with --partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, max=INT_MAX, metavar="N", help="A partition of --topic.")
     ] = None,
-    principal: Principal = None,
-    as_json: Json = False,
+    path_to_json_file: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Partitions: {EXAMPLE}")] = None,
+    all_topic_partitions: Annotated[
+        bool, typer.Option("--all-topic-partitions", help="All partitions that the type applies to.")
+    ] = False,
 ) -> None:
-    """Elect leaders for partitions: of a topic, of a file, or for all."""
+    """Elect leaders for a partition, for those listed in a file, or for all."""
     kind = TYPES.get(election_type.lower())
     if kind is None:
         raise InputError("--election-type", "", election_type, " | ".join(TYPES))
@@ -67,45 +73,31 @@ def leader_election(
         raise InputError("--partition", "", "it without --topic" if topic is None else "none", "both or neither")
     if kind is ElectionType.DESIGNATION and path_to_json_file is None:
         raise InputError("--election-type", "", f"designation with {source}", "designation with --path-to-json-file")
-    partitions: Wanted | None = None
+    partitions: Leaders | None = None
     refused: Results = {}
     if path_to_json_file is not None:
         partitions, refused = read_partitions(path_to_json_file, kind)
     elif topic is not None and partition is not None:
         partitions = {TopicPartition(topic, partition): None}
-    wanted = target(bootstrap_server, name, command_config, principal, as_json)
-    with administering(wanted, "Error completing leader election") as admin:
-        _tell(kind, refused | admin.elect_leaders(kind, partitions), as_json)
+    with administering(target, "Error completing leader election") as admin:
+        _report(kind, refused | admin.elect_leaders(kind, partitions), target.as_json)
 
 
-def read_partitions(path: Path, kind: ElectionType) -> tuple[Wanted, Results]:
-    """The partitions of a JSON file that can be asked for, each with its `desiredLeader` where the type is DESIGNATION,
-    and the failures of the others; InputError where the file is not of that shape.
+def read_partitions(path: Path, kind: ElectionType) -> tuple[Leaders, Results]:
+    """The partitions of a JSON file that can be requested, each with its desired leader if the type is DESIGNATION, and
+    the failures of the others; InputError where the file has another shape.
     """
-    source = str(path)
-    content = read_json(path, EXAMPLE)
-    items = content.get("partitions") if isinstance(content, dict) else None
-    if not isinstance(items, list) or not items:
-        raise InputError(source, "partitions", items, EXAMPLE)
-    wanted: Wanted = {}
+    wanted: Leaders = {}
     refused: Results = {}
-    for number, item in enumerate(items):
-        place = f"partitions[{number}]"
-        if not isinstance(item, dict):
-            raise InputError(source, place, item, EXAMPLE)
-        if not isinstance(item.get("topic"), str):
-            raise InputError(source, f"{place}.topic", item.get("topic"), "the name of a topic")
-        found = TopicPartition(item["topic"], _whole(source, f"{place}.partition", item.get("partition")))
-        leader = None
-        if kind is ElectionType.DESIGNATION and item.get("desiredLeader") is not None:
-            leader = _whole(source, f"{place}.desiredLeader", item["desiredLeader"])
+    for item in read_json(path, _Partitions, EXAMPLE).partitions:
+        found = TopicPartition(item.topic, item.partition)
         if found in wanted or found in refused:
             wanted.pop(found, None)
             refused[found] = _refused(found, f"partition {found} is named twice")
-        elif kind is ElectionType.DESIGNATION and leader is None:
+        elif kind is ElectionType.DESIGNATION and item.desired_leader is None:
             refused[found] = _refused(found, "no desiredLeader")
         else:
-            wanted[found] = leader
+            wanted[found] = item.desired_leader if kind is ElectionType.DESIGNATION else None
     return wanted, refused
 
 
@@ -114,13 +106,7 @@ def _refused(partition: TopicPartition, message: str) -> PartitionResult:
     return PartitionResult(topic=topic, partition_index=index, error=ErrorCode.INVALID_REQUEST, message=message)
 
 
-def _whole(source: str, place: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= INT_MAX:
-        raise InputError(source, place, value, f"a whole number from 0 to {INT_MAX}")
-    return value
-
-
-def _tell(kind: ElectionType, results: Results, as_json: bool) -> None:
+def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
     ordered = dict(sorted(results.items()))
     succeeded = [key for key, result in ordered.items() if result.error is ErrorCode.NONE]
     not_needed = [key for key, result in ordered.items() if result.error is ErrorCode.ELECTION_NOT_NEEDED]

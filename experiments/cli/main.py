@@ -1,20 +1,18 @@
-"""The `isray` command: one typer app, its commands registered by module, and the one place that knows exit codes.
+"""The `isray` command: one typer application, its commands by section, and the place that turns errors into exit codes.
 
-0: all good. 1: the run found a failure; the command itself says so with `typer.Exit(1)`. 2: the input is wrong; a
-command raises `experiments.support.errors.InputError` and `run` prints it as one line, without a traceback; wrong
-options and arguments, which typer finds, are told in the same way (`usage.py`). 130: an interrupt ended the command.
+A command reports a failure with `typer.Exit(1)`. For wrong input it raises `experiments.support.errors.InputError`,
+which `run` prints as one line without a traceback; `usage.py` makes one of the wrong options that typer finds.
+`exit_codes.py` declares the codes.
 
-Command modules import what is heavy (ray, pyspark, scipy, matplotlib) inside their functions, so that `isray --help`
+Command modules import heavy packages (ray, pyspark, scipy, matplotlib) inside their functions, so that `isray --help`
 answers at once.
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from importlib.metadata import version as installed_version
-from typing import Annotated
 
 import typer
 
@@ -40,64 +38,82 @@ from experiments.cli import (
     study,
     topics,
 )
+from experiments.cli.exit_codes import ExitCode
+from experiments.cli.help import App, Section
+from experiments.cli.output import Json, print_json
 from experiments.cli.usage import as_input_error
 from experiments.support.errors import InputError
 
-EXIT_WRONG_INPUT = 2
 VERSIONED = ("isray", "ray", "pyspark", "pydantic")
-
-app = typer.Typer(
-    name="isray",
-    help="ISR on Ray: Kafka's replication protocol as a deterministic laboratory.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command("conformance")(conformance.conformance)
-app.add_typer(bench.app, name="bench")
-app.add_typer(scenario.app, name="scenario")
-app.add_typer(study.app, name="study")
-app.command("fuzz")(fuzz.fuzz)
-app.command("replay")(replay.replay)
-app.command("mutants")(mutants.mutants)
-app.command("explore")(explore.explore)
-app.command("check")(check.check)
-app.command("soak")(soak.soak)
-for command in (cluster.up, cluster.down, cluster.status):
-    app.command(command.__name__)(command)
-app.command("topics")(topics.topics)
-app.command("leader-election")(leader_election.leader_election)
-app.command("reassign-partitions")(reassign_partitions.reassign_partitions)
-app.command("configs")(configs.configs)
-app.command("acls")(acls.acls)
-app.add_typer(features.app, name="features")
-app.add_typer(metadata_quorum.app, name="metadata-quorum")
-app.add_typer(storage.app, name="storage")
-app.command("dump-log")(dump_log.dump_log)
+_FOUND = "out/fuzz/seed-17.yaml"
+_PREFERRED = "--election-type preferred --all-topic-partitions"
+_VECTORS = "tests/data/partition_change.jsonl.gz"
 
 
-@app.command()
-def version(as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False) -> None:
-    """The versions of isray, of Python and of what it stands on."""
+def version(as_json: Json = False) -> None:
+    """The versions of isray, of Python and of its main dependencies."""
     versions = {name: installed_version(name) for name in VERSIONED} | {"python": platform.python_version()}
-    print(json.dumps(versions) if as_json else "\n".join(f"{name} {number}" for name, number in versions.items()))
+    if as_json:
+        print_json(versions)
+    else:
+        typer.echo("\n".join(f"{name} {number}" for name, number in versions.items()))
+
+
+GROUPS = (
+    (Section.LABORATORY, "scenario", scenario.app),
+    (Section.STUDIES, "study", study.app),
+    (Section.TOOLS, "features", features.app),
+    (Section.TOOLS, "metadata-quorum", metadata_quorum.app),
+    (Section.TOOLS, "storage", storage.app),
+    (Section.BENCHES, "bench", bench.app),
+)
+COMMANDS = (
+    (Section.LABORATORY, fuzz.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
+    (Section.LABORATORY, replay.replay, f"isray replay {_FOUND} --story"),
+    (Section.LABORATORY, mutants.mutants, "isray mutants --only reordering --seeds 100"),
+    (Section.LABORATORY, explore.explore, "isray explore --brokers 3 --depth 6"),
+    (Section.LABORATORY, conformance.conformance, f"isray conformance {_VECTORS}"),
+    (Section.LABORATORY, check.check, "isray check out/recording"),
+    (Section.LABORATORY, soak.soak, "isray soak --minutes 10"),
+    (Section.CLUSTER, cluster.up, "isray up --detach --controllers 3"),
+    (Section.CLUSTER, cluster.status, "isray status"),
+    (Section.CLUSTER, cluster.down, "isray down"),
+    (Section.TOOLS, topics.topics, "isray topics --create --topic t --partitions 3 --replication-factor 3"),
+    (Section.TOOLS, configs.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
+    (
+        Section.TOOLS,
+        leader_election.leader_election,
+        "isray leader-election --election-type preferred --all-topic-partitions",
+    ),
+    (Section.TOOLS, reassign_partitions.reassign_partitions, "isray reassign-partitions --list"),
+    (Section.TOOLS, acls.acls, "isray acls --add --allow-principal User:alice --operation read --topic t"),
+    (Section.TOOLS, dump_log.dump_log, "isray dump-log --directory DIR --cluster-metadata"),
+    (Section.TOOLS, version, "isray version --json"),
+)
+
+app = App("ISR on Ray: Kafka's replication protocol as a deterministic laboratory.", no_args_is_help=True)
+for _section, _name, _group in GROUPS:
+    app.add_typer(_group, name=_name, rich_help_panel=_section)
+for _section, _function, _example in COMMANDS:
+    app.register(_function.__name__.replace("_", "-"), _example, section=_section)(_function)
 
 
 def run() -> None:
-    """Entry point of the `isray` command; leaves with the exit codes of this module's docstring."""
+    """Entry point of the `isray` command; exits with a code of `ExitCode`."""
     try:
         code = app(prog_name="isray", standalone_mode=False)
     except InputError as error:
-        code = _refused(error)
+        code = _refuse(error)
     except typer.TyperException as error:
-        code = _refused(as_input_error(error))
+        code = _refuse(as_input_error(error))
     except typer.Abort:
-        print("isray: aborted", file=sys.stderr)
-        code = 1
-    sys.exit(code or 0)
+        typer.echo("isray: aborted", err=True)
+        code = ExitCode.FAILURE
+    sys.exit(code or ExitCode.OK)
 
 
-def _refused(error: InputError | None) -> int:
+def _refuse(error: InputError | None) -> ExitCode:
+    """Prints the line of a wrong input; None where help was printed instead."""
     if error is not None:
-        print(f"isray: {error}", file=sys.stderr)
-    return EXIT_WRONG_INPUT
+        typer.echo(f"isray: {error}", err=True)
+    return ExitCode.WRONG_INPUT

@@ -1,41 +1,73 @@
-"""`isray metadata-quorum`: kafka-metadata-quorum.sh. Who replicates the metadata log, who of them votes, and changes of
-that (J16, J17, D29-D32).
+"""`isray metadata-quorum`: kafka-metadata-quorum.sh. Describe the replicas of the metadata log, add and remove voters
+(J16, J17, D29-D32).
 
-A controller is known by its id and its directory id, the uuid of its disk. Kafka's tool reads the latter in the
-directory of the controller that it runs on; here the quorum is asked: the observer of that id that fetches is added,
-the voter of that id is removed, unless `--controller-directory-id` says which.
+A controller is identified by its id and its directory id, the uuid of its disk. Kafka's tool reads the latter in the
+directory of the controller that it runs on. This one asks the quorum unless `--controller-directory-id` is given:
+`add-controller` adds the observer of that id that fetches, `remove-controller` removes the voter of that id.
 
-Times are the leader's, in ms since the cluster was started. What Kafka's table has and this one has not: the time at
-which a replica had caught up last.
+Times are the leader's, in ms since the cluster was started. The table lacks one column of Kafka's: the time at which a
+replica was last caught up.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import typer
 
-from experiments.cli.target import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    Name,
-    Principal,
-    administering,
-    keep_options,
-    one_of,
-    only_with,
-    print_json,
-    target_within,
-)
+from experiments.cli.help import App
+from experiments.cli.output import print_json
+from experiments.cli.parse import one_of, only_with
+from experiments.cli.target import Target, administering, keep_options, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState
+
+
+class Member(TypedDict):
+    """A replica of the metadata log in `describe --status --json`."""
+
+    id: int
+    directory_id: str
+    endpoints: list[str]
+
+
+class StatusDocument(TypedDict):
+    """`describe --status --json`."""
+
+    cluster_id: str
+    leader_id: int
+    leader_directory_id: str
+    leader_epoch: int
+    high_watermark: int
+    max_follower_lag: int
+    current_voters: list[Member]
+    current_observers: list[Member]
+
+
+class ReplicaRow(TypedDict):
+    """A replica in `describe --replication --json`; times are in ms since the cluster was started."""
+
+    node_id: int
+    directory_id: str
+    log_end_offset: int
+    lag: int
+    last_fetch_ms: int
+    status: str
+    promotable: bool
+
+
+class ReplicationDocument(TypedDict):
+    """`describe --replication --json`."""
+
+    now_ms: int
+    replicas: list[ReplicaRow]
+
 
 FAILING = "Error while executing metadata quorum command"
 Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="The controller's node id.")]
@@ -46,33 +78,28 @@ Directory = Annotated[
         "--directory-id",
         "-d",
         metavar="UUID",
-        help="Of its disk; else the quorum is asked.",
+        help="The uuid of its disk. Default: as the quorum knows it.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be asked for, and change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be requested, and change nothing.")]
 
-app = typer.Typer(help="The quorum of a running cluster.", callback=keep_options, no_args_is_help=True)
+app = App("The controller quorum of a running cluster.", callback=keep_options, no_args_is_help=True)
 
 
-@app.command()
+@app.register("describe", "isray metadata-quorum describe --status")
+@with_target()
 def describe(
-    context: typer.Context,
+    target: Target,
     status: Annotated[bool, typer.Option("--status", help="Leader, epoch, high watermark, members.")] = False,
-    replication: Annotated[bool, typer.Option("--replication", help="How far each replica is.")] = False,
-    human_readable: Annotated[bool, typer.Option("--human-readable", help="Times as how long ago.")] = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
+    replication: Annotated[bool, typer.Option("--replication", help="The log end and lag of each replica.")] = False,
+    human_readable: Annotated[bool, typer.Option("--human-readable", help="Print times as how long ago.")] = False,
 ) -> None:
     """The replicas of the metadata log, as their leader knows them."""
     what = one_of({"--status": status, "--replication": replication})
     only_with("--replication", what, {"--human-readable": human_readable})
-    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
-    with administering(wanted, FAILING) as admin:
+    with administering(target, FAILING) as admin:
         found = admin.describe_quorum()
-    if as_json:
+    if target.as_json:
         print_json(status_document(found) if status else replication_document(found))
     elif status:
         _print_status(status_document(found))
@@ -80,68 +107,47 @@ def describe(
         _print_replication(found, human_readable)
 
 
-@app.command("add-controller")
+@app.register("add-controller", "isray metadata-quorum add-controller --controller-id 1002")
+@with_target()
 def add_controller(
-    context: typer.Context,
+    target: Target,
     controller_id: Id,
     directory_id: Directory = None,
     endpoint: Annotated[
         list[str] | None,
-        typer.Option("--endpoint", metavar="NAME://HOST:PORT", help="Where it listens; several times."),
+        typer.Option("--endpoint", metavar="NAME://HOST:PORT", help="Where it listens; may be repeated."),
     ] = None,
     dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Make an observer a voter."""
     endpoints = [_endpoint(text) for text in endpoint or ()]
-    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
-    with administering(wanted, FAILING) as admin:
+    with administering(target, FAILING) as admin:
         uuid = directory_id or _observer(admin, controller_id)
         if not dry_run:
             admin.add_voter(controller_id, uuid, endpoints)
+    done = "DRY RUN of adding" if dry_run else "Added"
     listening = ", ".join(map(endpoint_text, endpoints)) or "none"
-    _tell(
-        f"{'DRY RUN of adding' if dry_run else 'Added'} controller {controller_id} with directory id {uuid}"
-        f" and endpoints: {listening}",
-        {"controller_id": controller_id, "directory_id": uuid, "added": not dry_run},
-        as_json,
-    )
+    if target.as_json:
+        print_json({"controller_id": controller_id, "directory_id": uuid, "added": not dry_run})
+    else:
+        typer.echo(f"{done} controller {controller_id} with directory id {uuid} and endpoints: {listening}")
 
 
-@app.command("remove-controller")
+@app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
+@with_target()
 def remove_controller(
-    context: typer.Context,
-    controller_id: Id,
-    directory_id: Directory = None,
-    dry_run: DryRun = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
+    target: Target, controller_id: Id, directory_id: Directory = None, dry_run: DryRun = False
 ) -> None:
     """Make a voter an observer."""
-    wanted = target_within(context, bootstrap_server, name, command_config, principal, as_json)
-    with administering(wanted, FAILING) as admin:
+    with administering(target, FAILING) as admin:
         uuid = directory_id or _voter(admin, controller_id)
         if not dry_run:
             admin.remove_voter(controller_id, uuid)
-    _tell(
-        f"{'DRY RUN of removing' if dry_run else 'Removed'} controller {controller_id} with directory id {uuid}",
-        {"controller_id": controller_id, "directory_id": uuid, "removed": not dry_run},
-        as_json,
-    )
-
-
-def _tell(text: str, document: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(document)
+    done = "DRY RUN of removing" if dry_run else "Removed"
+    if target.as_json:
+        print_json({"controller_id": controller_id, "directory_id": uuid, "removed": not dry_run})
     else:
-        typer.echo(text)
+        typer.echo(f"{done} controller {controller_id} with directory id {uuid}")
 
 
 def _endpoint(text: str) -> Endpoint:
@@ -152,17 +158,17 @@ def _endpoint(text: str) -> Endpoint:
     return Endpoint(name=name, host=host, port=int(port))
 
 
-# -- which disk --------------------------------------------------------------------------------------------------------
+# -- directory ids -----------------------------------------------------------------------------------------------------
 
 
 def _observer(admin: AdminClient, controller_id: int) -> str:
-    """The uuid of the one observer of this id that could become a voter; AdminError where there is none, or several."""
+    """The disk of the observer with this id that can become a voter; AdminError where there is none, or several."""
     quorum = admin.describe_quorum()
     found = [state.replica_uuid for state in _of_id(quorum.observers, controller_id) if state.is_promotable]
     if len(found) == 1:
         return found[0]
     if found:
-        text = f"several disks of controller {controller_id} fetch: {', '.join(found)}; say which is meant"
+        text = f"several disks of controller {controller_id} fetch: {', '.join(found)}; give its directory id"
         raise AdminError(ErrorCode.INVALID_REQUEST, text)
     for state in _of_id(quorum.voters, controller_id):
         raise AdminError(ErrorCode.DUPLICATE_VOTER, f"{_key(state)} is already a voter")
@@ -194,8 +200,8 @@ def _keys(states: Iterable[ReplicaState]) -> str:
 # -- descriptions ------------------------------------------------------------------------------------------------------
 
 
-def status_document(quorum: DescribeQuorumResponse) -> dict[str, Any]:
-    """What `describe --status` says."""
+def status_document(quorum: DescribeQuorumResponse) -> StatusDocument:
+    """The members of the quorum, and how far its log is."""
     followers = [state.lag for state in quorum.voters if state.replica_id != quorum.leader_id]
     return {
         "cluster_id": quorum.cluster_id,
@@ -209,13 +215,13 @@ def status_document(quorum: DescribeQuorumResponse) -> dict[str, Any]:
     }
 
 
-def _member(state: ReplicaState) -> dict[str, Any]:
+def _member(state: ReplicaState) -> Member:
     endpoints = [endpoint_text(endpoint) for endpoint in state.endpoints]
     return {"id": state.replica_id, "directory_id": state.replica_uuid, "endpoints": endpoints}
 
 
-def replication_document(quorum: DescribeQuorumResponse) -> dict[str, Any]:
-    """What `describe --replication` says."""
+def replication_document(quorum: DescribeQuorumResponse) -> ReplicationDocument:
+    """The progress of each replica, the leader first, then followers, then observers."""
     roles = [(state, role_of(state, quorum)) for state in (*quorum.voters, *quorum.observers)]
     return {
         "now_ms": quorum.now_ms,
@@ -235,15 +241,16 @@ def replication_document(quorum: DescribeQuorumResponse) -> dict[str, Any]:
 
 
 def role_of(state: ReplicaState, quorum: DescribeQuorumResponse) -> str:
-    """Leader, Follower or Observer: what a replica of the description is."""
+    """The role of a replica of the description: Leader, Follower or Observer."""
     if (state.replica_id, state.replica_uuid) == (quorum.leader_id, quorum.leader_uuid):
         return "Leader"
     return "Follower" if state in quorum.voters else "Observer"
 
 
-def _print_status(found: dict[str, Any]) -> None:
+def _print_status(found: StatusDocument) -> None:
+    members = {"current_voters": found["current_voters"], "current_observers": found["current_observers"]}
     for name, value in found.items():
-        text = json.dumps([_as_kafka_has_it(member) for member in value]) if isinstance(value, list) else value
+        text = value if name not in members else json.dumps([_with_kafka_keys(member) for member in members[name]])
         typer.echo(f"{_title(name)}:".ljust(24) + str(text))
 
 
@@ -251,8 +258,8 @@ def _title(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _as_kafka_has_it(member: dict[str, Any]) -> dict[str, Any]:
-    found = {"id": member["id"], "directoryId": member["directory_id"]}
+def _with_kafka_keys(member: Member) -> dict[str, object]:
+    found: dict[str, object] = {"id": member["id"], "directoryId": member["directory_id"]}
     return found | {"endpoints": member["endpoints"]} if member["endpoints"] else found
 
 
@@ -261,7 +268,7 @@ def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool) -> 
     for found in replication_document(quorum)["replicas"]:
         fetched = found["last_fetch_ms"]
         when = f"{quorum.now_ms - fetched} ms ago" if human_readable and fetched >= 0 else str(fetched)
-        numbers = [str(found[name]) for name in ("log_end_offset", "lag")]
+        numbers = [str(found["log_end_offset"]), str(found["lag"])]
         promotable = "yes" if found["promotable"] else "no"
         rows.append([str(found["node_id"]), found["directory_id"] or "-", *numbers, when, found["status"], promotable])
     for line in _columns(rows):

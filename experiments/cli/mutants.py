@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.output import Json
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def mutants(
         int | None, typer.Option("--swarm", min=1, metavar="N", help="Seeds without a bias that each meets as well.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/mutants.md.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Remove each guard of the protocol and count the seeds until that is noticed."""
     from experiments.hunt.mutants.campaign import SEEDS, page, verdicts

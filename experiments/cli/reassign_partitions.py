@@ -1,8 +1,8 @@
-"""`isray reassign-partitions`: kafka-reassign-partitions.sh. Move partitions to other replicas (J18).
+"""`isray reassign-partitions`: kafka-reassign-partitions.sh. Move partitions to other brokers (J18).
 
-Files and output are Kafka's. There are no throttles and one log directory per broker (`log_dirs` may say `any` only).
-`--generate` proposes what the controller's own placement gives for new topics of that size, with the racks of the
-brokers unless `--disable-rack-aware`.
+Files and output are those of Kafka's tool. There are no throttles, and a broker has one log directory (`log_dirs` may
+contain `any` only). `--generate` proposes the placement that the controller would choose for new topics of that size,
+with the racks of the brokers unless `--disable-rack-aware` is given.
 """
 
 from __future__ import annotations
@@ -12,44 +12,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
+from pydantic import Field
 
-from experiments.cli.target import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    Name,
-    Principal,
-    administering,
-    document,
-    numbers,
-    one_of,
-    only_with,
-    print_json,
-    read_json,
-    target,
-)
+from experiments.cli.output import document, print_json
+from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
+from experiments.cli.target import Target, administering, exit_if_failed, numbers, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.support.errors import InputError
-from protocol.config import INT_MAX
+from experiments.support.errors import InputError, MissingInput
 from protocol.controller.placement import UsableBroker, place
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import TopicPartition
 from protocol.messages.partitions import OngoingPartitionReassignment, PartitionResult
 
-VERSION = 1
 ANY_LOG_DIR = "any"
 EXISTING = "there is an existing reassignment; --additional overrides it"
+MOVES_EXAMPLE = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [3, 1, 2]}]}'
+TOPICS_EXAMPLE = '{"version": 1, "topics": [{"topic": "t"}]}'
 Assignment = dict[TopicPartition, tuple[int, ...]]
-FileOption = Annotated[Path | None, typer.Option(metavar="FILE")]
-Flag = Annotated[bool, typer.Option()]
+Name = Annotated[str, Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What the options say, files read: the assignment of a reassignment file, the topics and brokers of --generate."""
+class Options:
+    """The options of the command, files read: the assignment of a reassignment file, the topics and brokers of
+    `--generate`.
+    """
 
     assignment: Assignment
     topics: Sequence[str]
@@ -59,54 +49,79 @@ class Ask:
     as_json: bool
 
 
+class _Move(JsonShape):
+    topic: Name
+    partition: Int32
+    replicas: Annotated[list[Int32], Field(min_length=1)]
+    log_dirs: list[Literal["any"]] | None = None
+
+
+class _Moves(JsonShape):
+    version: Literal[1] = 1
+    partitions: Annotated[list[_Move], Field(min_length=1)]
+
+
+class _Topic(JsonShape):
+    topic: Name
+
+
+class _Topics(JsonShape):
+    version: Literal[1] = 1
+    topics: Annotated[list[_Topic], Field(min_length=1)]
+
+
+@with_target()
 def reassign_partitions(
-    execute: Flag = False,
-    verify: Flag = False,
-    cancel: Flag = False,
-    list_: Annotated[bool, typer.Option("--list")] = False,
-    generate: Flag = False,
-    reassignment_json_file: FileOption = None,
-    topics_to_move_json_file: FileOption = None,
-    broker_list: Annotated[str | None, typer.Option(metavar="0,1,2")] = None,
-    additional: Flag = False,
-    disable_rack_aware: Flag = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
+    target: Target,
+    execute: Annotated[bool, typer.Option("--execute", help="Start the reassignment of the file.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Print how far the reassignment of the file is.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the reassignments of the file.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List all reassignments in progress.")] = False,
+    generate: Annotated[bool, typer.Option("--generate", help="Propose a reassignment; change nothing.")] = False,
+    reassignment_json_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Replicas of partitions: {MOVES_EXAMPLE}")
+    ] = None,
+    topics_to_move_json_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"With --generate: {TOPICS_EXAMPLE}")
+    ] = None,
+    broker_list: Annotated[
+        str | None, typer.Option(metavar="0,1,2", help="With --generate: the brokers to use.")
+    ] = None,
+    additional: Annotated[
+        bool, typer.Option("--additional", help="With --execute: although others are in progress.")
+    ] = False,
+    disable_rack_aware: Annotated[
+        bool, typer.Option("--disable-rack-aware", help="With --generate: ignore racks.")
+    ] = False,
 ) -> None:
-    """Move partitions: start, look, take back, list; or propose where to."""
-    wanted = target(bootstrap_server, name, command_config, principal, as_json)
+    """Move partitions to other brokers: start, verify, cancel, list; or propose where to."""
     action = one_of(
         {"--execute": execute, "--verify": verify, "--cancel": cancel, "--list": list_, "--generate": generate}
     )
     only_with("--execute|--verify|--cancel", action, {"--reassignment-json-file": reassignment_json_file})
     only_with("--execute", action, {"--additional": additional})
-    only_with(
-        "--generate",
-        action,
-        {
-            "--topics-to-move-json-file": topics_to_move_json_file,
-            "--broker-list": broker_list,
-            "--disable-rack-aware": disable_rack_aware,
-        },
-    )
-    ask = Ask(
-        assignment={} if action in ("--list", "--generate") else read_assignment(_needed(reassignment_json_file)),
-        topics=read_topics(_needed(topics_to_move_json_file, "--topics-to-move-json-file")) if generate else (),
+    generating = {
+        "--topics-to-move-json-file": topics_to_move_json_file,
+        "--broker-list": broker_list,
+        "--disable-rack-aware": disable_rack_aware,
+    }
+    only_with("--generate", action, generating)
+    takes_file = action not in ("--list", "--generate")
+    options = Options(
+        assignment=read_assignment(_given("--reassignment-json-file", reassignment_json_file)) if takes_file else {},
+        topics=read_topics(_given("--topics-to-move-json-file", topics_to_move_json_file)) if generate else (),
         brokers=_brokers(broker_list) if generate else (),
         additional=additional,
         by_racks=not disable_rack_aware,
-        as_json=as_json,
+        as_json=target.as_json,
     )
-    with administering(wanted, "Error") as admin:
-        _ACTIONS[action](admin, ask)
+    with administering(target, "Error") as admin:
+        _ACTIONS[action](admin, options)
 
 
-def _needed(path: Path | None, option: str = "--reassignment-json-file") -> Path:
+def _given(option: str, path: Path | None) -> Path:
     if path is None:
-        raise InputError(option, "", "none", "a JSON file")
+        raise MissingInput(option, "a JSON file")
     return path
 
 
@@ -114,77 +129,40 @@ def _needed(path: Path | None, option: str = "--reassignment-json-file") -> Path
 
 
 def read_assignment(path: Path) -> Assignment:
-    """Partitions with the replicas that they shall have; InputError where the file is not of Kafka's shape, names a
-    partition twice, or a broker twice for one partition.
+    """The partitions of a reassignment file with their new replicas; InputError where the file has another shape, lists
+    a partition twice, or a broker twice for one partition.
     """
     assignment: Assignment = {}
-    for number, item in enumerate(_items(path, "partitions")):
-        place_name = f"partitions[{number}]"
-        key = TopicPartition(_topic(path, place_name, item), _whole(path, f"{place_name}.partition", item, "partition"))
-        replicas = item.get("replicas")
-        allowed = "a list of different broker ids, at least one"
-        if not isinstance(replicas, list) or not replicas or not all(_is_whole(broker) for broker in replicas):
-            raise InputError(str(path), f"{place_name}.replicas", replicas, allowed)
-        if len(set(replicas)) != len(replicas):
-            raise InputError(str(path), f"{place_name}.replicas", replicas, allowed)
-        folders = item.get("log_dirs", [ANY_LOG_DIR] * len(replicas))
-        if folders != [ANY_LOG_DIR] * len(replicas):
-            raise InputError(str(path), f"{place_name}.log_dirs", folders, f'"{ANY_LOG_DIR}" for each replica')
+    for number, item in enumerate(read_json(path, _Moves, MOVES_EXAMPLE).partitions):
+        place_name, key = f"partitions[{number}]", TopicPartition(item.topic, item.partition)
+        if len(set(item.replicas)) != len(item.replicas):
+            raise InputError(str(path), f"{place_name}.replicas", item.replicas, "each broker once")
+        if item.log_dirs is not None and len(item.log_dirs) != len(item.replicas):
+            raise InputError(str(path), f"{place_name}.log_dirs", item.log_dirs, f'"{ANY_LOG_DIR}" for each replica')
         if key in assignment:
             raise InputError(str(path), place_name, key, "each partition once")
-        assignment[key] = tuple(replicas)
+        assignment[key] = tuple(item.replicas)
     return assignment
 
 
 def read_topics(path: Path) -> list[str]:
     """The names in a file of topics to move."""
-    names = [_topic(path, f"topics[{number}]", item) for number, item in enumerate(_items(path, "topics"))]
+    names = [item.topic for item in read_json(path, _Topics, TOPICS_EXAMPLE).topics]
     if len(set(names)) != len(names):
         raise InputError(str(path), "topics", names, "each topic once")
     return names
 
 
-def _items(path: Path, field: str) -> list[dict[str, Any]]:
-    content = read_json(path, "JSON")
-    if not isinstance(content, dict):
-        raise InputError(str(path), "", type(content).__name__, f'an object with "version" and "{field}"')
-    if content.get("version", VERSION) != VERSION:
-        raise InputError(str(path), "version", content["version"], str(VERSION))
-    items = content.get(field)
-    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
-        raise InputError(str(path), field, items, "a list of objects, at least one")
-    return items
-
-
-def _topic(path: Path, place_name: str, item: dict[str, Any]) -> str:
-    topic = item.get("topic")
-    if not isinstance(topic, str) or not topic:
-        raise InputError(str(path), f"{place_name}.topic", topic, "the name of a topic")
-    return topic
-
-
-def _whole(path: Path, place_name: str, item: dict[str, Any], field: str) -> int:
-    value = item.get(field)
-    if not _is_whole(value):
-        raise InputError(str(path), place_name, value, f"a whole number from 0 to {INT_MAX}")
-    return int(str(value))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT_MAX
-
-
 def _brokers(option: str | None) -> list[int]:
-    texts = [] if option is None else [text.strip() for text in option.split(",")]
-    if not texts or not all(text.isdecimal() and int(text) <= INT_MAX for text in texts):
-        raise InputError("--broker-list", "", option or "none", "broker ids by commas")
-    brokers = [int(text) for text in texts]
+    if option is None:
+        raise MissingInput("--broker-list", "broker ids separated by commas")
+    brokers = whole_numbers("--broker-list", option, "broker ids separated by commas")
     if len(set(brokers)) != len(brokers):
         raise InputError("--broker-list", "", option, "each broker once")
     return brokers
 
 
-def reassignment_document(assignment: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
+def reassignment_document(assignment: Mapping[TopicPartition, Sequence[int]]) -> dict[str, object]:
     """An assignment as the file that `--reassignment-json-file` reads."""
     partitions = [
         {
@@ -195,14 +173,14 @@ def reassignment_document(assignment: Mapping[TopicPartition, Sequence[int]]) ->
         }
         for key, replicas in sorted(assignment.items())
     ]
-    return {"version": VERSION, "partitions": partitions}
+    return {"version": 1, "partitions": partitions}
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------
 
 
 def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
-    """The replicas of all partitions of topics, without those of a topic that does not exist."""
+    """The replicas of all partitions of topics; a topic that does not exist has none."""
     found: Assignment = {}
     for topic in admin.describe_topics(topics):
         if topic.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
@@ -211,33 +189,33 @@ def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
     return found
 
 
-def _execute(admin: AdminClient, ask: Ask) -> None:
-    if admin.list_reassignments() and not ask.additional:
+def _execute(admin: AdminClient, options: Options) -> None:
+    if admin.list_reassignments() and not options.additional:
         raise AdminError(ErrorCode.INVALID_REQUEST, EXISTING)
     known = {broker.broker_id for broker in admin.describe_cluster().brokers}
-    unknown = sorted({broker for replicas in ask.assignment.values() for broker in replicas} - known)
+    unknown = sorted({broker for replicas in options.assignment.values() for broker in replicas} - known)
     if unknown:
         raise AdminError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Unknown broker id {numbers(unknown)}")
-    present = _present(admin, _topics_of(ask.assignment))
-    missing = [str(key) for key in sorted(ask.assignment) if key not in present]
+    present = _present(admin, _topics_of(options.assignment))
+    missing = [str(key) for key in sorted(options.assignment) if key not in present]
     if missing:
         raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition: {', '.join(missing)}")
-    before = reassignment_document({key: present[key] for key in ask.assignment})
-    if not ask.as_json:
+    before = reassignment_document({key: present[key] for key in options.assignment})
+    if not options.as_json:
         typer.echo(f"Current partition replica assignment\n\n{json.dumps(before, separators=(',', ':'))}\n")
         typer.echo("Save this to use as the --reassignment-json-file option during rollback")
-    results = admin.alter_reassignments(ask.assignment)
-    done = _finish(results, "Error reassigning partition(s):", ask, {"before": before})
-    if not ask.as_json:
+    results = admin.alter_reassignments(options.assignment)
+    done = _finish(results, "Error reassigning partition(s):", options, {"before": before})
+    if not options.as_json:
         plural = "" if len(done) == 1 else "s"
         typer.echo(f"Successfully started partition reassignment{plural} for {','.join(map(str, done))}")
 
 
-def _cancel(admin: AdminClient, ask: Ask) -> None:
-    ongoing = admin.list_reassignments(list(ask.assignment))
+def _cancel(admin: AdminClient, options: Options) -> None:
+    ongoing = admin.list_reassignments(list(options.assignment))
     results = admin.alter_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
-    done = _finish(results, "Error cancelling partition reassignment(s):", ask, {})
-    if ask.as_json:
+    done = _finish(results, "Error cancelling partition reassignment(s):", options, {})
+    if options.as_json:
         return
     if done:
         plural = "" if len(done) == 1 else "s"
@@ -247,26 +225,23 @@ def _cancel(admin: AdminClient, ask: Ask) -> None:
 
 
 def _finish(
-    results: Mapping[TopicPartition, PartitionResult], failing: str, ask: Ask, more: Mapping[str, Any]
+    results: Mapping[TopicPartition, PartitionResult], failing: str, options: Options, more: Mapping[str, object]
 ) -> list[TopicPartition]:
-    """The partitions that went well; where one did not, says which and why, and ends with exit code 1."""
+    """The partitions, if all of them succeeded; otherwise reports those that failed, with exit code 1."""
     ordered = dict(sorted(results.items()))
-    failed = {key: result for key, result in ordered.items() if result.error is not ErrorCode.NONE}
-    if ask.as_json:
+    if options.as_json:
         print_json({**more, "partitions": [document(result) for result in ordered.values()]})
-    if failed:
+    if any(result.error is not ErrorCode.NONE for result in ordered.values()):
         typer.echo(failing, err=True)
-        for key, result in failed.items():
-            typer.echo(f"{key}: {AdminError(result.error, result.message)}", err=True)
-        raise typer.Exit(1)
+    exit_if_failed((str(key), result) for key, result in ordered.items())
     return list(ordered)
 
 
-def _verify(admin: AdminClient, ask: Ask) -> None:
+def _verify(admin: AdminClient, options: Options) -> None:
     ongoing = admin.list_reassignments()
-    present = _present(admin, _topics_of(ask.assignment))
-    states = {key: _state(key, replicas, ongoing, present) for key, replicas in sorted(ask.assignment.items())}
-    if ask.as_json:
+    present = _present(admin, _topics_of(options.assignment))
+    states = {key: _state(key, replicas, ongoing, present) for key, replicas in sorted(options.assignment.items())}
+    if options.as_json:
         print_json([key._asdict() | {"state": state} for key, (state, _) in states.items()])
         return
     typer.echo("Status of partition reassignment:")
@@ -280,7 +255,7 @@ def _state(
     ongoing: Mapping[TopicPartition, OngoingPartitionReassignment],
     present: Assignment,
 ) -> tuple[str, str]:
-    """How far a move is, in a word and in Kafka's words."""
+    """How far a reassignment is: a word for JSON, and the line that Kafka's tool prints."""
     found = present.get(key, ())
     if key in ongoing:
         return "in_progress", f"Reassignment of partition {key} is still in progress."
@@ -294,9 +269,9 @@ def _topics_of(assignment: Assignment) -> list[str]:
     return sorted({key.topic for key in assignment})
 
 
-def _list(admin: AdminClient, ask: Ask) -> None:
+def _list(admin: AdminClient, options: Options) -> None:
     ongoing = dict(sorted(admin.list_reassignments().items()))
-    if ask.as_json:
+    if options.as_json:
         print_json([document(move) for move in ongoing.values()])
         return
     typer.echo("Current partition reassignments:" if ongoing else "No partition reassignments found.")
@@ -306,22 +281,22 @@ def _list(admin: AdminClient, ask: Ask) -> None:
         typer.echo(f"{key}: replicas: {numbers(move.replicas)}.{adding}{removing}")
 
 
-def _generate(admin: AdminClient, ask: Ask) -> None:
-    present = _present(admin, ask.topics)
-    missing = [topic for topic in ask.topics if topic not in _topics_of(present)]
+def _generate(admin: AdminClient, options: Options) -> None:
+    present = _present(admin, options.topics)
+    missing = [topic for topic in options.topics if topic not in _topics_of(present)]
     if missing:
         raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {', '.join(missing)} not found.")
     registered = {broker.broker_id: broker for broker in admin.describe_cluster().brokers}
-    unknown = [broker for broker in ask.brokers if broker not in registered]
+    unknown = [broker for broker in options.brokers if broker not in registered]
     if unknown:
         raise AdminError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker id {numbers(unknown)}")
-    racks = {broker: registered[broker].rack if ask.by_racks else None for broker in ask.brokers}
+    racks = {broker: registered[broker].rack if options.by_racks else None for broker in options.brokers}
     if None in racks.values() and set(racks.values()) != {None}:
-        text = "Not all brokers have rack information. Add --disable-rack-aware to do without it."
+        text = "Not all brokers have rack information. Add --disable-rack-aware to ignore racks."
         raise AdminError(ErrorCode.INVALID_REQUEST, text)
     proposed = propose(present, racks, Random())
     before, after = reassignment_document(present), reassignment_document(proposed)
-    if ask.as_json:
+    if options.as_json:
         print_json({"current": before, "proposed": after})
         return
     typer.echo(f"Current partition replica assignment\n{json.dumps(before, separators=(',', ':'))}\n")
@@ -344,7 +319,7 @@ def propose(present: Assignment, racks: Mapping[int, str | None], rng: Random) -
     return proposed
 
 
-_ACTIONS: Mapping[str, Callable[[AdminClient, Ask], None]] = {
+_ACTIONS: Mapping[str, Callable[[AdminClient, Options], None]] = {
     "--execute": _execute,
     "--verify": _verify,
     "--cancel": _cancel,

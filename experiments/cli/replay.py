@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from experiments.cli.output import Json
+
 if TYPE_CHECKING:
     from experiments.hunt.fuzz.plan import TimelineFile
     from experiments.hunt.fuzz.run import PlanResult
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A timeline file that isray fuzz has written.")],
     story: Annotated[bool, typer.Option("--story", help="Tell the last steps before the violation.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a saved timeline again and compare."""
     from experiments.hunt.fuzz.plan import load

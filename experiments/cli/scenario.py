@@ -16,12 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from experiments.cli.help import App
+from experiments.cli.output import Json
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.scenarios.runner import ScenarioResult
 
-app = typer.Typer(help="Scenarios: scripted runs with expectations.", no_args_is_help=True)
+app = App("Scenarios: scripted runs with expectations.", no_args_is_help=True)
 
 SHIPPED = Path(__file__).resolve().parent.parent / "scenarios"
 
@@ -33,7 +35,7 @@ class EngineName(StrEnum):
     RAY = "ray"
 
 
-@app.command("run")
+@app.register("run", "isray scenario run experiments/scenarios/last-replica-standing.yaml --story")
 def run_scenario(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario file (YAML).")],
     engine: Annotated[EngineName, typer.Option("--engine", help="What to run it on.")] = EngineName.SIM,
@@ -46,7 +48,7 @@ def run_scenario(
         Path | None, typer.Option("--trace", metavar="DIR", help="A new folder for a recording, for `isray check`.")
     ] = None,
     story: Annotated[bool, typer.Option("--story", help="Print on standard error what happened, in words.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run the steps of a scenario one after another and report the result of each."""
     from experiments.check.recording import expect_new
@@ -127,9 +129,9 @@ def _print(result: ScenarioResult) -> None:
     )
 
 
-@app.command("list")
+@app.register("list", "isray scenario list")
 def list_scenarios(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """The scenarios that come with isray."""
     from experiments.scenarios.loader import load_scenario

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.output import Json
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
 
@@ -26,15 +27,15 @@ SHOWN_FINDINGS = 100
 def soak(
     minutes: Annotated[float, typer.Option("--minutes", min=0.0, metavar="M", help="How long, at least.")] = 10.0,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the schedule of faults.")] = 0,
-    brokers: Annotated[int, typer.Option("--brokers", min=3, max=9, metavar="N")] = 3,
-    controllers: Annotated[int, typer.Option("--controllers", min=1, max=9, metavar="N")] = 1,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, max=100, metavar="N")] = 4,
+    brokers: Annotated[int, typer.Option("--brokers", min=3, max=9, metavar="N", help="Their number.")] = 3,
+    controllers: Annotated[int, typer.Option("--controllers", min=1, max=9, metavar="N", help="Their number.")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=100, metavar="N", help="Their number.")] = 4,
     rate: Annotated[int, typer.Option("--rate", min=10, metavar="R", help="Records per second to send.")] = 500,
     faults: Annotated[
         str | None, typer.Option("--faults", metavar="a,b,...", help="Kinds of faults; otherwise all.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="A new folder for history and logs.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Produce, read, and break one thing after another; then judge the history."""
     stay_on_loopback()

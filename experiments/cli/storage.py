@@ -20,7 +20,9 @@ from uuid import uuid4
 
 import typer
 
-from experiments.cli.target import Json, one_of, print_json
+from experiments.cli.help import App
+from experiments.cli.output import Json, print_json
+from experiments.cli.parse import one_of
 from experiments.support.errors import InputError
 from experiments.support.record_text import replica_text
 from protocol.errors import StorageError
@@ -35,10 +37,10 @@ Controllers = Annotated[
     typer.Option("--initial-controllers", metavar="ID@UUID,...", help="The first voters; this node is one of them."),
 ]
 
-app = typer.Typer(help="Directories of nodes.", no_args_is_help=True)
+app = App("Directories of nodes.", no_args_is_help=True)
 
 
-@app.command("random-uuid")
+@app.register("random-uuid", "isray storage random-uuid")
 def random_uuid(as_json: Json = False) -> None:
     """A fresh uuid, for a cluster or a disk."""
     uuid = uuid4().hex
@@ -48,7 +50,7 @@ def random_uuid(as_json: Json = False) -> None:
         typer.echo(uuid)
 
 
-@app.command("format")
+@app.register("format", "isray storage format --cluster-id c --node-id 1000 --directory DIR --standalone")
 def format_(
     cluster_id: Annotated[str, typer.Option("--cluster-id", "-t", metavar="ID", help="The cluster's.")],
     node_id: Annotated[int, typer.Option("--node-id", metavar="N", help="Brokers from 0, controllers from 1000.")],
@@ -133,7 +135,7 @@ def _require_id(option: str, text: str) -> None:
         raise InputError(option, "", repr(text), _ID_TEXT)
 
 
-@app.command()
+@app.register("info", "isray storage info --directory DIR")
 def info(directory: NodeDirectory, as_json: Json = False) -> None:
     """Whose a directory is, and what it holds."""
     from experiments.engines.ray.directories import describe_directory

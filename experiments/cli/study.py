@@ -7,7 +7,6 @@ matplotlib are imported when they are needed, and Spark in a process of its own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +16,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-app = typer.Typer(
-    help="Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True
-)
+from experiments.cli.help import App
+from experiments.cli.output import Json, print_json, wide_console
 
-PIPED_WIDTH = 130
+app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)
 
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML).")]
 StudyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The output directory of a study.")]
@@ -32,10 +30,10 @@ Address = Annotated[
     str | None,
     typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+_RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
 
 
-@app.command("run")
+@app.register("run", _RUN.format("run"))
 def run_study(
     file: StudyFile,
     out: Out,
@@ -50,13 +48,13 @@ def run_study(
         cells = _analyze(out)
         report_path = _report(out)
     if as_json:
-        _print_json({"out": str(out), "report": str(report_path), "cells": cells})
+        print_json({"out": str(out), "report": str(report_path), "cells": cells})
     else:
         _print_table(out, cells)
         typer.echo(f"report: {report_path}")
 
 
-@app.command("sweep")
+@app.register("sweep", _RUN.format("sweep"))
 def sweep_study(
     file: StudyFile,
     out: Out,
@@ -69,29 +67,29 @@ def sweep_study(
     with _failures():
         ran = _sweep(file, out, engine, trials, address)
     if as_json:
-        _print_json({"out": str(out), "trials_run": ran})
+        print_json({"out": str(out), "trials_run": ran})
     else:
         typer.echo(f"{ran} trials run; traces: {out / 'trace'}")
 
 
-@app.command("analyze")
+@app.register("analyze", "isray study analyze out/last-replica-standing")
 def analyze_study(folder: StudyFolder, as_json: Json = False) -> None:
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     with _failures():
         cells = _analyze(folder)
     if as_json:
-        _print_json({"out": str(folder), "cells": cells})
+        print_json({"out": str(folder), "cells": cells})
     else:
         _print_table(folder, cells)
 
 
-@app.command("report")
+@app.register("report", "isray study report out/last-replica-standing")
 def report_study(folder: StudyFolder, as_json: Json = False) -> None:
     """Write report.html of an analysed study."""
     with _failures():
         path = _report(folder)
     if as_json:
-        _print_json({"out": str(folder), "report": str(path)})
+        print_json({"out": str(folder), "report": str(path)})
     else:
         typer.echo(f"report: {path}")
 
@@ -130,10 +128,6 @@ def _failures() -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-def _print_json(document: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(document))
-
-
 def _print_table(out: Path, cells: Sequence[Mapping[str, Any]]) -> None:
     from experiments.studies.metrics import METRICS
     from experiments.studies.output import read_record
@@ -150,5 +144,4 @@ def _print_table(out: Path, cells: Sequence[Mapping[str, Any]]) -> None:
             value, written = values[metric.name], minutes if metric.kind == "fraction" else number
             texts.append(f"{written(value['estimate'])}\n{written(value['ci_low'])} – {written(value['ci_high'])}")
         table.add_row(cell_name(cell.swept), *texts)
-    console = Console()
-    Console(width=console.width if console.is_terminal else PIPED_WIDTH).print(table)
+    wide_console().print(table)

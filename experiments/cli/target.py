@@ -1,51 +1,42 @@
-"""What the tools for a running cluster share: which cluster is meant, in whose name, and how failures are told.
+"""What the tools for a running cluster share: which cluster they address, as which principal, and how they report
+errors.
 
-`--bootstrap-server`, or `--name` for a cluster of this user on this machine, or neither where only one runs here. Who
-asks is said by `--principal`, or as in Kafka by a properties file (`--command-config`) with `principal=User:alice`.
+A tool takes a `Target`, and `with_target` adds the options that select it: `--bootstrap-server`, or `--name` for a
+cluster of this user on this machine, or neither where only one runs here; and `--principal`, or as in Kafka's tools a
+properties file (`--command-config`) with `principal=User:NAME`.
 
-Wrong input is exit code 2. What the server refuses is exit code 1 and one line on standard error; with `--json`, the
-document on standard output says it too.
+Wrong input is exit code 2. A request that the cluster refuses is exit code 1 and one line on standard error; with
+`--json`, the document on standard output reports it, too.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple, NoReturn, get_type_hints
 
 import typer
 
+from experiments.cli.output import Json, print_json
+from experiments.cli.parse import read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
-from protocol.messages.base import Message
-
-Bootstrap = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-server",
-        metavar="HOST:PORT",
-        help="The cluster's Ray head, as `isray up` prints it. Without it: the only cluster that runs here.",
-    ),
-]
-Name = Annotated[str | None, typer.Option("--name", help="A cluster of yours on this machine (isray up --name).")]
-CommandConfig = Annotated[
-    Path | None,
-    typer.Option("--command-config", metavar="FILE", help="Properties: principal=User:NAME makes requests as NAME."),
-]
-Principal = Annotated[
-    str | None, typer.Option("--principal", metavar="User:NAME", help="In whose name requests are made.")
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+from protocol.errors import ErrorCode
+from protocol.messages.admin import Result
 
 PRINCIPAL_KEY = "principal"
+COMMAND_CONFIG = typer.Option(
+    "--command-config", metavar="FILE", help="A properties file; principal=User:NAME makes requests as NAME."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that is meant, the principal to be, and whether the answer is JSON."""
+    """The cluster to address, the principal of the requests, and whether the answer is printed as JSON."""
 
     bootstrap: str | None = None
     name: str | None = None
@@ -53,135 +44,128 @@ class Target:
     as_json: bool = False
 
 
-def target(
-    bootstrap: str | None, name: str | None, config: Path | None, principal: str | None, as_json: bool
-) -> Target:
-    """The target that the options say; `principal` goes before the one in the properties file."""
-    if bootstrap is not None and name is not None:
-        raise InputError("--name", "", f"{name} with --bootstrap-server", "one of the two")
-    place = ("--principal", "")
-    if principal is None and config is not None:
-        principal, place = read_properties(config).get(PRINCIPAL_KEY), (str(config), PRINCIPAL_KEY)
-    if principal is not None and (not principal.startswith("User:") or principal == "User:"):
-        raise InputError(*place, principal, "User:NAME")
-    return Target(bootstrap, name, principal, as_json)
+class _Connection(NamedTuple):
+    """The values of the options that select a target."""
+
+    bootstrap_server: str | None = None
+    name: str | None = None
+    command_config: Path | None = None
+    principal: str | None = None
 
 
 def keep_options(
     context: typer.Context,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The cluster's Ray head, as `isray up` prints it. Default: the only cluster that runs here.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your cluster of this name on this machine (isray up --name).")
+    ] = None,
+    command_config: Annotated[Path | None, COMMAND_CONFIG] = None,
+    principal: Annotated[
+        str | None, typer.Option(metavar="User:NAME", help="The principal of the requests; goes before the file's.")
+    ] = None,
 ) -> None:
-    """A tool's callback: options of the connection may stand before the subcommand, as in Kafka's tools."""
-    context.obj = (bootstrap_server, name, command_config, principal)
+    """The callback of a tool with subcommands: as in Kafka's tools these options may come before the subcommand."""
+    context.obj = _Connection(bootstrap_server, name, command_config, principal)
 
 
-def target_within(
-    context: typer.Context,
-    bootstrap: str | None,
-    name: str | None,
-    config: Path | None,
-    principal: str | None,
-    as_json: bool,
-) -> Target:
-    """The target by the options of a subcommand, and by those before it where it has none (`keep_options`)."""
-    before = context.obj
-    return target(bootstrap or before[0], name or before[1], config or before[2], principal or before[3], as_json)
+def with_target(**replaced: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the options that select a target, and `--json`, to a command with a parameter `target: Target`.
 
-
-def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file as far as tools need it: `name=value` lines, comments with # or !."""
-    properties = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        key, found, value = text.partition("=")
-        if not found or not key.strip():
-            raise InputError(str(path), f"line {number}", text, "name=value")
-        properties[key.strip()] = value.strip()
-    return properties
-
-
-def read_text(path: Path) -> str:
-    """A user's text file, without the byte-order mark that some editors begin it with; InputError where it cannot be
-    read.
+    `replaced` maps the name of one of these options to another annotation, or to None to leave it out.
     """
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(path), "", getattr(error, "strerror", None) or error, "a readable text file") from error
+    added = {item.name: item for item in _parameters(keep_options)}
+    added["as_json"] = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    for option, annotation in replaced.items():
+        parameter = added.pop(option)
+        if annotation is not None:
+            added[option] = parameter.replace(annotation=annotation)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(context: typer.Context, as_json: bool, **options: object) -> None:
+            given = _Connection(**{key: options.pop(key) for key in _Connection._fields if key in added})  # type: ignore[arg-type]
+            if isinstance(context.obj, _Connection):
+                missing = [name for name, value in given._asdict().items() if value is None]
+                given = given._replace(**{name: getattr(context.obj, name) for name in missing})
+            command(**options, target=_target(given, as_json))
+
+        own = [item for item in _parameters(command) if item.name != "target"]
+        parameters = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in (*own, *added.values())]
+        run.__signature__ = signature(run).replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {item.name: item.annotation for item in parameters}
+        return run
+
+    return decorate
 
 
-def read_json(path: Path, allowed: str) -> Any:
-    """What a user's JSON file holds; InputError where it cannot be read or is no JSON. `allowed` describes one."""
-    try:
-        return json.loads(read_text(path))
-    except RecursionError as error:
-        raise InputError(str(path), "", "JSON that is nested too deeply", allowed) from error
-    except ValueError as error:
-        raise InputError(str(path), "", error, allowed) from error
+def _parameters(function: Callable[..., None]) -> list[Parameter]:
+    """The parameters of a function with their annotations resolved."""
+    hints = get_type_hints(function, include_extras=True)
+    return [item.replace(annotation=hints[item.name]) for item in signature(function).parameters.values()]
+
+
+def _target(given: _Connection, as_json: bool) -> Target:
+    if given.bootstrap_server is not None and given.name is not None:
+        raise InputError("--name", "", f"{given.name} with --bootstrap-server", "one of the two")
+    principal, place = given.principal, ("--principal", "")
+    if principal is None and given.command_config is not None:
+        place = (str(given.command_config), PRINCIPAL_KEY)
+        principal = read_properties(given.command_config).get(PRINCIPAL_KEY)
+    if principal is not None and (not principal.startswith("User:") or principal == "User:"):
+        raise InputError(*place, principal, "User:NAME")
+    return Target(given.bootstrap_server, given.name, principal, as_json)
 
 
 @contextmanager
-def open_admin(wanted: Target) -> Iterator[tuple[AdminClient, set[str]]]:
-    """An administration client of the cluster, and the names of the nodes that run there."""
+def open_admin(target: Target) -> Iterator[tuple[AdminClient, set[str]]]:
+    """An administration client of the cluster, and the names of its nodes that run."""
     from experiments.engines.ray.connection import connection, find
 
-    with connection(find(wanted.bootstrap, wanted.name)) as (port, nodes):
-        yield AdminClient(port, wanted.principal), nodes
+    with connection(find(target.bootstrap, target.name)) as (channel, nodes):
+        yield AdminClient(channel, target.principal), nodes
 
 
 @contextmanager
-def administering(wanted: Target, failing: str) -> Iterator[AdminClient]:
+def administering(target: Target, failing: str) -> Iterator[AdminClient]:
     """An administration client for the block; an AdminError ends the command with exit code 1 and a line that begins
     with `failing`.
     """
     try:
-        with open_admin(wanted) as (admin, _):
+        with open_admin(target) as (admin, _):
             yield admin
     except AdminError as error:
-        typer.echo(f"{failing}: {error}", err=True)
-        if wanted.as_json:
-            print_json({"error": error.error.name, "message": error.message})
-        raise typer.Exit(1) from error
+        exit_refused(failing, error, target.as_json)
 
 
-def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
-    typer.echo(json.dumps(document))
+def exit_refused(failing: str, error: AdminError, as_json: bool) -> NoReturn:
+    """Reports a refused request, and ends the command with exit code 1."""
+    typer.echo(f"{failing}: {error}", err=True)
+    if as_json:
+        print_json({"error": error.error.name, "message": error.message})
+    raise typer.Exit(1) from error
 
 
-def document(message: Message) -> dict[str, Any]:
-    """A message as JSON has it; errors and other enumerations under their names."""
-    return {name: _plain(getattr(message, name)) for name in type(message).model_fields}
+def require(result: Result) -> None:
+    """Raises AdminError where a part of a request failed."""
+    if result.error is not ErrorCode.NONE:
+        raise AdminError(result.error, result.message)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Message):
-        return document(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    name = getattr(value, "name", None)
-    return name if name is not None else value
+def exit_if_failed(results: Iterable[tuple[str, Result]]) -> None:
+    """Prints a line `text: error` for each failed result, given with its text; exit code 1 if there are any."""
+    failed = [(text, result) for text, result in results if result.error is not ErrorCode.NONE]
+    for text, result in failed:
+        typer.echo(f"{text}: {AdminError(result.error, result.message)}", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 def numbers(values: Sequence[int]) -> str:
     """Broker ids as Kafka's tools list them."""
-    return ",".join(str(value) for value in values)
-
-
-def one_of(actions: Mapping[str, bool]) -> str:
-    """The one option that is given; InputError for none and for several."""
-    given = [name for name, is_given in actions.items() if is_given]
-    if len(given) != 1:
-        raise InputError("action", "", ", ".join(given) or "none", f"exactly one of {', '.join(actions)}")
-    return given[0]
-
-
-def only_with(owner: str, action: str, options: Mapping[str, object], why: str | None = None) -> None:
-    """InputError if one of the options, which belong to `owner`, is given though the action is another."""
-    for name, value in options.items():
-        if value not in (None, False, [], ()) and action not in owner.split("|"):
-            raise InputError(name, "", f"it with {action}", why or f"{name} only with {owner.replace('|', ' or ')}")
+    return ",".join(map(str, values))

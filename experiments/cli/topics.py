@@ -1,8 +1,9 @@
 """`isray topics`: kafka-topics.sh. Create, list, describe, delete and alter topics (J12, J13, J19).
 
-Flags, words and layout are Kafka's. `--describe` adds the columns Elr, LastKnownElr and LastKnownLeader, `N/A` where
-the cluster's feature level has none of them. `--topic` is a regular expression that matches whole names, alternatives
-by commas too, except with `--create`. `--alter --remove-partitions N`, which Kafka does not have, removes the last N.
+Flags, texts and layout are those of Kafka's tool. `--describe` adds the columns Elr, LastKnownElr and LastKnownLeader,
+`N/A` where the cluster's feature level does not have them. `--topic` is a regular expression that matches whole names,
+with commas between alternatives, except with `--create`. `--alter --remove-partitions N`, which Kafka does not have,
+removes the last N partitions.
 """
 
 from __future__ import annotations
@@ -14,22 +15,11 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.target import (
-    Bootstrap,
-    CommandConfig,
-    Json,
-    Name,
-    Principal,
-    administering,
-    document,
-    numbers,
-    one_of,
-    only_with,
-    print_json,
-    target,
-)
+from experiments.cli.output import document, print_json
+from experiments.cli.parse import name_values, one_of, only_with
+from experiments.cli.target import Target, administering, exit_if_failed, numbers, require, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, MissingInput
 from protocol.config import INT_MAX, SHORT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, TopicPartition
@@ -47,13 +37,13 @@ from protocol.messages.topics import (
 )
 
 FAILING = "Error while executing topic command"
-Flag = Annotated[bool, typer.Option()]
-Count = Annotated[int | None, typer.Option(min=1, max=INT_MAX, metavar="N")]
+ASSIGNMENT = "broker ids separated by ':', partitions by ','; as many different brokers for each partition"
+Moves = Mapping[TopicPartition, OngoingPartitionReassignment]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """The options of the command, under their names."""
+class Options:
+    """The options of the command, by their names; `reports` are those that select partitions of `--describe`."""
 
     topic: str | None
     partitions: int | None
@@ -67,105 +57,103 @@ class Ask:
     as_json: bool
 
 
+@with_target()
 def topics(
-    create: Flag = False,
-    list_: Annotated[bool, typer.Option("--list")] = False,
-    describe: Flag = False,
-    delete: Flag = False,
-    alter: Flag = False,
-    topic: Annotated[str | None, typer.Option(help="A topic; for all but --create a regular expression.")] = None,
-    partitions: Count = None,
-    replication_factor: Annotated[int | None, typer.Option(min=1, max=SHORT_MAX, metavar="N")] = None,
-    replica_assignment: Annotated[
-        str | None, typer.Option(metavar="0:1:2,1:2:0", help="Replicas of each partition, the leader first.")
+    target: Target,
+    create: Annotated[bool, typer.Option("--create", help="Create a topic.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the names of topics.")] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="Describe topics and their partitions.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete topics.")] = False,
+    alter: Annotated[bool, typer.Option("--alter", help="Add or remove partitions.")] = False,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="A topic; for all but --create a regular expression.")
     ] = None,
-    config: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --create; several.")] = None,
-    if_exists: Flag = False,
-    if_not_exists: Flag = False,
+    partitions: Annotated[int | None, typer.Option(min=1, max=INT_MAX, metavar="N", help="Their number.")] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, max=SHORT_MAX, metavar="N", help="Replicas of each partition.")
+    ] = None,
+    replica_assignment: Annotated[
+        str | None, typer.Option(metavar="0:1:2,1:2:0", help="Replicas of each partition, the preferred leader first.")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --create: a config; may be repeated.")
+    ] = None,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed where no topic matches.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed where the topic exists.")] = False,
     remove_partitions: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="With --alter: remove the last N partitions.")
     ] = None,
-    under_replicated_partitions: Flag = False,
-    unavailable_partitions: Flag = False,
-    under_min_isr_partitions: Flag = False,
-    at_min_isr_partitions: Flag = False,
-    bootstrap_server: Bootstrap = None,
-    name: Name = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Only those with replicas out of the ISR.")
+    ] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable-partitions", help="Only those without leader.")] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option("--under-min-isr-partitions", help="Only those with fewer than min.insync.replicas in sync.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option("--at-min-isr-partitions", help="Only those with exactly min.insync.replicas in sync.")
+    ] = False,
 ) -> None:
     """Create, list, describe, delete and alter topics."""
-    wanted = target(bootstrap_server, name, command_config, principal, as_json)
     reports = {
-        "--under-replicated-partitions": under_replicated_partitions,
-        "--unavailable-partitions": unavailable_partitions,
-        "--under-min-isr-partitions": under_min_isr_partitions,
-        "--at-min-isr-partitions": at_min_isr_partitions,
+        "--under-replicated-partitions": under_replicated,
+        "--unavailable-partitions": unavailable,
+        "--under-min-isr-partitions": under_min_isr,
+        "--at-min-isr-partitions": at_min_isr,
     }
     action = one_of({"--create": create, "--list": list_, "--describe": describe, "--delete": delete, "--alter": alter})
-    ask = Ask(
+    options = Options(
         topic=topic,
         partitions=partitions,
         replication_factor=replication_factor,
         replica_assignment=_assignment(replica_assignment),
-        config=_configs(config or []),
+        config=name_values("--config", config or []),
         if_exists=if_exists,
         if_not_exists=if_not_exists,
         remove_partitions=remove_partitions,
         reports=frozenset(option for option, is_given in reports.items() if is_given),
-        as_json=as_json,
+        as_json=target.as_json,
     )
-    _check(action, ask)
-    with administering(wanted, FAILING) as admin:
-        _ACTIONS[action](admin, ask)
+    _check(action, options)
+    with administering(target, FAILING) as admin:
+        _ACTIONS[action](admin, options)
 
 
-def _check(action: str, ask: Ask) -> None:
-    """What goes with what; InputError otherwise."""
-    only_with("--create|--alter", action, {"--partitions": ask.partitions})
-    only_with("--create|--alter", action, {"--replica-assignment": ask.replica_assignment})
-    only_with("--create", action, {"--replication-factor": ask.replication_factor, "--config": ask.config or None})
-    only_with("--create", action, {"--if-not-exists": ask.if_not_exists})
-    only_with("--alter|--delete|--describe", action, {"--if-exists": ask.if_exists})
-    only_with("--alter", action, {"--remove-partitions": ask.remove_partitions})
-    only_with("--describe", action, dict.fromkeys(sorted(ask.reports), True))
-    if action in ("--create", "--delete", "--alter") and not ask.topic:
-        raise InputError("--topic", "", "none", f"a topic with {action}")
-    if len(ask.reports) > 1:
-        raise InputError("--describe", "", " ".join(sorted(ask.reports)), "at most one kind of partitions")
-    if action == "--create" and ask.replica_assignment and (ask.partitions or ask.replication_factor):
+def _check(action: str, options: Options) -> None:
+    """InputError where an option does not go with the action, or one that it needs is missing."""
+    only_with("--create|--alter", action, {"--partitions": options.partitions})
+    only_with("--create|--alter", action, {"--replica-assignment": options.replica_assignment})
+    only_with(
+        "--create", action, {"--replication-factor": options.replication_factor, "--config": options.config or None}
+    )
+    only_with("--create", action, {"--if-not-exists": options.if_not_exists})
+    only_with("--alter|--delete|--describe", action, {"--if-exists": options.if_exists})
+    only_with("--alter", action, {"--remove-partitions": options.remove_partitions})
+    only_with("--describe", action, dict.fromkeys(sorted(options.reports), True))
+    if action in ("--create", "--delete", "--alter") and not options.topic:
+        raise MissingInput("--topic", f"a topic with {action}")
+    if len(options.reports) > 1:
+        raise InputError("--describe", "", " ".join(sorted(options.reports)), "at most one kind of partitions")
+    if action == "--create" and options.replica_assignment and (options.partitions or options.replication_factor):
         allowed = "either it, or --partitions and --replication-factor"
         raise InputError("--replica-assignment", "", "it with a count", allowed)
-    if action == "--alter" and (ask.partitions is None) == (ask.remove_partitions is None):
+    if action == "--alter" and (options.partitions is None) == (options.remove_partitions is None):
         raise InputError("--alter", "", "both or none", "one of --partitions, --remove-partitions")
-    if ask.topic and action != "--create":
-        _pattern(ask.topic)
+    if options.topic and action != "--create":
+        _pattern(options.topic)
 
 
 def _assignment(option: str | None) -> tuple[tuple[int, ...], ...]:
-    allowed = "broker ids by ':', partitions by ','; as many different brokers for each partition"
     if option is None:
         return ()
     try:
         found = tuple(tuple(int(broker) for broker in part.split(":")) for part in option.split(","))
     except ValueError as error:
-        raise InputError("--replica-assignment", "", option, allowed) from error
-    if any(len(set(part)) != len(part) or len(part) != len(found[0]) for part in found):
-        raise InputError("--replica-assignment", "", option, allowed)
-    if any(not 0 <= broker <= INT_MAX for part in found for broker in part):
-        raise InputError("--replica-assignment", "", option, allowed)
+        raise InputError("--replica-assignment", "", option, ASSIGNMENT) from error
+    are_distinct = all(len(set(part)) == len(part) == len(found[0]) for part in found)
+    if not are_distinct or not all(0 <= broker <= INT_MAX for part in found for broker in part):
+        raise InputError("--replica-assignment", "", option, ASSIGNMENT)
     return found
-
-
-def _configs(options: Sequence[str]) -> dict[str, str]:
-    configs = {}
-    for option in options:
-        key, found, value = option.partition("=")
-        if not found or not key.strip():
-            raise InputError("--config", "", option, "NAME=VALUE")
-        configs[key.strip()] = value.strip()
-    return configs
 
 
 def _pattern(topic: str) -> re.Pattern[str]:
@@ -175,135 +163,128 @@ def _pattern(topic: str) -> re.Pattern[str]:
         raise InputError("--topic", "", topic, f"a regular expression ({error})") from error
 
 
-def _chosen(admin: AdminClient, ask: Ask) -> list[str]:
-    """The names of the topics that `--topic` means; AdminError where there is none and it must be there."""
-    names = sorted(topic.name for topic in admin.describe_topics())
-    if ask.topic is None:
-        return names
-    pattern = _pattern(ask.topic)
-    chosen = [name for name in names if pattern.fullmatch(name)]
-    if not chosen and not ask.if_exists:
-        text = f"Topic '{ask.topic}' does not exist as expected"
+def _matching(admin: AdminClient, topic: str | None) -> list[str]:
+    """The names of the topics that `--topic` matches; of all topics without it."""
+    names = sorted(found.name for found in admin.describe_topics())
+    return names if topic is None else [name for name in names if _pattern(topic).fullmatch(name)]
+
+
+def _chosen(admin: AdminClient, options: Options) -> list[str]:
+    """The topics that `--topic` matches; AdminError where it matches none, unless `--if-exists` is given."""
+    chosen = _matching(admin, options.topic)
+    if options.topic is not None and not chosen and not options.if_exists:
+        text = f"Topic '{options.topic}' does not exist as expected"
         raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     return chosen
 
 
-def _create(admin: AdminClient, ask: Ask) -> None:
-    assert ask.topic is not None
+def _create(admin: AdminClient, options: Options) -> None:
+    assert options.topic is not None
     wanted = CreatableTopic(
-        name=ask.topic,
-        num_partitions=ask.partitions or -1,
-        replication_factor=ask.replication_factor or -1,
+        name=options.topic,
+        num_partitions=options.partitions or -1,
+        replication_factor=options.replication_factor or -1,
         assignments=tuple(
             ReplicaAssignment(partition_index=index, broker_ids=replicas)
-            for index, replicas in enumerate(ask.replica_assignment)
+            for index, replicas in enumerate(options.replica_assignment)
         ),
-        configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in ask.config.items()),
+        configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in options.config.items()),
     )
-    if "." in ask.topic or "_" in ask.topic:
+    if "." in options.topic or "_" in options.topic:
         typer.echo("WARNING: names with '.' and names with '_' can collide in metrics: use one of the two.", err=True)
     [result] = admin.create_topics(wanted)
-    is_there = result.error is ErrorCode.TOPIC_ALREADY_EXISTS and ask.if_not_exists
-    if ask.as_json and (is_there or result.error is ErrorCode.NONE):
+    is_there = result.error is ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists
+    if options.as_json and (is_there or result.error is ErrorCode.NONE):
         print_json(document(result) | {"created": not is_there})
     elif not is_there:
-        _require(result)
-        typer.echo(f"Created topic {ask.topic}.")
+        require(result)
+        typer.echo(f"Created topic {options.topic}.")
 
 
-def _list(admin: AdminClient, ask: Ask) -> None:
-    names = sorted(topic.name for topic in admin.describe_topics())
-    chosen = names if ask.topic is None else [name for name in names if _pattern(ask.topic).fullmatch(name)]
-    if ask.as_json:
+def _list(admin: AdminClient, options: Options) -> None:
+    chosen = _matching(admin, options.topic)
+    if options.as_json:
         print_json(chosen)
     else:
         typer.echo("\n".join(chosen))
 
 
-def _delete(admin: AdminClient, ask: Ask) -> None:
-    chosen = _chosen(admin, ask)
+def _delete(admin: AdminClient, options: Options) -> None:
+    chosen = _chosen(admin, options)
     results = admin.delete_topics(chosen) if chosen else ()
-    _finish(ask, dict(zip(chosen, results, strict=True)))
+    _finish(options, dict(zip(chosen, results, strict=True)))
 
 
-def _alter(admin: AdminClient, ask: Ask) -> None:
-    chosen = _chosen(admin, ask)
+def _alter(admin: AdminClient, options: Options) -> None:
+    chosen = _chosen(admin, options)
     counts = {topic.name: len(topic.partitions) for topic in admin.describe_topics(chosen)} if chosen else {}
     results: Sequence[Result] = ()
-    if ask.remove_partitions is not None:
-        removed = ask.remove_partitions
+    if options.remove_partitions is not None:
+        removed = options.remove_partitions
         results = admin.remove_partitions(
             *(
                 RemovePartitionsTopic(name=name, partitions=tuple(range(max(0, counts[name] - removed), counts[name])))
                 for name in chosen
             )
         )
-    elif ask.partitions is not None:
+    elif options.partitions is not None:
         results = admin.create_partitions(
             *(
                 CreatePartitionsTopic(
                     name=name,
-                    count=ask.partitions,
-                    assignments=ask.replica_assignment[counts[name] :] if ask.replica_assignment else None,
+                    count=options.partitions,
+                    assignments=options.replica_assignment[counts[name] :] if options.replica_assignment else None,
                 )
                 for name in chosen
             )
         )
-    _finish(ask, dict(zip(chosen, results, strict=True)))
+    _finish(options, dict(zip(chosen, results, strict=True)))
 
 
-def _require(result: Result) -> None:
-    if result.error is not ErrorCode.NONE:
-        raise AdminError(result.error, result.message)
-
-
-def _finish(ask: Ask, results: Mapping[str, Result]) -> None:
-    """Says which topics could not be done; exit code 1 if there are any."""
-    failed = {name: result for name, result in results.items() if result.error is not ErrorCode.NONE}
-    for name, result in failed.items():
-        typer.echo(f"{FAILING}: {name}: {AdminError(result.error, result.message)}", err=True)
-    if ask.as_json:
+def _finish(options: Options, results: Mapping[str, Result]) -> None:
+    """Reports the results of topics; exit code 1 if one failed."""
+    if options.as_json:
         print_json({"topics": [document(result) for result in results.values()]})
-    if failed:
-        raise typer.Exit(1)
+    exit_if_failed((f"{FAILING}: {name}", result) for name, result in results.items())
 
 
 # -- describe ----------------------------------------------------------------------------------------------------------
 
 
-def _describe(admin: AdminClient, ask: Ask) -> None:
-    chosen = _chosen(admin, ask)
+def _describe(admin: AdminClient, options: Options) -> None:
+    chosen = _chosen(admin, options)
     described = sorted(admin.describe_topics(chosen), key=lambda topic: topic.name) if chosen else []
     for topic in described:
-        _require(topic)
+        require(topic)
     configs = _overrides(admin, chosen)
     moves = _moves(admin)
     live = {broker.broker_id for broker in admin.describe_cluster().brokers if not broker.is_fenced}
     shown = [
-        (topic, [item for item in topic.partitions if _is_shown(ask, topic, item, moves, live)]) for topic in described
+        (topic, [item for item in topic.partitions if _is_shown(options.reports, topic, item, moves, live)])
+        for topic in described
     ]
-    if ask.as_json:
+    if options.as_json:
         print_json([_topic_document(topic, items, configs[topic.name]) for topic, items in shown])
         return
     for topic, items in shown:
-        if not ask.reports:
+        if not options.reports:
             typer.echo(_topic_line(topic, configs[topic.name], moves))
         for item in items:
             typer.echo(_partition_line(topic.name, item, moves.get(TopicPartition(topic.name, item.partition_index))))
 
 
 def _overrides(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The configs of each topic that are not the defaults."""
+    """The configs of each topic that differ from the defaults."""
     configs = {}
     for result in admin.describe_configs([(ConfigResourceType.TOPIC, name) for name in names]) if names else ():
-        _require(result)
+        require(result)
         changed = (config for config in result.configs if config.source is not ConfigSource.DEFAULT_CONFIG)
         configs[result.resource_name] = {config.name: config.value for config in changed}
     return configs
 
 
-def _moves(admin: AdminClient) -> Mapping[TopicPartition, OngoingPartitionReassignment]:
-    """Moves under way; none where the principal may not see them, as in Kafka's tool."""
+def _moves(admin: AdminClient) -> Moves:
+    """Reassignments in progress; none where the principal is not authorized to list them, as in Kafka's tool."""
     try:
         return admin.list_reassignments()
     except AdminError as error:
@@ -317,10 +298,10 @@ def _replication_factor(item: DescribedPartition, move: OngoingPartitionReassign
 
 
 def _is_shown(
-    ask: Ask,
+    reports: frozenset[str],
     topic: DescribedTopic,
     item: DescribedPartition,
-    moves: Mapping[TopicPartition, OngoingPartitionReassignment],
+    moves: Moves,
     live: set[int],
 ) -> bool:
     move = moves.get(TopicPartition(topic.name, item.partition_index))
@@ -331,13 +312,13 @@ def _is_shown(
         "--under-min-isr-partitions": not is_led or in_sync < topic.min_insync_replicas,
         "--at-min-isr-partitions": in_sync == topic.min_insync_replicas,
     }
-    return not ask.reports or any(holds[report] for report in ask.reports)
+    return not reports or any(holds[report] for report in reports)
 
 
 def _topic_line(
     topic: DescribedTopic,
     configs: Mapping[str, str],
-    moves: Mapping[TopicPartition, OngoingPartitionReassignment],
+    moves: Moves,
 ) -> str:
     first = topic.partitions[0]
     factor = _replication_factor(first, moves.get(TopicPartition(topic.name, first.partition_index)))
@@ -386,7 +367,7 @@ def _topic_document(
     return document(topic) | {"configs": dict(configs), "partitions": [document(item) for item in items]}
 
 
-_ACTIONS: Mapping[str, Callable[[AdminClient, Ask], None]] = {
+_ACTIONS: Mapping[str, Callable[[AdminClient, Options], None]] = {
     "--create": _create,
     "--list": _list,
     "--describe": _describe,

@@ -1,7 +1,7 @@
-"""Wrong options and arguments, in the one line that says what any wrong input is.
+"""Wrong options and arguments as one line, like any other wrong input.
 
-typer finds them before a command runs, and raises an error of its own. What it says is put in the form of `InputError`
-here, with the option or the argument in the place of a file.
+typer finds them before a command runs, and raises an error of its own. `as_input_error` converts it to an `InputError`
+whose source is the option, the argument or the command.
 """
 
 from __future__ import annotations
@@ -9,54 +9,64 @@ from __future__ import annotations
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, MissingInput
+from experiments.support.yaml_input import allowed_by, first_error
 
 _NO_SUCH_COMMAND = "No such command"
 _TOO_MANY = "Got unexpected extra argument"
-_SEE_HELP = "what --help says"
+_HELP = "Usage: "
 
 
 def as_input_error(error: Any) -> InputError | None:
-    """What typer's error (`typer.TyperException`) says; None where it was a wish for help, which has been shown."""
+    """`error` (a `typer.TyperException`) as an InputError; None for a group without a subcommand, after its help."""
     if isinstance(error, typer.BadParameter):
-        return _of_parameter(error)
-    message, context = " ".join(str(error.message).split()), error.ctx
-    if not message:
+        return _parameter_error(error)
+    message, context = " ".join(str(error.message).split()).removesuffix("."), error.ctx
+    if message.startswith(_HELP):
+        typer.echo(error.message)
         return None
+    if hasattr(error, "option_name") and not hasattr(error, "possibilities"):
+        return MissingInput(f"the value of {error.option_name}", f"{error.option_name} VALUE")
+    usage = _usage(context)
     if hasattr(error, "possibilities"):
         return InputError(context.command_path, "", f"option {error.option_name}", _one_of(_options(context)))
-    if hasattr(error, "option_name"):
-        return InputError(error.option_name, "", message.removesuffix("."), _SEE_HELP)
     if message.startswith(_NO_SUCH_COMMAND):
-        found = message.removeprefix(_NO_SUCH_COMMAND).strip(" .")
+        found = message.removeprefix(_NO_SUCH_COMMAND).strip()
         return InputError(context.command_path, "", f"command {found}", _one_of(context.command.list_commands(context)))
     if message.startswith(_TOO_MANY):
-        found = message.rpartition("(")[2].strip(" .)")
-        return InputError(context.command_path, "", f"more arguments: {found}", _SEE_HELP)
-    return InputError(context.command_path, "", message.removesuffix("."), _SEE_HELP)
+        return InputError(context.command_path, "", f"more arguments: {message.rpartition('(')[2].strip(' )')}", usage)
+    return InputError(context.command_path, "", message, usage)
 
 
-def _of_parameter(error: typer.BadParameter) -> InputError:
-    """A value that is none, or none given."""
-    from pydantic import ValidationError
-
-    from experiments.support.yaml_input import allowed_by, first_error
-
+def _parameter_error(error: typer.BadParameter) -> InputError:
+    """A value of the wrong type or out of range, or a parameter that is missing."""
     param: Any = error.param
-    name = _hint(error) if param is None else max(param.opts, key=len) if param.opts else param.display_name_raw
+    usage = _usage(error.ctx)
+    if param is None:
+        hint = error.param_hint or "arguments"
+        return InputError(hint if isinstance(hint, str) else " / ".join(hint), "", error.message, usage)
+    name = max(param.opts, key=len) if param.param_type_name == "option" else param.metavar or param.name.upper()
     if not isinstance(error.__cause__, ValidationError):
-        return InputError(name, "", error.message or "none", _SEE_HELP if error.message else "a value (required)")
+        return InputError(name, "", error.message, usage) if error.message else MissingInput(name, usage)
     details = first_error(error.__cause__)
     allowed = allowed_by(details).rpartition(" is not ")[2].removesuffix(".")
-    if param is not None and None not in (param.min, param.max):
+    if None not in (param.min, param.max):
         allowed = f"{param.min} to {param.max}"
     return InputError(name, "", repr(details["input"]), allowed)
 
 
-def _hint(error: typer.BadParameter) -> str:
-    hint = error.param_hint or "arguments"
-    return hint if isinstance(hint, str) else " / ".join(hint)
+def _usage(context: Any) -> str:
+    """The command with all its required parameters."""
+    required = [param for param in context.command.get_params(context) if param.required]
+    pieces = [
+        f"{max(param.opts, key=len)} {param.metavar or param.name.upper()}"
+        if param.param_type_name == "option"
+        else param.metavar or param.name.upper()
+        for param in required
+    ]
+    return " ".join([context.command_path, *pieces])
 
 
 def _options(context: Any) -> list[str]:

@@ -17,3 +17,24 @@ class InputError(Exception):
     def __str__(self) -> str:
         where = f"{self.source}: {self.field}" if self.field else self.source
         return " ".join(f"{where}: found {self.found}; allowed: {self.allowed}".split())
+
+
+class MissingInput(InputError):
+    """A required option, argument or field is not given: `source`, `field` (may be empty), `allowed`."""
+
+    def __init__(self, source: str, allowed: str, field: str = "") -> None:
+        super().__init__(source, field, None, allowed)
+
+    def __str__(self) -> str:
+        where = f"{self.source}: {self.field}" if self.field else self.source
+        return " ".join(f"{where} is missing; allowed: {self.allowed}".split())
+
+
+class NoClusterRuns(InputError):
+    """A command needs a cluster of this user on this machine, and none runs."""
+
+    def __init__(self) -> None:
+        super().__init__("--name", "", "no running cluster", "isray up starts one")
+
+    def __str__(self) -> str:
+        return "no cluster runs here; start one with isray up"

@@ -19,7 +19,7 @@ from typing import Any
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
 from experiments.engines.ray.session import stay_on_loopback
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -76,10 +76,11 @@ def find(bootstrap: str | None, name: str | None) -> list[Where]:
         return [_where(running(name))]
     here = [state for state in states() if state.is_running and state.address is not None]
     if bootstrap is None:
-        if len(here) != 1:
-            found = ", ".join(state.plan.name for state in here) or "none that runs here"
-            allowed = "host:port of a cluster, as isray up prints it (without it: the only cluster that runs here)"
-            raise InputError("--bootstrap-server", "", f"nothing, and the clusters: {found}", allowed)
+        if not here:
+            raise NoClusterRuns
+        if len(here) > 1:
+            names = ", ".join(state.plan.name for state in here)
+            raise MissingInput("--name", f"one of the clusters that run here: {names}; or --bootstrap-server")
         return [_where(here[0])]
     addresses = [address.strip() for address in bootstrap.split(",")]
     for address in addresses:

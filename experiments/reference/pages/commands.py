@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.cli.describe import CommandHelp, commands
+from experiments.cli.help import CommandHelp, commands
+from experiments.cli.main import app
 from experiments.reference.markdown import block, code, sections, table
 
 TITLE = "Commands"
@@ -10,18 +11,17 @@ SUMMARY = "every `isray` command with its options and an example"
 
 
 def page() -> str:
-    described = commands()
     return sections(
-        "`isray COMMAND --help` prints the same. [Exit codes](exit-codes.md) are common to all commands.",
-        *(_section(command) for command in described),
+        "`isray COMMAND --help` prints the same. The [exit codes](exit-codes.md) are common to all commands.",
+        *map(_section, commands(app)),
     )
 
 
 def _section(command: CommandHelp) -> str:
-    options = [(code(names), text) for names, text in (*command.arguments, *command.options)]
+    rows = [(code(names), text) for names, text in command.parameters]
     return sections(
         f"## {code(command.path)}",
         command.help,
-        block(command.example, "sh") if command.example else "",
-        table(("argument or option", "meaning"), options) if options else "",
+        block("\n".join(command.examples), "sh") if command.examples else "",
+        table(("argument or option", "meaning"), rows) if rows else "",
     )

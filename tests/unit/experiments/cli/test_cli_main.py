@@ -10,8 +10,10 @@ import sys
 import pytest
 
 from experiments.cli import main
+from experiments.cli.help import CommandHelp, commands
 from experiments.support.errors import InputError
 
+COMMANDS = commands(main.app)
 HEAVY = ("ray", "pyspark", "scipy", "matplotlib", "pandas", "pyarrow")
 
 
@@ -36,18 +38,21 @@ def test_an_input_error_is_one_line_and_exit_code_2(
 WRONG_USAGE = {
     "--wrong": "isray: found option --wrong; allowed: one of --help",
     "study wrong": "isray study: found command 'wrong'; allowed: one of run, sweep, analyze, report",
-    "conformance": "files: found none; allowed: a value (required)",
-    "scenario run": "file: found none; allowed: a value (required)",
+    "conformance": "FILE... is missing; allowed: isray conformance FILE...",
+    "scenario run": "FILE is missing; allowed: isray scenario run FILE",
     "scenario run x --engine paper": "--engine: found 'paper'; allowed: one of 'sim', 'ray'",
-    "study run": "file: found none; allowed: a value (required)",
-    "version x y": "isray version: found more arguments: x y; allowed: what --help says",
+    "study run": "FILE is missing; allowed: isray study run FILE --out DIR",
+    "study run x": "--out is missing; allowed: isray study run FILE --out DIR",
+    "version x y": "isray version: found more arguments: x y; allowed: isray version",
     "explore --brokers 9": "--brokers: found '9'; allowed: 2 to 5",
     "explore --brokers few": "--brokers: found 'few'; allowed: 2 to 5",
-    "explore --brokers": "--brokers: found Option '--brokers' requires an argument; allowed: what --help says",
+    "explore --brokers": "the value of --brokers is missing; allowed: --brokers VALUE",
     "mutants --seeds 0": "--seeds: found '0'; allowed: greater than or equal to 1",
     "mutants --seeds x": "--seeds: found 'x'; allowed: a whole number",
     "fuzz --minutes x": "--minutes: found 'x'; allowed: a number",
-    "fuzz --jobs 2": "--seeds: found none; allowed: a value (required)",
+    "fuzz --jobs 2": "--seeds is missing; allowed: isray fuzz --seeds A..B",
+    "topics --create": "--topic is missing; allowed: a topic with --create",
+    "topics --topic t": "an option is missing; allowed: exactly one of --create, --list, --describe, --delete, --alter",
     "leader-election --partition=-1": "--partition: found '-1'; allowed: 0 to 2147483647",
 }
 
@@ -60,7 +65,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert capsys.readouterr() == ("", f"isray: {line}\n")
 
 
-def test_who_does_not_say_what_to_do_is_shown_what_there_is(
+def test_a_group_without_a_subcommand_prints_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert leave(monkeypatch, "scenario") == 2
@@ -72,6 +77,7 @@ def test_who_does_not_say_what_to_do_is_shown_what_there_is(
 _INTERRUPTED_AT_WORK = """
 import os, signal, sys
 from experiments.cli import main
+from experiments.cli.help import CommandHelp, commands
 from {module} import {kind}
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
@@ -109,35 +115,32 @@ def test_an_interrupt_ends_a_search_and_its_processes_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["conformance"],
-        ["scenario", "run"],
-        ["study", "run"],
-        ["study", "sweep"],
-        ["study", "analyze"],
-        ["study", "report"],
-        ["version"],
-        ["up"],
-        ["down"],
-        ["status"],
-        ["topics"],
-        ["leader-election"],
-        ["reassign-partitions"],
-        ["configs"],
-        ["features", "describe"],
-        ["features", "upgrade"],
-        ["features", "downgrade"],
-        ["features", "disable"],
-        ["acls"],
-    ],
-)
-def test_every_command_has_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.path)
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_help_prints_every_option_whole_at_any_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: CommandHelp, columns: str
 ) -> None:
-    assert leave(monkeypatch, *command, "--help") == 0
-    assert f"Usage: isray {' '.join(command)}" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", columns)
+    assert leave(monkeypatch, *command.path.split()[1:], "--help") == 0
+    out = capsys.readouterr().out
+    assert f"Usage: {command.path}" in out
+    assert all(names in out for names, _ in command.parameters)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.path)
+def test_every_command_has_an_example_of_itself_and_every_option_a_meaning(command: CommandHelp) -> None:
+    assert command.examples
+    assert all(f"{line} ".startswith(f"{command.path} ") for line in command.examples)
+    assert command.help
+    assert all(meaning and not meaning.startswith("[") for _, meaning in command.parameters)
+
+
+def test_help_lists_the_commands_in_sections(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, "--help") == 0
+    headings = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and line[0] != " "]
+    assert headings == ["Options:", "Laboratory:", "Studies:", "Cluster:", "Tools:", "Benches:"]
 
 
 def test_version_as_json_is_one_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

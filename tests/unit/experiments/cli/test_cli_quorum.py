@@ -254,7 +254,7 @@ def test_of_two_disks_of_one_controller_the_operator_says_which(bench: QuorumBen
     bench.harness.start(1001)
     assert bench.harness.run_until(lambda: bench.observers().count(1001) == 2, WITHIN_MS)
     both = ", ".join(sorted([first, bench.uuid(1001)]))
-    assert f"several disks of controller 1001 fetch: {both}; say which is meant" in bench.fails(*add(1001))
+    assert f"several disks of controller 1001 fetch: {both}; give its directory id" in bench.fails(*add(1001))
     bench.ok(*add(1001, "-d", bench.uuid(1001)))
 
 

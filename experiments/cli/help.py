@@ -1,0 +1,119 @@
+"""How commands describe themselves: `--help` pages that are readable at any width, each with an example.
+
+Commands are registered with an `App`, a typer application whose help is plain text: option names are printed whole, on
+a line of their own where they are long, and the commands of a group are listed in sections. `commands` returns the same
+descriptions as data, for docs/reference/commands.md and for the tests of documented command lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_EXAMPLE = "Example:"
+
+
+class Section(StrEnum):
+    """The headings of `isray --help`, in its order."""
+
+    LABORATORY = "Laboratory"
+    STUDIES = "Studies"
+    CLUSTER = "Cluster"
+    TOOLS = "Tools"
+    BENCHES = "Benches"
+    COMMANDS = "Commands"
+
+
+Function = Callable[..., object]
+
+
+class App(typer.Typer):
+    """A typer application: a group of commands. `help` is one sentence; `examples` are those of the group itself."""
+
+    def __init__(self, help: str, *examples: str, **settings: Any) -> None:
+        epilog = _epilog(*examples) if examples else None
+        super().__init__(help=help, epilog=epilog, cls=_Group, rich_markup_mode=None, add_completion=False, **settings)
+
+    def register(
+        self, name: str, *examples: str, section: Section = Section.COMMANDS
+    ) -> Callable[[Function], Function]:
+        """Makes a function the command `name`; `examples` are whole command lines, `section` is its heading in the
+        group's help.
+        """
+        return self.command(name, cls=_Command, epilog=_epilog(*examples), rich_help_panel=section)
+
+
+def _epilog(*examples: str) -> str:
+    return "\n".join(["\b", _EXAMPLE, *(f"  {line}" for line in examples)])
+
+
+class CommandHelp(NamedTuple):
+    """One command. `path` begins with `isray`; `parameters` are pairs of what to type and what it means; `examples`
+    are command lines.
+    """
+
+    path: str
+    help: str
+    parameters: tuple[tuple[str, str], ...]
+    examples: tuple[str, ...]
+
+
+def commands(app: typer.Typer) -> list[CommandHelp]:
+    """All commands of `isray` that do something, in the order of its help."""
+    return list(_walk(typer.main.get_command(app), None, "isray"))
+
+
+def _walk(command: Any, parent: Any, name: str) -> Iterator[CommandHelp]:
+    context = command.make_context(name, [], parent, resilient_parsing=True)
+    subcommands = getattr(command, "commands", {})
+    if not subcommands or command.invoke_without_command:
+        lines = (command.epilog or "").partition(_EXAMPLE)[2].splitlines()
+        examples = tuple(line.strip() for line in lines if line.strip())
+        rows = (*_rows(command, context, "argument"), *_rows(command, context, "option"))
+        yield CommandHelp(context.command_path, " ".join((command.help or "").split()), rows, examples)
+    for subcommand in subcommands:
+        yield from _walk(subcommands[subcommand], context, subcommand)
+
+
+def _rows(command: Any, context: Any, kind: str) -> tuple[tuple[str, str], ...]:
+    """What to type for each parameter of a kind (`argument` or `option`), and its meaning with default and range."""
+    params = [param for param in command.get_params(context) if param.param_type_name == kind]
+    records = [(param, param.get_help_record(context)) for param in params]
+    return tuple(
+        (param.metavar or param.name.upper() if kind == "argument" else record[0], record[1])
+        for param, record in records
+        if record is not None and param.name != "help"
+    )
+
+
+class _Command(TyperCommand):
+    """A command whose parameters are listed by `_rows`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write(formatter, "Arguments", _rows(self, ctx, "argument"))
+        _write(formatter, "Options", (*_rows(self, ctx, "option"), ("--help", "Show this message and exit.")))
+
+
+class _Group(TyperGroup):
+    """A group whose commands are listed in sections, each with the whole first paragraph of its help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for section in Section:
+            commands = {name: item for name, item in self.commands.items() if _section(item) is section}
+            ordered = sorted(commands.items(), key=lambda item: not isinstance(item[1], _Group))
+            rows = [(name, " ".join((item.help or "").partition("\n\n")[0].split())) for name, item in ordered]
+            _write(formatter, section, tuple(rows))
+
+
+def _section(command: Any) -> Section:
+    return Section(command.rich_help_panel or Section.COMMANDS)
+
+
+def _write(formatter: Any, heading: str, rows: tuple[tuple[str, str], ...]) -> None:
+    if rows:
+        with formatter.section(heading):
+            formatter.write_dl(rows)

@@ -1,0 +1,41 @@
+"""What commands print: the option --json, the JSON document, and tables that are not cut where output is piped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from protocol.messages.base import Message
+
+PIPED_WIDTH = 130
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+
+def print_json(document: Mapping[str, object] | Sequence[object]) -> None:
+    """Prints the one JSON document of a command."""
+    typer.echo(json.dumps(document))
+
+
+def wide_console() -> Console:
+    """A console for tables: as wide as the terminal, or `PIPED_WIDTH` columns where output goes elsewhere."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPED_WIDTH)
+
+
+def document(message: Message) -> dict[str, object]:
+    """A message as a JSON document; errors and other enumerations by name."""
+    return {name: _plain(getattr(message, name)) for name in type(message).model_fields}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Message):
+        return document(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    name = getattr(value, "name", None)
+    return name if name is not None else value

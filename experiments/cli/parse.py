@@ -1,0 +1,97 @@
+"""Reading what a user typed and the files that a user named; whatever is wrong raises InputError."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from experiments.support.errors import InputError, MissingInput
+from experiments.support.yaml_input import allowed_by, dotted, first_error
+from protocol.config import INT_MAX
+
+WHOLE_NUMBER = f"a whole number from 0 to {INT_MAX}"
+Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
+
+
+class JsonShape(BaseModel):
+    """The shape of a JSON file of Kafka's tools: types are strict, unknown fields are ignored as Kafka's tools do."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+Shape = TypeVar("Shape", bound=JsonShape)
+
+
+def read_text(path: Path) -> str:
+    """The content of a UTF-8 text file, without a byte-order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(str(path), "", getattr(error, "strerror", None) or error, "a readable text file") from error
+
+
+def read_json(path: Path, shape: type[Shape], example: str) -> Shape:
+    """The content of a JSON file; `example` is a file of that shape."""
+    try:
+        return shape.model_validate_json(read_text(path))
+    except ValidationError as error:
+        details = first_error(error)
+        place = dotted(details["loc"])
+        if details["type"] == "missing":
+            raise MissingInput(str(path), example, place) from error
+        found = details["msg"] if details["type"] == "json_invalid" else details["input"]
+        raise InputError(str(path), place, found, allowed_by(details) if place else example) from error
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java properties file with lines `name=value`, and comments that begin with # or !."""
+    properties = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        key, found, value = text.partition("=")
+        if not found or not key.strip():
+            raise InputError(str(path), f"line {number}", text, "name=value")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+def name_values(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """The values of an option that is given as NAME=VALUE, several times."""
+    values = {}
+    for text in texts:
+        key, found, value = text.partition("=")
+        if not found or not key.strip():
+            raise InputError(option, "", text, "NAME=VALUE")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def whole_numbers(option: str, text: str, allowed: str, least: int = 0) -> list[int]:
+    """The numbers of a list separated by commas, each from `least` to the largest 32-bit integer."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() and least <= int(word) <= INT_MAX for word in words):
+        raise InputError(option, "", repr(text), allowed)
+    return [int(word) for word in words]
+
+
+def one_of(actions: Mapping[str, bool]) -> str:
+    """The one option that is given; InputError for none and for several."""
+    given = [name for name, is_given in actions.items() if is_given]
+    allowed = f"exactly one of {', '.join(actions)}"
+    if not given:
+        raise MissingInput("an option", allowed)
+    if len(given) > 1:
+        raise InputError("options", "", ", ".join(given), allowed)
+    return given[0]
+
+
+def only_with(owners: str, action: str, options: Mapping[str, object]) -> None:
+    """InputError if one of the options is given and `action` is not among their `owners`, which `|` separates."""
+    for name, value in options.items():
+        if value not in (None, False, [], ()) and action not in owners.split("|"):
+            raise InputError(name, "", f"{name} with {action}", f"{name} only with {owners.replace('|', ' or ')}")
