@@ -1,17 +1,16 @@
-"""Configs under Kafka's names, and protocol generations as sets of switches.
+"""Configs under Kafka's names, feature levels, and protocol generations as sets of switches.
 
-Every config is declared once in `CONFIGS`: its type, default, range and scope. Topic-scoped configs may be overridden
-per topic; their cluster-wide value is the default (H1-H5). A value has three places, the first that has one wins: the
-topic's override, the dynamic default of the cluster, and the static configuration of the nodes. Configs that nodes read
-once, as they start, are read-only: a dynamic value of them would have no effect. Single brokers have no dynamic values,
-since leader and controller must agree (H15).
+`CONFIGS` declares every config once, with everything that tools and the reference page (docs/reference/configs.md) show
+of it. A config has a value in up to three places, of which the first one wins: the override of a topic (topic-scoped
+configs only), the dynamic default of the cluster, and the static configuration of the nodes (H1-H5). Nodes read a
+read-only config once, at their start, so it has no dynamic value. Single brokers have no dynamic values either, because
+leader and controller must agree (H15).
 
-`unclean.leader.election.enable` and `unclean.recovery.strategy` say the same wish in the words of two times: the flag
-`unclean.recovery.enabled` decides which of them counts, and its change converts one into the other (H6-H9). Where the
-flag is on and somebody still sets the older one and not the strategy, statically, for a new topic or by an alteration,
-the strategy is set to what that means, unless it means that already.
+`unclean.leader.election.enable` and `unclean.recovery.strategy` express the same choice before and with KIP-966. The
+feature `unclean.recovery.enabled` decides which of them is in force, and changing it converts one into the other
+(H6-H9). While it is on, setting the older config without the strategy sets the strategy, unless the two already agree.
 
-`Generation` names a set of `Features`; the protocol code asks for features and never for a generation by name.
+`Generation` names a set of feature levels, which determine `Features`. Protocol code tests features, never generations.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from protocol.errors import ProtocolInvariantError
 
@@ -29,18 +28,30 @@ Value = TypeVar("Value")
 
 
 class ConfigError(ValueError):
-    """A config that does not exist, or a value that it does not take: `name`, `found`, `allowed`."""
+    """An unknown config, or a value that a config does not accept: `name`, `found`, `allowed`."""
 
     def __init__(self, name: str, found: object, allowed: str) -> None:
         self.name, self.found, self.allowed = name, found, allowed
         super().__init__(f"{name}: found {found!r}; allowed: {allowed}")
 
 
+class ConfigDocumentation(NamedTuple):
+    """What the reference page shows of a config: the unit (empty: none), the source (a KIP, items of
+    docs/requirements.md, or Kafka's own documentation), and a description of one sentence.
+    """
+
+    unit: str
+    source: str
+    description: str
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
-    """One config. `minimum` and `maximum` bound integers, `choices` lists the words of an enumeration; a text without
-    choices takes any, a `node_list` what `node_ids` reads. Only `topic_scoped` configs may be set per topic;
-    `read_only` ones not at all in a running cluster.
+    """The declaration of one config.
+
+    `minimum` and `maximum` bound integers, `choices` are the allowed words of a text; a `node_list` accepts what
+    `node_ids` parses, any other text is accepted as it is. Only `topic_scoped` configs can be overridden per topic;
+    `read_only` ones cannot be changed in a running cluster. `generations` are those in which it has an effect.
     """
 
     name: str
@@ -51,10 +62,16 @@ class ConfigDef:
     choices: tuple[str, ...] = ()
     read_only: bool = False
     node_list: bool = False
+    generations: str = "all"
+
+    @property
+    def documentation(self) -> ConfigDocumentation:
+        """Unit, source and description."""
+        return _DOCUMENTED[self.name]
 
     @property
     def type_name(self) -> str:
-        """Kafka's word for the type."""
+        """The type as Kafka's DescribeConfigs names it."""
         if isinstance(self.default, bool):
             return "BOOLEAN"
         if isinstance(self.default, int):
@@ -63,6 +80,7 @@ class ConfigDef:
 
     @property
     def allowed(self) -> str:
+        """The accepted values, for error messages."""
         if self.choices:
             return " | ".join(self.choices)
         if self.node_list:
@@ -74,9 +92,9 @@ class ConfigDef:
         return "true | false" if isinstance(self.default, bool) else f"a whole number >= {self.minimum}"
 
     def parse(self, value: object) -> ConfigValue:
-        """The typed value of what a user or a record wrote (`"2"`, `2`, `true`); ConfigError where it does not fit.
+        """The typed value of the text or number that a user or a record gives; raises ConfigError if it is not allowed.
 
-        As in Kafka, blanks around a number or a word do not count, nor does the case of a word.
+        As in Kafka, blanks around a number or word and the case of a word are ignored.
         """
         if isinstance(self.default, bool):
             if isinstance(value, bool):
@@ -113,7 +131,7 @@ def _is_number(text: str) -> bool:
 
 
 _LONGEST_NUMBER = 40
-"""Characters; no number that any config takes is written with more."""
+"""The maximum number of characters of a number."""
 
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
@@ -125,7 +143,6 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 UNCLEAN_RECOVERY_STRATEGY = "unclean.recovery.strategy"
 UNCLEAN_RECOVERY_TIMEOUT_MS = "unclean.recovery.timeout.ms"
-"""How long the replies of replicas are waited for, beyond those without which nobody is chosen (H5, N23)."""
 BROKER_SESSION_TIMEOUT_MS = "broker.session.timeout.ms"
 BROKER_HEARTBEAT_INTERVAL_MS = "broker.heartbeat.interval.ms"
 REPLICA_LAG_TIME_MAX_MS = "replica.lag.time.max.ms"
@@ -157,29 +174,28 @@ MAX_IN_FLIGHT_REQUESTS = "max.in.flight.requests.per.connection"
 NUM_PARTITIONS = "num.partitions"
 DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
 UNCLEAN_LEADER_HOOK = "unclean.leader.hook"
-"""`module:function` of the routine that a broker runs when it was elected uncleanly (C8); empty: none."""
 AUTHORIZER_CLASS_NAME = "authorizer.class.name"
 SUPER_USERS = "super.users"
 ALLOW_EVERYONE_IF_NO_ACL_FOUND = "allow.everyone.if.no.acl.found"
 
 CONTROLLER_QUORUM_VOTERS = "controller.quorum.voters"
-"""The ids of static voters, in Kafka's form `1000@host:port` or alone; empty: the log says who votes (D1-D3)."""
 CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
-"""Controllers that are asked for the leader; empty: all of the cluster (D2)."""
 CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = "controller.quorum.election.timeout.ms"
 CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = "controller.quorum.fetch.timeout.ms"
 CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = "controller.quorum.election.backoff.max.ms"
 METADATA_SNAPSHOT_BYTES = "metadata.log.max.record.bytes.between.snapshots"
 
+_STRATEGIES = ("proactive", "balanced", "manual")
+
 CONFIGS: dict[str, ConfigDef] = {
     definition.name: definition
     for definition in (
         ConfigDef(MIN_INSYNC_REPLICAS, 1, topic_scoped=True, minimum=1, maximum=INT_MAX),
-        ConfigDef(UNCLEAN_LEADER_ELECTION_ENABLE, False, topic_scoped=True),
+        ConfigDef(UNCLEAN_LEADER_ELECTION_ENABLE, False, topic_scoped=True, generations="kip-497, kip-966-elr"),
+        ConfigDef(UNCLEAN_RECOVERY_STRATEGY, "balanced", topic_scoped=True, choices=_STRATEGIES, generations="kip-966"),
         ConfigDef(
-            UNCLEAN_RECOVERY_STRATEGY, "balanced", topic_scoped=True, choices=("proactive", "balanced", "manual")
+            UNCLEAN_RECOVERY_TIMEOUT_MS, 5_000, topic_scoped=True, minimum=1, maximum=INT_MAX, generations="kip-966"
         ),
-        ConfigDef(UNCLEAN_RECOVERY_TIMEOUT_MS, 5_000, topic_scoped=True, minimum=1, maximum=INT_MAX),
         ConfigDef(FLUSH_MESSAGES, NEVER, topic_scoped=True, minimum=1),
         ConfigDef(FLUSH_MS, NEVER, topic_scoped=True, minimum=1),
         ConfigDef(BROKER_SESSION_TIMEOUT_MS, 9_000, minimum=1, read_only=True),
@@ -222,11 +238,115 @@ CONFIGS: dict[str, ConfigDef] = {
         ConfigDef(ALLOW_EVERYONE_IF_NO_ACL_FOUND, False, read_only=True),
     )
 }
+"""Every config by name."""
+
+_DOCUMENTATION = """
+min.insync.replicas | replicas | KIP-966; H1, E6, E8
+    Number of in-sync replicas that an acks=all write needs; values above the replication factor count as the
+    replication factor.
+unclean.leader.election.enable | - | H2, K5
+    Whether the controller may elect a replica that is neither in the ISR nor in the ELR, which can lose records.
+unclean.recovery.strategy | - | KIP-966; H3, F2-F4
+    When the controller recovers a partition without an eligible leader: at once, when the last known ELR is back, or on
+    request.
+unclean.recovery.timeout.ms | ms | KIP-966; H5, N23
+    How long an unclean recovery waits for the replies of replicas that are not required.
+flush.messages | records | E22
+    Number of unflushed records after which a broker flushes a partition's log.
+flush.ms | ms | E22
+    Age of the oldest unflushed record after which a broker flushes a partition's log.
+broker.session.timeout.ms | ms | KIP-631
+    Time without a heartbeat after which the controller fences a broker.
+broker.heartbeat.interval.ms | ms | KIP-631
+    Interval of a broker's heartbeats to the controller.
+replica.lag.time.max.ms | ms | A13, KIP-497
+    Time without having caught up after which the leader proposes to remove a follower from the ISR.
+replica.fetch.wait.max.ms | ms | A26
+    Longest time for which the leader parks a follower's fetch that finds no records.
+replica.fetch.max.bytes | bytes | A26
+    Bytes per partition that a follower requests in one fetch; a larger first batch is still returned.
+request.timeout.ms | ms | E7
+    Time after which a client or broker gives up a request, and a leader an acks=all write.
+delivery.timeout.ms | ms | KIP-91
+    Time after which a client reports a command as failed or unknown, retries included.
+retry.backoff.ms | ms | KIP-580
+    Wait before a client or broker repeats a failed request.
+replica.high.watermark.checkpoint.interval.ms | ms | H13
+    Interval at which a broker writes the high watermarks of its partitions to disk.
+segment.bytes | bytes | Kafka
+    Size at which a broker rolls a log to a new segment.
+index.interval.bytes | bytes | Kafka
+    Bytes of a log segment between two entries of its offset index, on ray.
+retention.ms | ms | Kafka
+    Age of the newest record of a segment after which a broker deletes it; -1 keeps segments of any age.
+retention.bytes | bytes | Kafka
+    Size of a log above which a broker deletes its oldest segments; -1 keeps logs of any size.
+log.retention.check.interval.ms | ms | Kafka
+    Interval at which a broker looks for segments to delete.
+max.message.bytes | bytes | Kafka
+    Largest record batch that a leader accepts from a producer.
+message.timestamp.after.max.ms | ms | KIP-937
+    How far ahead of the leader's clock the timestamp of a record may be.
+num.replica.fetchers | streams | H13
+    Number of fetch streams from a follower to each leader, among which partitions are divided.
+replica.fetch.min.bytes | bytes | A26
+    Bytes that a leader collects before it answers a follower's fetch.
+replica.fetch.response.max.bytes | bytes | A26
+    Bytes in all that a follower requests in one fetch.
+producer.id.expiration.ms | ms | KIP-98
+    Time without a write after which a broker forgets the sequence numbers of a producer.
+enable.idempotence | - | KIP-98
+    Whether producers with acks=all number their batches, so that a retry is stored once.
+linger.ms | ms | KIP-1030
+    How long a producer waits for more records before it sends a batch that is not full.
+batch.size | bytes | Kafka
+    Payload bytes at which a producer sends a batch.
+buffer.memory | bytes | Kafka
+    Payload bytes that a producer holds; further commands wait for max.block.ms.
+max.block.ms | ms | Kafka
+    How long a command waits for room in the producer's buffer before it fails.
+max.in.flight.requests.per.connection | batches | KIP-98
+    Unacknowledged batches per partition that a producer sends; a leader remembers five per producer.
+num.partitions | partitions | Kafka
+    Number of partitions of a new topic that does not set it.
+default.replication.factor | replicas | Kafka
+    Replication factor of a new topic that does not set it.
+unclean.leader.hook | - | KIP-704; C8
+    Routine `module:function` that a broker runs after an unclean election, before it lets followers into the ISR;
+    empty: none.
+authorizer.class.name | - | KIP-801
+    Authorizer of requests: `standard` checks access control entries, empty allows everything.
+super.users | - | KIP-801
+    Principals separated by semicolons that the authorizer allows everything.
+controller.quorum.voters | - | KIP-595; D1-D3
+    Static voters of the metadata log, as `1000@host:port` or ids; empty: the log contains the voters.
+controller.quorum.bootstrap.servers | - | KIP-853; D2
+    Controllers from which a node discovers the leader of the metadata log; empty: all controllers.
+controller.quorum.election.timeout.ms | ms | KIP-595
+    Shortest time that a candidate waits for votes; the actual time is random, up to twice this.
+controller.quorum.fetch.timeout.ms | ms | KIP-595
+    Time without a response of the leader after which a voter starts an election; a leader resigns after 1.5 times this
+    without fetches from a majority.
+controller.quorum.election.backoff.max.ms | ms | KIP-595
+    Longest random wait after a lost election before the next one.
+metadata.log.max.record.bytes.between.snapshots | bytes | KIP-630
+    Bytes of records since the last snapshot of the metadata log after which a node takes the next one.
+allow.everyone.if.no.acl.found | - | KIP-801
+    Whether the authorizer allows access to resources without access control entries.
+"""
+"""Name, unit (-: none) and source of every config, and below that its description."""
+
+_DOCUMENTED = {
+    name: ConfigDocumentation(unit.replace("-", ""), source, " ".join(description.split()))
+    for name, unit, source, description in re.findall(
+        r"^(\S+) \| (.+) \| (.+)\n((?:    .+\n)+)", _DOCUMENTATION, re.MULTILINE
+    )
+}
 
 
 def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
-    """The typed value of config `name`; ConfigError for an unknown name (or one that no topic may override) or a bad
-    value.
+    """The typed value of config `name`. Raises ConfigError for an unknown name (with `topic`, one that is not
+    topic-scoped) or a value that is not allowed.
     """
     names = sorted(known for known, definition in CONFIGS.items() if definition.topic_scoped or not topic)
     if name not in names:
@@ -235,14 +355,14 @@ def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValu
 
 
 def config_text(value: ConfigValue) -> str:
-    """A value as requests and records write it; `parse_config` reads it back."""
+    """A value as text, as in requests and records; `parse_config` parses it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 STRATEGY_OF_ENABLE = {False: "balanced", True: "proactive"}
 """H6: `unclean.leader.election.enable` as `unclean.recovery.strategy`."""
 ENABLE_OF_STRATEGY = {"proactive": True, "balanced": False, "manual": False}
-"""H7: the way back."""
+"""H7: `unclean.recovery.strategy` as `unclean.leader.election.enable`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,3 +312,12 @@ def test_a_replica_asks_the_servers_that_are_named_or_else_all_controllers() -> 
     timed = quorum(election_timeout_ms=50, fetch_timeout_ms=400, election_backoff_max_ms=30)
     assert (timed.election_ms, timed.fetch_ms, timed.backoff_ms, timed.renewal_ms) == (50, 400, 30, 100)
     assert quorum(fetch_timeout_ms=1).renewal_ms == 1
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_every_config_is_documented(name: str) -> None:
+    unit, source, description = CONFIGS[name].documentation
+    assert source
+    assert description.endswith(".")
+    assert unit == "ms" or not name.endswith(".ms")
+    assert unit == "bytes" or not name.endswith(".bytes")

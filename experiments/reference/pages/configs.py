@@ -1,0 +1,49 @@
+"""The configs, from `protocol.config.CONFIGS`."""
+
+from __future__ import annotations
+
+from experiments.reference.markdown import code, sections, table
+from protocol.config import CONFIGS, INT_MAX, NEVER, ConfigDef, config_text
+
+TITLE = "Configs"
+SUMMARY = "the configs of clusters, topics and clients: type, unit, default, range and meaning"
+
+_COLUMNS = ("config", "type", "unit", "default", "allowed", "change", "generations", "source", "meaning")
+
+
+def page() -> str:
+    definitions = sorted(CONFIGS.values(), key=lambda definition: definition.name)
+    topics = [definition for definition in definitions if definition.topic_scoped]
+    cluster = [definition for definition in definitions if not definition.topic_scoped]
+    return sections(
+        "Scenario and study files set them under `configs`, `isray up --config NAME=VALUE` for a cluster, and "
+        "`isray configs` in a running one. Names are Kafka's, where Kafka has the config.",
+        "*dynamic* configs can be changed in a running cluster; *read-only* ones take effect when a node starts. "
+        "Items such as H1 are those of [requirements.md](../requirements.md).",
+        "## Configs of topics",
+        "The value of the cluster is the default of its topics; each topic can override it.",
+        table(_COLUMNS, map(_row, topics)),
+        "## Configs of the cluster",
+        table(_COLUMNS, map(_row, cluster)),
+    )
+
+
+def _row(definition: ConfigDef) -> tuple[str, ...]:
+    unit, source, description = definition.documentation
+    change = "read-only" if definition.read_only else "dynamic"
+    kind = definition.type_name.lower()
+    default = "(empty)" if definition.default == "" else code(_number(config_text(definition.default)))
+    allowed = _range(definition) or definition.allowed.replace(" | ", ", ").lstrip(", ")
+    return code(definition.name), kind, unit, default, allowed, change, definition.generations, source, description
+
+
+def _range(definition: ConfigDef) -> str:
+    """The range of a whole number, empty for other types."""
+    if definition.type_name not in ("INT", "LONG"):
+        return ""
+    is_bounded = definition.maximum not in (INT_MAX, NEVER)
+    return f"{definition.minimum} to {definition.maximum}" if is_bounded else f"from {definition.minimum}"
+
+
+def _number(text: str) -> str:
+    return "none" if text == str(NEVER) else text
