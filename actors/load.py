@@ -1,16 +1,15 @@
-"""A load generator: a node that produces as fast as it is told to, and measures.
+"""The load generator: a node that produces at a given concurrency and measures latencies.
 
-It stands beside the clients of a cluster as an actor of its own, hosted as they are (`contract.Node`), so that its
-frames take the way that any client's frames take. Two commands (`protocol.messages.load`):
+It is an actor of its own beside the cluster's client, hosted in the same way (`contract.Node`), so its frames take the
+path of any client's frames. It runs one command at a time (`protocol.messages.load`):
 
-- *load*: the leaders are looked up once; from then on so many batches are under way, over all partitions in turn. An
-  answer makes room for the next batch; one that says that a broker does not lead, or lacks replicas, does so after
-  `RETRY_MS` and a new look at who leads.
-- *probe*: how soon partitions are served again after their leader was lost. The generator knows no leaders then; it
-  offers the batch to all brokers that are left until one acknowledges it.
+- *load*: looks up the leaders once, then keeps a number of batches under way over all partitions in turn. Each response
+  makes room for the next batch; after an error response (the broker does not lead, or lacks replicas) the generator
+  waits `RETRY_MS` and looks up the leaders again.
+- *probe*: measures how soon partitions are served again after the loss of their leader. The generator looks up no
+  leaders; it sends the batch to all remaining brokers until one acknowledges it.
 
-Unlike a node of the protocol it reads a clock of its own for latencies, since a millisecond is too coarse for them; so
-it is no part of `protocol`. One command at a time.
+It reads a high-resolution clock for latencies, which a node of the protocol must not; so it is not part of `protocol`.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _FILLER = b"\xa5"
 
 @dataclass(slots=True)
 class _Load:
-    """A load under way; times in seconds of the generator's clock. `sent` are the batches under way by correlation
-    id, with the time at which each left; `idle` how many may leave as soon as the leaders are known.
+    """A load under way; times in seconds of the generator's clock. `sent` has the send time of each batch under way, by
+    correlation id; `idle` is the number of batches that may be sent once the leaders are known.
     """
 
     command: LoadCommand
@@ -56,13 +55,14 @@ class _Load:
     latencies_s: list[float] = field(default_factory=list)
     refused: int = 0
     last_error: ErrorCode = ErrorCode.NONE
-    is_looking: bool = False
+    awaits_leaders: bool = False
 
 
 @dataclass(slots=True)
 class _Probe:
-    """A probe under way. `waiting` are partitions that are not on offer yet, `offered` the partition of each request,
-    `open_offers` how many brokers have not answered for a partition, `refused` partitions that all have refused.
+    """A probe under way. `waiting` are partitions without a request yet, `offered` has the partition of each request by
+    correlation id, `open_offers` the number of brokers that have not answered for a partition, `refused` the partitions
+    that all brokers have refused.
     """
 
     command: ProbeCommand
@@ -76,7 +76,7 @@ class _Probe:
 
 
 class LoadNode:
-    """See the module docstring. `clock_s` is any clock in seconds that does not run backwards."""
+    """The load generator as a `contract.Node`. `clock_s` is a monotonic clock in seconds."""
 
     def __init__(
         self, node_id: NodeId, brokers: Sequence[BrokerId], clock_s: Callable[[], float] = time.perf_counter
@@ -96,17 +96,17 @@ class LoadNode:
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """ProtocolInvariantError for a command while one is under way."""
+        """Handles a command or a response. ProtocolInvariantError for a command while another one is under way."""
         if isinstance(message, LoadCommand | ProbeCommand):
             if self._load is not None or self._probe is not None:
                 raise ProtocolInvariantError("a load generator takes one command at a time")
             self._begin(now_ms, sender, message)
         elif isinstance(message, MetadataResponse) and self._load is not None:
-            self._found(self._load, message, now_ms)
+            self._handle_metadata(self._load, message)
         elif isinstance(message, ProduceResponse) and self._load is not None:
-            self._answered(self._load, message, now_ms)
+            self._handle_load_response(self._load, message, now_ms)
         elif isinstance(message, ProduceResponse) and self._probe is not None:
-            self._probed(self._probe, message, now_ms)
+            self._handle_probe_response(self._probe, message, now_ms)
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
@@ -153,9 +153,9 @@ class LoadNode:
     # -- load ----------------------------------------------------------------------------------------------------------
 
     def _look_up(self, load: _Load, now_ms: TimeMs) -> None:
-        """Asks all brokers who leads, and again in a while if nobody says."""
+        """Requests metadata from all brokers, and again after `RETRY_MS` unless a response names every leader."""
         self._correlation_id += 1
-        load.is_looking = True
+        load.awaits_leaders = True
         request = MetadataRequest(
             correlation_id=self._correlation_id, principal=self._principal, topic=load.command.topic
         )
@@ -163,16 +163,16 @@ class LoadNode:
             self._out.send(broker, request)
         self._out.set_timer(LOOK_UP_TIMER, now_ms + RETRY_MS)
 
-    def _found(self, load: _Load, response: MetadataResponse, now_ms: TimeMs) -> None:
+    def _handle_metadata(self, load: _Load, response: MetadataResponse) -> None:
         found = {p.partition: p.leader for topic in response.topics for p in topic.partitions}
         leaders = {partition: found.get(partition, NO_LEADER) for partition in load.command.partitions}
-        if not load.is_looking or response.correlation_id != self._correlation_id or NO_LEADER in leaders.values():
+        if not load.awaits_leaders or response.correlation_id != self._correlation_id or NO_LEADER in leaders.values():
             return
-        load.leaders, load.is_looking = leaders, False
+        load.leaders, load.awaits_leaders = leaders, False
         self._out.cancel_timer(LOOK_UP_TIMER)
-        self._fill(load)
+        self._send_batches(load)
 
-    def _fill(self, load: _Load) -> None:
+    def _send_batches(self, load: _Load) -> None:
         partitions = load.command.partitions
         for _ in range(load.idle):
             partition = partitions[load.turn % len(partitions)]
@@ -181,7 +181,7 @@ class LoadNode:
             load.sent[number] = self._clock_s()
         load.idle = 0
 
-    def _answered(self, load: _Load, response: ProduceResponse, now_ms: TimeMs) -> None:
+    def _handle_load_response(self, load: _Load, response: ProduceResponse, now_ms: TimeMs) -> None:
         sent_s = load.sent.pop(response.correlation_id, None)
         if sent_s is None:
             return
@@ -189,14 +189,14 @@ class LoadNode:
         if response.error is not ErrorCode.NONE:
             load.refused += load.began_s is not None
             load.last_error = response.error
-            if not load.is_looking:
-                load.is_looking = True
+            if not load.awaits_leaders:
+                load.awaits_leaders = True
                 self._out.set_timer(LOOK_UP_TIMER, now_ms + RETRY_MS)
             return
         if load.began_s is not None:
             load.latencies_s.append(self._clock_s() - sent_s)
-        if not load.is_looking:
-            self._fill(load)
+        if not load.awaits_leaders:
+            self._send_batches(load)
 
     def _end(self, load: _Load) -> None:
         self._load = None
@@ -227,7 +227,7 @@ class LoadNode:
         for broker in probe.command.brokers:
             probe.offered[self._produce(broker, probe.command, partition, probe.batch)] = partition
 
-    def _probed(self, probe: _Probe, response: ProduceResponse, now_ms: TimeMs) -> None:
+    def _handle_probe_response(self, probe: _Probe, response: ProduceResponse, now_ms: TimeMs) -> None:
         partition = probe.offered.pop(response.correlation_id, None)
         if partition is None or partition in probe.acknowledged_ms:
             return
@@ -252,8 +252,8 @@ class LoadNode:
 
 
 def p50_and_p99(values: Sequence[int]) -> tuple[int, int]:
-    """The median (the lower one of two in the middle) and the 99th percentile (interpolated between two neighbours, and
-    rounded), in the unit of the values; 0 where there are none.
+    """The median (the lower of the two middle values) and the 99th percentile (interpolated and rounded), in the unit
+    of the values; (0, 0) for no values.
     """
     if len(values) < 2:
         only = values[0] if values else 0

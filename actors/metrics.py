@@ -1,8 +1,8 @@
-"""What a node on Ray measures: of its messages and trace events, and of itself; exported by `ray.util.metrics`.
+"""The metrics of a node on Ray, from its messages, its trace events and its own counters; by `ray.util.metrics`.
 
-Every Ray node serves its nodes' series on its metrics port, for Prometheus to collect, under the names below with
-`ray_` in front (and `_total` behind, for counters). The series of a finished process stay there: `run` tells clusters
-apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
+Every Ray node serves the series of its nodes on its metrics port, for Prometheus to collect, under the names below with
+the prefix `ray_` (and the suffix `_total` for counters). The series of an ended process stay: the tag `run` separates
+clusters, `node` is the node's name. Partitions are tagged `topic` and `partition`.
 
 `per partition` stands for the tags `run, node, topic, partition`.
 
@@ -17,15 +17,15 @@ apart, `node` is the node's name. Partitions are tagged `topic` and `partition`.
 | `kafka_controller_electable_leaders_count` | gauge | per partition | ISR and ELR together, by the same |
 | `kafka_controller_...` | gauge | `run, node` | the controller's metrics, `protocol/controller/metrics.py` (**) |
 
-(*) A restarted controller has not seen what came before it and counts from a partition's second change on.
+(*) A restarted controller does not know the earlier leader epochs and counts from a partition's second change on.
 (**) With underscores where the name there has dots. Counters and the parts of summaries are exported as gauges too, so
-that they keep their names and that a 0 is there to be seen.
+that they keep their names and a value of 0 is visible.
 
-What is measured is noted at once, and looked at and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace events
-and series at a time: a node that loses a peer notes thousands of changes in one input, and each costs many
-microseconds, which would hold up what the node has to do about it.
+Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
+events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
+microseconds to export, and that would delay the node's reaction.
 
-An `alert` trace event is written to the process's log as a warning besides.
+An `alert` trace event is also written to the process's log as a warning.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Tags = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A counter grows by `value`, a gauge becomes it."""
+    """A measurement: the increment of a counter, or the new value of a gauge."""
 
     metric: str
     value: int
@@ -87,7 +87,7 @@ class Sample:
 
 
 class Meter(Protocol):
-    """Takes note of what a node sends, receives and traces, and of what it has become with every input."""
+    """Receives what a host's node sends, receives and traces, and the end of each input."""
 
     def sent(self, message: Message) -> None: ...
 
@@ -95,11 +95,12 @@ class Meter(Protocol):
 
     def traced(self, trace: Trace) -> None: ...
 
-    def handled(self) -> None: ...
+    def handled(self) -> None:
+        """Called when an input has been handled completely."""
 
 
 class PartitionSamples:
-    """Turns the trace events of one node into samples; keeps what it needs of each partition's last one."""
+    """Turns the trace events of one node into samples; remembers each partition's last leader epoch and offsets."""
 
     def __init__(self) -> None:
         self._leader_epochs: dict[TopicPartition, int] = {}
@@ -107,7 +108,7 @@ class PartitionSamples:
         self._high_watermarks: dict[TopicPartition, int] = {}
 
     def of(self, trace: Trace) -> Iterator[Sample]:
-        """The samples of one trace event, often none."""
+        """The samples of one trace event; most events have none."""
         partition, kind = trace.partition, trace.kind
         if partition is None:
             return
@@ -117,7 +118,7 @@ class PartitionSamples:
         elif kind in ("became_leader", "appended", "high_watermark"):
             for table, field in ((self._log_ends, "log_end"), (self._high_watermarks, "high_watermark")):
                 if field in trace.detail:
-                    table[partition] = _whole(trace.detail[field])
+                    table[partition] = _integer(trace.detail[field])
             yield Sample(HIGH_WATERMARK_LAG, self._log_ends[partition] - self._high_watermarks[partition], tags)
         elif kind == "became_follower":
             yield Sample(HIGH_WATERMARK_LAG, 0, tags)
@@ -125,7 +126,7 @@ class PartitionSamples:
     def _of_controller(
         self, partition: TopicPartition, detail: Mapping[str, object], tags: tuple[tuple[str, str], ...]
     ) -> Iterator[Sample]:
-        epoch, is_new = _whole(detail["leader_epoch"]), detail["partition_epoch"] == 0
+        epoch, is_new = _integer(detail["leader_epoch"]), detail["partition_epoch"] == 0
         known = self._leader_epochs.get(partition, -1 if is_new else epoch)
         if epoch > known and detail["leader"] != NO_LEADER:
             yield Sample(ELECTIONS, 1, tags)
@@ -136,22 +137,21 @@ class PartitionSamples:
 
 
 class Changes:
-    """Which metrics of a node have another value than when last asked; `read` gives them all by name."""
+    """Finds the metrics of a node whose value has changed since the last call; `read` returns all of them by name."""
 
     def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
         self._read = read
         self._last: Mapping[str, int] = {}
 
     def take(self) -> dict[str, int]:
-        """The changed ones by name; at first all of them."""
+        """The changed metrics by name; all of them at the first call."""
         before, self._last = self._last, self._read()
         return {name: value for name, value in self._last.items() if before.get(name) != value}
 
 
 class RayMeter:
-    """A `Meter` that feeds `ray.util.metrics`; make it in the process that hosts the node. `clock` is the node's own;
-    `read` gives the metrics that a controller keeps of itself, by the names of `CLUSTER_METRICS`; other nodes have
-    none.
+    """A `Meter` that exports by `ray.util.metrics`, in the process that hosts the node. `clock` is the host's; `read`
+    returns a controller's own metrics by the names of `CLUSTER_METRICS` (None for other nodes).
     """
 
     def __init__(self, run: str, node: str, clock: Clock, read: Callable[[], Mapping[str, int]] | None = None) -> None:
@@ -167,15 +167,15 @@ class RayMeter:
         for metric in (*self._counters.values(), *self._gauges.values(), *self._of_cluster.values()):
             metric.set_default_tags(default)
         self._traces: deque[Trace] = deque()
-        self._noted: dict[tuple[str, Tags], int] = {}
-        self._is_due = False
+        self._samples: dict[tuple[str, Tags], int] = {}
+        self._is_scheduled = False
 
     def sent(self, message: Message) -> None:
-        self._note(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
+        self._add(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
 
     def received(self, message: Message) -> None:
         if isinstance(message, ProduceRequest):
-            self._note(Sample(PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
+            self._add(Sample(PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
     def traced(self, trace: Trace) -> None:
         if trace.kind == "alert":
@@ -183,36 +183,36 @@ class RayMeter:
         self._traces.append(trace)
 
     def handled(self) -> None:
-        """The node has handled an input, and may have changed."""
-        if not self._is_due and (self._noted or self._traces or self._changes is not None):
-            self._is_due = True
+        """Schedules the next export, if there is anything to export."""
+        if not self._is_scheduled and (self._samples or self._traces or self._changes is not None):
+            self._is_scheduled = True
             self._clock.call_at(self._clock.now_ms() + EXPORT_MS, self._export)
 
-    def _note(self, sample: Sample) -> None:
+    def _add(self, sample: Sample) -> None:
         series = (sample.metric, sample.tags)
-        before = self._noted.get(series, 0) if sample.metric in self._counters else 0
-        self._noted[series] = before + sample.value
+        before = self._samples.get(series, 0) if sample.metric in self._counters else 0
+        self._samples[series] = before + sample.value
 
     def _export(self) -> None:
-        self._is_due = False
+        self._is_scheduled = False
         if self._changes is not None:
             for name, value in self._changes.take().items():
                 self._of_cluster[name].set(value)
         for _ in range(min(len(self._traces), EXPORT_AT_ONCE)):
             for sample in self._partitions.of(self._traces.popleft()):
-                self._note(sample)
-        for metric, tags in list(islice(self._noted, EXPORT_AT_ONCE)):
-            value = self._noted.pop((metric, tags))
+                self._add(sample)
+        for metric, tags in list(islice(self._samples, EXPORT_AT_ONCE)):
+            value = self._samples.pop((metric, tags))
             if metric in self._counters:
                 self._counters[metric].inc(value, dict(tags))
             else:
                 self._gauges[metric].set(value, dict(tags))
-        if self._noted or self._traces:
-            self._is_due = True
+        if self._samples or self._traces:
+            self._is_scheduled = True
             self._clock.call_at(self._clock.now_ms() + EXPORT_AGAIN_MS, self._export)
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     assert isinstance(value, int), value
     return value
 

@@ -1,16 +1,15 @@
 """The storage port on a directory: one per node, with logs (`actors.log`) and small files (docs/log-format.md).
 
-    .lock               held by the process that has the directory open (`actors.log.lock`)
-    meta.json           whose directory this is, and the version of its format
+    .lock               locked by the process that has the directory open (`actors.log.lock`)
+    meta.json           the owner of the directory (cluster and node), and the version of its format
     NAME                a small file, replaced whole (temporary file, fsync, rename, fsync of the directory)
     logs/TOPIC/N/       the log `TOPIC/N`
-    logs/TOPIC/N.deleted    a log whose deletion has begun; swept at the next start
+    logs/TOPIC/N.deleted    a log whose deletion has begun; removed at the next start
 
-The directory of another cluster, of another node, or of a format that this program does not know is refused before
-anything in it is touched.
+A directory of another cluster, of another node, or of an unknown format is refused before anything in it is changed.
 
-SIGKILL ends a process and keeps the page cache. An experiment that wants the machine to have died takes away what was
-never fsynced before the node starts again: `apply_loss`.
+SIGKILL ends a process and keeps the page cache. To simulate the crash of a machine, an experiment removes what was not
+fsynced before the node starts again: `apply_loss`.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose directory it is."""
+    """The cluster and the node to which a directory belongs."""
 
     cluster_id: str
     node_id: NodeId
 
 
 class DirectoryMeta(Frozen):
-    """What `meta.json` says."""
+    """The content of `meta.json`."""
 
     format_version: int
     cluster_id: str
@@ -63,11 +62,11 @@ class DirectoryMeta(Frozen):
 
 
 class DiskStorage:
-    """A node's directory (`contract.Storage`), created where there is none. It is locked until it is closed.
+    """A node's directory (`contract.Storage`), created if missing and locked until `close`.
 
-    `owner` None takes the directory whoever's it is. ForeignDirectoryError where it is not the owner's, or not one of
-    this format; DirectoryInUseError where another has had it open for all of `wait_s`. `dropped` lists what recovery
-    dropped from the logs that were opened so far.
+    `owner` None opens the directory of any owner. ForeignDirectoryError where it belongs to another owner or has
+    another format; DirectoryInUseError where another process has had it open for all of `wait_s`. `dropped` lists what
+    recovery has dropped from the logs that were opened so far.
     """
 
     def __init__(
@@ -88,14 +87,16 @@ class DiskStorage:
         try:
             with typed_errors(directory):
                 if not check_owner(directory, owner):
-                    _found(directory, owner or Owner("", NO_LEADER))
+                    _initialize(directory, owner or Owner("", NO_LEADER))
                 self._names = self._sweep()
         except StorageError:
             self._lock.release()
             raise
 
     def open_log(self, name: str) -> DiskLog:
-        """CorruptLogError where durable data is damaged, ValueError for a name that is no `TOPIC/N`."""
+        """Opens a log, created if missing. CorruptLogError where its flushed part is damaged, ValueError for a name
+        that is no `TOPIC/N`.
+        """
         log = self._logs.get(name)
         if log is None:
             path = self._log_path(name)
@@ -150,13 +151,13 @@ class DiskStorage:
                 sync_directory(self._directory)
 
     def close(self) -> None:
-        """Closes all logs; others may have the directory."""
+        """Closes all logs and releases the lock."""
         self._logs.clear()
         self._files.close()
         self._lock.release()
 
     def _sweep(self) -> set[str]:
-        """Finishes deletions that were begun; the names of the logs that are left."""
+        """Finishes deletions that were begun; returns the names of the remaining logs."""
         names = set()
         for path in sorted((self._directory / _LOGS).glob("*/*")):
             if path.name.endswith(_DELETED_SUFFIX):
@@ -180,23 +181,24 @@ class DiskStorage:
 
 
 def check_owner(directory: Path, owner: Owner | None) -> bool:
-    """Whether the directory has been founded; False where there is nothing in it yet. Touches nothing.
+    """Whether the directory has a `meta.json`; False where it is empty or missing. Changes nothing.
 
-    ForeignDirectoryError where it is another's than `owner`'s, or of another format, or no directory.
+    ForeignDirectoryError where it belongs to another owner than `owner` (None: any), has another format, or is no
+    directory.
     """
     with typed_errors(directory):
-        return _is_founded(directory, owner)
+        return _is_initialized(directory, owner)
 
 
 def read_meta(directory: Path) -> DirectoryMeta | None:
-    """Whose directory it is, None where it has not been founded; touches nothing. ForeignDirectoryError where it is of
-    another format, holds other things, or is no directory.
+    """The `meta.json` of a directory, None where it is empty or missing; changes nothing. ForeignDirectoryError where
+    it has another format, holds other files, or is no directory.
     """
     with typed_errors(directory):
         return _meta(directory)
 
 
-def _is_founded(directory: Path, owner: Owner | None) -> bool:
+def _is_initialized(directory: Path, owner: Owner | None) -> bool:
     meta = _meta(directory)
     if meta is not None and owner is not None and (meta.cluster_id, meta.node_id) != (owner.cluster_id, owner.node_id):
         raise ForeignDirectoryError(
@@ -223,20 +225,20 @@ def _meta(directory: Path) -> DirectoryMeta | None:
             raise ForeignDirectoryError(f"{path}: format version: found {version!r}; allowed: {FORMAT_VERSION}")
         return DirectoryMeta.model_validate(found)
     except (ValueError, ValidationError, TypeError, KeyError) as error:
-        raise ForeignDirectoryError(f"{path}: does not say whose directory this is: {error}") from error
+        raise ForeignDirectoryError(f"{path}: does not name the directory's owner: {error}") from error
 
 
 def _lock(directory: Path, owner: Owner | None, wait_s: float) -> DirectoryLock:
-    """Locks a directory, which is made where there is none. That of another is not touched, not even to lock it."""
+    """Locks a directory, created if missing. A directory of another owner is not changed, not even to lock it."""
     check_owner(directory, owner)
     with typed_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    whose = "no node" if owner is None else f"node {owner.node_id} of cluster {owner.cluster_id}"
-    return DirectoryLock(directory, whose, wait_s)
+    holder = "no node" if owner is None else f"node {owner.node_id} of cluster {owner.cluster_id}"
+    return DirectoryLock(directory, holder, wait_s)
 
 
-def _found(directory: Path, owner: Owner) -> None:
-    """Makes an empty directory one of this format."""
+def _initialize(directory: Path, owner: Owner) -> None:
+    """Writes `meta.json` and the folder of logs into an empty directory."""
     meta = DirectoryMeta(format_version=FORMAT_VERSION, cluster_id=owner.cluster_id, node_id=owner.node_id)
     replace_file(directory / META_FILE, meta.model_dump_json().encode())
     (directory / _LOGS).mkdir(exist_ok=True)
@@ -244,7 +246,7 @@ def _found(directory: Path, owner: Owner) -> None:
 
 
 def _remove_log(path: Path) -> None:
-    """Removes a log's directory, and its topic's where that was the last."""
+    """Removes a log's directory, and its topic's directory if that is empty then."""
     shutil.rmtree(path)
     if not any(path.parent.iterdir()):
         path.parent.rmdir()
@@ -258,9 +260,9 @@ def is_disk_loss(kind: str) -> TypeGuard[DiskLossKind]:
 def apply_loss(
     directory: Path, kind: DiskLossKind, count: int = 0, owner: Owner | None = None, wait_s: float = 0.0
 ) -> None:
-    """Takes from a dead node's directory what a crash takes: nothing (`none`), every log's unflushed suffix
-    (`unflushed`), the last `count` records of every log as far as unflushed (`records`), or everything but the lock
-    (`all`). A batch goes as a whole. ForeignDirectoryError and DirectoryInUseError as for `DiskStorage`.
+    """Removes from a dead node's directory what a crash loses: nothing (`none`), the unflushed suffix of every log
+    (`unflushed`), the last `count` records of every log as far as they are unflushed (`records`), or everything but the
+    lock (`all`). Batches are removed whole. ForeignDirectoryError and DirectoryInUseError as for `DiskStorage`.
     """
     if kind == "none" or not check_owner(directory, owner):
         return
@@ -278,7 +280,7 @@ def apply_loss(
 
 
 def _empty(directory: Path, owner: Owner | None, wait_s: float) -> None:
-    """Removes all that a directory holds, the sign of its owner last."""
+    """Removes all files of a directory but the lock, `meta.json` last."""
     lock = _lock(directory, owner, wait_s)
     try:
         with typed_errors(directory):

@@ -1,10 +1,10 @@
-"""What a log knows of itself without reading its batches: the mark of what was flushed, and its leader epochs.
+"""The checkpoints of a log, which are read instead of its batches: the mark of the flushed part, and the leader epochs.
 
-The *mark* says where the log starts, up to where it is durable, and where in which segment that is. It lies in a file
-of two slots that are written in turn, each with a number and a checksum; the valid slot with the higher number counts.
-Raising the mark needs no sync of its own: if the machine dies, an older mark is found, which promises less. What takes
-back a promise (truncation below the mark, deletion from the front, a reset) writes both slots and syncs each, before
-anything is taken away.
+The *mark* holds the log start offset, the offset up to which the log is durable, and the segment and byte position of
+that offset. Its file has two slots that are written in turn, each with a number and a checksum; the valid slot with the
+higher number counts. Raising the mark needs no sync: after a crash of the machine an older mark is found, which covers
+less. An operation that removes marked records (truncation below the mark, deletion from the front, a reset) writes both
+slots and syncs each before it removes anything.
 
 The *leader-epoch checkpoint* lists the epochs of the durable part as Kafka's file of that name does: a version, a
 count, and a line per epoch with its start offset. It is replaced whole, before the mark that covers it is raised.
@@ -28,7 +28,7 @@ from protocol.messages.batch import NO_TIMESTAMP
 MARK_FILE = "mark"
 EPOCHS_FILE = "leader-epoch-checkpoint"
 SLOT_BYTES = 512
-"""Distance of the slots: what disks write at once or not at all."""
+"""Distance of the slots: the size that disks write atomically."""
 _EPOCHS_VERSION = 0
 _MARK = struct.Struct(">Qqqqqq")
 _CRC_BYTES = 4
@@ -36,8 +36,8 @@ _CRC_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The log holds `start_offset .. flushed_offset - 1` durably. The last segment of that part has the base offset
-    `segment_base`, and its durable part ends at byte `position`, with `newest_ms` as its newest timestamp.
+    """The records `start_offset .. flushed_offset - 1` are durable. They end in the segment with the base offset
+    `segment_base`, at byte `position`; `newest_ms` is the newest timestamp of that segment's durable part.
     """
 
     start_offset: Offset = 0
@@ -48,8 +48,8 @@ class Mark:
 
 
 class MarkFile:
-    """The mark of one log, `mark`; see the module docstring. The file is created with the first mark that is set; of a
-    log that `is_new` there is none. CorruptLogError where neither slot can be read.
+    """The file with the mark of one log; `mark` is the present one. `is_new`: the log has no such file yet. The first
+    mark that is set creates it. CorruptLogError where neither slot is valid.
     """
 
     def __init__(self, directory: Path, files: OpenFiles, is_new: bool) -> None:
@@ -64,14 +64,14 @@ class MarkFile:
         return mark
 
     def raise_to(self, mark: Mark) -> None:
-        """A mark that promises more; the first one is durable."""
+        """Writes a mark that covers more; only the first one of a file is synced."""
         if self._number:
             self._write(mark)
         else:
             self.lower_to(mark)
 
     def lower_to(self, mark: Mark) -> None:
-        """A mark that takes something back: durable on return, whichever slot survives."""
+        """Writes a mark that covers less to both slots; durable on return."""
         is_first = not self._number
         self._files.get(self._path, create=True)
         for _ in range(2):
@@ -95,20 +95,20 @@ class MarkFile:
 
 
 def read_mark(directory: Path) -> Mark:
-    """The mark of a log that nobody need have open. CorruptLogError where neither slot can be read."""
+    """Reads the mark of a log without opening the log. CorruptLogError where neither slot is valid."""
     path = directory / MARK_FILE
     return _newest(path, path.read_bytes())[1] if path.exists() else Mark()
 
 
 def _newest(path: Path, data: bytes) -> tuple[int, Mark]:
-    """(number, mark) of the slot that counts in the bytes of a mark's file; number 0 where none was ever finished."""
+    """(number, mark) of the valid slot with the highest number; number 0 where no slot was ever written completely."""
     halves = data[:SLOT_BYTES], data[SLOT_BYTES:]
     slots = [slot for half in halves if (slot := _slot(half)) is not None]
     if slots:
         return max(slots, key=lambda slot: slot[0])
     if all(any(half) for half in halves):
         raise CorruptLogError(f"{path}: the mark of what was flushed is damaged")
-    return 0, Mark()  # the first one was never finished, so that nobody relies on it
+    return 0, Mark()  # a crash interrupted the first write, before anything depended on the mark
 
 
 def _slot(data: bytes) -> tuple[int, Mark] | None:
@@ -127,7 +127,7 @@ def write_epochs(directory: Path, entries: Sequence[tuple[Epoch, Offset]]) -> No
 
 
 def read_epochs(directory: Path) -> list[tuple[Epoch, Offset]]:
-    """(epoch, start offset) as checkpointed, nothing where there is no file; CorruptLogError where it is damaged."""
+    """(epoch, start offset) of the checkpoint, empty where there is no file; CorruptLogError where it is damaged."""
     path = directory / EPOCHS_FILE
     if not path.exists():
         return []

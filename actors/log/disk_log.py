@@ -1,20 +1,20 @@
-"""A log on disk: segments, memory of the newest batches, and what survives a crash (docs/log-format.md).
+"""A log on disk: segments, a cache of the newest batches, and recovery after a crash (docs/log-format.md).
 
-Order is what makes it safe. An append is one write behind the end of the active segment; where it fails the file is cut
-back to that end. A flush syncs the segments, then (where they have changed) the leader-epoch checkpoint, and only then
-raises the mark. Whatever takes records away lowers the mark, or raises the start, durably, before it touches a file:
-from the newest segment back for a truncation, so that what is left is always the beginning of the log, and from the
-oldest on for a deletion.
+The order of writes makes it crash safe. An append is one write at the end of the active segment; if it fails the file
+is cut back to the previous end. A flush syncs the segments, then the leader-epoch checkpoint if it has changed, and
+only then raises the mark. An operation that removes records first lowers the mark, or raises the log start, durably,
+and then removes files: a truncation from the newest segment back, so that the rest is always a prefix of the log, and a
+deletion from the oldest segment on.
 
-Opening a log trusts what lies below the mark, and reads none of it: after a clean shutdown that is everything. What
-lies above is read batch by batch with its checksums and ends where `protocol/log/tail.py` says; what follows is dropped
-and reported (`Dropped`). So a start costs what was written since the last flush; what the
-protocol knows of the records is kept in snapshots (`snapshots.py`). That the mark promises more than the files hold is
-damage to what was durable: CorruptLogError. Damage below the mark is found when the batch is read, and raises
-CorruptLogError; the batch is not served.
+Opening a log does not read the part below the mark; after a clean shutdown that is the whole log. The part above is
+read batch by batch, checksums included, and ends by the rules of `protocol/log/tail.py`; the rest is dropped and
+reported (`Dropped`). So the cost of a start depends on what was written since the last flush; the protocol's state of
+the records is in snapshots (`snapshots.py`). A mark beyond the end of the files means that flushed records are lost:
+CorruptLogError. Damage below the mark is found when the batch is read, which raises CorruptLogError instead of
+returning it.
 
-If a sync fails, or a write cannot be taken back, nobody knows what the disk holds: the log takes nothing more in this
-life (StorageError) and can still be read.
+After a failed sync, or a failed write that could not be undone, the content of the disk is unknown: until the node
+restarts, the log accepts no further write (StorageError) and can still be read.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class DiskLog:
-    """One log in a directory (`contract.LogStorage`); see the module docstring. Not safe to open twice at a time.
+    """One log in a directory (`contract.LogStorage`), which must not be open twice at a time.
 
-    A log that `is_new` has an empty directory, and no file before its first batch: brokers begin with thousands of logs
-    at once. `dropped` is what recovery dropped when the log was opened.
+    `is_new`: the directory is empty. A new log creates no file before its first batch, since a broker may create
+    thousands of logs at once. `dropped` is what recovery dropped when the log was opened. CorruptLogError where the
+    flushed part is damaged or incomplete.
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class DiskLog:
         return self._active.size
 
     def append(self, batch: RecordBatch) -> None:
-        """ProtocolInvariantError unless the batch begins at `end_offset`; CorruptLogError where its own checksum is
-        wrong; StorageFullError, StorageError where it could not be written.
+        """Appends a batch, unflushed. ProtocolInvariantError unless it begins at `end_offset`; CorruptLogError where it
+        does not match the checksum it carries; StorageFullError or StorageError where it could not be written.
         """
         active = self._active
         if batch.base_offset != active.end_offset:
@@ -101,14 +102,16 @@ class DiskLog:
         try:
             active.append(header_of(batch), batch)
         except OSError as error:
-            self._take_back()
+            self._undo_append()
             raise storage_error(error, active.path) from error
         if batch.leader_epoch > self._epochs.latest_epoch:
             self._epochs.assign(batch.leader_epoch, batch.base_offset)
         self._pool.add(self._recent, batch)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        """Payload sizes count towards `max_bytes`; empty at and behind `end_offset`."""
+        """The batches from the one with `from_offset` on, at least one, up to about `max_bytes` of payload; empty at
+        and beyond `end_offset`. CorruptLogError where a batch is damaged.
+        """
         batches: list[RecordBatch] = []
         offset, end, size = max(from_offset, self.start_offset), self.end_offset, 0
         while offset < end and (size < max_bytes or not batches):
@@ -120,7 +123,7 @@ class DiskLog:
         return batches
 
     def truncate(self, end_offset: Offset) -> None:
-        """Drops every batch that reaches beyond `end_offset`."""
+        """Removes every batch that contains offsets from `end_offset` on."""
         end_offset = max(end_offset, self.start_offset)
         if end_offset >= self.end_offset:
             return
@@ -137,7 +140,7 @@ class DiskLog:
             segment.truncate(end_offset)
             self._epochs.truncate(end_offset)
             if end_offset == self.start_offset:
-                self._save_epochs()  # elsewhere the mark tells which of them are of the past
+                self._save_epochs()  # otherwise the mark shows which of the saved epochs still apply
         self._active = segment
         self._truncated = True
         self._pool.keep_only(self._recent, self.start_offset, end_offset)
@@ -233,7 +236,7 @@ class DiskLog:
         self._directory_synced = False
 
     def _open(self) -> None:
-        """Finds the segments, and takes up what lies above the mark."""
+        """Finds the segments, and recovers the batches above the mark."""
         mark = self._mark_file.mark
         self.flushed_offset = mark.flushed_offset
         self._saved_epochs = read_epochs(self._directory)
@@ -267,7 +270,7 @@ class DiskLog:
         self._scan(last, bases[len(trusted) :])
 
     def _scan(self, segment: Segment, later: list[Offset]) -> None:
-        """Takes up the batches above the mark, in its segment and in those behind it (base offsets)."""
+        """Recovers the batches above the mark, in its segment and in the `later` ones (base offsets)."""
         while True:
             why = segment.scan(lambda header: self._epochs.assign(header.leader_epoch, header.base_offset))
             if why is not None:
@@ -293,7 +296,7 @@ class DiskLog:
         return Segment(self._directory, base_offset, self._files, self._interval)
 
     def _segment_at(self, offset: Offset) -> int:
-        """The place of the segment that holds an offset, or would."""
+        """The index of the segment whose range contains an offset."""
         return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
 
     def _read_disk(self, offset: Offset, max_bytes: int) -> list[RecordBatch]:
@@ -316,21 +319,21 @@ class DiskLog:
         self.flushed_offset = mark.flushed_offset
 
     def _save_epochs(self) -> None:
-        """Makes the leader epochs durable, if they are not."""
+        """Writes the leader-epoch checkpoint durably, if it has changed."""
         entries = self._epochs.entries()
         if entries != self._saved_epochs:
             write_epochs(self._directory, entries)
             self._saved_epochs = entries
 
     def _sync_directory(self) -> None:
-        """Makes durable that the segments exist, and with the first of them the log."""
+        """Makes the existence of the segment files durable, and that of the log's directory."""
         if not self._directory_synced:
             for directory in (self._directory, *self._directory.parents[:2]):
                 sync_directory(directory)
             self._directory_synced = True
 
-    def _take_back(self) -> None:
-        """A write failed; nothing of it may stay."""
+    def _undo_append(self) -> None:
+        """Cuts off what a failed write may have left; the log is broken where that fails too."""
         try:
             self._active.cut()
         except OSError as error:
@@ -342,7 +345,9 @@ class DiskLog:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """What fails within leaves the files between two states; the next start goes on from there."""
+        """Marks the log as broken if the block fails, which leaves the files between two states; the next start
+        completes the change.
+        """
         try:
             with typed_errors(self._directory):
                 yield

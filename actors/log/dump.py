@@ -1,10 +1,10 @@
-"""A log's files as they lie there, read without its lock, without opening the log, and without changing anything.
+"""Reads a log's files without the directory's lock, without opening the log, and without changing anything.
 
-For whoever wants to see what a disk holds: of a node that runs, that has ended, or that cannot start. What is wrong is
-shown and not repaired: a batch whose header is sound says where the next one begins, even if its bytes fail their
-checksum; what is no header, or is cut off, is shown as the rest of its file, and the next segment is read. What a start
-would make of it depends on the mark: below it such a finding is damage, above it the end of the log
-(`protocol/log/tail.py`). A node that runs may be writing the last batch.
+It works for a node that runs, has ended, or cannot start. Faults are shown and not repaired. A batch with a sound
+header gives the position of the next batch, even if its own bytes fail their checksum; bytes that are no header, or a
+batch that is cut off, are shown as the rest of their file, and reading continues with the next segment. What recovery
+would do depends on the mark: below it such a finding is damage, above it the log ends there (`protocol/log/tail.py`). A
+running node may be writing the last batch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from protocol.messages.batch import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class FoundBatch:
-    """A batch of `size` bytes at `position` of its file. `crc` is what the file says its checksum is; `is_intact`
-    whether it is right. `fault` says what is wrong with the batch, or with its place; empty where nothing is.
+    """A batch of `size` bytes at byte `position` of its file. `crc` is the checksum that the file gives, `is_intact`
+    whether the bytes match it. `fault` describes what is wrong with the batch or its offset, empty for a sound one.
     """
 
     batch: RecordBatch
@@ -38,8 +38,8 @@ class FoundBatch:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The last `size` bytes of a file, from `position` on, are no batch: `fault` says why. The log would go on at
-    `end_offset`.
+    """The last `size` bytes of a file, from `position` on, which are no batch for the reason `fault`. The next batch
+    would have begun at `end_offset`.
     """
 
     position: int
@@ -56,8 +56,10 @@ def segment_files(directory: Path) -> list[Path]:
 
 
 def read_segment(path: Path, expected: Offset | None = None) -> Iterator[FoundBatch | Rest]:
-    """What a segment's file holds, from its front to the end that it has now. It is to begin at the offset of its name,
-    and at `expected`, where the segment before it ended. StorageError where the file cannot be read.
+    """Yields the batches of a segment's file up to its present end, and a `Rest` if it ends with other bytes.
+
+    The first batch should begin at `expected`, where the previous segment ended; by default at the offset in the file's
+    name. StorageError where the file cannot be read.
     """
     offset = int(path.stem) if expected is None else expected
     position = 0
@@ -79,7 +81,7 @@ def read_segment(path: Path, expected: Offset | None = None) -> Iterator[FoundBa
 
 
 def _header(data: bytes, left: int) -> tuple[Header | None, str]:
-    """The header of a batch that the file holds whole, with `left` bytes from its first on; or why there is none."""
+    """(header, "") of a batch that fits into the `left` bytes of the file, (None, fault) otherwise."""
     try:
         header = Header(data)
     except ValueError as error:

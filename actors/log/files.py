@@ -1,9 +1,9 @@
-"""Files as the log needs them: open ones within bounds, small ones replaced whole, errors with a type.
+"""File operations of the logs: a bounded cache of open files, atomic replacement of small files, typed errors.
 
-A broker may hold tens of thousands of logs, and a process may open only so many files: `OpenFiles` keeps those that
-were used last. It is also where the system is asked to write and to sync, and so where a test can let it refuse.
+A broker may hold tens of thousands of logs, and a process may open only a limited number of files: `OpenFiles` keeps
+the most recently used ones open. All writes and syncs of logs go through it, so tests can make them fail there.
 
-A file that is created, renamed or removed is so durably only once its directory has been synced.
+Creating, renaming or removing a file is durable only once its directory has been synced.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def storage_error(error: OSError, what: object) -> StorageError:
-    """StorageFullError where there is no room, StorageError else; `what` it happened to is named."""
+    """The StorageError for an OSError on `what`; a StorageFullError where there is no space left."""
     kind = StorageFullError if error.errno in _NO_ROOM else StorageError
     return kind(f"{what}: {error.strerror or error}")
 
 
 @contextmanager
 def typed_errors(what: object) -> Iterator[None]:
-    """An OSError within comes out as `storage_error` has it."""
+    """Converts an OSError within the block by `storage_error`."""
     try:
         yield
     except OSError as error:
@@ -45,8 +45,8 @@ class OpenFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path, create: bool = False) -> int:
-        """The descriptor of a file, open for reading and writing; good until the next call of `get`. OSError where it
-        does not exist and is not to be created.
+        """The descriptor of a file, open for reading and writing; valid until the next call of `get`. OSError where the
+        file does not exist and `create` is false.
         """
         file = self._open.get(path)
         if file is None:
@@ -59,7 +59,7 @@ class OpenFiles:
         return file
 
     def forget(self, path: Path) -> None:
-        """Closes a file that is about to go, if it is open."""
+        """Closes a file, if it is open."""
         file = self._open.pop(path, None)
         if file is not None:
             os.close(file)
@@ -70,25 +70,23 @@ class OpenFiles:
             os.close(self._open.popitem()[1])
 
     def write(self, path: Path, parts: Sequence[bytes], position: int, create: bool = False) -> None:
-        """Writes all the bytes of `parts`, at `position`. OSError; some of them may then have been written, or, where
-        the file does not exist and is not to be created, none.
-        """
+        """Writes all bytes of `parts` at `position`. After an OSError some of them may have been written."""
         file = self.get(path, create)
         written, size = self.write_some(file, parts, position), sum(map(len, parts))
         while written < size:
             written += self.write_some(file, (b"".join(parts)[written:],), position + written)
 
     def write_some(self, file: int, parts: Sequence[bytes], position: int) -> int:
-        """One write; the number of bytes that the system took."""
+        """Makes one write call; returns the number of bytes written."""
         return os.pwritev(file, parts, position)
 
     def sync(self, path: Path) -> None:
-        """Makes a file's content durable."""
+        """Makes a file's content durable (fsync)."""
         os.fsync(self.get(path))
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes durable which files a directory holds."""
+    """Makes the creation, renaming and removal of files in a directory durable (fsync)."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -97,8 +95,8 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, durable: bool = True) -> None:
-    """Replaces a file whole: who looks later finds the old one or the new one. If it is not `durable`, that holds as
-    long as the machine lives; afterwards there may be either, or a damaged one.
+    """Replaces a file atomically: readers find the old or the new content. With `durable` that holds across a crash of
+    the machine; without, the file may then hold the old, the new or damaged content.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:

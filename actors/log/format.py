@@ -1,9 +1,9 @@
 """A batch in a segment file: 52 bytes of header, then the payload as the producer sent it (docs/log-format.md).
 
-The header has two halves of 26 bytes. The first is the leader's: where the batch lies in the log, and its length,
-under a checksum of its own, so that a flipped bit in an offset or a leader epoch does not go unseen. The second is the
-producer's part, which the batch's checksum covers together with the payload; that is the checksum which the producer
-computed, where it computed one (`protocol.log.checksum`).
+The header has two halves of 26 bytes. The leader writes the first one, offset, leader epoch and length, with a checksum
+of its own, so that a flipped bit in them is detected. The second half is the producer's part, which the batch's
+checksum covers together with the payload; where the producer computed that checksum, it is kept
+(`protocol.log.checksum`).
 
 Both checksums are CRC-32C (Castagnoli), big endian like all numbers here.
 """
@@ -24,7 +24,7 @@ MAGIC = 1
 """The version of the batch format."""
 HEADER_BYTES = BATCH_OVERHEAD_BYTES
 _HAS_CRC = 1
-"""The flag of a batch whose checksum came with it."""
+"""The flag of a batch whose checksum the producer computed."""
 _LEADER_PART = struct.Struct(">qiiBBI")
 _HEADER = struct.Struct(">qiiBBIIiqhiq")
 _CRC_BYTES = 4
@@ -33,19 +33,21 @@ assert _HEADER.size == HEADER_BYTES == _LEADER_HALF_BYTES + PRODUCER_PART.size
 
 
 def crc32c(data: bytes, value: int) -> int:
-    """CRC-32C of `data` behind bytes whose CRC-32C is `value`: a `protocol.log.checksum.Checksum`."""
+    """CRC-32C of `data` appended to bytes whose CRC-32C is `value`: a `protocol.log.checksum.Checksum`."""
     return int(extend(value, data))
 
 
 def header_of(batch: RecordBatch) -> bytes:
-    """The header of a batch; CorruptLogError where the checksum that it brings is not that of its bytes."""
+    """The header of a batch, 52 bytes. CorruptLogError where the batch does not match the checksum it carries."""
     producer_part = producer_part_of(batch)
     payload = batch.payload
     crc = extend(extend(0, producer_part), payload)
     flags = 0
     if batch.crc != NO_CRC:
         if batch.crc != crc:
-            raise CorruptLogError(f"the batch at offset {batch.base_offset} has checksum {crc}, it says {batch.crc}")
+            raise CorruptLogError(
+                f"the batch at offset {batch.base_offset} has checksum {crc}, but carries {batch.crc}"
+            )
         flags = _HAS_CRC
     length = PRODUCER_PART.size + len(payload)
     leader_part = _LEADER_PART.pack(batch.base_offset, length, batch.leader_epoch, MAGIC, flags, crc)
@@ -53,12 +55,14 @@ def header_of(batch: RecordBatch) -> bytes:
 
 
 class Header:
-    """A header that was read: where the batch lies, and what its bytes must add up to."""
+    """A decoded batch header: offsets, leader epoch, size in bytes, newest timestamp, expected checksum."""
 
     __slots__ = ("_fields", "base_offset", "crc", "leader_epoch", "next_offset", "size", "timestamp_ms")
 
     def __init__(self, data: bytes) -> None:
-        """`data` is `HEADER_BYTES` long, or shorter where the file ends; ValueError says why it is no header."""
+        """Decodes `HEADER_BYTES` bytes, or fewer where the file ends. ValueError, with the reason, where they are no
+        header.
+        """
         if len(data) < HEADER_BYTES:
             raise ValueError("the file ends within a header")
         fields = _HEADER.unpack(data)
@@ -76,13 +80,13 @@ class Header:
         self._fields = fields
 
     def batch(self, data: bytes, payload: bytes) -> RecordBatch:
-        """The batch; `data` is what the header was read from. ValueError where the checksum fails."""
+        """The batch with this payload; `data` are the header's bytes. ValueError where the checksum does not match."""
         if not self.is_intact(data, payload):
             raise ValueError("the batch fails its checksum")
         return self.unchecked(payload)
 
     def unchecked(self, payload: bytes) -> RecordBatch:
-        """What the header says of a batch with these bytes, be they right or not."""
+        """The batch with this payload, without a check of its checksum."""
         base_offset, _, leader_epoch, _, flags, crc, _, count, producer_id, epoch, sequence, timestamp_ms = self._fields
         return RecordBatch(
             base_offset=base_offset,
@@ -97,5 +101,5 @@ class Header:
         )
 
     def is_intact(self, data: bytes, payload: bytes) -> bool:
-        """Whether the batch's checksum is right."""
+        """Whether the batch's bytes match its checksum; `data` are the header's bytes."""
         return bool(extend(extend(0, data[_LEADER_HALF_BYTES:]), payload) == self.crc)

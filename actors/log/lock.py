@@ -1,10 +1,10 @@
 """The lock on a node's directory: two processes must never write the same logs.
 
-A lock of the system (`flock`) on the file `.lock`, exclusive, held until the directory is closed or the process ends,
-however it ends. The file says whose the lock is, for whoever finds it taken; what it says counts only while the lock is
-held. The file itself is never removed: two processes could otherwise hold locks on two files of that name.
+It is an exclusive `flock` on the file `.lock`, held until the directory is closed or the process ends in any way. The
+file names the holder, for the error message of a process that finds the lock taken; its text is valid only while the
+lock is held. The file is never removed: two processes could otherwise lock two files of that name.
 
-A process that was sent SIGKILL may hold its lock for a moment longer, so a new life of its node waits a bounded time.
+A process that received SIGKILL may hold its lock for a moment longer, so the node's next process waits a bounded time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ _MAX_OWNER_BYTES = 512
 
 
 class DirectoryLock:
-    """Holds the lock on an existing directory. DirectoryInUseError, which names the owner, where another holds it for
-    all of `wait_s`; StorageError where the file cannot be had. `whose` says for whom the lock is taken.
+    """Holds the lock on an existing directory; `holder` is written into the file for error messages.
+
+    DirectoryInUseError, which names the other holder, where another process holds the lock for all of `wait_s`;
+    StorageError where the file cannot be opened or written.
     """
 
-    def __init__(self, directory: Path, whose: str, wait_s: float = 0.0) -> None:
+    def __init__(self, directory: Path, holder: str, wait_s: float = 0.0) -> None:
         path = directory / LOCK_FILE
         with typed_errors(path):
             self._file = path.open("a+b", buffering=0)
@@ -40,15 +42,15 @@ class DirectoryLock:
             raise DirectoryInUseError(f"{directory}: in use by {owner}")
         with typed_errors(path):
             self._file.truncate(0)
-            self._file.write(f"process {os.getpid()} on {socket.gethostname()} ({whose})".encode())
+            self._file.write(f"process {os.getpid()} on {socket.gethostname()} ({holder})".encode())
 
     def release(self) -> None:
-        """Lets others have the directory."""
+        """Releases the lock."""
         self._file.close()
 
 
 def _is_taken_within(file: int, wait_s: float) -> bool:
-    """Whether the lock could be had."""
+    """Tries to lock the file until it succeeds or `wait_s` have passed; returns whether it succeeded."""
     deadline_s = time.monotonic() + wait_s
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The batches that were appended last, in memory: followers and consumers that keep up read nothing from the disk.
+"""A cache of the most recently appended batches: followers and consumers that keep up read nothing from the disk.
 
-One budget serves all logs of a node, in bytes and in batches; what was appended first goes first. A read that begins
-where one of these batches begins is answered from here, as far as they go.
+All logs of a node share one budget, in bytes and in batches; the oldest batches are evicted first. A read that begins
+at the base offset of a cached batch is answered from the cache, as far as it reaches.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ MAX_BYTES = 64 * 1_048_576
 MAX_BATCHES = 16_384
 
 RecentBatches = dict[Offset, RecordBatch]
-"""Of one log: batches by base offset."""
+"""The cached batches of one log, by base offset."""
 
 
 class RecentPool:
-    """The budget; each log has its own `RecentBatches` and passes them in."""
+    """The shared budget. Each log has a `RecentBatches` of its own and passes it to the methods."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_batches: int = MAX_BATCHES) -> None:
         self._max_bytes = max_bytes
@@ -28,7 +28,7 @@ class RecentPool:
         self._order: deque[tuple[RecentBatches, Offset]] = deque()
 
     def add(self, batches: RecentBatches, batch: RecordBatch) -> None:
-        """Keeps a batch that was appended, and lets go of others where the budget is spent."""
+        """Caches an appended batch, and evicts the oldest ones where the budget is exceeded."""
         batches[batch.base_offset] = batch
         self._bytes += len(batch.payload)
         self._order.append((batches, batch.base_offset))
@@ -36,7 +36,7 @@ class RecentPool:
             self._drop(*self._order.popleft())
 
     def keep_only(self, batches: RecentBatches, start: Offset, end: Offset) -> None:
-        """Forgets what the log does not hold any more: only `start .. end - 1` is left of it."""
+        """Evicts the batches outside `start .. end - 1`, the range that the log still has."""
         for base in [base for base in batches if not start <= base < end]:
             self._drop(batches, base)
 

@@ -1,14 +1,14 @@
-"""One segment of a log: a file of batches one behind another, and a sparse index of where they are.
+"""One segment of a log: a file of consecutive batches, and a sparse index of their positions.
 
 The index has an entry for the first batch of a segment and then for one every `index.interval.bytes`: its offset, its
-position, and the newest timestamp before it. A place in the segment is found by bisection in the index and a walk over
-the headers from there. The index is a hint: an entry is believed only if the batch at its position says the same
-offset, and without an index the walk begins at the front. So its file needs no sync: it gets its entries when the log
-is flushed, and what is missing after a crash costs time, no records.
+position, and the newest timestamp before it. A batch is found by bisection in the index and a walk over the headers
+from there. The index is a hint: an entry is used only if the batch at its position has the same offset, and without an
+index the walk begins at the start of the file. So the index file needs no sync: its entries are written when the log is
+flushed, and missing ones cost time after a crash, no records.
 
-A closed segment's index, and with it the newest timestamp, is read when it is first wanted.
+The index of a closed segment, and with it the newest timestamp, is read at its first use.
 
-Every batch is checked as it is read. What is found damaged raises CorruptLogError with file and position.
+Every batch is checked when it is read. A damaged one raises CorruptLogError with file and position.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _CHUNK_BYTES = 131_072
 
 
 class Segment:
-    """A segment whose file exists, or comes with its first batch (`begin`). `end_offset` and `size` are where it ends;
-    a caller that opens one knows them, or finds them out by `scan`.
+    """A segment whose file exists, or is created with its first batch (`begin`). `end_offset` and `size` (bytes) are
+    its end; a caller that opens a segment sets them with `known_to` or finds them with `scan`.
     """
 
     __slots__ = ("_columns", "_files", "_interval", "_newest_ms", "_saved", "base_offset", "end_offset", "path", "size")
@@ -67,12 +67,12 @@ class Segment:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(self, header: bytes, batch: RecordBatch) -> None:
-        """Writes a batch at the end. OSError; the file may then be longer than `size`."""
+        """Writes a batch at the end. After an OSError the file may be longer than `size` (`cut`)."""
         self._files.write(self.path, (header, batch.payload), self.size, create=not self.size)
-        self._note(batch.base_offset, batch.next_offset, len(header) + len(batch.payload), batch.timestamp_ms)
+        self._extend(batch.base_offset, batch.next_offset, len(header) + len(batch.payload), batch.timestamp_ms)
 
-    def _note(self, base_offset: Offset, next_offset: Offset, size: int, timestamp_ms: TimeMs) -> None:
-        """The file goes on with a batch of `size` bytes."""
+    def _extend(self, base_offset: Offset, next_offset: Offset, size: int, timestamp_ms: TimeMs) -> None:
+        """Moves the end behind a batch of `size` bytes, and adds an index entry where one is due."""
         newest_ms = self.newest_ms
         offsets, positions, newest = self._index()
         if not positions or self.size - positions[-1] >= self._interval:
@@ -85,7 +85,7 @@ class Segment:
             self._newest_ms = timestamp_ms
 
     def cut(self) -> None:
-        """Cuts off what the file holds behind `size`."""
+        """Truncates the file to `size`."""
         os.ftruncate(self._files.get(self.path), self.size)
 
     def save_index(self) -> None:
@@ -103,7 +103,7 @@ class Segment:
             self._saved = len(columns[0])
 
     def truncate(self, end_offset: Offset) -> None:
-        """Drops the batches that reach beyond `end_offset`."""
+        """Removes the batches that contain offsets from `end_offset` on."""
         self.size, self.end_offset, self._newest_ms = self.place_of(end_offset)
         self.cut()
         self._trim_index()
@@ -126,7 +126,7 @@ class Segment:
         return self.path.with_suffix(INDEX_SUFFIX)
 
     def _index(self) -> tuple[array[int], array[int], array[int]]:
-        """Offsets, positions, and newest timestamps before them; read from the file when first wanted."""
+        """Offsets, positions, and newest timestamps before them; read from the file at the first use."""
         if self._columns is None:
             rows = array("q")
             if self._index_path.exists():
@@ -140,7 +140,7 @@ class Segment:
         return self._columns
 
     def _trim_index(self) -> None:
-        """Forgets the entries of what lies behind the end, in the file too."""
+        """Removes the entries behind the end of the segment, in the file too."""
         columns = self._index()
         while columns[1] and not 0 <= columns[1][-1] < self.size:
             for column in columns:
@@ -150,8 +150,9 @@ class Segment:
             os.ftruncate(self._files.get(self._index_path), self._saved * ENTRY_BYTES)
 
     def _entry_before(self, offset: Offset) -> tuple[int, Offset, TimeMs]:
-        """(position, offset, newest timestamp before it) of the last batch in the index that does not begin behind
-        `offset`; of the front, where the index is of no use."""
+        """(position, offset, newest timestamp before it) of the last indexed batch that begins at or before `offset`;
+        of the first batch where there is no usable entry.
+        """
         offsets, positions, newest = self._index()
         place = bisect_right(offsets, offset) - 1
         if place >= 0 and self._is_at(positions[place], offsets[place]):
@@ -167,7 +168,7 @@ class Segment:
             return False
 
     def place_of(self, offset: Offset) -> tuple[int, Offset, TimeMs]:
-        """(position, offset, newest timestamp) behind the last batch that does not reach beyond `offset`."""
+        """(position, offset, newest timestamp) after the last batch that ends at or before `offset`."""
         if offset >= self.end_offset and self._newest_ms is not None:
             return self.size, self.end_offset, self._newest_ms
         position, end_offset, newest_ms = self._entry_before(min(offset, self.end_offset - 1))
@@ -181,7 +182,7 @@ class Segment:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, from_offset: Offset, max_bytes: int) -> list[RecordBatch]:
-        """Batches from the one that holds `from_offset` on, at least one, about `max_bytes` of payload in all."""
+        """The batches from the one that contains `from_offset` on, at least one, up to about `max_bytes` of payload."""
         position, offset, _ = self._entry_before(from_offset)
         window = _Window(self._files.get(self.path), self.size)
         batches: list[RecordBatch] = []
@@ -203,8 +204,8 @@ class Segment:
         return batches
 
     def scan(self, seen: Callable[[Header], None]) -> str | None:
-        """Takes up what the file holds behind `size`, batch by batch, each with its checksum, and shows its header;
-        why it stopped before the end of the file, None if it did not (`protocol/log/tail.py`).
+        """Recovers the batches behind `size` one by one, checks their checksums, and passes each header to `seen`.
+        Returns the reason where it stopped before the end of the file, None otherwise (`protocol/log/tail.py`).
         """
         file_size = self.file_size()
         window = _Window(self._files.get(self.path), file_size)
@@ -213,12 +214,12 @@ class Segment:
             why = why_it_ends(self.end_offset, found)
             if why is not None or header is None:
                 return why
-            self._note(header.base_offset, header.next_offset, header.size, header.timestamp_ms)
+            self._extend(header.base_offset, header.next_offset, header.size, header.timestamp_ms)
             seen(header)
         return None
 
     def _read_back(self, window: _Window, file_size: int) -> tuple[Header | None, ReadBack]:
-        """What the file holds at `size`."""
+        """Reads the batch at `size`; the header is None where there is none."""
         data = window.at(self.size, HEADER_BYTES)
         try:
             header = Header(data)
@@ -255,17 +256,17 @@ class Segment:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Makes the empty file."""
+        """Creates an empty file."""
         self._files.get(self.path, create=True)
         self.begin()
 
     def begin(self) -> None:
-        """The segment is empty."""
+        """Begins an empty segment; its file is created with the first batch."""
         self._columns = array("q"), array("q"), array("q")
         self._newest_ms = NO_TIMESTAMP
 
     def known_to(self, end_offset: Offset, size: int, newest_ms: TimeMs | None) -> None:
-        """The segment is sound up to here, as the log's mark says (`newest_ms` None: not known)."""
+        """Sets the end of a segment that the log's mark covers up to there (`newest_ms` None: read when needed)."""
         self.end_offset, self.size = end_offset, size
         self._newest_ms = NO_TIMESTAMP if not size else newest_ms
 
@@ -275,7 +276,7 @@ class Segment:
 
 
 class _Window:
-    """Reads a file up to `end`, in pieces large enough for many small batches."""
+    """Reads a file up to `end`, in chunks that hold many small batches."""
 
     __slots__ = ("_data", "_end", "_file", "_start")
 

@@ -1,12 +1,12 @@
-"""Snapshots of what `protocol.log` knows of a log's records, so that a start need not read the log again.
+"""Snapshots of the protocol's state of a log's records (producers), so that a start does not read the whole log.
 
-A snapshot of the records below an offset is the file `OFFSET.snapshot`: a version, a checksum, and bytes whose meaning
-is the protocol's. It is replaced whole and not synced: one that a crash has taken or torn fails its checksum, and the
-log is read again from an earlier one, or from its start. There is one for each segment, at its base offset, and the one
-that was taken last.
+The snapshot of the records below an offset is the file `OFFSET.snapshot`: a version, a checksum, and bytes that only
+`protocol.log` interprets. It is replaced whole and not synced: one that a crash has torn fails its checksum, and the
+log is read from an earlier snapshot on, or from its start. There is one snapshot per segment, at its base offset, and
+the latest one.
 
-What must not happen is that a snapshot outlives its records: after a truncation others may come to lie below its
-offset. So it is removed, durably, before they are.
+A snapshot must not survive its records: after a truncation other records may be appended below its offset. So a
+truncation removes it, durably, before the records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """The snapshots of one log, in its directory; none if the log `is_new`. OSError from every call but `offsets`."""
+    """The snapshots of one log, in its directory; `is_new`: there are none yet. All methods may raise OSError."""
 
     def __init__(self, directory: Path, is_new: bool) -> None:
         self._directory = directory
@@ -37,7 +37,9 @@ class Snapshots:
         self.offsets = sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
     def write(self, offset: Offset, data: bytes, bases: Collection[Offset]) -> None:
-        """Writes the snapshot at the log end, and removes those before it that are at none of the segments' `bases`."""
+        """Writes the snapshot at the log end, and removes the earlier ones at other offsets than the segments'
+        `bases`.
+        """
         body = offset.to_bytes(8, "big") + data
         head = SNAPSHOT_VERSION.to_bytes(_VERSION_BYTES, "big") + crc32c_of(body).to_bytes(_CRC_BYTES, "big")
         replace_file(self._path(offset), head + data, durable=False)
@@ -45,7 +47,7 @@ class Snapshots:
         self.offsets = [old for old in self.offsets if old != offset] + [offset]
 
     def newest(self) -> tuple[Offset, bytes] | None:
-        """(offset, data) of the newest one that is sound; one that is not is removed, and an operator told."""
+        """(offset, data) of the newest sound snapshot, None if there is none; removes unsound ones, with a warning."""
         while self.offsets:
             offset = self.offsets[-1]
             path = self._path(offset)
@@ -57,7 +59,9 @@ class Snapshots:
         return None
 
     def keep_only(self, start: Offset, end: Offset) -> None:
-        """Removes those that are not of `start .. end`; durably, where records at their offsets may come to differ."""
+        """Removes the snapshots outside `start .. end`; durably, if other records may be appended below their
+        offsets.
+        """
         gone = [offset for offset in self.offsets if not start <= offset <= end]
         self._remove(gone)
         if any(offset > end for offset in gone):
@@ -73,7 +77,7 @@ class Snapshots:
 
 
 def _content(offset: Offset, data: bytes) -> bytes:
-    """What is behind the head of a snapshot; ValueError where the whole is not sound."""
+    """The data of a snapshot without its head; ValueError where version or checksum is wrong."""
     version, crc, body = data[:_VERSION_BYTES], data[_VERSION_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]
     if int.from_bytes(version, "big") != SNAPSHOT_VERSION:
         raise ValueError(f"found snapshot version {int.from_bytes(version, 'big')}; allowed: {SNAPSHOT_VERSION}")

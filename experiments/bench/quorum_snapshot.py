@@ -20,7 +20,7 @@ import msgpack
 
 from experiments.bench.controller import cluster_records, config, state_of
 from experiments.bench.report import median_ms, timed
-from experiments.engines.ray.directories import opened
+from experiments.engines.ray.directories import open_storage
 from protocol.config import record_version
 from protocol.contract import Storage
 from protocol.ids import METADATA_LOG
@@ -89,7 +89,7 @@ def _times_once(records: Sequence[MetadataRecord]) -> _Times:
     image = state_of(records).image
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "node"
-        with opened(directory) as storage:
+        with open_storage(directory) as storage:
             log = _filled(storage, records)
             gc.collect()
             write_ms, _ = timed(lambda: write(log, image))
@@ -129,7 +129,7 @@ def write(log: QuorumLog, image: MetadataImage) -> None:
 
 def load(directory: Path) -> MetadataImage:
     """The image that the snapshot in a directory makes."""
-    with opened(directory) as storage:
+    with open_storage(directory) as storage:
         snapshot = QuorumLog(storage, METADATA_LOG, VoterSet()).snapshot
         assert snapshot is not None
         image = MetadataImage(config())

@@ -125,9 +125,9 @@ def _target(given: _Connection, as_json: bool) -> Target:
 @contextmanager
 def open_admin(target: Target) -> Iterator[tuple[AdminClient, set[str]]]:
     """An administration client of the cluster, and the names of its nodes that run."""
-    from experiments.engines.ray.connection import connection, find
+    from experiments.engines.ray.connection import connection, find_cluster
 
-    with connection(find(target.bootstrap, target.name)) as (channel, nodes):
+    with connection(find_cluster(target.bootstrap, target.name)) as (channel, nodes):
         yield AdminClient(channel, target.principal), nodes
 
 

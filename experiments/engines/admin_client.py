@@ -1,11 +1,11 @@
-"""An administration client: typed questions and orders over a port that carries one request and brings its response.
+"""The administration client of the command line: typed requests and responses over an `AdminChannel`.
 
-What it adds to the requests themselves: the principal in whose name they are made; requests split where the server
-takes only so many things at once (20 topics in DescribeTopic and ElectLeaders: G31, J11, J13) and their answers
-joined; descriptions read page by page. A response that fails as a whole raises AdminError; what became of the parts
-of a request is returned, part by part, since one that failed does not undo the others.
+It adds to the requests: the principal; splitting where the server limits the size of a request (20 topics in
+DescribeTopic and ElectLeaders: G31, J11, J13), with the responses joined; reading descriptions page by page. A response
+that fails as a whole raises AdminError. The results of the parts of a request are returned part by part, since one that
+failed does not undo the others.
 
-The port may lead to a running cluster (`experiments/engines/ray`) or into the simulator.
+The channel leads to a running cluster (`experiments/engines/ray/connection.py`) or, in tests, into the simulator.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ Item = TypeVar("Item")
 
 
 class AdminError(Exception):
-    """A request failed as a whole, or one thing that was asked for did: the error and the server's words for it."""
+    """A request failed as a whole, or the only part of it did: the error code and the server's message."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         self.error, self.message = error, message
@@ -113,14 +113,16 @@ class AdminError(Exception):
 
 
 class AdminChannel(Protocol):
-    """The way to a cluster."""
+    """Carries administration requests to a cluster."""
 
     def call(self, request: AdminRequest) -> AdminResponse:
-        """The response to a request; AdminError where none came."""
+        """Sends a request and returns its response. AdminError where there was none."""
 
 
 class AdminClient:
-    """See the module docstring. Requests are made in the name of `principal` (`User:alice`), or of nobody."""
+    """Administration of one cluster in the name of `principal` (`User:alice`), None for an anonymous one. Every method
+    raises AdminError where the request fails as a whole.
+    """
 
     def __init__(self, channel: AdminChannel, principal: str | None = None) -> None:
         self._channel = channel
@@ -154,14 +156,14 @@ class AdminClient:
     def describe_topics(
         self, names: Sequence[str] | None = None, limit: int = MAX_PARTITIONS_PER_RESPONSE
     ) -> list[DescribedTopic]:
-        """Topics by name, or all that the principal may see (None), each with all its partitions; `limit` partitions
-        are read at a time. A topic that cannot be described carries its error.
+        """The topics of these names, or all that the principal may describe (None), each with all its partitions. Reads
+        `limit` partitions per request. A topic that cannot be described carries its error.
         """
         if names is None:
-            return self._described((), limit)
-        return [topic for some in _chunks(names) for topic in self._described(some, limit)]
+            return self._describe((), limit)
+        return [topic for chunk in _chunks(names) for topic in self._describe(chunk, limit)]
 
-    def _described(self, names: tuple[str, ...], limit: int) -> list[DescribedTopic]:
+    def _describe(self, names: tuple[str, ...], limit: int) -> list[DescribedTopic]:
         topics: dict[str, DescribedTopic] = {}
         cursor: Cursor | None = None
         while True:
@@ -184,34 +186,36 @@ class AdminClient:
     def elect_leaders(
         self, election_type: ElectionType, partitions: Mapping[TopicPartition, int | None] | None
     ) -> dict[TopicPartition, PartitionResult]:
-        """Elects leaders for partitions, each with the leader to be for DESIGNATION (None otherwise), or for all
-        partitions; the result of each.
+        """Elects leaders for the given partitions, or for all of them (None); returns the result of each. The values of
+        `partitions` are the designated leaders for `ElectionType.DESIGNATION`, None otherwise.
         """
         if partitions is None:
-            return self._elected(election_type, None)
+            return self._elect(election_type, None)
         topics = [
             TopicPartitions(
                 topic=topic,
-                partitions=tuple(index for index, _ in wanted),
-                desired_leaders=tuple(leader for _, leader in wanted if leader is not None),
+                partitions=tuple(index for index, _ in elections),
+                desired_leaders=tuple(leader for _, leader in elections if leader is not None),
             )
-            for topic, wanted in _by_topic(partitions).items()
+            for topic, elections in _by_topic(partitions).items()
         ]
         results: dict[TopicPartition, PartitionResult] = {}
-        for some in _chunks(topics):
-            results |= self._elected(election_type, some)
+        for chunk in _chunks(topics):
+            results |= self._elect(election_type, chunk)
         return results
 
-    def _elected(
+    def _elect(
         self, election_type: ElectionType, topics: tuple[TopicPartitions, ...] | None
     ) -> dict[TopicPartition, PartitionResult]:
         request = ElectLeadersRequest(correlation_id=0, election_type=election_type, topic_partitions=topics)
         return _by_partition(self._call(request, ElectLeadersResponse).partitions)
 
     def alter_reassignments(
-        self, wanted: Mapping[TopicPartition, Sequence[int] | None]
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, PartitionResult]:
-        """Starts to move partitions to these replicas, or takes a move back (None); the result of each."""
+        """Starts to reassign partitions to these replicas, or cancels a reassignment (None); returns the result of
+        each.
+        """
         topics = tuple(
             ReassignableTopic(
                 name=topic,
@@ -220,7 +224,7 @@ class AdminClient:
                     for index, replicas in moves
                 ),
             )
-            for topic, moves in _by_topic(wanted).items()
+            for topic, moves in _by_topic(targets).items()
         )
         request = AlterPartitionReassignmentsRequest(correlation_id=0, topics=topics)
         return _by_partition(self._call(request, AlterPartitionReassignmentsResponse).partitions)
@@ -228,12 +232,12 @@ class AdminClient:
     def list_reassignments(
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, OngoingPartitionReassignment]:
-        """The moves under way, of these partitions or of all."""
+        """The reassignments under way, of these partitions or of all (None)."""
         topics = None
         if partitions is not None:
             topics = tuple(
-                ListPartitionReassignmentsTopic(name=topic, partition_indexes=tuple(index for index, _ in some))
-                for topic, some in _by_topic(dict.fromkeys(partitions)).items()
+                ListPartitionReassignmentsTopic(name=topic, partition_indexes=tuple(index for index, _ in indexes))
+                for topic, indexes in _by_topic(dict.fromkeys(partitions)).items()
             )
         request = ListPartitionReassignmentsRequest(correlation_id=0, topics=topics)
         response = self._call(request, ListPartitionReassignmentsResponse)
@@ -251,8 +255,8 @@ class AdminClient:
         self, resources: Sequence[tuple[ConfigResourceType, str]], synonyms: bool = False
     ) -> Sequence[DescribeConfigsResult]:
         """All configs of each resource (type and name), in the order of the resources."""
-        wanted = tuple(DescribeConfigsResource(resource_type=kind, resource_name=name) for kind, name in resources)
-        request = DescribeConfigsRequest(correlation_id=0, resources=wanted, include_synonyms=synonyms)
+        named = tuple(DescribeConfigsResource(resource_type=kind, resource_name=name) for kind, name in resources)
+        request = DescribeConfigsRequest(correlation_id=0, resources=named, include_synonyms=synonyms)
         return self._call(request, DescribeConfigsResponse).results
 
     def alter_configs(
@@ -274,8 +278,8 @@ class AdminClient:
     def update_features(
         self, updates: Sequence[FeatureUpdate], validate_only: bool = False
     ) -> Mapping[str, FeatureResult]:
-        """The result of each update, by its feature; updates are done together or not at all, so what the request
-        fails of is the result of each.
+        """The result of each update, by feature. The server applies all updates or none, so the error of the request as
+        a whole is returned as the result of each.
         """
         request = UpdateFeaturesRequest(correlation_id=0, feature_updates=tuple(updates), validate_only=validate_only)
         try:
@@ -291,14 +295,14 @@ class AdminClient:
         return self._call(DescribeQuorumRequest(correlation_id=0), DescribeQuorumResponse)
 
     def add_voter(self, voter_id: int, voter_uuid: str, endpoints: Sequence[Endpoint] = ()) -> None:
-        """Makes a replica of the metadata log a voter; returns when that is committed (D30)."""
+        """Adds a controller with this directory id to the voters; returns when the change is committed (D30)."""
         request = AddVoterRequest(
             correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid, endpoints=tuple(endpoints)
         )
         self._call(request, AddVoterResponse)
 
     def remove_voter(self, voter_id: int, voter_uuid: str) -> None:
-        """Ends the vote of a replica of the metadata log; returns when that is committed (D30)."""
+        """Removes a controller with this directory id from the voters; returns when the change is committed (D30)."""
         request = RemoveVoterRequest(correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid)
         self._call(request, RemoveVoterResponse)
 
@@ -311,8 +315,8 @@ class AdminClient:
         request = DeleteAclsRequest(correlation_id=0, filters=tuple(filters))
         return self._call(request, DeleteAclsResponse).filter_results
 
-    def describe_acls(self, wanted: AclFilter) -> Sequence[AclEntry]:
-        return self._call(DescribeAclsRequest(correlation_id=0, filter=wanted), DescribeAclsResponse).acls
+    def describe_acls(self, matching: AclFilter) -> Sequence[AclEntry]:
+        return self._call(DescribeAclsRequest(correlation_id=0, filter=matching), DescribeAclsResponse).acls
 
 
 def _chunks(items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:
@@ -321,7 +325,7 @@ def _chunks(items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:
 
 
 def _by_topic(partitions: Mapping[TopicPartition, Item]) -> dict[str, list[tuple[int, Item]]]:
-    """The partitions of each topic with what is said of them, topics in the order of their first partition."""
+    """(partition index, value) by topic, topics in the order of their first partition."""
     topics: dict[str, list[tuple[int, Item]]] = {}
     for partition, item in partitions.items():
         topics.setdefault(partition.topic, []).append((partition.partition, item))

@@ -131,7 +131,7 @@ def test_messages_between_controller_and_manager_may_be_lost(kind: type[Message]
     cluster.start(0, 1, 2, wait_ms=9_000)
     assert (cluster.state.leader == NO_LEADER) is (kind is not CancelRecoveries)
     for disturbance in lossy:
-        cluster.cluster.calm_link(disturbance)
+        cluster.cluster.clear_disturbance(disturbance)
     cluster.run_until(cluster.cluster.now_ms + 2_500)
     assert cluster.state.leader in cluster.known
 

@@ -1,9 +1,9 @@
-"""The way from a command to a running cluster: which one is meant, and a port to it through Ray.
+"""Connects a command to a running cluster: finds the cluster, and opens a channel to it through Ray.
 
-A command joins the cluster's Ray as a driver, finds the actor of the cluster's client by its name, and has it make the
-requests (`ask`), one at a time; what other commands ask there at the same time does not concern it. The bootstrap
-address is that of the Ray head. A state file of this user says the rest (the namespace); where there is none, the one
-cluster that runs on that Ray is found by its actors.
+A command joins the cluster's Ray as a driver, looks up the actor of the cluster's client by name, and has it make one
+request at a time (`actors.admin_relay` keeps the requests of several commands apart). The bootstrap address is that of
+the Ray head. The namespace of the actors is in the state file of the user who started the cluster; without such a file,
+the only cluster on that Ray is found by its actors.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CLIENT = node_name(FIRST_CLIENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """A cluster to connect to. `namespace` is None where only the Ray is known; `loopback`: the Ray is a private one
-    of this machine."""
+class ClusterAddress:
+    """A cluster to connect to: `host:port` of its Ray head, and the Ray namespace of its actors (None: not known).
+    `loopback`: the Ray is a private one of this machine."""
 
     address: str
     namespace: str | None = None
@@ -60,20 +60,20 @@ class RayAdminChannel:
             raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         outcome = decode(answer)
         if not isinstance(outcome, AdminOutcome):
-            raise ProtocolInvariantError(f"{type(outcome).__name__} answers a request")
+            raise ProtocolInvariantError(f"the client answers a request with {type(outcome).__name__}")
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
 
 
-def find(bootstrap: str | None, name: str | None) -> list[Where]:
-    """Where the cluster that is meant may be, in the order in which to try: by its name, else by a list of bootstrap
-    addresses (`host:port,host:port`), else the only one of this user that runs here.
+def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress]:
+    """The addresses to try, in this order, for the cluster of this `name`, else for the bootstrap addresses
+    (`host:port,host:port`), else for the only cluster of this user on this machine.
 
-    InputError where there is no such cluster, or where it does not say which one is meant.
+    InputError where no such cluster runs, and where several run and neither option is given.
     """
     if name is not None:
-        return [_where(running(name))]
+        return [_address_of(running_cluster(name))]
     here = [state for state in states() if state.is_running and state.address is not None]
     if bootstrap is None:
         if not here:
@@ -81,36 +81,36 @@ def find(bootstrap: str | None, name: str | None) -> list[Where]:
         if len(here) > 1:
             names = ", ".join(state.plan.name for state in here)
             raise MissingInput("--name", f"one of the clusters that run here: {names}; or --bootstrap-server")
-        return [_where(here[0])]
+        return [_address_of(here[0])]
     addresses = [address.strip() for address in bootstrap.split(",")]
     for address in addresses:
-        _split(address)
+        _split_address(address)
     return [_by_address(address, here) for address in addresses]
 
 
-def running(name: str) -> ClusterState:
-    """The state of a cluster of this user that runs; InputError where there is none of that name."""
+def running_cluster(name: str) -> ClusterState:
+    """The state of the running cluster of this name and user; InputError where there is none."""
     state = read_state(name)
     if state is None or not state.is_running:
-        found = f"{name}, which does not run"
-        raise InputError("--name", "", found, "the name of a running cluster (isray up --name NAME)")
+        here = ", ".join(known.plan.name for known in states() if known.is_running)
+        raise InputError("--name", "", f"{name}, which does not run", here) if here else NoClusterRuns
     return state
 
 
-def _where(state: ClusterState) -> Where:
+def _address_of(state: ClusterState) -> ClusterAddress:
     if state.address is None:
         raise InputError("--name", "", f"{state.plan.name}, which is still starting", "a cluster that is ready")
-    return Where(state.address, state.namespace, state.is_private)
+    return ClusterAddress(state.address, state.namespace, state.is_private)
 
 
-def _by_address(address: str, here: list[ClusterState]) -> Where:
-    on_it = [state for state in here if state.address == address]
-    if len(on_it) == 1:
-        return _where(on_it[0])
-    return Where(address, None, any(state.is_private for state in on_it))
+def _by_address(address: str, here: list[ClusterState]) -> ClusterAddress:
+    matching = [state for state in here if state.address == address]
+    if len(matching) == 1:
+        return _address_of(matching[0])
+    return ClusterAddress(address, None, any(state.is_private for state in matching))
 
 
-def _split(address: str) -> tuple[str, int]:
+def _split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise InputError("--bootstrap-server", "", address, "host:port of the Ray head, or several, by commas")
@@ -118,30 +118,30 @@ def _split(address: str) -> tuple[str, int]:
 
 
 @contextmanager
-def connection(candidates: list[Where]) -> Iterator[tuple[RayAdminChannel, set[str]]]:
-    """A port to the first of the candidates that is there, and the names of the nodes that run.
+def connection(candidates: list[ClusterAddress]) -> Iterator[tuple[RayAdminChannel, set[str]]]:
+    """Connects to the first candidate that accepts connections; yields a channel and the names of the running nodes.
 
-    InputError where none of them is there, or where a Ray runs no cluster, or several.
+    InputError where no candidate does, or where its Ray runs no cluster, or several and the namespace is not known.
     """
-    where = _first_that_listens(candidates)
-    if where.loopback:
+    target = _first_that_listens(candidates)
+    if target.loopback:
         stay_on_loopback()
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
 
     try:
-        ray.init(where.address, logging_level=logging.ERROR, log_to_driver=False)
+        ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError("--bootstrap-server", "", where.address, f"a Ray that answers ({error})") from error
+        raise InputError("--bootstrap-server", "", target.address, f"a Ray that answers ({error})") from error
     try:
         actors = [(found["namespace"], found["name"]) for found in ray.util.list_named_actors(all_namespaces=True)]
-        namespace = where.namespace or _only_cluster(where.address, actors)
-        yield _port(namespace), {name for home, name in actors if home == namespace}
+        namespace = target.namespace or _only_cluster(target.address, actors)
+        yield _open_channel(namespace), {name for home, name in actors if home == namespace}
     finally:
         ray.shutdown()
 
 
-def _port(namespace: str) -> RayAdminChannel:
+def _open_channel(namespace: str) -> RayAdminChannel:
     import ray
 
     try:
@@ -151,7 +151,7 @@ def _port(namespace: str) -> RayAdminChannel:
 
 
 def _only_cluster(address: str, actors: list[tuple[str, str]]) -> str:
-    """The namespace of the one cluster whose client is among the actors (namespace and name)."""
+    """The namespace of the only cluster whose client is among the actors (namespace, name); InputError otherwise."""
     found = sorted(home for home, name in actors if name == CLIENT)
     if len(found) != 1:
         clusters = f"{address}, which runs {', '.join(found) or 'no cluster'}"
@@ -159,12 +159,12 @@ def _only_cluster(address: str, actors: list[tuple[str, str]]) -> str:
     return found[0]
 
 
-def _first_that_listens(candidates: list[Where]) -> Where:
-    for where in candidates:
+def _first_that_listens(candidates: list[ClusterAddress]) -> ClusterAddress:
+    for target in candidates:
         try:
-            socket.create_connection(_split(where.address), timeout=CONNECT_WITHIN_S).close()
-            return where
+            socket.create_connection(_split_address(target.address), timeout=CONNECT_WITHIN_S).close()
+            return target
         except OSError as error:
             refusal = error
-    addresses = ", ".join(where.address for where in candidates)
+    addresses = ", ".join(target.address for target in candidates)
     raise InputError("--bootstrap-server", "", addresses, f"host:port of a running Ray head ({refusal})")

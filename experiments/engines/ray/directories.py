@@ -1,7 +1,7 @@
-"""Directories of nodes as the tools see them: formatted before the node's first start, and described.
+"""Formats and describes the directories of nodes, for `isray storage`.
 
-To format is to say whose a directory is, and, for a controller, which uuid its disk has and who the first voters are
-(`protocol/quorum/format.py`). It takes the directory's lock. To describe takes nothing.
+Formatting a directory before the node's first start writes its owner, and for a controller the directory id of its disk
+and the first voters (`protocol/quorum/format.py`); it locks the directory. Describing reads without the lock.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from protocol.quorum.voters import ReplicaKey, VoterSet
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[Storage]:
-    """The storage in a directory, whoever's it is, for the block; made where there is none. StorageError where it is in
-    use, or no node's directory.
+def open_storage(directory: Path) -> Iterator[Storage]:
+    """The storage in a directory of any owner, for the block; created if missing. StorageError where it is in use or
+    not the directory of a node.
     """
     storage = DiskStorage(directory)
     try:
@@ -38,37 +38,37 @@ def opened(directory: Path) -> Iterator[Storage]:
 
 
 def format_directory(
-    directory: Path, cluster_id: str, node_id: NodeId, me: ReplicaKey | None, voters: VoterSet
+    directory: Path, cluster_id: str, node_id: NodeId, own_key: ReplicaKey | None, voters: VoterSet
 ) -> bool:
-    """Formats a directory for a node, that of a controller with its key and the first voters; whether that was to be
-    done: False where it is this node's already. StorageError where it is another's, in use, or cannot be written.
+    """Formats a directory for a node; for a controller with its own key and the first voters. Returns False where it is
+    formatted for this node already. StorageError where it belongs to another node, is in use, or cannot be written.
     """
     owner = Owner(cluster_id, node_id)
-    if check_owner(directory, owner) and me is None:
+    if check_owner(directory, owner) and own_key is None:
         return False
     storage = DiskStorage(directory, owner)
     try:
-        if me is None:
+        if own_key is None:
             return True
         if is_formatted(storage):
             return False
-        format_voters(storage, cluster_id, me, voters)
+        format_voters(storage, cluster_id, own_key, voters)
         return True
     finally:
         storage.close()
 
 
 def owner_of(directory: Path) -> tuple[str, NodeId] | None:
-    """The cluster and the node whose directory it is, None where it is nobody's yet. StorageError where it is no
-    node's directory.
+    """(cluster id, node id) of a directory, None where it is not formatted. StorageError where it is not the directory
+    of a node.
     """
     meta = read_meta(directory)
     return None if meta is None else (meta.cluster_id, meta.node_id)
 
 
 def describe_directory(directory: Path) -> dict[str, Any] | None:
-    """What a node's directory says of itself, None where it is not formatted; `faults` lists what cannot be read.
-    StorageError where it is no node's directory.
+    """The JSON document of `isray storage info`: owner, quorum state, voters, logs, and `faults`, the parts that cannot
+    be read. None where the directory is not formatted; StorageError where it is not the directory of a node.
     """
     meta = read_meta(directory)
     if meta is None:
@@ -95,7 +95,7 @@ def describe_directory(directory: Path) -> dict[str, Any] | None:
 
 
 def _quorum_state(directory: Path) -> dict[str, Any]:
-    """What a replica of the metadata log must not forget; nothing where the node is none. CorruptLogError."""
+    """The durable quorum state of a controller, empty for other nodes. CorruptLogError where it cannot be read."""
     path = directory / state_file.FILE
     with typed_errors(path):
         if not path.exists():
@@ -107,7 +107,9 @@ def _quorum_state(directory: Path) -> dict[str, Any]:
 
 
 def _voters(directory: Path) -> VoterSet:
-    """The voters that snapshot and metadata log say, none where they are static. CorruptLogError for the snapshot."""
+    """The voters by the snapshot and the metadata log, none where the config names them. CorruptLogError where the
+    snapshot cannot be read.
+    """
     voters, covered = VoterSet(), 0
     path = snapshot_file(directory)
     if path is not None:

@@ -1,8 +1,8 @@
-"""What lies on a node's disk, log by log and batch by batch, for `isray dump-log`: plain values, read without the lock.
+"""The logs on a node's disk, batch by batch, as JSON documents for `isray dump-log`; read without the directory's lock.
 
-A finding below the mark of what was flushed is damage: a start would refuse the log, or a read would fail. The same
-finding above it is the end that a crash has left, or a node that is writing; the next start drops it. Segments below
-the log start are left over from a deletion and are not of the log any more.
+A fault below the mark of the flushed part is damage: a start refuses the log, or a read fails. The same fault above the
+mark was left by a crash, or by a node that is writing at the moment; the next start drops it. Segments below the log
+start are left over from an interrupted deletion and do not belong to the log any more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
@@ -27,13 +26,14 @@ from protocol.quorum.log import SNAPSHOT_FILE, decode_snapshot
 
 LOGS = "logs"
 Names = dict[str, str]
-"""Topic id -> name."""
+"""Topic names by topic id."""
+Document = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """Segments of the log `TOPIC_ID/N`, in order; all of them, or one that was asked for alone. `flushed_offset` is -1
-    where the mark is damaged, as `fault` says.
+    """The segments of the log `TOPIC_ID/N` in order; `is_whole` false: only one of them. `fault` describes a damaged
+    mark, in which case `flushed_offset` is -1.
     """
 
     name: str
@@ -45,14 +45,14 @@ class LogFiles:
 
 
 def log_names(directory: Path) -> list[str]:
-    """The logs in a node's directory, as `TOPIC_ID/N`."""
+    """The names of the logs in a node's directory, `TOPIC_ID/N`, sorted."""
     with typed_errors(directory):
         found = [path for path in (directory / LOGS).glob("*/*") if path.name.isdecimal()]
     return sorted(f"{path.parent.name}/{path.name}" for path in found)
 
 
 def log_files(directory: Path, name: str) -> LogFiles:
-    """The files of one log. StorageError where they cannot be read."""
+    """The segments of one log. StorageError where its directory cannot be read."""
     folder = directory / LOGS / name
     mark, fault = _mark(folder)
     segments = [path for path in segment_files(folder) if int(path.stem) >= mark.start_offset]
@@ -60,7 +60,7 @@ def log_files(directory: Path, name: str) -> LogFiles:
 
 
 def segment_alone(path: Path) -> LogFiles:
-    """One segment's file `OFFSET.log`, of the log in whose folder it lies. StorageError where it cannot be read."""
+    """The segment file `OFFSET.log` alone, with the mark of its log. StorageError where it cannot be read."""
     folder = path.resolve().parent
     mark, fault = _mark(folder)
     name = f"{folder.parent.name}/{folder.name}"
@@ -68,7 +68,7 @@ def segment_alone(path: Path) -> LogFiles:
 
 
 def _mark(folder: Path) -> tuple[Mark, str]:
-    """The mark of the log in a folder, and what is wrong with it."""
+    """(mark, fault) of the log in a folder; the fault is empty for a sound mark."""
     try:
         with typed_errors(folder):
             return read_mark(folder), ""
@@ -79,9 +79,9 @@ def _mark(folder: Path) -> tuple[Mark, str]:
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def dump_log(log: LogFiles, topics: Names) -> Iterator[dict[str, Any]]:
-    """Every batch of a log, and what is no batch, in order. What is wrong is a `fault`, and `is_damage` says whether it
-    is in the durable part. `topics` give names to the topic ids in metadata records.
+def dump_log(log: LogFiles, topics: Names) -> Iterator[Document]:
+    """Yields a document for every batch of a log, and for bytes that are no batch, in order. Faulty ones have a
+    `fault`, and `is_damage` where that is in the flushed part. `topics` names the topic ids in metadata records.
     """
     if log.fault:
         yield {"fault": log.fault, "is_damage": True}
@@ -97,13 +97,13 @@ def dump_log(log: LogFiles, topics: Names) -> Iterator[dict[str, Any]]:
         yield {"fault": f"ends at offset {end}, flushed were {log.flushed_offset}", "is_damage": True}
 
 
-def _rest(found: Rest) -> dict[str, Any]:
+def _rest(found: Rest) -> Document:
     return {"position": found.position, "size": found.size, "end_offset": found.end_offset, "fault": found.fault}
 
 
-def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> dict[str, Any]:
+def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> Document:
     batch, fault = found.batch, found.fault
-    document: dict[str, Any] = {
+    document: Document = {
         "base_offset": batch.base_offset,
         "last_offset": batch.next_offset - 1,
         "count": batch.record_count,
@@ -125,7 +125,7 @@ def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> dict[str, Any
     return document | {"fault": fault} if fault else document
 
 
-def _record(record: MetadataRecord, topics: Names) -> dict[str, Any]:
+def _record(record: MetadataRecord, topics: Names) -> Document:
     return {
         "type": type(record).__name__,
         "is_control": isinstance(record, ControlRecord),
@@ -134,13 +134,13 @@ def _record(record: MetadataRecord, topics: Names) -> dict[str, Any]:
     }
 
 
-def records_of(found: FoundBatch) -> list[MetadataRecord]:
+def records_of(found: FoundBatch) -> Sequence[MetadataRecord]:
     """The records of a batch of the metadata log; none where they cannot be read."""
-    return _unpacked(found.batch.payload)[0] if found.is_intact else []
+    return _unpacked(found.batch.payload)[0] if found.is_intact else ()
 
 
-def _unpacked(payload: bytes) -> tuple[list[MetadataRecord], str]:
-    """The records of a metadata batch, and why they cannot be read."""
+def _unpacked(payload: bytes) -> tuple[Sequence[MetadataRecord], str]:
+    """(records, fault) of a metadata batch; the fault is empty where the records can be read."""
     try:
         return unpack_records(payload), ""
     except (CodecError, ProtocolInvariantError, ValueError, TypeError, msgpack.UnpackException) as error:
@@ -156,13 +156,13 @@ def snapshot_file(directory: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def dump_snapshot(path: Path, topics: Names) -> dict[str, Any]:
-    """What the snapshot of a metadata log holds: the voters, and the records of the state. StorageError where it
-    cannot be read.
+def dump_snapshot(path: Path, topics: Names) -> Document:
+    """The document of a metadata log's snapshot: its end, the voters, and the records of the image. StorageError where
+    the file cannot be read.
     """
     with typed_errors(path):
         raw = path.read_bytes()
-    document: dict[str, Any] = {"file": str(path), "size": len(raw)}
+    document: Document = {"file": str(path), "size": len(raw)}
     try:
         snapshot = decode_snapshot(raw)
     except CorruptLogError as error:
@@ -178,8 +178,8 @@ def dump_snapshot(path: Path, topics: Names) -> dict[str, Any]:
 
 
 def known_topics(directory: Path) -> Names:
-    """The names of all topics that the metadata log and its snapshot in a directory tell of, as far as they are
-    sound. StorageError where they cannot be read.
+    """The names of all topics in the metadata log and its snapshot in a directory, as far as those are sound.
+    StorageError where the files cannot be read.
     """
     records: list[MetadataRecord] = []
     path = snapshot_file(directory)
@@ -192,9 +192,9 @@ def known_topics(directory: Path) -> Names:
     return topic_names(records)
 
 
-def _snapshot_records(path: Path) -> list[MetadataRecord]:
+def _snapshot_records(path: Path) -> Sequence[MetadataRecord]:
     try:
         with typed_errors(path):
             return _unpacked(decode_snapshot(path.read_bytes()).data)[0]
     except CorruptLogError:
-        return []
+        return ()

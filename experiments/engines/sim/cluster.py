@@ -1,10 +1,10 @@
-"""The simulator: the same nodes as everywhere, one process, one heap of events, a virtual clock.
+"""The simulator: the nodes of the protocol in one process, with one heap of events and a virtual clock.
 
-Events are ordered by time, then messages before timers before actions of the experiment, then by who is concerned, and
-last by the order in which they came up; nothing else decides, so a seed replays a run exactly, and leaving out an event
-does not reorder the others. The cluster
-carries out effects, keeps the disks, applies faults between events, and calls its observers after every event with
-what the node emitted. Objects pass by reference; with `paranoid` every message is encoded and decoded on its way.
+Events are ordered by time, then by kind (messages before timers before actions of the experiment), then by the ids of
+the nodes involved, and last by the order in which they were scheduled. Nothing else decides, so a seed replays a run
+exactly, and leaving out an event does not reorder the others. The cluster carries out effects, keeps the disks, applies
+faults between events, and calls its observers with every trace event. Objects pass by reference; with `paranoid` every
+message is encoded and decoded on its way.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _DELIVER, _TIMER, _CALL = 0, 1, 2
 _KIND_SHIFT = 48 + SEQUENCE_BITS
 _TIME_SHIFT = 50 + SEQUENCE_BITS
 _MS = 1 << _TIME_SHIFT
-"""An event's place in the heap is one number: time, then order, then the sequence number."""
+"""The heap holds one integer per event: time, then order, then the sequence number."""
 
 _Delivery = tuple[int, NodeId, NodeId, Message, int]
-"""(_DELIVER, target, source, message, the target's life)."""
+"""(_DELIVER, target, source, message, the target's incarnation)."""
 _DueTimer = tuple[int, Timer, TimeMs]
-"""(_TIMER, the timer, the time for which the event was put into the heap)."""
+"""(_TIMER, the timer, the time for which the event was scheduled)."""
 _Call = tuple[int, Callable[[], None]]
 _Event = _Delivery | _DueTimer | _Call
 _HASHED_AT_ONCE = 1_000
@@ -64,8 +64,15 @@ Observer = Callable[[TimeMs, NodeId, Trace], None]
 
 
 class SimCluster:
-    """A simulated cluster. `on_event` is called after every event with (time, node) once its effects are carried
-    out. ConfigError where the config names a data-loss hook that does not exist.
+    """A simulated cluster.
+
+    `model` is the latency of links. `elide_idle` leaves out the events of idle timers (`timers.py`), `paranoid` encodes
+    and decodes every message, `keep_traces` collects trace events in `traces`, and with `instant_detection` a
+    controller's session timer for a broker expires at the broker's crash.
+
+    `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
+    (source, target, message) for every message sent. ConfigError where the config names a data-loss hook that does not
+    exist.
     """
 
     def __init__(
@@ -110,8 +117,8 @@ class SimCluster:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def step(self, until_ms: TimeMs) -> bool:
-        """Carries out the next event that is due by `until_ms`; False (and the clock at `until_ms`) if there is
-        none.
+        """Runs the next event that is due by `until_ms`; returns False, with the clock at `until_ms`, if there
+        is none.
         """
         heap = self._heap
         while heap:
@@ -124,12 +131,14 @@ class SimCluster:
         return False
 
     def run_until(self, until_ms: TimeMs) -> None:
-        """Carries out everything that is due by `until_ms`."""
+        """Runs all events that are due by `until_ms`."""
         while self.step(until_ms):
             pass
 
     def _dispatch(self, due_ms: TimeMs, event: _Event) -> bool:
-        """Whether the event was still wanted."""
+        """Runs one event; returns False where it no longer applies (cut link, ended incarnation, paused node, timer set
+        anew).
+        """
         kind = event[0]
         if kind == _DELIVER:
             _, target, source, message, incarnation = cast("_Delivery", event)
@@ -169,7 +178,7 @@ class SimCluster:
             self.on_event(self.now_ms, node)
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
-        """Has `action` called at a time, between events (faults and workload)."""
+        """Schedules `action` between events at `at_ms` (faults and workload)."""
         self._push(at_ms, _CALL << _KIND_SHIFT, (_CALL, action))
 
     def _push(self, due_ms: TimeMs, order: int, event: _Event) -> None:
@@ -241,7 +250,7 @@ class SimCluster:
             self.start(RECOVERY_MANAGER)
 
     def trace_hash(self) -> str:
-        """Digest of all trace events so far, in order."""
+        """A digest of all trace events so far, in order."""
         self._hash_traces()
         return self._hash.hexdigest()
 
@@ -250,7 +259,7 @@ class SimCluster:
         self._unhashed.clear()
 
     def command(self, client: NodeId, message: Message) -> None:
-        """The experiment hands a node a message (a command to a client, a shutdown to a broker)."""
+        """Delivers a message of the experiment to a node at once: a command to a client, a shutdown to a broker."""
         now_ms = self._clock(client, self.now_ms)
         self._carry_out(client, self.nodes[client].receive(now_ms, DRIVER, message), self.now_ms)
         self._after_event(client)
@@ -267,13 +276,13 @@ class SimCluster:
         )
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
-        """Wakes the idle timers of pairs that are about to become unsound, renewals on their way included."""
+        """Wakes the idle timers of node pairs that are about to become unsound, and delivers renewals on their way."""
         for tick_ms, node, name in self._timers.disturb(concerns, self.now_ms):
             self._carry_out(node, self.nodes[node].fire(self._clock(node, tick_ms), name), tick_ms)
         self._timers.disturb(concerns, self.now_ms)
 
     def start(self, node: NodeId) -> None:
-        """Starts a node on its disk."""
+        """Starts a node that does not run, on its disk. ProtocolInvariantError if it runs."""
         if node in self.nodes:
             raise ProtocolInvariantError(f"node {node} runs already")
         self._incarnations[node] += 1
@@ -296,7 +305,7 @@ class SimCluster:
         return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)
 
     def crash(self, node: NodeId, loss: Loss) -> int:
-        """Ends a node at once; the number of records that its disk lost."""
+        """Ends a node at once; returns the number of records that its disk lost."""
         self._disturb(lambda a, b: node in (a, b))
         self._end_process(node)
         lost = self.disks[node].apply_loss(loss)
@@ -313,16 +322,17 @@ class SimCluster:
         self._timers.forget_node(node)
 
     def pause(self, node: NodeId) -> None:
-        """The node takes no input; what arrives waits."""
+        """Holds back the node's events until `resume`."""
         self._disturb(lambda a, b: node in (a, b))
         self._backlogs[node] = []
 
     def resume(self, node: NodeId) -> None:
+        """Ends a pause; the events that were held back are due now."""
         for event in self._backlogs.pop(node):
             self._push(self.now_ms, 0, event)
 
     def incarnation_of(self, node: NodeId) -> int:
-        """Counts starts and ends of a node; the same number means the same life."""
+        """A number that changes with every start and end of a node: equal numbers mean the same incarnation."""
         return self._incarnations[node]
 
     def is_paused(self, node: NodeId) -> bool:
@@ -334,20 +344,20 @@ class SimCluster:
         self.network.set_link(source, target, up)
 
     def disturb_link(self, disturbance: Disturbance) -> None:
-        """From now on the direction does this to its messages."""
+        """Begins a disturbance of one direction of a link."""
         self._disturb(lambda a, b: {a, b} == {disturbance.source, disturbance.target})
         self.network.disturb(disturbance)
 
-    def calm_link(self, disturbance: Disturbance) -> None:
-        """Ends a disturbance."""
-        self.network.calm(disturbance)
+    def clear_disturbance(self, disturbance: Disturbance) -> None:
+        """Ends a disturbance of one direction of a link."""
+        self.network.clear_disturbance(disturbance)
 
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
-        """A node that does not run has its clock `skew_ms` ahead of true time from its next life on."""
+        """Sets the clock of a node that does not run `skew_ms` ahead of true time, from its next incarnation on."""
         if node in self.nodes:
-            raise ProtocolInvariantError(f"node {node} runs, and time must not jump within a life")
+            raise ProtocolInvariantError(f"node {node} runs, and time must not jump within an incarnation")
         self._skews_ms[node] = skew_ms
 
     def _clock(self, node: NodeId, true_ms: TimeMs) -> TimeMs:
-        """What the node's clock shows."""
+        """The time that the node's clock shows."""
         return true_ms + self._skews_ms.get(node, 0)

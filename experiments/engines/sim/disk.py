@@ -1,13 +1,13 @@
-"""Simulated disks: the storage port in memory, with a flushed and an unflushed part per log.
+"""Simulated disks: `contract.Storage` in memory, with a flushed and an unflushed part per log.
 
-The process writes into the page cache; `flush` moves the line up to which the platter has it. A process crash keeps the
-page cache. A machine crash may lose any suffix of what lies above the line, or leave a batch there torn or damaged:
-what is left of the log then is what a disk's recovery makes of it (`protocol/log/tail.py`), settled at the crash and
-told at the next start. A replaced disk holds nothing. Small files are written durably at once, as the port says. A full
-disk takes nothing more until it has room again.
+Appends go to the page cache; `flush` makes everything so far durable. A process crash keeps the page cache. A machine
+crash may lose any suffix of the unflushed part, or leave a torn or damaged batch there: the simulator truncates the log
+at the crash to what recovery would keep (`protocol/log/tail.py`), and reports the dropped records at the next start. A
+replaced disk is empty. Small files are durable at once, as the contract says. A full disk accepts no write until it has
+room again.
 
-The segments of a log are the offsets at which they begin; their sizes and timestamps are counted when they are asked
-for, which is only where a log has been rolled. Those of its batches lie beside them.
+A log's segments are kept as their base offsets; sizes and timestamps of segments are computed on request, which happens
+only for logs that were rolled.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class SimLog:
         self._snapshots = {offset: data for offset, data in self._snapshots.items() if start <= offset <= end}
 
     def unflushed(self) -> list[Offset]:
-        """Base offsets of the batches that a crash of the machine may take."""
+        """Base offsets of the unflushed batches, which a machine crash may lose."""
         return self._bases[bisect_left(self._bases, self.flushed_offset) :]
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
@@ -163,14 +163,14 @@ class SimLog:
         return cache.entries()
 
     def _count_active(self) -> None:
-        """Sets what `truncate` may have changed."""
+        """Recomputes `active_bytes` after a truncation."""
         self.active_bytes = self._segment(self._rolls[-1], self.end_offset).size_bytes
         if not self._batches:
             self._deleted_epoch = NO_EPOCH
 
 
 class SimStorage:
-    """A node's disk (`contract.Storage`); survives the node, not its replacement."""
+    """A node's disk (`contract.Storage`), which all incarnations of the node share."""
 
     def __init__(self) -> None:
         self._logs: dict[str, SimLog] = {}
@@ -187,7 +187,7 @@ class SimStorage:
         return sorted(self._logs)
 
     def log_end(self, name: str) -> Offset | None:
-        """Where a log on this disk ends, None where there is no such log; for observers."""
+        """The log end offset of a log on this disk, None where there is no such log; for observers."""
         log = self._logs.get(name)
         return None if log is None else log.end_offset
 
@@ -206,7 +206,7 @@ class SimStorage:
         self._files.pop(name, None)
 
     def apply_loss(self, loss: Loss) -> int:
-        """What a crash does to this disk; the number of records lost over all logs."""
+        """Applies the loss of a crash to this disk; returns the number of records lost over all logs."""
         before = self._count_records()
         if loss.kind == "all":
             self._logs.clear()
@@ -224,7 +224,7 @@ class SimStorage:
         return before - self._count_records()
 
     def _recover(self, name: str, log: SimLog, loss: Loss) -> None:
-        """Has a log end where one ends in whose unflushed part the last batch is torn, or a drawn one damaged."""
+        """Truncates a log to what recovery keeps if the last unflushed batch is torn, or a drawn one damaged."""
         unflushed = log.unflushed()
         if not unflushed:
             return
@@ -243,14 +243,14 @@ class SimStorage:
         self._dropped[name] = Dropped(path, end_offset, position, size, why)
 
     def take_dropped(self) -> list[Dropped]:
-        """What recovery has dropped from the logs, for the host of the next life to tell; nothing where a later loss
-        has taken more.
+        """Returns and forgets what recovery has dropped from the logs, for the trace events of the next start. Drops
+        that a later loss has superseded are left out.
         """
         dropped, self._dropped = self._dropped, {}
         return [found for name, found in dropped.items() if self.log_end(name) == found.end_offset]
 
     def set_full(self, full: bool) -> None:
-        """Whether there is no room for anything more."""
+        """Has the disk refuse writes (StorageFullError), or accept them again."""
         self._full = full
         for log in self._logs.values():
             log.full = full
@@ -260,18 +260,18 @@ class SimStorage:
 
 
 def _drawn(offsets: Sequence[Offset], loss: Loss, name: str) -> Offset:
-    """One of the offsets, by the seed of the loss and the log's name."""
+    """One of the offsets, drawn with the seed of the loss and the log's name."""
     return Random(f"{loss.count}/{name}").choice(offsets)
 
 
 def _read_back(log: SimLog, victim: Offset, fault: str) -> Iterator[ReadBack]:
-    """The unflushed batches as they are read back where the one at `victim` has been struck."""
+    """The unflushed batches as recovery reads them, with `fault` in the one at the offset `victim`."""
     for batch in log.read(log.flushed_offset, _ALL):
         yield ReadBack(batch.base_offset, batch.next_offset, fault if batch.base_offset == victim else "")
 
 
 def formatted_disk(controller: NodeId = FIRST_CONTROLLER, voters: VoterSet | None = None) -> SimStorage:
-    """The disk of a controller that is one of the first voters; by default the only one."""
+    """The formatted disk of a controller that is one of the first voters; by default the only one."""
     disk, key = SimStorage(), ReplicaKey(controller, f"disk-of-{controller}")
     found = None if voters is None else voters.key_of(controller)
     format_voters(disk, CLUSTER_ID, found or key, voters or VoterSet.of([key]))

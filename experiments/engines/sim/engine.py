@@ -27,11 +27,11 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 
 _COMMITTED_TO = {"committed": "end_offset", "controller_started": "next_offset"}
-"""Trace events of controllers that tell how far the metadata log is committed."""
+"""The field of a controller's trace event, by kind, with the offset up to which the metadata log is committed."""
 
 
 class SimEngine(Engine):
-    """A simulated cluster; see `SimCluster` for the options."""
+    """A simulated cluster. `model`, `elide_idle` and `paranoid` are those of `SimCluster`."""
 
     name = "sim"
 
@@ -76,7 +76,9 @@ class SimEngine(Engine):
             self._sink(incarnation_ended(self.now_ms(), node, loss.kind, lost))
 
     def _crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int] | None:
-        """Crashes a running node. How many records its disk lost by partition, None if not counted."""
+        """Crashes a running node; returns the number of records that its disk lost by partition, None if not
+        counted.
+        """
         self.cluster.crash(node, loss)
         return None
 
@@ -112,12 +114,14 @@ class SimEngine(Engine):
         return self.cluster.outcomes.get(command_id)
 
     def controller_nodes(self) -> list[ControllerNode]:
-        """Those that run."""
+        """The running controllers."""
         found = [self.cluster.nodes.get(controller) for controller in self.spec.controller_ids]
         return [node for node in found if isinstance(node, ControllerNode)]
 
     def active_node(self) -> ControllerNode | None:
-        """The active controller, the one of the later epoch where two take themselves for it."""
+        """The active controller, None if there is none; of two that consider themselves active, the one with the higher
+        epoch.
+        """
         active = [node for node in self.controller_nodes() if node.is_active]
         return max(active, key=lambda node: node.active_epoch, default=None)
 
@@ -129,7 +133,9 @@ class SimEngine(Engine):
         return None if node is None else self._view_of(node)
 
     def _view_of(self, node: ControllerNode) -> ClusterView:
-        """Made anew only when the controller has replayed more: conditions ask for it after every event."""
+        """The view of an active controller, cached until the controller has replayed more records: conditions read it
+        after every event.
+        """
         image = node.state.image
         if self._view is None or self._view[:2] != (node, image.next_offset):
             partitions = {image.name_of(key): state for key, state in image.partitions()}
@@ -171,7 +177,7 @@ class SimEngine(Engine):
         return self._metadata
 
     def _keep_metadata(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        """Keeps what is committed; controllers forget what a snapshot stands for."""
+        """Collects the committed records, since controllers drop those that a snapshot covers."""
         field = _COMMITTED_TO.get(trace.kind)
         if field is None:
             return

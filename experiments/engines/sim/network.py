@@ -1,11 +1,11 @@
 """The simulated network: one-way links with latency, and cuts.
 
-A link is the ordered pair of two nodes on one channel (data or control). Messages of a channel arrive in the order
-sent. Latency is a base plus a jitter that is a hash of the seed, the link and the time of sending: a counter-based
-generator, so that a message more or less on a link does not change the fate of the others. Messages that only renew
-(`Message.RENEWAL`) travel at the base latency: their arrival is a function of when they were sent, which is what lets
-the scheduler leave them out (`timers.py`). A cut drops what is sent, and what is on its way. A disturbed direction
-loses, doubles, overtakes or holds up some of what it carries (`Disturbance`); the dice are a hash of the same kind.
+A link is an ordered pair of nodes on one channel (data or control). Messages of a link arrive in the order sent.
+Latency is a base plus a jitter, which is a hash of the seed, the link and the send time: a counter-based random source,
+so that an additional or missing message does not change the latency of the others. Messages that only renew something
+(`Message.RENEWAL`) take the base latency: their arrival is a function of their send time, so that the scheduler can
+leave them out (`timers.py`). A cut drops the messages that are sent and those on their way. A disturbed direction
+loses, duplicates, reorders or delays some of its messages (`Disturbance`), drawn from a hash of the same kind.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message
 
 NODE_BITS = 24
-"""Node ids have fewer, with one to spare."""
+"""Bits of a node id, with one to spare."""
 SEQUENCE_BITS = 40
-"""The lowest bits of an order, left for a sequence number."""
+"""The lowest bits of an event's order, reserved for a sequence number."""
 _MASK = (1 << 64) - 1
 
 
 def mix64(value: int) -> int:
-    """A 64-bit mixing function (the finalizer of SplitMix64): well spread, and the same everywhere."""
+    """A 64-bit mixing function (the finalizer of SplitMix64), equal on every machine."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -33,12 +33,12 @@ def mix64(value: int) -> int:
 
 
 def jitter(seed: int, now_ms: TimeMs, below: int) -> int:
-    """A number from 0 to below `below`, at most 2**31: `mix64` of a number of 64 bits with a sign and of the time."""
+    """A number in [0, `below`), `below` <= 2**31: `mix64` of a signed 64-bit seed and the time."""
     return mix64((seed ^ now_ms) & _MASK) % below
 
 
 def _with_sign(value: int) -> int:
-    """The same 64 bits, the highest of which is the sign."""
+    """The same 64 bits as a signed number."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -52,9 +52,10 @@ class NetworkModel:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What one direction of a link does to `per_mille` of its messages, of the types `only` where there are any: `lose`
-    them, `duplicate` them (the second arrives up to `delay_ms` later), `reorder` them (they arrive up to `delay_ms`
-    late, and later ones overtake them), or `delay` them by `delay_ms` with all behind them.
+    """The effect on `per_mille` of the messages of one direction, restricted to the types in `only` (empty: all types).
+
+    `lose` drops a message, `duplicate` delivers it again up to `delay_ms` later, `reorder` delivers it up to `delay_ms`
+    late so that later messages overtake it, and `delay` delivers it and all messages after it `delay_ms` later.
     """
 
     source: NodeId
@@ -67,9 +68,7 @@ class Disturbance:
 
 @dataclass(slots=True)
 class _Link:
-    """A link: a hash of the seed and of its name, 64 bits with a sign, and when the last message that was sent on it
-    arrives.
-    """
+    """A link: a signed 64-bit hash of the seed and its ends, and the arrival time of the last message sent on it."""
 
     hash: int
     last_arrival_ms: TimeMs = 0
@@ -77,8 +76,8 @@ class _Link:
 
 @dataclass(slots=True)
 class Route:
-    """How messages of one type travel from a node to another. `order` is smaller for what is delivered first of what
-    arrives at the same time.
+    """The route of messages of one type from a node to another. Of the messages that arrive at the same time, those
+    with the smaller `order` are delivered first.
     """
 
     source: NodeId
@@ -90,7 +89,7 @@ class Route:
 
 
 class Network:
-    """Links between nodes; see the module docstring."""
+    """The links between all nodes, their cuts and disturbances; `seed` determines all jitter and draws."""
 
     def __init__(self, seed: int, model: NetworkModel) -> None:
         self.model = model
@@ -100,11 +99,11 @@ class Network:
         self._cuts: set[tuple[NodeId, NodeId]] = set()
         self._disturbances: dict[tuple[NodeId, NodeId], list[Disturbance]] = {}
         self._late_until_ms: dict[tuple[NodeId, NodeId], TimeMs] = {}
-        self._dice = 0
+        self._draws = 0
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether any direction is."""
+        """Whether any direction has a disturbance."""
         return bool(self._disturbances)
 
     def route(self, source: NodeId, target: NodeId, kind: type[Message]) -> Route:
@@ -122,37 +121,38 @@ class Network:
         return route
 
     def arrivals(self, now_ms: TimeMs, route: Route) -> Sequence[TimeMs]:
-        """When a message that is sent now arrives: once, unless the direction is disturbed."""
+        """The arrival times of a message that is sent now: one, unless a disturbance loses or duplicates it."""
         source, target = route.source, route.target
         disturbances = self._disturbances.get((source, target))
         if disturbances is None:
             return (self.arrival_ms(now_ms, route),)
         held_ms, late_ms, copies, lost = 0, 0, 1, False
         for found in disturbances:
-            if (found.only and not issubclass(route.kind, found.only)) or self._roll(now_ms, found) % 1_000 >= (
-                found.per_mille
-            ):
+            if found.only and not issubclass(route.kind, found.only):
+                continue
+            if self._draw(now_ms, found) % 1_000 >= found.per_mille:
                 continue
             lost = lost or found.effect == "lose"
             copies += found.effect == "duplicate"
             held_ms += found.delay_ms if found.effect == "delay" else 0
             if found.effect in ("duplicate", "reorder"):
-                late_ms = max(late_ms, self._roll(now_ms, found) % (found.delay_ms + 1))
+                late_ms = max(late_ms, self._draw(now_ms, found) % (found.delay_ms + 1))
         if lost:
             return ()
         arrival = self.arrival_ms(now_ms, route, held_ms)
         self._late_until_ms[source, target] = max(self._late_until_ms.get((source, target), 0), arrival + late_ms)
         return [arrival, *[arrival + late_ms] * (copies - 1)] if copies > 1 else [arrival + late_ms]
 
-    def _roll(self, now_ms: TimeMs, disturbance: Disturbance) -> int:
-        """A die that no one else throws."""
-        self._dice += 1
-        return mix64(self._seed ^ mix64(self._dice) ^ (disturbance.source << 40) ^ (disturbance.target << 20) ^ now_ms)
+    def _draw(self, now_ms: TimeMs, disturbance: Disturbance) -> int:
+        """A random 64-bit number; each call returns another one."""
+        self._draws += 1
+        return mix64(self._seed ^ mix64(self._draws) ^ (disturbance.source << 40) ^ (disturbance.target << 20) ^ now_ms)
 
     def disturb(self, disturbance: Disturbance) -> None:
+        """Begins a disturbance; a direction may have several."""
         self._disturbances.setdefault((disturbance.source, disturbance.target), []).append(disturbance)
 
-    def calm(self, disturbance: Disturbance) -> None:
+    def clear_disturbance(self, disturbance: Disturbance) -> None:
         """Ends a disturbance that `disturb` began."""
         link = (disturbance.source, disturbance.target)
         self._disturbances[link].remove(disturbance)
@@ -160,7 +160,7 @@ class Network:
             del self._disturbances[link]
 
     def arrival_ms(self, now_ms: TimeMs, route: Route, held_ms: int = 0) -> TimeMs:
-        """When a message that is sent now and held up for `held_ms` arrives."""
+        """The arrival time of a message that is sent now and delayed by `held_ms`; never before the previous one."""
         model, link = self.model, route.link
         arrival = now_ms + model.base_ms + held_ms
         if model.jitter_ms and not route.is_renewal:
@@ -180,7 +180,7 @@ class Network:
         return bool(self._cuts) and (source, target) in self._cuts
 
     def is_sound(self, a: NodeId, b: NodeId, now_ms: TimeMs) -> bool:
-        """Whether both directions carry everything in time, and nothing late is on its way."""
+        """Whether neither direction is cut or disturbed, and no late message is on its way."""
         late = self._late_until_ms
         if late and max(late.get((a, b), 0), late.get((b, a), 0)) >= now_ms:
             return False

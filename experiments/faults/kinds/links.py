@@ -169,7 +169,7 @@ class Disturb(LinkFault):
 
     def heal(self, controls: Controls, number: int) -> None:
         for disturbance in self._disturbances():
-            controls.cluster.calm_link(disturbance)
+            controls.cluster.clear_disturbance(disturbance)
 
     def words(self) -> str:
         done = {"lose": "lost", "duplicate": "duplicated", "reorder": "reordered", "delay": "delayed"}[self.effect]
@@ -222,7 +222,7 @@ class HeartbeatLoss(BrokerFault):
 
     def heal(self, controls: Controls, number: int) -> None:
         for disturbance in self._disturbances(controls):
-            controls.cluster.calm_link(disturbance)
+            controls.cluster.clear_disturbance(disturbance)
 
     def words(self) -> str:
         return f"the heartbeats of {node_name(self.node)} are lost"

@@ -224,10 +224,10 @@ def content(directory: Path) -> dict[str, bytes]:
         ({"node_id": 8}, "node 8"),
         ({"format_version": 2, "rack": "r"}, "found 2; allowed: 1"),
         ({"format_version": "1"}, "found '1'; allowed: 1"),
-        ({"rack": "r"}, "does not say whose"),
+        ({"rack": "r"}, "does not name the"),
         (None, "no meta.json"),
-        ([], "does not say whose"),
-        ("{", "does not say whose"),
+        ([], "does not name the"),
+        ("{", "does not name the"),
     ],
 )
 @pytest.mark.parametrize("loss", ["unflushed", "all"])

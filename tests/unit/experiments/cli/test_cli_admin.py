@@ -185,7 +185,7 @@ def test_a_cluster_that_cannot_be_is_exit_code_2(bench: CliBench, arguments: lis
     assert "Traceback" not in err
 
 
-def test_down_and_status_of_a_cluster_that_does_not_run_are_exit_code_2(
+def test_a_command_refuses_its_input_in_one_line_where_no_cluster_runs(
     bench: CliBench, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

@@ -281,17 +281,17 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], None], type[StorageError], str]] =
     "a meta.json that is cut": (
         lambda directory: (directory / META_FILE).write_bytes((directory / META_FILE).read_bytes()[:-5]) and None,
         ForeignDirectoryError,
-        "does not say whose directory this is",
+        "does not name the directory's owner",
     ),
     "an empty meta.json": (
         lambda directory: (directory / META_FILE).write_bytes(b"") and None,
         ForeignDirectoryError,
-        "does not say whose directory this is",
+        "does not name the directory's owner",
     ),
     "a meta.json of noise": (
         lambda directory: (directory / META_FILE).write_bytes(b"\xff\xfe\x00") and None,
         ForeignDirectoryError,
-        "does not say whose directory this is",
+        "does not name the directory's owner",
     ),
     "a meta.json that is a directory": (a_file_for(META_FILE), StorageError, "Is a directory"),
     "a file for the node": (a_file_for(), ForeignDirectoryError, "is no directory"),

@@ -1,4 +1,4 @@
-"""State files of running clusters, which cluster is meant, and the desk at which several ask one client."""
+"""State files of running clusters, which cluster is meant, and the relay by which several commands use one client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from experiments.engines.ray.cluster_state import (
     states,
     write_state,
 )
-from experiments.engines.ray.connection import Where, find
+from experiments.engines.ray.connection import ClusterAddress, find_cluster
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
@@ -130,31 +130,32 @@ def test_events_are_bounded() -> None:
 @pytest.mark.covers("J8")
 def test_the_only_cluster_that_runs_needs_no_option() -> None:
     with pytest.raises(InputError, match="no cluster runs here; start one with isray up"):
-        find(None, None)
+        find_cluster(None, None)
     running("a", "127.0.0.1:1", "isray-1")
-    assert find(None, None) == [Where("127.0.0.1:1", "isray-1", loopback=True)]
+    assert find_cluster(None, None) == [ClusterAddress("127.0.0.1:1", "isray-1", loopback=True)]
     write_state(running("b", "h:2", "isray-2", ray="h:2"))
     with pytest.raises(InputError, match="one of the clusters that run here: a, b"):
-        find(None, None)
-    assert find(None, "b") == [Where("h:2", "isray-2", loopback=False)]
+        find_cluster(None, None)
+    assert find_cluster(None, "b") == [ClusterAddress("h:2", "isray-2", loopback=False)]
     with pytest.raises(InputError, match="c, which does not run"):
-        find(None, "c")
+        find_cluster(None, "c")
 
 
 @pytest.mark.covers("J8")
 def test_a_list_of_addresses_is_tried_in_order() -> None:
     running("a", "127.0.0.1:1", "isray-1")
-    assert find("h:9, 127.0.0.1:1", None) == [Where("h:9"), Where("127.0.0.1:1", "isray-1", loopback=True)]
+    expected = [ClusterAddress("h:9"), ClusterAddress("127.0.0.1:1", "isray-1", loopback=True)]
+    assert find_cluster("h:9, 127.0.0.1:1", None) == expected
 
 
 @pytest.mark.covers("J8")
 @pytest.mark.parametrize("address", ["", "h", "h:", ":1", "h:x", "h:70000", "h:1,"])
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
     with pytest.raises(InputError, match="--bootstrap-server"):
-        find(address, None)
+        find_cluster(address, None)
 
 
-# -- the desk ----------------------------------------------------------------------------------------------------------
+# -- the relay of administration requests ------------------------------------------------------------------------------
 
 
 class Scripted:

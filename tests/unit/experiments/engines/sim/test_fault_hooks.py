@@ -101,7 +101,7 @@ def test_a_delay_holds_up_what_comes_behind() -> None:
     slow = Disturbance(0, 1, "delay", delay_ms=100)
     found = network(slow)
     assert list(sent(found, 10, FETCH)) == [111]
-    found.calm(slow)
+    found.clear_disturbance(slow)
     assert list(sent(found, 20, FETCH)) == [111]
     assert list(sent(found, 200, FETCH)) == [201]
 
@@ -131,9 +131,9 @@ def test_a_disturbed_pair_is_not_sound_until_all_is_calm() -> None:
     assert not found.is_sound(0, 1, 10)
     assert not found.is_sound(1, 0, 10)
     assert found.is_sound(0, 2, 10)
-    found.calm(loss)
+    found.clear_disturbance(loss)
     assert not found.is_sound(0, 1, 10)
-    found.calm(delay)
+    found.clear_disturbance(delay)
     assert found.is_sound(0, 1, 10)
 
 
@@ -141,7 +141,7 @@ def test_a_pair_is_not_sound_while_something_late_is_on_its_way() -> None:
     slow = Disturbance(0, 1, "delay", delay_ms=500)
     found = network(slow)
     (arrival,) = sent(found, 10, FETCH)
-    found.calm(slow)
+    found.clear_disturbance(slow)
     assert not found.is_sound(0, 1, arrival)
     assert not found.is_sound(1, 0, arrival)
     assert found.is_sound(0, 1, arrival + 1)
