@@ -21,26 +21,25 @@ from typing import Any
 
 import ray
 
-_ASYNC: Any = ray.remote(num_cpus=0.001)
+_AS_ACTOR: Any = ray.remote(num_cpus=0.001)
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What a bare producer measured: calls that came back within `elapsed_s`, and how long each took."""
+    """The measurements of a bare producer: the latencies of the calls that ended within `elapsed_s`."""
 
     elapsed_s: float
     latencies_s: list[float]
 
 
-@_ASYNC
 class BareBroker:
-    """Leader and follower."""
+    """A broker without a log: replicates a payload to its peers, or stores one."""
 
     def __init__(self) -> None:
         self._peers: list[Any] = []
 
-    async def meet(self, peers: Sequence[Any]) -> None:
-        """The brokers that follow this one."""
+    async def set_peers(self, peers: Sequence[Any]) -> None:
+        """Sets the brokers that follow this one."""
         self._peers = list(peers)
 
     async def produce(self, payload: bytes) -> None:
@@ -51,18 +50,17 @@ class BareBroker:
         """Returns at once."""
 
 
-@_ASYNC
 class BareProducer:
-    """Keeps calls under way."""
+    """Keeps a number of calls under way and measures them."""
 
     async def replicate(
         self, leaders: Sequence[Any], size: int, in_flight: int, warm_up_s: float, for_s: float
     ) -> Calls:
-        """Calls `produce` of the leaders in turn."""
+        """Calls `produce` of the leaders in turn, with `in_flight` calls of `size` bytes under way."""
         return await _keep_calling([leader.produce.remote for leader in leaders], size, in_flight, warm_up_s, for_s)
 
     async def round_trip(self, broker: Any, size: int, warm_up_s: float, for_s: float) -> Calls:
-        """Calls `store` of one broker, one call at a time."""
+        """Calls `store` of one broker with `size` bytes, one call at a time."""
         return await _keep_calling([broker.store.remote], size, 1, warm_up_s, for_s)
 
 
@@ -89,16 +87,16 @@ async def _keep_calling(
 
 
 class Ceiling:
-    """Bare actors for one bench; `close` ends them."""
+    """The actors of one bench; `close` ends them."""
 
     def __init__(self, brokers: int) -> None:
-        self._brokers = [BareBroker.remote() for _ in range(brokers)]
-        self._producer = BareProducer.remote()
+        self._brokers = [_AS_ACTOR(BareBroker).remote() for _ in range(brokers)]
+        self._producer = _AS_ACTOR(BareProducer).remote()
         for broker in self._brokers:
-            ray.get(broker.meet.remote([peer for peer in self._brokers if peer is not broker]))
+            ray.get(broker.set_peers.remote([peer for peer in self._brokers if peer is not broker]))
 
     def replicate(self, partitions: int, size: int, in_flight: int, warm_up_s: float, for_s: float) -> Calls:
-        """Partition `n` is led by broker `n` modulo their number."""
+        """Measures replicated calls; partition `n` is led by broker `n` modulo the number of brokers."""
         leaders = [self._brokers[number % len(self._brokers)] for number in range(partitions)]
         calls: Calls = ray.get(self._producer.replicate.remote(leaders, size, in_flight, warm_up_s, for_s))
         return calls

@@ -7,7 +7,7 @@ protocol, no disks, no faults, no trace. For SimPy a hop is three events (timeou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import simpy
 
@@ -21,7 +21,7 @@ def exchange(events: int) -> int:
     stores = [simpy.Store(environment) for _ in range(PROCESSES)]
     hops = 0
 
-    def relay(own: int) -> Iterator[simpy.Event]:
+    def relay(own: int) -> Generator[simpy.Event, bytes, None]:
         nonlocal hops
         while True:
             message = yield stores[own].get()

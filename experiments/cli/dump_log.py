@@ -136,14 +136,14 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
         head: dict[str, Any] = {"log": log.name, "partition": _partition_text(log.name, topics)}
         head |= {"start_offset": log.start_offset, "flushed_offset": log.flushed_offset, "entries": []}
         found["logs"].append(head)
-        file = None
+        file: str | None = None
         for entry in dump.dump_log(log, topics):
             is_sound = is_sound and not entry.get("is_damage")
             if as_json:
                 head["entries"].append(entry)
                 continue
             if entry.get("file", file) != file:
-                file = entry["file"]
+                file = str(entry["file"])
                 _print_head(head, file)
             _print_entry(entry)
     for path in snapshots:
