@@ -18,7 +18,7 @@ from actors.log.files import typed_errors
 from actors.log.format import HEADER_BYTES, Header
 from actors.log.segment import LOG_SUFFIX
 from protocol.ids import Offset
-from protocol.log.tail import DAMAGED, TORN, ReadBack, why_it_ends
+from protocol.log.tail import DAMAGED, TORN, ReadBack, end_reason
 from protocol.messages.batch import RecordBatch
 
 
@@ -74,7 +74,7 @@ def read_segment(path: Path, expected: Offset | None = None) -> Iterator[FoundBa
             payload = file.read(header.size - HEADER_BYTES)
             is_intact = header.is_intact(data, payload)
             found = ReadBack(header.base_offset, header.next_offset, "" if is_intact else DAMAGED)
-            fault = why_it_ends(offset, found) or ""
+            fault = end_reason(offset, found) or ""
             yield FoundBatch(header.unchecked(payload), position, header.size, header.crc, is_intact, fault)
             position += header.size
             offset = header.next_offset

@@ -25,7 +25,7 @@ from actors.log.format import HEADER_BYTES, Header
 from protocol.contract import SegmentInfo
 from protocol.errors import CorruptLogError
 from protocol.ids import NO_OFFSET, Offset, TimeMs
-from protocol.log.tail import DAMAGED, TORN, ReadBack, why_it_ends
+from protocol.log.tail import DAMAGED, TORN, ReadBack, end_reason
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 
 LOG_SUFFIX = ".log"
@@ -211,7 +211,7 @@ class Segment:
         window = _Window(self._files.get(self.path), file_size)
         while self.size < file_size:
             header, found = self._read_back(window, file_size)
-            why = why_it_ends(self.end_offset, found)
+            why = end_reason(self.end_offset, found)
             if why is not None or header is None:
                 return why
             self._extend(header.base_offset, header.next_offset, header.size, header.timestamp_ms)

@@ -1,8 +1,8 @@
-"""The leader-epoch cache of a log (KIP-101, KIP-279): where each leader epoch begins.
+"""The leader epoch cache of a log (KIP-101, KIP-279): where each leader epoch begins.
 
-The cache answers the one question of truncation: "of the records up to leader epoch E, where do mine end?" Two logs
-that agree on an epoch and its end agree on everything before it (log matching), so a follower that is told where the
-leader's part of their last common epoch ends knows what to drop.
+Truncation needs the end offset of the records up to a leader epoch. Two logs that agree on an epoch and its end offset
+agree on everything before it (log matching), so a follower truncates to the end of the last epoch that it shares with
+the leader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from protocol.ids import NO_EPOCH, Epoch, Offset
 
 
 class LeaderEpochCache:
-    """Epochs and their start offsets, both strictly rising."""
+    """Epochs and their start offsets, both strictly increasing (Kafka's `LeaderEpochFileCache`)."""
 
     __slots__ = ("_epochs", "_starts")
 
@@ -31,8 +31,8 @@ class LeaderEpochCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: Epoch, start_offset: Offset) -> None:
-        """Notes that records of `epoch` begin at `start_offset`, unless the epoch is known. An epoch that began there
-        too has no records.
+        """Records that `epoch` begins at `start_offset`, unless it is known already or not newer than the latest.
+        Removes epochs that begin there too, since they have no records.
         """
         if epoch > self.latest_epoch:
             self.truncate(start_offset)
@@ -40,9 +40,7 @@ class LeaderEpochCache:
             self._starts.append(start_offset)
 
     def end_offset_for(self, epoch: Epoch, log_end: Offset) -> tuple[Epoch, Offset]:
-        """The largest epoch here that is <= `epoch`, and the offset behind its last record; (-1, 0) if there is
-        none.
-        """
+        """The largest known epoch <= `epoch`, and the offset after its last record; (-1, 0) if there is none."""
         index = bisect_right(self._epochs, epoch)
         if index == 0:
             return NO_EPOCH, 0
@@ -50,8 +48,8 @@ class LeaderEpochCache:
         return self._epochs[index - 1], end
 
     def forget_before(self, start_offset: Offset) -> None:
-        """Forgets the epochs that end at or below `start_offset`; the last one that begins there or earlier begins at
-        `start_offset` from then on.
+        """Removes the epochs that end at or below `start_offset`, after the records below it were deleted. The last
+        epoch that begins there or earlier is moved to begin at `start_offset`.
         """
         index = bisect_right(self._starts, start_offset)
         if index:
@@ -59,12 +57,12 @@ class LeaderEpochCache:
             self._starts[0] = start_offset
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Removes all epochs."""
         self._epochs.clear()
         self._starts.clear()
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forgets the epochs that begin at or behind `end_offset`."""
+        """Removes the epochs that begin at or after `end_offset`."""
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()

@@ -1,28 +1,28 @@
-"""What a log knows of the producers that wrote it: enough to tell a repeated batch from one that is missing.
+"""The producer state of a log, by which a leader recognises duplicate and missing batches of idempotent producers.
 
 The rules are Apache Kafka's (KIP-98, KIP-360; `ProducerStateManager`, `ProducerAppendInfo`). Per producer id a log
 keeps the epoch and the last five batches. A batch of that epoch is
 
-- appended, where its first sequence number follows the last one (sequence numbers wrap behind 2^31 - 1 to 0);
-- a duplicate, where it is one of the five: it is answered with the offset that it had the first time;
-- refused with DUPLICATE_SEQUENCE_NUMBER, where it ends at or before the last one but is none of the five;
+- appended if its first sequence number follows the last one (sequence numbers wrap from 2^31 - 1 to 0);
+- a duplicate if it is one of the five: the response carries the offset of the first append;
+- refused with DUPLICATE_SEQUENCE_NUMBER if it ends at or before the last one but is none of the five;
 - refused with OUT_OF_ORDER_SEQUENCE_NUMBER otherwise: a predecessor is missing.
 
-An older epoch is refused with INVALID_PRODUCER_EPOCH, a newer one must begin at sequence 0.
+An older epoch is refused with INVALID_PRODUCER_EPOCH; a newer one must begin at sequence 0.
 
-The state is a function of the log and of nothing else, so leaders and followers agree, and a scan gives what appends
-gave. Entries are immutable and each append keeps the entry that it replaced, as long as its offset is not committed:
-what a truncation takes away is taken back step by step. A truncation below the high watermark that was (an unclean
-election) goes further back than that, and the log is scanned. A producer whose last batch is older than the newest
-batch of the log by more than `producer.id.expiration.ms` is forgotten; the clock is that of the batches' timestamps.
+The state is a function of the log alone, so leaders and followers agree, and a scan of the log yields the same state as
+the appends did. Each append keeps the entry that it replaced until its offset is committed, and a truncation restores
+these entries in reverse order. A truncation below the former high watermark (after an unclean election) needs a scan of
+the log. A producer expires when its last batch is older than the newest batch of the log by more than
+`producer.id.expiration.ms`, according to the timestamps of the batches.
 
-So that a start need not scan the whole log, a storage keeps *snapshots* of the state at some offsets, as bytes
-(`to_bytes`, `from_bytes`): a snapshot and a scan of what follows it give what appends gave. What a truncation takes
-away is not known behind a snapshot either; it is scanned from an earlier one.
+A storage keeps *snapshots* of the state at some offsets, as bytes (`to_bytes`, `from_bytes`), so that a start need not
+scan the whole log: a snapshot and a scan of what follows yield the state. A truncation below a snapshot needs a scan
+from an earlier one.
 
-A departure from Kafka's present code, which lets a producer that the log does not know begin anywhere: it must begin
-at sequence 0, or is refused with UNKNOWN_PRODUCER_ID and has to begin a new epoch. Otherwise, of a producer's first two
-batches, the second may be appended before the first.
+Departure from Kafka, which accepts any first sequence number of an unknown producer: it must be 0, otherwise the batch
+is refused with UNKNOWN_PRODUCER_ID and the producer begins a new epoch. Without this rule the second batch of a
+producer could be appended before the first.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from protocol.ids import Offset, TimeMs
 from protocol.messages.batch import NO_PRODUCER_ID, NO_TIMESTAMP, RecordBatch
 
 BATCHES_KEPT = 5
-"""As many as a producer may have in flight: so the repetition of any of these is known."""
+"""As many as a producer may have in flight, so that a repetition of any of them is recognised."""
 SEQUENCE_MODULUS = 2**31
 MAX_PRODUCER_EPOCH = 2**15 - 1
 _HEAD = struct.Struct(">qI")
 _ENTRY = struct.Struct(">qhqB")
 _BATCH = struct.Struct(">iiqq")
 _SWEEP_FROM = 1_024
-"""Producers known, from which on it is worth the while to look for those that have expired."""
+"""Number of producers from which on appends remove expired ones now and then."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class ProducedBatch:
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer in its present epoch; `batches`, the last five, oldest first, is never empty."""
+    """One producer in its current epoch; `batches`, its last five, oldest first, is never empty."""
 
     epoch: int
     batches: tuple[ProducedBatch, ...]
@@ -71,7 +71,7 @@ class ProducerEntry:
 
 @dataclass(slots=True)
 class _Undo:
-    """What an append at `offset` replaced."""
+    """The entry (None: no entry) and newest timestamp that an append at `offset` replaced."""
 
     offset: Offset
     producer_id: int
@@ -80,7 +80,7 @@ class _Undo:
 
 
 def sequence_after(sequence: int, count: int = 1) -> int:
-    """The sequence number `count` behind this one."""
+    """The sequence number `count` after this one."""
     return (sequence + count) % SEQUENCE_MODULUS
 
 
@@ -90,7 +90,7 @@ def last_sequence(batch: RecordBatch) -> int:
 
 
 class ProducerState:
-    """See the module docstring."""
+    """The producers of one log; `expiration_ms` is `producer.id.expiration.ms`."""
 
     __slots__ = ("_entries", "_expiration_ms", "_newest_ms", "_sweep_at", "_undo", "_undo_from")
 
@@ -103,7 +103,7 @@ class ProducerState:
         self._sweep_at = _SWEEP_FROM
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """What is known of a producer; None if it is unknown or has expired."""
+        """The entry of a producer; None if it is unknown or has expired."""
         found = self._entries.get(producer_id)
         return None if found is None or self._has_expired(found) else found
 
@@ -112,7 +112,9 @@ class ProducerState:
         return {number: entry for number, entry in self._entries.items() if not self._has_expired(entry)}
 
     def check(self, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
-        """NONE, or why a produced batch cannot be appended; and, of a duplicate, what it was the first time."""
+        """Checks a produced batch before it is appended. Returns the error with which it is refused, or NONE; and for a
+        duplicate the first append of it.
+        """
         if batch.producer_id == NO_PRODUCER_ID:
             return ErrorCode.NONE, None
         entry = self.entry(batch.producer_id)
@@ -125,8 +127,7 @@ class ProducerState:
         return _check_sequence(entry, batch)
 
     def appended(self, batch: RecordBatch, high_watermark: Offset) -> None:
-        """A batch has been appended, or is met in a scan. What lies below the high watermark is not truncated, as a
-        rule."""
+        """Takes over a batch that has been appended or scanned. Drops the undo entries below `high_watermark`."""
         producer_id = batch.producer_id
         if producer_id == NO_PRODUCER_ID:
             return
@@ -143,8 +144,9 @@ class ProducerState:
             self._sweep()
 
     def truncate(self, end_offset: Offset) -> bool:
-        """The log ends at `end_offset`: what was appended behind it is taken back. False where that is more than is
-        kept; then the state is empty, and the log must be scanned."""
+        """Undoes the appends at or after `end_offset`. False if too few undo entries are kept: then the state is empty
+        and the log must be scanned.
+        """
         if end_offset < self._undo_from:
             self.clear()
             return end_offset == 0
@@ -158,16 +160,16 @@ class ProducerState:
         return True
 
     def clear(self) -> None:
-        """Knows nothing, as of an empty log."""
+        """Resets to the state of an empty log."""
         self._entries.clear()
         self._undo.clear()
         self._undo_from = 0
         self._newest_ms = NO_TIMESTAMP
 
     def to_bytes(self) -> bytes:
-        """The state as a snapshot has it. Big endian: newest timestamp (8 bytes), number of producers (4); of each, by
-        id: id (8), epoch (2), last timestamp (8), number of batches (1); of each of these, oldest first: first and last
-        sequence (4 each), base offset and offset behind it (8 each).
+        """The state as bytes of a snapshot, big endian: newest timestamp (8 bytes), number of producers (4); for each,
+        by id: id (8), epoch (2), last timestamp (8), number of batches (1); for each of these, oldest first: first and
+        last sequence (4 each), base offset and next offset (8 each).
         """
         entries = sorted(self.entries().items())
         parts = [_HEAD.pack(self._newest_ms, len(entries))]
@@ -180,7 +182,7 @@ class ProducerState:
         return b"".join(parts)
 
     def from_bytes(self, data: bytes, offset: Offset) -> None:
-        """Takes over the state of a snapshot of the log up to `offset`, instead of what is known."""
+        """Replaces the state by that of a snapshot of the log up to `offset`."""
         self.clear()
         self._undo_from = offset
         self._newest_ms, count = _HEAD.unpack_from(data)
@@ -206,7 +208,7 @@ class ProducerState:
         return newest_ms - entry.last_timestamp_ms > self._expiration_ms
 
     def _sweep(self) -> None:
-        """Drops producers that have expired and that no truncation brings back."""
+        """Removes expired producers that no truncation can restore."""
         newest_ms = self._undo[0].newest_ms
         undone = {undo.producer_id for undo in self._undo}
         for number, entry in list(self._entries.items()):
@@ -216,7 +218,7 @@ class ProducerState:
 
 
 def _check_sequence(entry: ProducerEntry, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
-    """What to do with a batch of the producer's present epoch."""
+    """The result of `check` for a batch of the producer's current epoch."""
     first, last = batch.base_sequence, last_sequence(batch)
     for known in entry.batches:
         if known.first_sequence == first and known.last_sequence == last:

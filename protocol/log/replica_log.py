@@ -1,23 +1,22 @@
-"""The log of one replica: append, truncate, high watermark, and agreement with a leader's log.
+"""The log of one replica (Kafka's `UnifiedLog`): append, truncate, high watermark, divergence from a leader's log.
 
 Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
 
-- the leader stamps each batch with its offset and its leader epoch; a follower stores batches as fetched;
-- a follower says with each fetch the epoch of its last record; if the leader's log does not hold that epoch up to
-  that offset, the leader answers with the last epoch that both may share and its end, and the follower drops what
-  lies behind the smaller of the two ends;
-- the high watermark never moves back, except that it cannot lie behind the end of a truncated log;
-- a log that no longer has its first records says so by its log start offset. Of an epoch that ended before it nothing
-  is known but that its records lay below, so a consumer that stands at or below the start may go on from there. A
-  follower whose last record is of such an epoch cannot be told how far it agrees: it begins anew at the leader's log
-  start. Kafka has it keep what lies below, which its own log start, exact to the offset, then hides; here a log starts
-  with a segment, and what has parted would be left in it. A log that is to end below its start begins anew at that end
-  (as in Apache Kafka's `UnifiedLog` and `LeaderEpochFileCache`).
+- The leader stamps each batch with its offset and its leader epoch; a follower stores batches as fetched.
+- A fetch carries the epoch of the follower's last record. If the leader's log does not contain that epoch up to the
+  fetch offset, the leader answers with the last epoch that both may share and its end offset, and the follower
+  truncates to the smaller of the two logs' end offsets of that epoch.
+- The high watermark never moves back, unless the log is truncated below it.
+- After retention the log begins at its log start offset. The end offsets of older epochs are unknown, except that they
+  are at or below the log start. So a consumer at or below the log start may go on from there. A follower whose last
+  record is of such an epoch begins anew at the leader's log start; Kafka's keeps the records below it, hidden by its
+  own log start offset, but here a log starts with a segment, in which diverged records would remain.
+- A log that is truncated below its start begins anew at that offset (as in `UnifiedLog`, `LeaderEpochFileCache`).
 
-Bytes are the storage's business (`contract.LogStorage`); this class knows offsets and epochs. When segments are closed
-and deleted is told by `retention.py`; closing one flushes it, so that a crash leaves at most a segment to be read
-through at the next start (Kafka flushes it in the background). At that moment, and at a clean shutdown, the storage is
-given a snapshot of the producer state, from which the next start goes on; without one the log is scanned.
+`contract.LogStorage` stores the bytes; this class knows offsets and epochs. `retention.py` decides when segments are
+closed and deleted. Closing a segment flushes it, so that after a crash at most one segment has to be verified (Kafka
+flushes in the background). Then, and at a clean shutdown, the storage gets a snapshot of the producer state, from which
+the next start continues.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _SEGMENT_BYTES = int(CONFIGS[SEGMENT_BYTES].default)
 
 
 class ReplicaLog:
-    """A replica's log on top of its storage. `high_watermark` is the offset behind the last record known to be
-    committed. A segment is closed before it gets larger than `segment_bytes`; `has_closed_segments` says whether
-    any is.
+    """A replica's log on top of its storage. `high_watermark` is the offset after the last record known to be
+    committed; a segment is closed before it exceeds `segment_bytes`. Every method raises StorageError where the disk
+    fails.
     """
 
     __slots__ = ("epochs", "has_closed_segments", "high_watermark", "producers", "segment_bytes", "storage")
@@ -62,7 +61,7 @@ class ReplicaLog:
 
     @property
     def start_offset(self) -> Offset:
-        """Log start offset: the first offset that the log still has, or would have."""
+        """Log start offset: that of the first record that is not deleted; the log end offset of an empty log."""
         return self.storage.start_offset
 
     @property
@@ -72,18 +71,17 @@ class ReplicaLog:
 
     @property
     def latest_epoch(self) -> Epoch:
+        """The leader epoch of the last record, -1 on an empty log."""
         return self.epochs.latest_epoch
 
     def append_as_leader(self, batch: RecordBatch, leader_epoch: Epoch) -> RecordBatch:
-        """Stamps and appends a produced batch; the batch as stored."""
+        """Stamps a produced batch with offset and leader epoch, appends it, and returns it as stored."""
         stamped = changed(batch, base_offset=self.storage.end_offset, leader_epoch=leader_epoch)
         self.append_as_follower((stamped,))
         return stamped
 
     def append_as_follower(self, batches: Sequence[RecordBatch]) -> None:
-        """Appends batches as they are; the first must begin at the log end. StorageError where one could not be
-        stored; those before it are.
-        """
+        """Appends batches as they are; the first must begin at the log end. Those before a StorageError are stored."""
         storage, high_watermark = self.storage, self.high_watermark
         for batch in batches:
             if should_roll(storage.active_bytes, BATCH_OVERHEAD_BYTES + len(batch.payload), self.segment_bytes):
@@ -96,8 +94,8 @@ class ReplicaLog:
             self.producers.appended(batch, high_watermark)
 
     def divergence(self, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEndOffset | None:
-        """Leader's side: None if the follower's log is a prefix of this one as far as it says, else what they may
-        share (M43).
+        """As leader: None if a log that ends at `fetch_offset` with a record of `last_fetched_epoch` is a prefix of
+        this one, else the last epoch that both may share (M43).
         """
         if last_fetched_epoch < 0 and self.start_offset <= fetch_offset <= self.end_offset:
             return None
@@ -107,27 +105,25 @@ class ReplicaLog:
         return EpochEndOffset(leader_epoch=epoch, end_offset=end_offset)
 
     def has_forgotten(self, epoch: Epoch) -> bool:
-        """Whether all records of this epoch, and of those before it, are deleted, so that nobody knows where they
-        ended.
-        """
+        """Whether all records of this epoch and of older ones are deleted, so that its end offset is unknown."""
         return epoch >= 0 and self.start_offset > 0 and self.epochs.end_offset_for(epoch, self.end_offset)[0] < 0
 
     def truncation_offset(self, diverging: EpochEndOffset) -> Offset:
-        """Follower's side: the offset to truncate to, given the leader's answer."""
+        """As follower: the offset to truncate to for the leader's diverging epoch."""
         epoch, end_offset = self._end_offset_for(diverging.leader_epoch)
         if epoch == diverging.leader_epoch:
             return min(end_offset, diverging.end_offset)
         return end_offset
 
     def _end_offset_for(self, epoch: Epoch) -> tuple[Epoch, Offset]:
-        """Where the records up to `epoch` end here: the largest epoch that is known of them, and the offset."""
+        """The largest known epoch <= `epoch` and its end offset; `epoch` and the log start if all such are deleted."""
         found, end_offset = self.epochs.end_offset_for(epoch, self.end_offset)
         if found < 0 <= epoch and self.start_offset > 0:
             return epoch, self.start_offset
         return found, end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Drops everything from `end_offset` on; a log that starts behind it begins anew there."""
+        """Removes the records from `end_offset` on; a log that starts above it begins anew there."""
         if end_offset < self.start_offset:
             self.reset(end_offset)
             return
@@ -141,7 +137,7 @@ class ReplicaLog:
             self._scan_producers()
 
     def reset(self, offset: Offset) -> None:
-        """Drops everything; the log begins anew at `offset`, all below which counts as committed."""
+        """Removes all records; the log begins anew at `offset`, which becomes its high watermark."""
         self.storage.reset(offset)
         self.epochs.clear()
         self.producers.clear()
@@ -149,8 +145,8 @@ class ReplicaLog:
         self.high_watermark = offset
 
     def delete_segments_before(self, offset: Offset) -> bool:
-        """Deletes the closed segments that end at or below `offset`, at most up to the high watermark; whether the log
-        starts later than before.
+        """Deletes the closed segments that end at or below `offset` and the high watermark; returns whether the log
+        start offset has moved.
         """
         before = self.start_offset
         self.storage.delete_segments_before(min(offset, self.high_watermark))
@@ -159,11 +155,11 @@ class ReplicaLog:
         return self.start_offset > before
 
     def save_producers(self) -> None:
-        """Leaves a snapshot of the producer state at the log end, which must be flushed; for a clean shutdown."""
+        """Writes a snapshot of the producer state at the log end, in a clean shutdown; the log must be flushed."""
         self.storage.write_snapshot(self.producers.to_bytes())
 
     def _scan_producers(self) -> None:
-        """Learns from the log what it says of its producers, from the newest snapshot on."""
+        """Builds the producer state from the newest snapshot and the batches after it."""
         offset = self.storage.start_offset
         snapshot = self.storage.snapshot()
         if snapshot is not None:
@@ -175,7 +171,7 @@ class ReplicaLog:
                 offset = batch.next_offset
 
     def advance_high_watermark(self, offset: Offset) -> bool:
-        """Moves the high watermark up to `offset` (at most the log end); whether it moved."""
+        """Moves the high watermark up to `offset`, at most the log end; returns whether it has moved."""
         offset = min(offset, self.end_offset)
         if offset <= self.high_watermark:
             return False

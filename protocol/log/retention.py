@@ -1,17 +1,16 @@
-"""When a segment of a log is closed, and when it is deleted.
+"""When a log segment is closed, and when it is deleted.
 
-A log is a row of segments; records go into the last one, the active segment. It is closed when the next batch would
-make it larger than `segment.bytes`. Closed segments are deleted from the oldest on, in whole, once they are too old
-(`retention.ms`: the newest timestamp in the segment counts) or the log is too large without them (`retention.bytes`).
-Two things are never deleted: the active segment, and what lies at or above the high watermark, since it may still be
-truncated and is not yet anyone's to read. Every replica decides for itself, by its own high watermark.
+Records are appended to the last segment of a log, the active one. It is closed when the next batch would make it larger
+than `segment.bytes`. Closed segments are deleted as a whole, from the oldest on, when the newest timestamp in one is
+older than `retention.ms`, or the log without it still has `retention.bytes`. The active segment and records at or above
+the high watermark are never deleted: they may still be truncated, and no consumer has read them. Every replica decides
+for itself, by its own high watermark.
 
-Timestamps are the producers', of which leaders take none from far in the future (`message.timestamp.after.max.ms`). A
-segment whose batches have none is as old as the next one that has any, since its records were there before; if none
-has, it does not age.
+Timestamps are those of producers; leaders refuse those far in the future (`message.timestamp.after.max.ms`). A segment
+without timestamps is as old as the next one that has some; without such a segment, it does not expire.
 
-Departures from Kafka: the active segment is not closed by age; where there are no timestamps Kafka takes the time at
-which the file was last modified, which is no property of the log.
+Departures from Kafka: the active segment is not closed by age; Kafka uses the modification time of the file for a
+segment without timestamps, which is not a property of the log.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from protocol.ids import Offset, TimeMs
 from protocol.messages.batch import NO_TIMESTAMP
 
 UNLIMITED = -1
-"""What `retention.ms` and `retention.bytes` say where nothing is deleted for their sake."""
+"""The value of `retention.ms` and `retention.bytes` that disables them."""
 
 
 def should_roll(active_bytes: int, batch_bytes: int, segment_bytes: int) -> bool:
-    """Whether a batch of `batch_bytes` (with its overhead) goes into a segment of its own; an empty segment takes a
-    batch of any size.
+    """Whether to close the active segment before a batch of `batch_bytes` (with its overhead) is appended. An empty
+    segment takes a batch of any size.
     """
     return active_bytes > 0 and active_bytes + batch_bytes > segment_bytes
 
@@ -40,8 +39,8 @@ def retained_from(
     retention_ms: int,
     retention_bytes: int,
 ) -> Offset:
-    """The offset from which on the log is kept: the base offset of the oldest segment (of `segments`, oldest first, the
-    last one active) that neither rule deletes.
+    """The base offset of the oldest segment that is kept, of `segments`, oldest first, the last one active.
+    `retention_ms` and `retention_bytes` may be UNLIMITED.
     """
     excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
     kept = 0
@@ -57,7 +56,7 @@ def retained_from(
 
 
 def _ages(segments: Sequence[SegmentInfo]) -> list[TimeMs]:
-    """The timestamp that counts for each segment, -1 for one that does not age."""
+    """The timestamp by which each segment expires, -1 for one that does not."""
     ages: list[TimeMs] = []
     for segment in reversed(segments):
         has_own = segment.newest_ms > NO_TIMESTAMP or not ages

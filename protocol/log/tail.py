@@ -1,12 +1,11 @@
-"""What a log makes of the end that a crash has left it with.
+"""Recovery of the log's tail after a crash: where the log ends.
 
-Nobody has promised that the part behind the flushed offset is there. So it is read back batch by batch when the log is
-opened. Offsets are contiguous, and a batch vouches for its own bytes alone: the first one of which the file holds only
-a part, whose bytes are not those that were written, or that is not in its place, ends the log. What lies behind goes
-with it, be it whole or not, since the log would have a hole. What is dropped is told (`records_dropped`). Below the
-flushed offset the same finding is damage to what was durable, and the log is not opened, or the read fails.
+The part of a log after the flushed offset may be incomplete, so a storage reads it back batch by batch when it opens
+the log. The first batch that is cut off, fails its checksum, or has an unexpected offset ends the log; the storage
+drops it and everything after it, since offsets must be contiguous, and reports that (`records_dropped`). The same
+finding below the flushed offset is damage to durable records: the log cannot be opened, or the read fails.
 
-How bytes are read and checksums taken is the storage's business; every storage ends its logs by this rule.
+Storages read bytes and compute checksums in their own ways; all of them end their logs by this rule.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ DAMAGED = "the batch fails its checksum"
 
 
 class ReadBack(NamedTuple):
-    """A batch as it was read back: the offsets that it says it has (-1: its header is no header), and what is wrong
-    with it, TORN, DAMAGED or what else a storage finds; empty where it is whole.
+    """A batch as it was read back: its offsets (-1 where its header is invalid), and its fault: TORN, DAMAGED, or a
+    description by the storage; empty if it has none.
     """
 
     base_offset: Offset
@@ -33,8 +32,8 @@ class ReadBack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What was taken off the end of a log: the log goes on at `end_offset`; `size` bytes at `position` of the file
-    `path` were dropped for the reason `why`.
+    """What was dropped from the end of a log, which ends at `end_offset` now: `size` bytes at `position` of the file
+    `path`, for the reason `why`.
     """
 
     path: str
@@ -44,9 +43,9 @@ class Dropped:
     why: str
 
 
-def why_it_ends(end_offset: Offset, found: ReadBack) -> str | None:
-    """Why a log that has been read back up to `end_offset` ends there and does not go on with what was found next; None
-    if it goes on.
+def end_reason(end_offset: Offset, found: ReadBack) -> str | None:
+    """Why a log that has been read back up to `end_offset` ends there and not after the batch `found`; None if it goes
+    on with that batch.
     """
     if found.fault:
         return found.fault
@@ -56,6 +55,6 @@ def why_it_ends(end_offset: Offset, found: ReadBack) -> str | None:
 
 
 def trace_of(dropped: Dropped) -> Trace:
-    """The event `records_dropped`."""
+    """The trace event `records_dropped`."""
     detail = {"path": dropped.path, "end_offset": dropped.end_offset, "size": dropped.size, "reason": dropped.why}
     return Trace("records_dropped", None, detail)

@@ -2,9 +2,9 @@
 
 The payload is opaque to brokers. Offsets are per record; a batch covers `base_offset .. base_offset + record_count -
 1`. The leader stamps `base_offset` and `leader_epoch` when it appends (N1), followers store what they fetch
-unchanged. Everything else is the producer's: which incarnation of which producer sent it, where it stands in that
-producer's sequence for the partition (an idempotent producer's batches have no gaps and no doubles), and the checksum
-of all this and the payload, which is good from the producer to the last disk.
+unchanged. The producer sets everything else: its id and epoch, the batch's sequence number in the partition (by which
+brokers refuse gaps and duplicates of idempotent producers), and the checksum of these fields and the payload, which
+stays valid from the producer to the last disk.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NO_CRC = -1
 
 
 class RecordBatch(Message):
-    """`record_count` records whose encoded form is `payload`; `timestamp_ms` is that of the newest, by the producer's
-    clock. `crc` is -1 where the producer has none (`protocol.log.checksum`).
+    """`record_count` records, encoded as `payload`. `timestamp_ms` is that of the newest record, by the producer's
+    clock. `crc` is the CRC-32C (`protocol.log.checksum`), -1 if the producer computes none.
     """
 
     base_offset: Int64 = 0
@@ -34,7 +34,7 @@ class RecordBatch(Message):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.base_offset + self.record_count
 
     @property

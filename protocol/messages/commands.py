@@ -1,8 +1,7 @@
-"""What the experiment asks of its clients, and what they report back.
+"""The commands of the experiment to its clients, and the outcomes that the clients report.
 
-The experiment (node `DRIVER`) speaks to client nodes only; a client does what an application with a Kafka client
-library would do, retries included, and reports one outcome per command. Outcomes are one of three: acknowledged,
-definitely failed, unknown.
+The experiment (node `DRIVER`) sends messages to client nodes only. A client behaves like an application with a Kafka
+client library, retries included, and reports one outcome per command: acknowledged, definitely failed, or unknown.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from protocol.messages.data import EARLIEST
 
 
 class Command(Message):
-    """Base of commands; `command_id` is repeated in the outcome."""
+    """Base of commands; the outcome carries the same `command_id`."""
 
     command_id: Int64
 
 
 class ShutdownCommand(Message):
-    """Asks a broker or controller to shut down in good order, as SIGTERM does."""
+    """Starts the controlled shutdown of a broker or controller, like SIGTERM."""
 
 
 class ProduceCommand(Command):
-    """Sends one batch, as it is, and waits for its answer. Errors in `final_errors` end it at once; others that are
-    retriable are retried until `delivery.timeout.ms`.
+    """Sends one batch, which is never split or merged. Errors in `final_errors` end the command at once; other
+    retriable errors are retried until `delivery.timeout.ms`.
     """
 
     topic: str
@@ -39,12 +38,12 @@ class ProduceCommand(Command):
 
 
 ROUND_ROBIN = -1
-"""Partition of records that go to one partition after the other, changing with each batch."""
+"""Partition of records that the producer assigns itself: each batch goes to the next partition of the topic."""
 
 
 class SendRecords(Command):
-    """Sends `record_count` records of `record_bytes` each (at least 12: `protocol/client/records.py`), numbered from 0,
-    which the producer gathers into batches with those of other commands. `partition` is -1 for ROUND_ROBIN.
+    """Sends `record_count` records of `record_bytes` each (at least 12: `protocol/client/records.py`), numbered from 0.
+    The producer batches them with those of other commands. `partition` may be ROUND_ROBIN.
     """
 
     topic: str
@@ -55,9 +54,8 @@ class SendRecords(Command):
 
 
 class ConsumeCommand(Command):
-    """Reads a partition from `offset` on (EARLIEST: its log start offset, LATEST: its high watermark) to the high
-    watermark that it finds, or until it has `max_bytes`. Where there is nothing to read it waits, at most
-    `max_wait_ms`.
+    """Reads a partition from `offset` (EARLIEST: its log start offset, LATEST: its high watermark) to the high
+    watermark of the first response, or until it has `max_bytes`. Waits at most `max_wait_ms` for a first record.
     """
 
     topic: str
@@ -68,8 +66,8 @@ class ConsumeCommand(Command):
 
 
 class AdminCommand(Command):
-    """Sends an administration request: one that changes something to the active controller, one that only asks to any
-    node (`protocol/client/administration.py`).
+    """Sends an administration request: a change to the active controller, a query to any node
+    (`protocol/client/administration.py`).
     """
 
     request: AdminRequest
@@ -85,8 +83,8 @@ class ProduceOutcome(Message):
 
 
 class SentRange(Message):
-    """What became of `count` records of a SendRecords command from `first` on: all in one batch, at offsets from
-    `base_offset` on where they are acknowledged (`error` NONE).
+    """The outcome of `count` consecutive records of a SendRecords command, from number `first` on. If acknowledged
+    (`error` NONE) they have consecutive offsets from `base_offset` on.
     """
 
     first: Int32
@@ -98,7 +96,7 @@ class SentRange(Message):
 
 
 class SendOutcome(Message):
-    """What became of all records of a command, in their order; `error` is the first there was."""
+    """The outcome of all records of a command, in their order; `error` is the first error, or NONE."""
 
     command_id: Int64
     error: ErrorCode
@@ -106,9 +104,9 @@ class SendOutcome(Message):
 
 
 class ConsumeOutcome(Message):
-    """`batches` follow each other without a gap; the first one holds the offset that was asked for. `next_offset` is
-    where to read on, -1 where nothing was found out. `high_watermark` is the highest that a leader told, which a later
-    leader may not know yet. With OFFSET_OUT_OF_RANGE, `log_start_offset` and `high_watermark` say what there is.
+    """`batches` follow each other without a gap; the first one contains the requested offset. `next_offset` is the
+    offset to read on from, -1 after an error. `high_watermark` is the highest of all responses; a later leader may have
+    a lower one. With OFFSET_OUT_OF_RANGE, `log_start_offset` and `high_watermark` are the valid range.
     """
 
     command_id: Int64
@@ -120,8 +118,8 @@ class ConsumeOutcome(Message):
 
 
 class AdminOutcome(Message):
-    """`response` is None where no answer came in time, or none but NOT_CONTROLLER; `error` and `message` are then, as
-    always, the first thing that went wrong. NOT_CONTROLLER: nothing was done; REQUEST_TIMED_OUT: it may have been.
+    """`error` and `message` are the first failure of `response`. `response` is None if none came in time
+    (REQUEST_TIMED_OUT: the request may have been carried out), or only NOT_CONTROLLER (it was not carried out).
     """
 
     command_id: Int64

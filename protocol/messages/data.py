@@ -1,14 +1,14 @@
 """The data path: produce, and fetch by replicas and consumers.
 
-Replica fetches are standing wishes rather than request and response pairs: each `FetchPartition` says where a
-follower's log ends and stays parked at the leader until there is something to say; one message carries any number of
-wishes or answers, of any partitions.
+Replica fetches are not request and response pairs: a `FetchPartition` carries the follower's fetch state of one
+partition, and the leader parks it until there are records or a newer high watermark. A `FetchRequest` carries any
+number of them, a `FetchResponse` the results of any number of partitions.
 
-What a follower's fetcher wishes for from one leader is a *session* (KIP-227): its first request (number 0) states all
-open wishes, the others what changed; requests and answers are numbered. Every `replica.fetch.wait.max.ms` the follower
-says how far it has counted (`FetchRenewal`), which keeps the leader assured that it lives, costs the same for one
-partition and for thousands, and shows what was lost in either direction; whereupon the follower begins a new session.
-Kafka counts with one epoch per session, since it has one request under way.
+The fetch states of one fetcher of a follower at one leader are a *fetch session* (KIP-227): the first request (number
+0) states all of them, later ones those that changed; requests and responses are numbered. Every
+`replica.fetch.wait.max.ms` the follower sends both counts in a `FetchRenewal`. It shows the leader that the follower is
+up, has the same size for one partition and for thousands, and reveals messages lost in either direction, after which
+the follower begins a new session. Kafka needs only one number, since a fetcher has one request in flight.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.trusted import trusted
 
 CONSUMER = -1
-"""`replica_id` of a fetch that comes from a consumer."""
+"""`replica_id` of a fetch by a consumer."""
 
 
 class ProduceRequest(ClientRequest):
-    """Appends one batch to a partition. `acks`: 0 no answer, 1 answered on the leader's append, -1 (all) answered
-    when replicated (E5).
+    """Appends one batch to a partition. `acks`: 0 no response, 1 a response after the leader's append, -1 (all) a
+    response after the high watermark has passed the batch (E5).
     """
 
     topic: str
@@ -37,14 +37,14 @@ class ProduceRequest(ClientRequest):
 
 
 class ProduceResponse(Response):
-    """`base_offset` of the batch, -1 if it was not appended; that of the first time, if the batch is a duplicate."""
+    """`base_offset` of the batch, -1 if it was not appended; for a duplicate, that of the first append."""
 
     base_offset: Int64 = NO_OFFSET
 
 
 class FetchPartition(Message):
-    """One partition's wish: everything from `fetch_offset` on. `last_fetched_epoch` is the epoch of the record before
-    it, -1 on an empty log.
+    """A follower's fetch state of one partition: it fetches from `fetch_offset` on, its log end. `last_fetched_epoch`
+    is the leader epoch of the record before it, -1 on an empty log; `high_watermark` is the last one that it received.
     """
 
     topic_id: str
@@ -56,9 +56,9 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """Wishes of a follower (`replica_id` and its broker epoch) to the leader of these partitions, by one of its
-    fetchers. `number` 0 begins the session, and states all open wishes. Sessions of one life have ascending numbers,
-    from 1 on.
+    """Fetch states of one fetcher of a follower, sent to the leader of these partitions. `replica_epoch` is the
+    follower's broker epoch (KIP-903). `number` 0 begins a session and states all fetch states. The sessions of one
+    incarnation have ascending numbers, from 1 on.
     """
 
     replica_id: Int32
@@ -70,7 +70,7 @@ class FetchRequest(Message):
 
 
 class FetchRenewal(Message):
-    """A follower's open wishes stand as they are. `requests` have been sent in this session, `answers` have come."""
+    """Renews a fetch session without a change: the follower has sent `requests` and received `answers` in it."""
 
     RENEWAL: ClassVar[bool] = True
 
@@ -83,8 +83,8 @@ class FetchRenewal(Message):
 
 
 class EpochEndOffset(Message):
-    """The last epoch that leader and follower may share, and where it ends in the leader's log (KIP-595 diverging
-    epoch).
+    """The diverging epoch of KIP-595: the last epoch that leader and follower may share, and its end offset in the
+    leader's log.
     """
 
     leader_epoch: Int32
@@ -92,10 +92,10 @@ class EpochEndOffset(Message):
 
 
 class FetchPartitionResult(Message):
-    """The answer to a wish. `fetch_offset`, `leader_epoch` and `last_fetched_epoch` repeat it, so that an answer to an
-    older wish is known as such: within a leader epoch a follower may reach an offset again with other records before
-    it. `log_start_offset` is the leader's, -1 where it has none to tell; with OFFSET_OUT_OF_RANGE it is where the
-    follower's log is to begin.
+    """The result of a fetch. `fetch_offset`, `leader_epoch` and `last_fetched_epoch` are those of the fetch, so that
+    the follower can ignore a result for an older fetch state: after a truncation it may reach the same offset again
+    with other records. `log_start_offset` is the leader's, or -1; with OFFSET_OUT_OF_RANGE the follower's log begins
+    anew there.
     """
 
     topic_id: str
@@ -118,7 +118,7 @@ class FetchPartitionResult(Message):
         batches: tuple[RecordBatch, ...] = (),
         log_start_offset: Offset = NO_OFFSET,
     ) -> FetchPartitionResult:
-        """The answer to that wish, of values that are believed (`trusted.py`)."""
+        """The result of `fetch`, from already validated values (`trusted.py`)."""
         return _RESULT(
             topic_id=fetch.topic_id,
             partition_id=fetch.partition_id,
@@ -133,8 +133,8 @@ class FetchPartitionResult(Message):
         )
 
     def answers(self, fetch: FetchPartition) -> bool:
-        """Whether it is the answer to what is wished for at present: from the same place of a log with the same records
-        before it, in the same leader epoch.
+        """Whether this is the result of the fetch state `fetch`: same leader epoch, offset, and epoch of the record
+        before it.
         """
         return (self.leader_epoch, self.fetch_offset, self.last_fetched_epoch) == (
             fetch.current_leader_epoch,
@@ -147,8 +147,9 @@ _RESULT: Final = trusted(FetchPartitionResult)
 
 
 class FetchResponse(Message):
-    """Answers to one fetcher of a follower. `number` counts the answers of the session from 0 on; one without
-    partitions does not count, it says which number is next. With an `error` there is no such session (any more).
+    """Results for one fetcher of a follower. `number` counts the responses of the session from 0 on. A response without
+    partitions is not counted; it carries the number of the next one. `error`: the leader has no such session, or lacks
+    requests of it.
     """
 
     partitions: tuple[FetchPartitionResult, ...]
@@ -159,7 +160,7 @@ class FetchResponse(Message):
 
     @property
     def can_wait(self) -> bool:
-        """True of high watermarks alone: the follower tells no client of them."""
+        """Whether a host may delay the response: it carries high watermarks only, on which no client waits."""
         return self.error is ErrorCode.NONE and not any(
             result.batches or result.error is not ErrorCode.NONE or result.diverging_epoch is not None
             for result in self.partitions
@@ -167,9 +168,9 @@ class FetchResponse(Message):
 
 
 class ConsumeRequest(ClientRequest):
-    """A consumer reads a partition from `fetch_offset`; it is shown nothing at or above the high watermark (E7). Where
-    there is nothing to see it waits at the leader for up to `max_wait_ms`. `last_fetched_epoch` is the epoch of the
-    record before `fetch_offset`, -1 where the consumer has read none (KIP-320).
+    """A consumer reads a partition from `fetch_offset` up to the high watermark (E7). Without records to read, the
+    request waits at the leader for up to `max_wait_ms`. `last_fetched_epoch` is the leader epoch of the record before
+    `fetch_offset`, -1 if the consumer has read none (KIP-320).
     """
 
     topic: str
@@ -181,9 +182,9 @@ class ConsumeRequest(ClientRequest):
 
 
 class ConsumeResponse(Response):
-    """Batches from the one that holds `fetch_offset` on, all below the high watermark. With `diverging_epoch` what the
-    consumer has read is not what the log holds, from the end of that epoch on. An offset that is out of range comes
-    with the range.
+    """Batches below the high watermark, from the one that contains `fetch_offset` on. `diverging_epoch`: from its end
+    offset on, the log differs from what the consumer has read. OFFSET_OUT_OF_RANGE carries the log start offset and
+    the high watermark.
     """
 
     high_watermark: Int64 = NO_OFFSET
@@ -197,9 +198,7 @@ LATEST = -1
 
 
 class ListOffsetsRequest(ClientRequest):
-    """A consumer asks where a partition begins (`timestamp` EARLIEST: the log start offset) or where it ends for
-    consumers (LATEST: the high watermark).
-    """
+    """Requests an offset of a partition: the log start offset (`timestamp` EARLIEST) or the high watermark (LATEST)."""
 
     topic: str
     partition: Int32

@@ -1,7 +1,6 @@
-"""What an experiment asks of a load generator (`actors/load.py`), and what it reports back.
+"""Commands to a load generator (`actors/load.py`), and the outcomes that it reports.
 
-A load generator measures a cluster; it is no client that an application would use. It neither batches records nor
-repeats a batch whose answer is lost.
+A load generator measures a cluster; unlike a client, it neither batches records nor retries a batch without a response.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from protocol.messages.commands import Command
 
 
 class LoadCommand(Command):
-    """Keeps `in_flight` batches of `payload_bytes` under way to the partitions of a topic, in turn, for `duration_ms`
-    after a warm-up of `warm_up_ms` that does not count.
+    """Keeps `in_flight` batches of `payload_bytes` in flight, round robin over the partitions of a topic, for
+    `duration_ms` after an unmeasured warm-up of `warm_up_ms`.
     """
 
     topic: str
@@ -27,8 +26,8 @@ class LoadCommand(Command):
 
 
 class LoadOutcome(Message):
-    """Batches that were acknowledged, and refused, within `elapsed_us`; latencies of the acknowledged ones, from the
-    sending of the request to the arrival of its answer, 0 where there are none. `unanswered` are still under way.
+    """The batches that were `acknowledged`, `refused` and still `unanswered` after `elapsed_us` microseconds.
+    `p50_us` and `p99_us` are latencies from request to response of the acknowledged ones, 0 if there are none.
     """
 
     command_id: Int64
@@ -42,9 +41,9 @@ class LoadOutcome(Message):
 
 
 class ProbeCommand(Command):
-    """Offers every partition one batch of one record until some broker acknowledges it. Leaders are not looked up:
-    each offer goes to all of `brokers`, and again to all `retry_ms` after all have refused it. At most `in_flight`
-    partitions are on offer at once, in the order given.
+    """Sends one batch of one record to every partition until a broker acknowledges it. Leaders are not looked up: each
+    batch goes to all of `brokers`, and again `retry_ms` after all have refused it. At most `in_flight` partitions are
+    probed at once, in the order given.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Producer ids: the identity under which a producer's batches are told apart from their own repetitions."""
+"""Producer ids (KIP-98), by which brokers recognise repeated batches of a producer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from protocol.messages.batch import NO_PRODUCER_ID
 
 
 class InitProducerIdRequest(AdminRequest):
-    """Asks for an id that nobody else has or will have; a producer asks once in its life."""
+    """Requests a new, unique producer id from the active controller; a producer does so once."""
 
 
 class InitProducerIdResponse(AdminResponse):

@@ -21,7 +21,7 @@ from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.errors import ProtocolInvariantError, StorageFullError
 from protocol.ids import CLUSTER_ID, FIRST_CONTROLLER, NO_EPOCH, Epoch, NodeId, Offset, TimeMs
 from protocol.log.epochs import LeaderEpochCache
-from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, why_it_ends
+from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, end_reason
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
@@ -232,7 +232,7 @@ class SimStorage:
         victim = unflushed[-1] if is_torn else _drawn(unflushed, loss, name)
         end_offset, why, written = log.flushed_offset, "", log.active_bytes
         for found in _read_back(log, victim, TORN if is_torn else DAMAGED):
-            why = why_it_ends(end_offset, found) or ""
+            why = end_reason(end_offset, found) or ""
             if why:
                 break
             end_offset = found.next_offset

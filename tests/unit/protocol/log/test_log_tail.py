@@ -12,7 +12,7 @@ from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimStorage
 from protocol.contract import BATCH_OVERHEAD_BYTES, Trace
 from protocol.ids import NO_OFFSET
-from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, trace_of, why_it_ends
+from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, end_reason, trace_of
 from tests.unit.actors.disk_helpers import batch, segment_file, written
 
 FRAME = BATCH_OVERHEAD_BYTES + 5
@@ -30,7 +30,7 @@ FRAME = BATCH_OVERHEAD_BYTES + 5
     ],
 )
 def test_the_first_batch_that_is_not_whole_or_not_in_its_place_ends_the_log(found: ReadBack, why: str | None) -> None:
-    assert why_it_ends(7, found) == why
+    assert end_reason(7, found) == why
 
 
 def test_what_is_dropped_is_told() -> None:
