@@ -1,7 +1,7 @@
-"""`isray explore`: every state of a small cluster within bounds, the nearest first; docs/explore.md.
+"""`isray explore`: searches every state of a small cluster within bounds, breadth first; docs/explore.md.
 
-Leaves with 0 where nothing is wrong in any state that was reached, with 1 where something is (the shortest way to it is
-told as a story), with 2 on wrong input.
+Exit code 0 if no state violates an invariant, 1 if one does (the shortest path to it is printed as a story), 2 on wrong
+input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def explore(
     brokers: Annotated[int, typer.Option("--brokers", min=2, max=5, metavar="N", help="How many brokers.")] = 3,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Steps at most.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Maximal number of steps.")] = None,
     generation: Annotated[
         str, typer.Option("--generation", metavar="G", help="The protocol generation.")
     ] = Generation.KIP_966.value,
@@ -31,17 +31,19 @@ def explore(
     min_isr: Annotated[int, typer.Option("--min-isr", min=1, max=5, metavar="N", help="min.insync.replicas.")] = 2,
     bounds: Annotated[
         str | None,
-        typer.Option("--bounds", metavar="NAME=N,...", help="How often what may happen; see docs/explore.md."),
+        typer.Option("--bounds", metavar="NAME=N,...", help="How often each event may happen; see docs/explore.md."),
     ] = None,
-    max_states: Annotated[int | None, typer.Option("--max-states", min=1, metavar="N", help="Stop behind it.")] = None,
+    max_states: Annotated[
+        int | None, typer.Option("--max-states", min=1, metavar="N", help="Stop after so many states.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search a small configuration exhaustively."""
-    from experiments.hunt.explore.report import Question, run
+    from experiments.hunt.explore.report import SearchSpec, run
 
-    question = Question(brokers, min_isr, _generation(generation), mutant, _bounds(bounds), depth, max_states)
+    spec = SearchSpec(brokers, min_isr, _generation(generation), mutant, _bounds(bounds), depth, max_states)
     with Console(stderr=True).status("exploring") as status:
-        report = run(question, lambda search: status.update(f"depth {search.depth}: {search.states} states"))
+        report = run(spec, lambda search: status.update(f"depth {search.depth}: {search.states} states"))
     if as_json:
         typer.echo(json.dumps(report.document()))
     else:
@@ -77,7 +79,18 @@ def _show(report: Report) -> None:
     for name, value in report.document().items():
         if name not in ("violation", "bounds"):
             table.add_row(name.replace("_", " "), str(value))
-    table.add_row("bounds", ", ".join(f"{name}={number}" for name, number in report.document()["bounds"].items()))
+    table.add_row("bounds", ", ".join(f"{name}={number}" for name, number in report.bounds.model_dump().items()))
     Console().print(table)
     if report.violation is not None:
         typer.echo("\n".join(report.violation.story))
+    typer.echo(verdict(report))
+
+
+def verdict(report: Report) -> str:
+    """The conclusion of a search in one sentence."""
+    if report.violation is not None:
+        return f"{report.violation.invariant} is violated after {report.violation.steps} steps, and not after fewer."
+    states = f"No invariant is violated in {report.distinct_states:,} distinct states"
+    if report.complete:
+        return f"{states}, which are all states within the bounds."
+    return f"{states}; the search ended at depth {report.depth}, before all states within the bounds were reached."

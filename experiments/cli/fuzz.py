@@ -1,7 +1,8 @@
-"""`isray fuzz`: clusters drawn from seeds, broken within tolerance, healed, and judged; any finding is a defect.
+"""`isray fuzz`: runs drawn from seeds, with faults within the cluster's tolerance; any violation is a defect.
 
-Leaves with 0 where nothing was violated, with 1 where something was (a timeline file each), with 2 on wrong input. An
-interrupt ends it early: it tells what was done, and leaves with 130 unless something was violated.
+Exit code 0 if nothing was violated, 1 if something was (each violation is saved as a timeline file), 2 on wrong input.
+An interrupt ends the run early with a report of the seeds that were run; the exit code is then 130 unless something was
+violated.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
 
 
 def fuzz(
-    seeds: Annotated[str, typer.Option("--seeds", metavar="A..B", help="Which seeds; both ends are included.")],
+    seeds: Annotated[str, typer.Option("--seeds", metavar="A..B", help="The seeds, both ends included.")],
     generation: Annotated[
         str | None, typer.Option("--generation", metavar="G", help="One generation; otherwise each seed draws its own.")
     ] = None,
@@ -40,10 +41,10 @@ def fuzz(
         float | None, typer.Option("--minutes", metavar="M", help="Begin no seed after so long.")
     ] = None,
     jobs: Annotated[str, typer.Option("--jobs", metavar="N|ray", help="Processes, or tasks on a Ray cluster.")] = "1",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where timeline files go.")] = Path("out/fuzz"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for timeline files.")] = Path("out/fuzz"),
     as_json: Json = False,
 ) -> None:
-    """Hunt for defects with a swarm of seeds; what is found is shrunk and can be replayed."""
+    """Hunt for defects with a swarm of seeds; each violation is shrunk and can be replayed."""
     from experiments.hunt.seeds import ON_RAY, Hunt, hunt
 
     workers = _jobs(jobs)
@@ -61,6 +62,8 @@ def fuzz(
     else:
         _show(result)
     _show_coverage(result, Console(stderr=as_json, highlight=False))
+    if not as_json:
+        typer.echo(verdict(result))
     if result.interrupted:
         typer.echo("interrupted: not all seeds were run", err=True)
     if result.violations or result.interrupted:
@@ -109,14 +112,21 @@ def _show(result: HuntResult) -> None:
             f"{after.operations}: isray replay {path}"
         )
     rate = result.events / max(result.seconds, 1e-9)
-    verdict = f"[red]{len(result.violations)} violations[/]" if result.violations else "[green]no violation[/]"
-    console.print(
-        f"{result.seeds} seeds, {result.events:,} events in {result.seconds:.1f} s ({rate:,.0f} per second): {verdict}"
-    )
+    console.print(f"{result.seeds} seeds, {result.events:,} events in {result.seconds:.1f} s ({rate:,.0f} per second)")
+
+
+def verdict(result: HuntResult) -> str:
+    """The conclusion of a hunt in one sentence."""
+    if not result.seeds:
+        return "No seed was run, so nothing was tested."
+    if not result.violations:
+        return f"No invariant was violated in {result.seeds} seeds."
+    files = "the file above replays it" if len(result.violations) == 1 else "the files above replay them"
+    return f"{len(result.violations)} of {result.seeds} seeds violated an invariant; {files}."
 
 
 def _show_coverage(result: HuntResult, console: Console) -> None:
-    """How often what was reached, and what never was."""
+    """Prints how often each behaviour was reached, and which never was."""
     from experiments.hunt.fuzz.coverage import FROM_ELR, missed, rows
 
     table = Table("", "reached", "times", box=None)

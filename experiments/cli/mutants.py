@@ -1,6 +1,6 @@
-"""`isray mutants [--json]`: switches off the guards of the protocol one at a time, and says how each was noticed.
+"""`isray mutants [--json]`: switches off each guard of the protocol in turn and reports which violation reveals it.
 
-Exit code 1 if one survives the hunt, 2 for a mutant that there is not. What survives the swarm (`--swarm`) is told.
+Exit code 1 if a mutant survives, 2 for an unknown mutant. Mutants that survive the swarm (`--swarm`) are only reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.output import Json
-from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.hunt.mutants.campaign import Verdict
@@ -27,43 +26,42 @@ def mutants(
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, metavar="N", help="Seeds for each at most.")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes. Default: cores.")] = None,
     swarm: Annotated[
-        int | None, typer.Option("--swarm", min=1, metavar="N", help="Seeds without a bias that each meets as well.")
+        int | None,
+        typer.Option("--swarm", min=1, metavar="N", help="Also run each with the first N seeds of isray fuzz."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/mutants.md.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove each guard of the protocol and count the seeds until that is noticed."""
+    """Switch off each guard of the protocol and count the seeds until a violation reveals it."""
     from experiments.hunt.mutants.campaign import SEEDS, page, verdicts
-    from experiments.hunt.mutants.registry import MUTANTS
+    from experiments.hunt.mutants.registry import MUTANTS, mutant_named
 
-    for name in only or ():
-        if name not in MUTANTS:
-            raise InputError("--only", "", name, f"one of {', '.join(MUTANTS)}")
-    names, workers, aside = only or list(MUTANTS), jobs or os.cpu_count() or 1, as_json or markdown
+    names = [mutant_named(name, "--only").name for name in only or MUTANTS]
+    workers, aside = jobs or os.cpu_count() or 1, as_json or markdown
 
-    def told(found: Iterable[Verdict], who: str) -> Iterator[Verdict]:
-        for item in found:
+    def report_each(verdicts: Iterable[Verdict], prefix: str) -> Iterator[Verdict]:
+        for item in verdicts:
             result = f"{item.invariant} after {item.seeds} seeds" if item.killed else f"survived {item.seeds} seeds"
-            typer.echo(f"{who}{item.mutant}: {result}", err=aside)
+            typer.echo(f"{prefix}{item.mutant}: {result}", err=aside)
             yield item
 
-    found = list(told(verdicts(names, seeds or SEEDS, workers), ""))
-    swarmed = [] if swarm is None else list(told(verdicts(names, swarm, workers, swarm=True), "swarm, "))
+    found = list(report_each(verdicts(names, seeds or SEEDS, workers), ""))
+    of_swarm = [] if swarm is None else list(report_each(verdicts(names, swarm, workers, swarm=True), "swarm, "))
     if as_json:
-        typer.echo(json.dumps(_document(found, swarmed)))
+        typer.echo(json.dumps(_document(found, of_swarm)))
     elif markdown:
-        typer.echo(page(found, swarmed))
+        typer.echo(page(found, of_swarm))
     else:
         typer.echo(f"{sum(item.killed for item in found)} of {len(found)} caught")
-        if swarmed:
-            typer.echo(f"{sum(item.killed for item in swarmed)} of {len(swarmed)} caught by the swarm")
+        if of_swarm:
+            typer.echo(f"{sum(item.killed for item in of_swarm)} of {len(of_swarm)} caught by the swarm")
     if not all(item.killed for item in found):
         raise typer.Exit(1)
 
 
-def _document(found: list[Verdict], swarmed: list[Verdict]) -> list[dict[str, object]]:
-    """The JSON document (the project's interfaces, section 4); `swarm` where that was asked for."""
+def _document(found: list[Verdict], of_swarm: list[Verdict]) -> list[dict[str, object]]:
+    """The JSON document (the project's interfaces, section 4), with `swarm` if the option was given."""
     rows = [asdict(item) for item in found]
-    for row, item in zip(rows, swarmed, strict=False):
+    for row, item in zip(rows, of_swarm, strict=False):
         row["swarm"] = {"killed": item.killed, "seeds": item.seeds, "invariant": item.invariant}
     return rows

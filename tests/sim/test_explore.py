@@ -7,10 +7,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from experiments.cli.main import app
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.model import Model
-from experiments.hunt.explore.report import Question, Report, run
+from experiments.hunt.explore.report import Report, SearchSpec, run
 from experiments.hunt.explore.search import Search
 from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import MUTANTS
@@ -20,12 +22,12 @@ QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
 """One record, replicated to two followers in every order."""
 
 
-def question(**bounds: int) -> Question:
-    return Question(bounds=QUIET | bounds)
+def spec(**bounds: int) -> SearchSpec:
+    return SearchSpec(bounds=QUIET | bounds)
 
 
 def test_one_record_in_every_order() -> None:
-    report = run(question())
+    report = run(spec())
     assert report.complete
     assert report.violation is None
     assert report.distinct_states == 13
@@ -33,15 +35,15 @@ def test_one_record_in_every_order() -> None:
 
 
 def test_two_records_in_every_order_end_too() -> None:
-    one, two = run(question()), run(question(records=2))
+    one, two = run(spec()), run(spec(records=2))
     assert two.complete
     assert two.violation is None
     assert two.distinct_states > one.distinct_states
 
 
 def test_with_delays_there_are_fewer_orders() -> None:
-    every = run(question(records=2))
-    few = [run(question(records=2, delays=delays)) for delays in (0, 1)]
+    every = run(spec(records=2))
+    few = [run(spec(records=2, delays=delays)) for delays in (0, 1)]
     assert all(report.complete and report.violation is None for report in few)
     assert few[0].distinct_states < few[1].distinct_states
     assert few[0].distinct_states < every.distinct_states
@@ -51,7 +53,7 @@ def test_with_delays_there_are_fewer_orders() -> None:
 @pytest.mark.slow
 def test_the_default_search_ends_and_finds_nothing() -> None:
     """One record, a lossy crash and a fence, on three brokers with min ISR 2."""
-    report = run(Question())
+    report = run(SearchSpec())
     assert report.bounds == Bounds()
     assert (report.bounds.records, report.bounds.lossy, report.bounds.fences) == (1, 1, 1)
     assert report.complete
@@ -61,15 +63,15 @@ def test_the_default_search_ends_and_finds_nothing() -> None:
 
 
 def test_a_search_that_is_cut_short_is_not_complete() -> None:
-    by_depth = run(replace(question(), depth=2))
+    by_depth = run(replace(spec(), depth=2))
     assert (by_depth.complete, by_depth.depth) == (False, 2)
-    by_states = run(replace(question(), max_states=4))
+    by_states = run(replace(spec(), max_states=4))
     assert not by_states.complete
     assert by_states.distinct_states < 13
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    asked = replace(question(lossy=1, fences=1, delays=0), depth=6)
+    asked = replace(spec(lossy=1, fences=1, delays=0), depth=6)
     assert document(run(asked)) == document(run(asked))
 
 
@@ -80,13 +82,13 @@ def document(report: Report) -> dict[str, object]:
 
 @pytest.mark.parametrize("generation", Generation)
 def test_every_generation_comes_up(generation: Generation) -> None:
-    report = run(replace(question(), generation=generation))
+    report = run(replace(spec(), generation=generation))
     assert report.complete
     assert report.violation is None
 
 
 def test_an_early_acknowledgement_is_found_after_one_step() -> None:
-    report = run(replace(question(), mutant="acks-all-answered-at-append"))
+    report = run(replace(spec(), mutant="acks-all-answered-at-append"))
     assert report.violation is not None
     assert (report.violation.invariant, report.violation.steps) == ("AcknowledgedIsCommitted", 1)
     assert report.violation.story[0] == "-- 1. a client sends record 0 to broker-0"
@@ -112,7 +114,7 @@ def test_an_early_acknowledgement_is_found_after_one_step() -> None:
 def test_the_shortest_way_to_what_a_mutant_breaks(
     mutant: str, bounds: dict[str, int], invariant: str, steps: int
 ) -> None:
-    report = run(replace(question(**{"delays": 0} | bounds), mutant=mutant))
+    report = run(replace(spec(**{"delays": 0} | bounds), mutant=mutant))
     assert report.violation is not None
     assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
 
@@ -140,7 +142,24 @@ def test_a_broker_may_crash_and_lose_what_it_has_and_come_back() -> None:
     assert done == [("produce", 0), ("crash", 0), ("fire", 1000), ("start", 0)]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--bounds", "lossy=0,fences=0"], "distinct states, which are all states within the bounds."),
+        (["--depth", "1"], "; the search ended at depth 1, before all states within the bounds were reached."),
+        (
+            ["--mutant", "acks-all-answered-at-append"],
+            "AcknowledgedIsCommitted is violated after 1 steps, and not after",
+        ),
+    ],
+)
+def test_the_command_ends_with_its_verdict(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["explore", *arguments])
+    assert result.exit_code == ("--mutant" in arguments)
+    assert words in result.stdout.splitlines()[-1]
+
+
 def test_what_a_mutant_does_ends_with_it() -> None:
     with switched_off(MUTANTS["acks-all-answered-at-append"]):
         pass
-    assert run(question()).violation is None
+    assert run(spec()).violation is None

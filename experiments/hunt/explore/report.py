@@ -1,24 +1,23 @@
-"""One search from question to answer: what is asked, and what is reported."""
+"""One search from spec to answer: what is asked, and what is reported."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.search import Search
-from experiments.hunt.explore.telling import story_of
+from experiments.hunt.explore.story import story_of
 from experiments.hunt.mutants.registry import mutated
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What to search. `bounds` replace those of `Bounds` by name; `depth` and `max_states` end the search early."""
+class SearchSpec:
+    """What to search. `bounds` replace the defaults of `Bounds`; `depth` and `max_states` end the search early."""
 
     brokers: int = 3
     min_isr: int = 2
@@ -30,8 +29,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A shortest counterexample: which invariant, in what way, after how many steps, and how it came to that."""
+class FoundViolation:
+    """A shortest counterexample: the invariant, how it is violated, after how many steps, and the story of the path."""
 
     invariant: str
     detail: str
@@ -41,11 +40,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a search has found. `transitions` led to `distinct_states` states; `node_states` and `node_steps` are those
-    that the node code computed.
+    """The result of a search. `transitions` led to `distinct_states` states; `node_states` and `node_steps` were
+    computed by the node code.
     """
 
-    question: Question
+    spec: SearchSpec
     bounds: Bounds
     transitions: int
     distinct_states: int
@@ -54,16 +53,16 @@ class Report:
     depth: int
     complete: bool
     seconds: float
-    violation: Found | None
+    violation: FoundViolation | None
 
-    def document(self) -> dict[str, Any]:
-        """As `isray explore --json` prints it."""
-        question = self.question
+    def document(self) -> dict[str, object]:
+        """The JSON document of `isray explore --json`."""
+        spec = self.spec
         return {
-            "brokers": question.brokers,
-            "min_insync_replicas": question.min_isr,
-            "generation": question.generation.value,
-            "mutant": question.mutant,
+            "brokers": spec.brokers,
+            "min_insync_replicas": spec.min_isr,
+            "generation": spec.generation.value,
+            "mutant": spec.mutant,
             "bounds": self.bounds.model_dump(),
             "states": self.transitions + 1,
             "distinct_states": self.distinct_states,
@@ -77,20 +76,20 @@ class Report:
         }
 
 
-def run(question: Question, progress: Callable[[Search], None] | None = None) -> Report:
-    """Searches; InputError for a mutant that does not exist, or more in-sync replicas than brokers."""
-    if question.min_isr > question.brokers:
-        raise InputError("--min-isr", "", question.min_isr, f"1 to {question.brokers}, the number of brokers")
-    bounds = Bounds(**question.bounds)
+def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> Report:
+    """Runs a search. InputError for an unknown mutant, or a min ISR above the number of brokers."""
+    if spec.min_isr > spec.brokers:
+        raise InputError("--min-isr", "", spec.min_isr, f"1 to {spec.brokers}, the number of brokers")
+    bounds = Bounds(**spec.bounds)
     begin = time.perf_counter()
-    with mutated(question.mutant):
-        model = Model(question.generation, question.brokers, question.min_isr, bounds)
-        search = Search(model).run(question.depth, question.max_states, progress)
+    with mutated(spec.mutant):
+        model = Model(spec.generation, spec.brokers, spec.min_isr, bounds)
+        search = Search(model).run(spec.depth, spec.max_states, progress)
         seconds = time.perf_counter() - begin
         violation = _found(model, search)
     sizes = model.machines.sizes()
     return Report(
-        question=question,
+        spec=spec,
         bounds=bounds,
         transitions=search.transitions,
         distinct_states=search.states,
@@ -103,9 +102,9 @@ def run(question: Question, progress: Callable[[Search], None] | None = None) ->
     )
 
 
-def _found(model: Model, search: Search) -> Found | None:
+def _found(model: Model, search: Search) -> FoundViolation | None:
     found = search.counterexample
     if found is None:
         return None
     detail = found.wrong.partition(": ")[2]
-    return Found(found.invariant, detail, len(found.path), tuple(story_of(model, found)))
+    return FoundViolation(found.invariant, detail, len(found.path), tuple(story_of(model, found)))

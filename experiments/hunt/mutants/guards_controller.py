@@ -17,7 +17,7 @@ from protocol.broker.flushing import Flusher
 from protocol.broker.lifecycle_manager import BrokerLifecycleManager
 from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import Storage
-from protocol.controller import alter_partition, brokers, partition_change
+from protocol.controller import alter_partition, brokers, partition_change, reassignments
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_election import Candidates, Elected
 from protocol.controller.sending_order import SendingOrder
@@ -441,6 +441,23 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("ReassignmentKeepsMinIsr", "ValidControllerIsrAndElr"),
         patches=(Patch(partition_change, "_awaited_are_in_sync", always_returns(True)),),
         focus=MOVES,
+    ),
+    Mutant(
+        name="reassignment-cancelled-below-min-isr",
+        guard="A reassignment is cancelled only if min ISR original replicas are in sync (E33, E35).",
+        instead="It is cancelled with whatever original replicas are in sync.",
+        expected=("ReassignmentKeepsMinIsr",),
+        patches=(Patch(reassignments, "_may_lose_records", always_returns(True)),),
+        focus=PlanFocus(
+            script=script(
+                recipes.kill(4, 3_000, END_MS),
+                Reassign(at_ms=3_500, duration_ms=8_500, topic=TOPIC, partition=0, replicas=(0, 3, 4)),
+                recipes.kill(1, 6_000, END_MS),
+                recipes.kill(2, 6_000, END_MS),
+                brokers=5,
+            ),
+            why="A reassignment is cancelled while one original replica and one new replica are in sync.",
+        ),
     ),
     Mutant(
         name="metadata-answered-before-it-is-durable",

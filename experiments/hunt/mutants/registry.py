@@ -1,8 +1,9 @@
-"""All mutants by name, in the order of the table in docs/mutants.md, and the switch by name."""
+"""All mutants by name, in the order of the table in docs/mutants.md."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 
 from experiments.hunt.mutants import guards_controller, guards_leader, guards_log, guards_quorum, guards_recovery
 from experiments.hunt.mutants.mutant import Mutant, by_name, switched_off
@@ -19,12 +20,17 @@ MUTANTS: dict[str, Mutant] = by_name(
 )
 
 
-def mutated(name: str | None) -> AbstractContextManager[None]:
-    """The protocol with the guard of that name switched off for the block (`mutant.switched_off`); as it is for None.
-    InputError where there is no such mutant.
-    """
-    if name is None:
-        return nullcontext()
+def mutant_named(name: str, option: str = "--mutant") -> Mutant:
+    """The mutant of that name. InputError for an unknown name, which suggests the nearest one."""
     if name not in MUTANTS:
-        raise InputError("--mutant", "", repr(name), f"one of {', '.join(MUTANTS)}")
-    return switched_off(MUTANTS[name])
+        nearest = get_close_matches(name, MUTANTS, 1, cutoff=0.5)
+        suggestion = f"{nearest[0]} is the nearest; " if nearest else ""
+        raise InputError(option, "", repr(name), f"{suggestion}one of {', '.join(MUTANTS)}")
+    return MUTANTS[name]
+
+
+def mutated(name: str | None) -> AbstractContextManager[None]:
+    """The protocol with the guard of that mutant switched off for the block (`mutant.switched_off`); unchanged for
+    None. InputError for an unknown name.
+    """
+    return nullcontext() if name is None else switched_off(mutant_named(name))
