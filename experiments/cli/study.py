@@ -1,23 +1,26 @@
 """`isray study`: run, or its three parts sweep, analyze and report alone.
 
 Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
-progress goes to standard error. Exit code 1 when a trial or the pipeline fails, 2 for wrong input. Ray, pyspark and
-matplotlib are imported when they are needed, and Spark in a process of its own.
+progress goes to standard error (`experiments/support/progress.py`). Exit code 1 if a trial or the pipeline fails, 2 for
+wrong input. Ray and matplotlib are imported when they are needed; Spark runs in a process of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, print_json, wide_console
+from experiments.support.progress import Progress, progress
+
+if TYPE_CHECKING:
+    from experiments.studies.estimates import CellEstimates
 
 app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)
 
@@ -43,12 +46,13 @@ def run_study(
     as_json: Json = False,
 ) -> None:
     """Sweep, analyse, report: everything, and the table of cells."""
-    with _failures():
-        _sweep(file, out, engine, trials, address)
-        cells = _analyze(out)
+    with _failures(), progress("isray study") as shown:
+        _sweep(file, out, engine, trials, address, shown)
+        cells = _analyze(out, shown)
+        shown.show("report")
         report_path = _report(out)
     if as_json:
-        print_json({"out": str(out), "report": str(report_path), "cells": cells})
+        print_json({"out": str(out), "report": str(report_path), "cells": _documents(out, cells)})
     else:
         _print_table(out, cells)
         typer.echo(f"report: {report_path}")
@@ -63,9 +67,9 @@ def sweep_study(
     address: Address = None,
     as_json: Json = False,
 ) -> None:
-    """Run the trials, spread over Ray; run it again to go on where it was interrupted."""
-    with _failures():
-        ran = _sweep(file, out, engine, trials, address)
+    """Run the trials, spread over Ray; the same command resumes an interrupted sweep."""
+    with _failures(), progress("isray study") as shown:
+        ran = _sweep(file, out, engine, trials, address, shown)
     if as_json:
         print_json({"out": str(out), "trials_run": ran})
     else:
@@ -75,10 +79,10 @@ def sweep_study(
 @app.register("analyze", "isray study analyze out/last-replica-standing")
 def analyze_study(folder: StudyFolder, as_json: Json = False) -> None:
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
-    with _failures():
-        cells = _analyze(folder)
+    with _failures(), progress("isray study") as shown:
+        cells = _analyze(folder, shown)
     if as_json:
-        print_json({"out": str(folder), "cells": cells})
+        print_json({"out": str(folder), "cells": _documents(folder, cells)})
     else:
         _print_table(folder, cells)
 
@@ -94,19 +98,18 @@ def report_study(folder: StudyFolder, as_json: Json = False) -> None:
         typer.echo(f"report: {path}")
 
 
-def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None) -> int:
+def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
     from experiments.studies.loader import load_study
     from experiments.studies.sweep import sweep
     from experiments.studies.trial import run_trial
 
-    return sweep(load_study(file, trials, engine), out, run_trial, address)
+    return sweep(load_study(file, trials, engine), out, run_trial, address, shown)
 
 
-def _analyze(out: Path) -> list[dict[str, Any]]:
+def _analyze(out: Path, shown: Progress) -> list[CellEstimates]:
     from experiments.studies.analysis import analyze
 
-    with Console(stderr=True).status("analysing the traces with Spark"):
-        return analyze(out)
+    return analyze(out, shown)
 
 
 def _report(out: Path) -> Path:
@@ -117,7 +120,7 @@ def _report(out: Path) -> Path:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """A trial or a pipeline that fails ends the command with exit code 1 and its own message."""
+    """Ends the command with exit code 1 and the message of the failure if a trial or the pipeline fails."""
     from experiments.studies.analysis import PipelineFailed
     from experiments.studies.batch import TrialFailed
 
@@ -128,8 +131,15 @@ def _failures() -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-def _print_table(out: Path, cells: Sequence[Mapping[str, Any]]) -> None:
-    from experiments.studies.metrics import METRICS
+def _documents(out: Path, cells: Sequence[CellEstimates]) -> list[dict[str, object]]:
+    """The objects of `gold/cells.json`."""
+    from experiments.studies.output import read_record
+
+    return [values.document(cell.swept) for cell, values in zip(read_record(out).study.cells, cells, strict=True)]
+
+
+def _print_table(out: Path, cells: Sequence[CellEstimates]) -> None:
+    from experiments.studies.metrics import FRACTIONS, METRICS
     from experiments.studies.output import read_record
     from experiments.studies.report.words import cell_name, minutes, number
 
@@ -141,7 +151,7 @@ def _print_table(out: Path, cells: Sequence[Mapping[str, Any]]) -> None:
     for cell, values in zip(study.cells, cells, strict=True):
         texts = []
         for metric in METRICS:
-            value, written = values[metric.name], minutes if metric.kind == "fraction" else number
-            texts.append(f"{written(value['estimate'])}\n{written(value['ci_low'])} – {written(value['ci_high'])}")
+            value, text = values.estimates[metric.name], minutes if metric.name in FRACTIONS else number
+            texts.append(f"{text(value.estimate)}\n{text(value.ci_low)} – {text(value.ci_high)}")
         table.add_row(cell_name(cell.swept), *texts)
     wide_console().print(table)

@@ -1,4 +1,4 @@
-"""One batch: consecutive trials of one cell, run where there is a CPU, handed back as two Arrow tables.
+"""One batch: consecutive trials of one cell, which a Ray worker runs and returns as two Arrow tables.
 
 A trial's seed is a hash of the study's seed, the cell's parameters and the trial's number. It does not depend on which
 worker runs the trial, in which batch, or in which order; two cells share no random numbers, and a cell keeps its trials
@@ -13,24 +13,30 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from experiments.studies.metrics import RATES
 from experiments.studies.model import CellParameters
-from experiments.studies.trace_schema import (
-    HW_REGRESSION,
-    LOSS,
-    TRACE_SCHEMA,
-    TRIALS_SCHEMA,
-    UNCLEAN_RECOVERY,
-    TraceRow,
-    TrialResult,
-    check_trace,
-)
+from experiments.studies.trace_schema import TRACE_SCHEMA, TrialResult, check_trace, columns
 
 Trial = Callable[[CellParameters, int], TrialResult]
 """A pure function of a cell's parameters and a seed."""
 
+TRIALS_SCHEMA = columns(
+    ("cell", pa.int32()),
+    ("trial", pa.int32()),
+    ("seed", pa.int64()),
+    ("duration_ms", pa.int64()),
+    ("partitions", pa.int32()),
+    ("events", pa.int64()),
+    ("trace_hash", pa.string()),
+    ("trace_rows", pa.int32()),
+    *((metric.column, pa.int64()) for metric in RATES.values()),
+)
+"""`trials/`: one row per trial. `trace_rows` is the number of its rows in `trace/`. The sweep's stopping rule reads the
+columns of the rates between batches; the pipeline counts the published numbers from the trace again."""
+
 
 class Batch(NamedTuple):
-    """Trials `first` up to, not including, `stop` of the cell with that index."""
+    """The trials from `first` up to, not including, `stop` of the cell with that index."""
 
     cell: int
     first: int
@@ -49,7 +55,7 @@ def trial_seed(study_seed: int, parameters: CellParameters, trial: int) -> int:
 
 
 def run_batch(trial: Trial, parameters: CellParameters, batch: Batch, study_seed: int) -> tuple[pa.Table, pa.Table]:
-    """Runs the trials of `batch`; answers the tables for `trace/` and `trials/` (schemas in `trace_schema.py`).
+    """Runs the trials of `batch`; returns the tables for `trace/` and `trials/`.
 
     Raises TrialFailed if a trial raises or breaks the rules of a trace.
     """
@@ -70,7 +76,6 @@ def run_batch(trial: Trial, parameters: CellParameters, batch: Batch, study_seed
 def _trial_row(
     cell: int, number: int, seed: int, parameters: CellParameters, result: TrialResult
 ) -> tuple[object, ...]:
-    rows = result.rows
     return (
         cell,
         number,
@@ -79,16 +84,9 @@ def _trial_row(
         parameters.partitions,
         result.events,
         result.trace_hash,
-        len(rows),
-        _count(rows, LOSS),
-        sum(row.value for row in rows if row.kind == LOSS),
-        _count(rows, UNCLEAN_RECOVERY),
-        _count(rows, HW_REGRESSION),
+        len(result.rows),
+        *(metric.count(result.rows) for metric in RATES.values()),
     )
-
-
-def _count(rows: list[TraceRow], kind: str) -> int:
-    return sum(1 for row in rows if row.kind == kind)
 
 
 def _table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

@@ -1,9 +1,9 @@
-"""How brokers of a study fail: faults of the one schema (`experiments/faults/schema.py`), drawn from a cell's rates.
+"""The failures of a study's brokers: faults (`experiments/faults/schema.py`), drawn from a cell's rates.
 
-The time to failure is drawn when a broker comes up; the failure itself when that time has come: with
-`unclean_probability` a `Crash`, which loses what is unflushed with `tail_loss_probability`, otherwise a `Restart`; its
-duration is the time to repair. A power event is a `Crash` of every broker that runs. The dice are thrown in this order
-and never more often than needed, so that a trial is a function of its seed.
+The trial draws the time to failure when a broker starts. At that time the failure itself is drawn here: with
+`unclean_probability` a `Crash`, which loses the unflushed tail with `tail_loss_probability`, otherwise a `Restart`; its
+duration is the time to repair. A power event is a `Crash` of every running broker. The draws are made in this order and
+only if needed: another order would change the numbers of every study.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Failure = Crash | Restart
 
 
 def failure(params: CellParameters, random: Random, broker: NodeId, at_ms: TimeMs) -> Failure:
-    """What happens to a broker whose time is up."""
+    """The failure of a broker at the end of its time to failure."""
     if random.random() < params.unclean_probability:
         loses = _loses(params, random)
         return Crash(at_ms=at_ms, duration_ms=params.broker_mttr.sample_ms(random), node=broker, loses=loses)
@@ -29,7 +29,7 @@ def failure(params: CellParameters, random: Random, broker: NodeId, at_ms: TimeM
 def power_failure(
     params: CellParameters, random: Random, broker: NodeId, at_ms: TimeMs, repair_at_ms: TimeMs | None
 ) -> Crash:
-    """What a power event does to a running broker; one that was to be repaired already is repaired at that time."""
+    """The crash of a running broker by a power event. A repair that is already due at `repair_at_ms` keeps its time."""
     loses = _loses(params, random)
     duration_ms = params.broker_mttr.sample_ms(random) if repair_at_ms is None else max(1, repair_at_ms - at_ms)
     return Crash(at_ms=at_ms, duration_ms=duration_ms, node=broker, loses=loses)

@@ -1,85 +1,113 @@
-"""From a cell's sums to the numbers of `gold/cells.json`: what each metric is, and which interval it gets.
+"""The metrics of a study, each declared once: its name, its words, and how it is measured and estimated.
 
-Rates are per partition-year (a year is 365 days). `METRICS` is the one list of them: the document, the tables and the
-report all follow it.
+`gold/cells.json`, the tables, the report, the stopping rule of the sweep and the Spark pipeline all follow `METRICS`.
+Rates are per partition-year (a year is 365 days). The definitions of the fractions of time in terms of a partition's
+state are in `pipeline/silver.py`; the formulas of the intervals are in `statistics.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from experiments.studies.model import Cell
-from experiments.studies.statistics import FRACTION_METHOD, RATE_METHOD, Moments, fraction, rate
+from experiments.studies.trace_schema import HW_REGRESSION, LOSS, UNCLEAN_RECOVERY, TraceRow
 
 
-class Metric(NamedTuple):
-    """A published number: its name, the column of a trial that it adds up, its kind, and how it is called in print."""
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """How the values of a cell's trials become one number: its unit, and the method of its interval, in words."""
+
+    unit: str
+    interval: str
+
+
+RATE = Estimator(
+    "per partition-year",
+    "exact Poisson (Garwood), widened by the variance-to-mean ratio of the trials where it exceeds 1",
+)
+FRACTION = Estimator("share of time", "Wilson score on the effective sample size (Korn-Graubard)")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A published number.
+
+    `name`: its key in `gold/cells.json`. `column`: where trials (`trials/`, `gold/trials`) hold its value. `title`
+    and `meaning`: its words in tables and in the report. A rate counts the rows of the kind `trace_kind` in a trial's
+    trace, or adds up their `value` if `sums_values`; a fraction is the share of partition-time in which the boolean
+    `column` of `silver/intervals` is true.
+    """
 
     name: str
     column: str
-    kind: str
+    estimator: Estimator
     title: str
     meaning: str
+    trace_kind: str = ""
+    sums_values: bool = False
 
-    @property
-    def method(self) -> str:
-        """The interval's method, in words."""
-        return RATE_METHOD if self.kind == "rate" else FRACTION_METHOD
+    def count(self, rows: Iterable[TraceRow]) -> int:
+        """The value of a rate in one trial."""
+        return sum(row.value if self.sums_values else 1 for row in rows if row.kind == self.trace_kind)
 
 
 METRICS = (
     Metric(
-        "loss_rate",
-        "losses",
-        "rate",
-        "loss events",
-        "events in which acks=all records, acknowledged before, were gone; per partition-year",
-    ),
-    Metric("lost_records_per_year", "lost_records", "rate", "lost records", "such records; per partition-year"),
-    Metric("offline_fraction", "offline", "fraction", "offline", "share of time without a leader"),
-    Metric(
-        "reject_fraction",
-        "refuses",
-        "fraction",
-        "refusing",
-        "share of time with fewer than min ISR replicas in sync, so that acks=all is refused; leader or none",
+        name="loss_rate",
+        column="losses",
+        estimator=RATE,
+        title="loss events",
+        meaning="times that one or more acknowledged acks=all records were lost",
+        trace_kind=LOSS,
     ),
     Metric(
-        "stall_fraction", "stalled", "fraction", "stalled", "share of time with a leader on record that does not answer"
+        name="lost_records_per_year",
+        column="lost_records",
+        estimator=RATE,
+        title="lost records",
+        meaning="acknowledged acks=all records that were lost",
+        trace_kind=LOSS,
+        sums_values=True,
     ),
     Metric(
-        "unclean_recoveries_per_year",
-        "unclean_recoveries",
-        "rate",
-        "unclean recoveries",
-        "elections of a leader that may lack acknowledged records; per partition-year",
+        name="offline_fraction",
+        column="offline",
+        estimator=FRACTION,
+        title="offline",
+        meaning="time without a leader",
     ),
     Metric(
-        "high_watermark_regressions_per_year",
-        "hw_regressions",
-        "rate",
-        "high watermark regressions",
-        "times the high watermark that consumers see went back; per partition-year",
+        name="reject_fraction",
+        column="refuses",
+        estimator=FRACTION,
+        title="rejecting",
+        meaning="time with fewer than min ISR replicas in sync, so that acks=all writes are rejected, with or "
+        "without a leader",
+    ),
+    Metric(
+        name="stall_fraction",
+        column="stalled",
+        estimator=FRACTION,
+        title="stalled",
+        meaning="time in which the recorded leader does not answer",
+    ),
+    Metric(
+        name="unclean_recoveries_per_year",
+        column="unclean_recoveries",
+        estimator=RATE,
+        title="unclean recoveries",
+        meaning="elections of a leader that may lack acknowledged records",
+        trace_kind=UNCLEAN_RECOVERY,
+    ),
+    Metric(
+        name="high_watermark_regressions_per_year",
+        column="hw_regressions",
+        estimator=RATE,
+        title="high watermark regressions",
+        meaning="times that the high watermark that consumers see decreased",
+        trace_kind=HW_REGRESSION,
     ),
 )
 
-
-def cell_document(cell: Cell, sums: Mapping[str, Any]) -> dict[str, Any]:
-    """One object of `gold/cells.json`. `sums`: the cell's row of `gold/cells` (`pipeline/gold.py`)."""
-    document: dict[str, Any] = dict(cell.swept)
-    document |= {"trials": sums["trials"], "partition_years": sums["partition_years"]}
-    for metric in METRICS:
-        per_trial = Moments(sums["trials"], sums[f"{metric.column}_sum"], sums[f"{metric.column}_squares"])
-        if metric.kind == "fraction":
-            estimate = fraction(per_trial)
-        else:
-            sizes = sums["loss_size_squares"] / per_trial.total if _sized(metric) and per_trial.total else 1.0
-            estimate = rate(per_trial, sums["partition_years"], sizes)
-        document[metric.name] = estimate.as_dict()
-    document["failover_ms"] = {name: sums[f"failover_{name}_ms"] for name in ("p50", "p99", "max")}
-    return document
-
-
-def _sized(metric: Metric) -> bool:
-    return metric.name == "lost_records_per_year"
+RATES = {metric.name: metric for metric in METRICS if metric.estimator is RATE}
+FRACTIONS = {metric.name: metric for metric in METRICS if metric.estimator is FRACTION}

@@ -1,35 +1,40 @@
 """A study: one question, asked of many cells (combinations of parameters) by many trials each.
 
 The types here are resolved: durations are whole milliseconds, `instant` and `never` are None, every parameter has a
-value. What users write is the loader's matter (`loader.py`). A cell's parameters are all that a trial may depend on,
-beside its seed.
+value. The loader (`loader.py`) turns a study file into them. A trial depends on its cell's parameters and its seed, and
+on nothing else.
 
 Model (the project's interfaces, section 2). Brokers fail independently: the time to failure while up is drawn from
 `broker_mttf`, the time to repair from `broker_mttr`. A crash is unclean with `unclean_probability` (it leaves no
 clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with `tail_loss_probability`. Power
-events (a Poisson process for the cluster) crash all running brokers unclean at once. The controller learns of a crash
-after `detection_ms`. Catch-up is immediate and writes are continuous: every change of the ISR is followed by an
-acknowledged write if one is possible. With these, small cases have closed-form Markov answers to hold a study
-against.
+events (a Poisson process for the cluster) crash all running brokers unclean at once. The controller fences a crashed
+broker after `detection_ms`. Catch-up is immediate and writes are continuous: every change of the ISR is followed by an
+acknowledged write if one is possible. With these, small cases have closed-form Markov answers, which a study must
+reproduce (`tests/sim/test_trial.py`).
+
+The fields of :class:`CellParameters` are the declarations of all parameters (`parameter.py`); `docs/contributing/
+a-study-parameter.md` says how to add one.
 """
 
 from __future__ import annotations
 
-import math
-from random import Random
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from experiments.studies.distribution import DISTRIBUTION, Distribution
+from experiments.studies.metrics import RATES
+from experiments.studies.parameter import DURATION, TEXT, Label, duration_or, parameters
 
 YEAR_MS = 365 * 86_400_000
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
+CONFLICT = "conflict"
+"""The type of the error for parameters that exclude each other; its context names the `parameter` and what is
+`allowed` for it."""
 
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-Generation = Literal["kip-497", "kip-966-elr", "kip-966"]
-RateMetric = Literal[
-    "loss_rate", "lost_records_per_year", "unclean_recoveries_per_year", "high_watermark_regressions_per_year"
-]
+NETWORK_LATENCY_MS = 1
 
 
 class Frozen(BaseModel):
@@ -38,59 +43,135 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Distribution(Frozen):
-    """A positive random time with the given mean.
+class CellParameters(Frozen):
+    """Everything that a trial depends on, except its seed. Each field declares one parameter of study files.
 
-    `shape`: Weibull's k (below 1: young machines fail more), or the log-normal's sigma; the others have none.
+    A trial's seed is derived from the JSON of these fields. A parameter that is added later is left out of the JSON at
+    its default (`exclude_if`), so that studies which do not use it keep their seeds and their numbers.
     """
 
-    dist: Literal["exponential", "weibull", "lognormal", "constant"] = "exponential"
-    mean_ms: int = Field(gt=0)
-    shape: float | None = Field(default=None, gt=0.0)
+    generation: Annotated[
+        Literal["kip-497", "kip-966-elr", "kip-966"],
+        Label("{}"),
+        Field(description="Protocol generation of the cluster."),
+    ] = "kip-966"
+    brokers: Annotated[
+        int, Label("{} brokers", "brokers"), Field(ge=1, le=999, description="Number of brokers in the cluster.")
+    ] = 3
+    partitions: Annotated[
+        int, Label("{} partitions", "partitions"), Field(ge=1, description="Number of partitions of the one topic.")
+    ] = 1
+    replication_factor: Annotated[
+        int, Label("RF {}", "replicas"), Field(ge=1, description="Replicas per partition; at most the brokers.")
+    ] = 3
+    min_insync_replicas: Annotated[
+        int, Label("min ISR {}", "replicas"), Field(ge=1, description="`min.insync.replicas` of the topic.")
+    ] = 2
+    unclean_recovery_strategy: Annotated[
+        Literal["proactive", "balanced", "manual"],
+        Label("{} recovery"),
+        Field(description="`unclean.recovery.strategy` of the cluster (KIP-966)."),
+    ] = "balanced"
+    acks: Annotated[
+        Literal["0", "1", "all"],
+        TEXT,
+        Label("acks={}"),
+        Field(description="Copies that the producer waits for; losses are counted with `all` only."),
+    ] = "all"
+    broker_mttf: Annotated[
+        Distribution,
+        DISTRIBUTION,
+        Label("MTTF {}"),
+        Field(description="Time from a broker's start to its next failure, independent of the other brokers."),
+    ] = Distribution(mean_ms=130 * DAY_MS)
+    broker_mttr: Annotated[
+        Distribution,
+        DISTRIBUTION,
+        Label("MTTR {}"),
+        Field(description="Time from a broker's failure to its restart."),
+    ] = Distribution(mean_ms=15 * MINUTE_MS)
+    unclean_probability: Annotated[
+        float,
+        Label("unclean {}", "probability"),
+        Field(ge=0.0, le=1.0, description="That a failure is a crash without a clean-shutdown file."),
+    ] = 1.0
+    tail_loss_probability: Annotated[
+        float,
+        Label("tail loss {}", "probability"),
+        Field(ge=0.0, le=1.0, description="That an unclean crash loses the unflushed tail of the broker's logs."),
+    ] = 0.1
+    detection_ms: Annotated[
+        int | None,
+        duration_or("instant"),
+        Label("detection {}"),
+        Field(
+            gt=0,
+            description="Broker session timeout, after which the controller fences a silent broker; `instant`: the "
+            "simulator reports a crash to the controller at once.",
+        ),
+    ] = 9_000
+    flush_interval_ms: Annotated[
+        int | None,
+        duration_or("never"),
+        Label("flush {}"),
+        Field(gt=0, description="`flush.ms` of the brokers: how long a record may stay unflushed."),
+    ] = None
+    power_events_per_year: Annotated[
+        float,
+        Label("{} power events/y", "events per cluster-year"),
+        Field(
+            ge=0.0,
+            allow_inf_nan=False,
+            description="Rate of the Poisson process of events that crash all running brokers unclean at once.",
+        ),
+    ] = 0.0
+    duration_ms: Annotated[
+        int, DURATION, Label("duration {}"), Field(gt=0, description="Virtual time that each trial simulates.")
+    ] = YEAR_MS
+    network_latency_ms: Annotated[
+        int,
+        DURATION,
+        Label("latency {}"),
+        Field(
+            ge=1,
+            le=200,
+            description="Least one-way latency between two nodes, at most a quarter of `detection`; up to 2 ms of "
+            "jitter come on top.",
+            exclude_if=lambda value: value == NETWORK_LATENCY_MS,
+        ),
+    ] = NETWORK_LATENCY_MS
 
     @model_validator(mode="after")
-    def _shape_belongs(self) -> Distribution:
-        if (self.shape is not None) != (self.dist in ("weibull", "lognormal")):
-            raise ValueError("allowed: shape with weibull and lognormal, and only there")
-        return self
-
-    def sample_ms(self, random: Random) -> int:
-        """A draw in whole milliseconds, at least 1."""
-        if self.dist == "constant":
-            return self.mean_ms
-        if self.dist == "exponential":
-            return max(1, round(random.expovariate(1.0 / self.mean_ms)))
-        shape = self.shape or 1.0
-        if self.dist == "weibull":
-            return max(1, round(random.weibullvariate(self.mean_ms / math.gamma(1.0 + 1.0 / shape), shape)))
-        return max(1, round(random.lognormvariate(math.log(self.mean_ms) - shape * shape / 2.0, shape)))
-
-
-class CellParameters(Frozen):
-    """All that a trial depends on beside its seed. `detection_ms` None: an oracle tells the controller at once.
-    `flush_interval_ms` None: never flushed. `power_events_per_year`: per cluster and year of 365 days."""
-
-    generation: Generation = "kip-966"
-    brokers: int = Field(default=3, ge=1, le=999)
-    partitions: int = Field(default=1, ge=1)
-    replication_factor: int = Field(default=3, ge=1)
-    min_insync_replicas: int = Field(default=2, ge=1)
-    unclean_recovery_strategy: Literal["proactive", "balanced", "manual"] = "balanced"
-    acks: Literal["0", "1", "all"] = "all"
-    broker_mttf: Distribution = Distribution(mean_ms=130 * DAY_MS)
-    broker_mttr: Distribution = Distribution(mean_ms=15 * MINUTE_MS)
-    unclean_probability: Probability = 1.0
-    tail_loss_probability: Probability = 0.1
-    detection_ms: int | None = Field(default=9_000, gt=0)
-    flush_interval_ms: int | None = Field(default=None, gt=0)
-    power_events_per_year: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    duration_ms: int = Field(default=YEAR_MS, gt=0)
-
-    @model_validator(mode="after")
-    def _fits_the_cluster(self) -> CellParameters:
+    def _check_conflicts(self) -> CellParameters:
         if self.replication_factor > self.brokers:
-            raise ValueError(f"replication_factor {self.replication_factor} on {self.brokers} brokers")
+            raise PydanticCustomError(
+                CONFLICT,
+                "replication_factor {found} on {brokers} brokers",
+                {
+                    "parameter": "replication_factor",
+                    "found": self.replication_factor,
+                    "brokers": self.brokers,
+                    "allowed": f"at most the number of brokers ({self.brokers})",
+                },
+            )
+        heartbeat_ms = self.heartbeat_interval_ms
+        if heartbeat_ms is not None and self.network_latency_ms > max(heartbeat_ms, NETWORK_LATENCY_MS):
+            raise PydanticCustomError(
+                CONFLICT,
+                "network_latency {found} ms with a detection of {detection} ms",
+                {
+                    "parameter": "network_latency",
+                    "found": self.network_latency_ms,
+                    "detection": self.detection_ms,
+                    "allowed": f"at most a quarter of detection ({self.detection_ms} ms)",
+                },
+            )
         return self
+
+    @property
+    def heartbeat_interval_ms(self) -> int | None:
+        """Four heartbeats per session timeout; None where the simulator detects crashes instead."""
+        return None if self.detection_ms is None else max(1, self.detection_ms // 4)
 
     @property
     def partition_years(self) -> float:
@@ -98,13 +179,27 @@ class CellParameters(Frozen):
         return self.partitions * self.duration_ms / YEAR_MS
 
 
+PARAMETERS = parameters(CellParameters)
+"""All parameters by their names in study files."""
+
+
+def _check_rate(name: str) -> str:
+    if name not in RATES:
+        raise ValueError(f"allowed: one of {', '.join(RATES)}")
+    return name
+
+
 class Precision(Frozen):
     """Sequential stopping: trials are added until the half-width of the 95 % interval of `metric` is at most
     `relative_error` times its estimate, or `max_trials` is reached."""
 
-    metric: RateMetric = "loss_rate"
-    relative_error: float = Field(gt=0.0, lt=1.0)
-    max_trials: int = Field(ge=1, le=10_000_000)
+    metric: Annotated[
+        str,
+        AfterValidator(_check_rate),
+        Field(description="The rate that decides.", json_schema_extra={"enum": list(RATES)}),
+    ] = "loss_rate"
+    relative_error: Annotated[float, Field(gt=0.0, lt=1.0, description="Half-width divided by estimate.")]
+    max_trials: Annotated[int, Field(ge=1, le=10_000_000, description="Trials per cell at most.")]
 
 
 class Cell(Frozen):
@@ -117,7 +212,7 @@ class Cell(Frozen):
 
 class Study(Frozen):
     """A study as it runs. Exactly one of `trials` and `precision` is set. `source` is the file as the user wrote it,
-    with overrides applied: it is what decides whether a directory holds this study or another."""
+    with overrides applied; two studies are the same study if their sources are equal."""
 
     name: str
     question: str | None
@@ -130,7 +225,7 @@ class Study(Frozen):
 
     @property
     def max_trials(self) -> int:
-        """The largest number of trials a cell may get."""
+        """The largest number of trials of a cell."""
         if self.precision is not None:
             return self.precision.max_trials
         return self.trials or 1

@@ -1,14 +1,14 @@
-"""The output directory of a study, and the promise that nothing half-written in it is ever taken for whole.
+"""The output directory of a study, in which no reader ever takes a partly written file for a complete one.
 
-- `study.yaml` says which study the directory holds, and with which versions and git revision it was run. A directory
-  that holds another study is refused, and so is one whose trials were run by other code: a trial is a function of its
-  parameters, its seed and `trial_code_digest`, and trials of two codes are not one sample.
+- `study.yaml` records the study, and the versions and git revisions that ran it. A directory that holds another study
+  is refused, and so is one whose trials were run by other code: a trial is a function of its parameters, its seed and
+  `trial_code_digest`, and the trials of two versions of the code are not one sample.
 - A batch is a pair of Parquet files of the same name, `cell-C-trials-A-B` (trials A up to B, not including B), in
-  `trace/` and in `trials/`. Each is written under a name that starts with a dot, synced, and renamed. Last comes the
-  batch's commit mark, a file in `trials/` with the digests of both (`sha256sum -c` reads it from the directory). Files
-  without a mark are no results, and the next sweep removes them.
-- Before anything is computed from batches, every file is read back: digest, schema, trials and row counts.
-- `silver/` and `gold/` are written beside their place and renamed as a whole.
+  `trace/` and in `trials/`. Each is written under a name that starts with a dot, synced, and renamed. The batch is
+  committed by its mark, a file in `trials/` with the digests of both (`sha256sum -c` reads it from the directory). The
+  next sweep removes files without a mark.
+- Before the pipeline reads batches, every file is checked: digest, schema, trials and row counts.
+- `silver/` and `gold/` are written to a temporary folder, which then replaces the old one.
 """
 
 from __future__ import annotations
@@ -30,26 +30,39 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from experiments.studies.batch import Batch
+from experiments.studies.batch import TRIALS_SCHEMA, Batch
 from experiments.studies.loader import study_from
 from experiments.studies.model import Study
-from experiments.studies.trace_schema import TRACE_SCHEMA, TRIALS_SCHEMA
+from experiments.studies.trace_schema import TRACE_SCHEMA
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 
+LAYOUT = {
+    "study.yaml": "the study as run, and each version of the program that ran trials of it, with its git revision",
+    "trace/": "Parquet, one file per batch: the traces of the trials",
+    "trials/": "Parquet, one file per batch: one row per trial; and one file of digests per committed batch",
+    "silver/intervals, silver/outages, silver/losses": "Parquet: the traces as intervals, outages and loss events",
+    "gold/trials, gold/cells": "Parquet: sums per trial and per cell",
+    "gold/cells.json": "the numbers of each cell with their intervals",
+    "report.html": "the report, one file that loads nothing",
+}
+"""The files of an output directory, and what they hold."""
 _BATCH_MARK = re.compile(r"_cell-(\d{4,})-trials-(\d{7,})-(\d{7,})\.sha256")
 
 
+Versions = dict[str, str | None]
+
+
 class StudyRecord(NamedTuple):
-    """What `study.yaml` holds: the study, and one entry of versions per kind of run that made its results."""
+    """The content of `study.yaml`: the study, and the distinct versions that have run its trials (key `runs`)."""
 
     study: Study
-    runs: list[dict[str, str | None]]
+    versions: list[Versions]
 
 
 @contextmanager
 def exclusive(out: Path) -> Iterator[None]:
-    """Holds the directory against other commands that write to it. Raises InputError if one is at work."""
+    """Locks the directory against other commands that write to it. Raises InputError if another one holds the lock."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:
@@ -60,7 +73,7 @@ def exclusive(out: Path) -> Iterator[None]:
 
 
 def claim(out: Path, study: Study) -> None:
-    """Makes `out` the directory of `study`, or sees that it is. Raises InputError if it holds something else."""
+    """Makes `out` the directory of `study`. Raises InputError if it holds something else, or trials of other code."""
     if out.exists() and not out.is_dir():
         raise InputError(str(out), "", "a file", "a directory")
     record_path = out / "study.yaml"
@@ -68,26 +81,26 @@ def claim(out: Path, study: Study) -> None:
         record = read_record(out)
         if record.study.source != study.source:
             raise InputError(str(record_path), "study", "another study", "the same study, or another --out directory")
-        codes = {run.get("trial_code") for run in record.runs}
+        codes = {entry.get("trial_code") for entry in record.versions}
         if codes - {trial_code_digest()}:
             found = "trials run by another version of the protocol or the simulator"
             raise InputError(str(record_path), "runs.trial_code", found, "the same version, or another --out directory")
         return
-    strangers = [path.name for path in out.iterdir() if path.name != ".lock" and not path.name.startswith(".study")]
-    if strangers:
-        raise InputError(str(out), "", f"files but no study.yaml ({strangers[0]})", "an empty or a study's directory")
+    unknown = [path.name for path in out.iterdir() if path.name != ".lock" and not path.name.startswith(".study")]
+    if unknown:
+        raise InputError(str(out), "", f"files but no study.yaml ({unknown[0]})", "an empty or a study's directory")
     _write_record(out, StudyRecord(study, []))
 
 
-def note_run(out: Path) -> None:
-    """Adds the versions in use to `study.yaml`, unless the last entry has the same."""
-    record, present = read_record(out), versions()
-    if present not in record.runs:
-        _write_record(out, record._replace(runs=[*record.runs, present]))
+def record_versions(out: Path) -> None:
+    """Adds the versions in use to `study.yaml`, unless they are there."""
+    record, present = read_record(out), current_versions()
+    if present not in record.versions:
+        _write_record(out, record._replace(versions=[*record.versions, present]))
 
 
 def read_record(out: Path) -> StudyRecord:
-    """The study that `out` holds. Raises InputError if there is none, or its record is damaged."""
+    """The study in `out`. Raises InputError if there is none, or its record is damaged."""
     path = out / "study.yaml"
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -101,13 +114,13 @@ def read_record(out: Path) -> StudyRecord:
 
 
 def _write_record(out: Path, record: StudyRecord) -> None:
-    text = yaml.safe_dump({"study": record.study.source, "runs": record.runs}, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump({"study": record.study.source, "runs": record.versions}, sort_keys=False, allow_unicode=True)
     write_text(out / "study.yaml", text)
 
 
-def versions() -> dict[str, str | None]:
-    """Versions of what a result depends on, and the git revision of the program (None outside a checkout)."""
-    found: dict[str, str | None] = {}
+def current_versions() -> Versions:
+    """Versions of everything that a trial depends on, and the git revision of the program (None outside a checkout)."""
+    found: Versions = {}
     for package in ("isray", "ray", "pyspark"):
         try:
             found[package] = version(package)
@@ -122,12 +135,15 @@ def versions() -> dict[str, str | None]:
 
 _TRIAL_FOLDERS = ("protocol", "experiments/engines/sim")
 _TRIAL_FILES = (
-    "experiments/engines/port.py",
+    "experiments/check/regressions.py",
     "experiments/engines/admin_requests.py",
+    "experiments/engines/port.py",
+    "experiments/faults/kinds/processes.py",
     "experiments/faults/schema.py",
-    "experiments/scenarios/history.py",
+    "experiments/studies/distribution.py",
     "experiments/studies/failures.py",
     "experiments/studies/model.py",
+    "experiments/studies/trace_schema.py",
     "experiments/studies/trial.py",
 )
 
@@ -148,12 +164,12 @@ def git_revision(folder: Path) -> str | None:
     if git is None:
         return None
 
-    def ask(*arguments: str) -> str | None:
-        answer = subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-        return answer.stdout.strip() if answer.returncode == 0 else None
+    def run_git(*arguments: str) -> str | None:
+        done = subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
 
-    revision = ask("rev-parse", "--verify", "HEAD")
-    return f"{revision}-dirty" if revision and ask("status", "--porcelain", "--untracked-files=no") else revision
+    revision = run_git("rev-parse", "--verify", "HEAD")
+    return f"{revision}-dirty" if revision and run_git("status", "--porcelain", "--untracked-files=no") else revision
 
 
 def write_batch(out: Path, batch: Batch, trace: pa.Table, trials: pa.Table) -> None:
@@ -169,7 +185,7 @@ def write_batch(out: Path, batch: Batch, trace: pa.Table, trials: pa.Table) -> N
 
 
 def batch_name(batch: Batch) -> str:
-    """What the files of a batch are called, without folder and ending."""
+    """The name of a batch's files, without folder and ending."""
     return f"cell-{batch.cell:04d}-trials-{batch.first:07d}-{batch.stop:07d}"
 
 
@@ -177,8 +193,8 @@ def _batch_files(batch: Batch) -> tuple[str, str]:
     return f"trace/{batch_name(batch)}.parquet", f"trials/{batch_name(batch)}.parquet"
 
 
-def sweep_leftovers(out: Path) -> None:
-    """Removes what an interrupted command left: temporary files, and batches that were never committed."""
+def remove_leftovers(out: Path) -> None:
+    """Removes the files of an interrupted command: temporary files, and batches that were not committed."""
     for leftover in [*out.glob(".tmp-*"), *out.glob("trace/.tmp-*"), *out.glob("trials/.tmp-*")]:
         if leftover.is_dir():
             shutil.rmtree(leftover)
@@ -190,7 +206,7 @@ def sweep_leftovers(out: Path) -> None:
 
 
 def batches_on_disk(out: Path) -> list[Batch]:
-    """The committed batches by name, in the order of cells and trials; their content is not looked at."""
+    """The committed batches by name, in the order of cells and trials; their content is not checked."""
     found = (_BATCH_MARK.fullmatch(path.name) for path in (out / "trials").glob("_*.sha256"))
     return sorted(Batch(int(match[1]), int(match[2]), int(match[3])) for match in found if match)
 
@@ -212,7 +228,7 @@ def committed_batches(out: Path, study: Study) -> dict[Batch, pa.Table]:
         if batch.cell >= len(study.cells) or batch.stop > study.max_trials:
             raise InputError(mark, "", "trials outside the study", f"{len(study.cells)} cells of {study.max_trials}")
         if any(batch.cell == other.cell and batch.first < other.stop and other.first < batch.stop for other in found):
-            raise InputError(mark, "", "trials that another file holds too", "each trial once")
+            raise InputError(mark, "", "trials that another file holds", "each trial once")
         found[batch] = _checked_batch(out, batch, Path(mark))
     return found
 
@@ -241,7 +257,7 @@ def _checked_batch(out: Path, batch: Batch, mark: Path) -> pa.Table:
             raise InputError(str(path), "", f"columns {schema.names}", f"{expected_schema.names} of this version")
     if trials["trial"].to_pylist() != list(range(batch.first, batch.stop)):
         raise InputError(
-            str(trials_path), "trial", "other trials than its name says", f"{batch.first} to {batch.stop - 1}"
+            str(trials_path), "trial", "trials that differ from its name", f"{batch.first} to {batch.stop - 1}"
         )
     rows = sum(trials["trace_rows"].to_pylist())
     if trace.metadata.num_rows != rows:
@@ -255,7 +271,7 @@ def _digest(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a whole text file or nothing."""
+    """Writes a text file atomically."""
     with _renamed_into_place(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -282,7 +298,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A fresh folder to fill; it takes the place of `folder` if the block ends well, and is removed if not."""
+    """A new folder to fill; it replaces `folder` if the block succeeds, and is removed if it raises."""
     fresh, old = folder.with_name(f".tmp-{folder.name}"), folder.with_name(f".tmp-old-{folder.name}")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The intervals of a study: which method stands behind which number, and why it may be trusted.
+"""The confidence intervals of a study: which method belongs to which number, and under which assumptions it holds.
 
-Trials are independent; what happens within one trial is not (a power event hits all partitions at once, one long repair
-makes several outages). So the trial is the sampling unit everywhere.
+Trials are independent; events within one trial are not (a power event hits all partitions at once, one long repair
+makes several outages). So the trial is the sampling unit of every estimate.
 
 **Rates** (events, or lost records, per partition-year). For independent events the total is Poisson and the exact
 interval is Garwood's (1936), from chi-square quantiles. Where events cluster, the variance of the trials' totals
@@ -11,22 +11,23 @@ totals of sizes (lost records) it is at least sum(size^2) / sum(size) over the s
 limit that of Fay and Feuer (1997) for weighted sums of Poisson counts. With nothing seen the upper limit is the exact
 one for events; for lost records it then assumes one record per event.
 
-**Fractions of time** (offline, refusing, stalled). The estimate is the mean over trials; the interval is Wilson's
-(1927) on the effective sample size of Korn and Graubard (1998), p (1 - p) / Var(mean): as many independent looks as
-would be as uncertain as these trials were. Where all trials agree (usually: nothing was ever seen) it is the number
-of trials, which is cautious: a trial looks at a whole year.
+**Fractions of time** (offline, rejecting, stalled). The estimate is the mean over trials; the interval is Wilson's
+(1927) on the effective sample size of Korn and Graubard (1998), p (1 - p) / Var(mean): the number of independent
+observations of which the mean would have the same variance. Where all trials agree (usually: nothing was observed) it
+is the number of trials, which is conservative: a trial observes a whole year.
+
+Quantiles are scipy's. The interval formulas are here because scipy has neither a Poisson rate interval with dispersion
+nor a Wilson interval for an effective sample size, which is no whole number.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from scipy.stats import chi2, norm
 
 CONFIDENCE = 0.95
-RATE_METHOD = "exact Poisson (Garwood), widened by the variance-to-mean ratio of the trials where it exceeds 1"
-FRACTION_METHOD = "Wilson score on the effective sample size (Korn-Graubard)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,10 @@ class Estimate:
         """Half the length of the interval, in the unit of the estimate."""
         return (self.ci_high - self.ci_low) / 2.0
 
-    def as_dict(self) -> dict[str, float]:
-        """The three numbers by name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What a cell's trials add up to: how many trials, the sum of their values, and the sum of the squares."""
+    """Moments of one value per trial: the number of trials, the sum of the values, and the sum of their squares."""
 
     trials: int
     total: float
@@ -86,7 +83,7 @@ def garwood(total: float, exposure: float, dispersion: float = 1.0) -> Estimate:
 
 
 def dispersion(per_trial: Moments, sizes: float = 1.0) -> float:
-    """How much more the trials' totals vary than independent events would: the variance-to-mean ratio, at least 1.
+    """The variance-to-mean ratio of the trials' totals, at least 1: by how much events cluster within trials.
 
     `sizes`: sum(size^2) / sum(size) of the single events; 1 where an event counts as one.
     """
@@ -100,9 +97,10 @@ def rate(per_trial: Moments, exposure: float, sizes: float = 1.0) -> Estimate:
 
 
 def wilson(proportion: float, n: float) -> Estimate:
-    """Wilson's score interval for a proportion seen in `n` > 0 independent looks; `n` need not be whole.
+    """Wilson's score interval for a proportion of `n` > 0 independent observations; `n` need not be whole.
 
-    scipy offers it for whole counts only (`binomtest(...).proportion_ci("wilson")`); on those the two agree.
+    scipy has it for whole counts only (`binomtest(...).proportion_ci("wilson")`); there the two agree.
+    Source: Wilson, JASA 22 (1927).
     """
     z = float(norm.ppf(0.5 + CONFIDENCE / 2.0))
     centre = (proportion + z * z / (2.0 * n)) / (1.0 + z * z / n)
@@ -113,8 +111,7 @@ def wilson(proportion: float, n: float) -> Estimate:
 
 
 def effective_sample_size(per_trial: Moments) -> float:
-    """Korn and Graubard's p (1 - p) / Var(mean) for one fraction per trial; the number of trials where they all
-    agree."""
+    """Korn and Graubard's p (1 - p) / Var(mean) for one fraction per trial; the number of trials if all agree."""
     proportion, variance_of_mean = per_trial.mean, per_trial.variance / per_trial.trials
     spread = proportion * (1.0 - proportion)
     return spread / variance_of_mean if variance_of_mean > 0.0 and spread > 0.0 else float(per_trial.trials)

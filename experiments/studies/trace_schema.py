@@ -1,12 +1,12 @@
-"""What a trial leaves behind: rows of a trace, and the Parquet schemas of `trace/` and `trials/`.
+"""The trace of a trial: its rows, its rules, and the Parquet schema of `trace/`.
 
-A trace is the story of one trial as far as a study asks about it, in time order. The partition's state is written
-when it changes, so that everything measured over time (offline, refusing, stalled) is a matter of intervals between
-`state` rows; everything counted (losses, unclean recoveries, regressions of the high watermark) is a row of its own.
+A trace lists, in time order, what a study measures. A `state` row is written when the state of a partition changes, so
+that quantities over time (offline, rejecting, stalled) are sums of intervals between `state` rows. Each counted event
+(loss, unclean recovery, regression of the high watermark) is a row of its own.
 
-Rules that every trace keeps and that :func:`check_trace` enforces before a row reaches a disk: times do not decrease;
-the first row of each partition is a `state` at time 0; the last row of the trial, and only it, is `end`, at the trial's
-duration; `loss` carries a positive number of records.
+Rules, which :func:`check_trace` enforces before a row is written to disk: times do not decrease; the first row of each
+partition is a `state` at time 0; the last row of the trial, and only it, is `end`, at the trial's duration; `loss`
+carries a positive number of records.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class TraceRow(NamedTuple):
     """One event of a trial.
 
     `time_ms`: virtual time since the trial began. `kind`: one of :data:`KINDS`. `partition`, `node`: -1 where the row
-    is about none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
-    = a leader is recorded but does not answer), `isr_size`, `elr_size`, `min_isr` (effective). `value`: for `loss`,
-    the acks=all records newly lost in this one event; otherwise 0. `detail`: for `crash`, `clean`, `unclean` or
-    `lossy`; otherwise free.
+    concerns none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
+    = a leader is recorded but does not answer), `isr_size` (0 without a leader), `elr_size`, `min_isr` (effective).
+    `value`: for `loss`, the acks=all records lost in this event; otherwise 0. `detail`: for `crash`, `clean`,
+    `unclean` or `lossy`; otherwise empty.
     """
 
     time_ms: int
@@ -54,7 +54,7 @@ class TraceRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """One trial: its trace in time order, the hash of the engine's full event trace, and how many events that had."""
+    """What a trial returns: its trace in time order, and hash and number of events of the engine's full event trace."""
 
     rows: list[TraceRow]
     trace_hash: str
@@ -65,11 +65,12 @@ class TraceError(AssertionError):
     """A trial produced a trace that breaks the rules of this module: a defect of the trial, not of the user's input."""
 
 
-def _columns(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+def columns(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    """A Parquet schema without nulls."""
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
 
-TRACE_SCHEMA: Final = _columns(
+TRACE_SCHEMA: Final = columns(
     ("cell", pa.int32()),
     ("trial", pa.int32()),
     ("seq", pa.int32()),
@@ -85,24 +86,7 @@ TRACE_SCHEMA: Final = _columns(
     ("value", pa.int64()),
     ("detail", pa.string()),
 )
-"""`trace/`: the rows of :class:`TraceRow` with the cell, the trial and the row's place in it."""
-
-TRIALS_SCHEMA: Final = _columns(
-    ("cell", pa.int32()),
-    ("trial", pa.int32()),
-    ("seed", pa.int64()),
-    ("duration_ms", pa.int64()),
-    ("partitions", pa.int32()),
-    ("events", pa.int64()),
-    ("trace_hash", pa.string()),
-    ("trace_rows", pa.int32()),
-    ("losses", pa.int64()),
-    ("lost_records", pa.int64()),
-    ("unclean_recoveries", pa.int64()),
-    ("hw_regressions", pa.int64()),
-)
-"""`trials/`: one row per trial. `trace_rows` lets a reader see that its trace is whole; the four counts are what the
-stopping rule of a study looks at between batches (the published numbers are counted anew from the trace)."""
+"""`trace/`: the rows of :class:`TraceRow` with the cell, the trial and the row's number within the trial."""
 
 
 def check_trace(rows: list[TraceRow], partitions: int, duration_ms: int) -> None:

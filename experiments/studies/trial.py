@@ -1,15 +1,10 @@
-"""One trial of a study: a simulated cluster under crash and repair for a stretch of virtual time.
+"""One trial of a study: a simulated cluster under failures and repairs for a period of virtual time.
 
-The model (the project's interfaces, section 2): brokers fail independently, each after a time drawn from
-`broker_mttf` while it is up, and come back after a time drawn from `broker_mttr`. A failure is a crash without a
-clean-shutdown file with `unclean_probability`, and then takes the unflushed tail of the logs with it with
-`tail_loss_probability`; otherwise it is a controlled shutdown. Power events crash all running brokers uncleanly at
-once. Failures are values of the fault schema (`experiments/studies/failures.py`). Writes are continuous in the sense
-that every change of a partition's ISR or leader is followed by a write, so that there is always an acknowledged record
-that depends on the present ISR.
+`model.py` describes the model, `failures.py` draws the failures. A write follows every change of a partition's ISR or
+leader, so that there is always an acknowledged record that depends on the present ISR and would show a loss.
 
-What is measured comes from ground truth, not from the protocol's opinion: the log of each new leader is compared with
-what clients were told.
+Losses are measured against ground truth, not by the protocol's own state: the log of each new leader is compared with
+the records that were acknowledged to the client. The result is a trace (`trace_schema.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +19,7 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
+from experiments.engines.sim.network import NetworkModel
 from experiments.faults.kinds.processes import Crash
 from experiments.studies.failures import Failure, failure, power_failure
 from experiments.studies.model import YEAR_MS, CellParameters
@@ -65,9 +61,9 @@ class TrialSetUpError(RuntimeError):
 
 @dataclass(slots=True)
 class _Partition:
-    """What the trial knows of one partition. `acked` holds (offset, payload) of acks=all batches, by offset.
-    `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is gone, and nobody is
-    in sync with nobody.
+    """The trial's view of one partition. `acked` holds (offset, payload) of acknowledged acks=all batches, by offset.
+    `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is down, and no replica
+    is in sync without a leader.
     """
 
     leader: NodeId = NO_LEADER
@@ -91,6 +87,7 @@ class _Trial:
         self.random = Random(f"{seed}/faults")
         self.cluster = SimCluster(
             ClusterSpec(params.brokers, 1, _cluster_config(params), seed),
+            NetworkModel(base_ms=params.network_latency_ms),
             keep_traces=False,
             instant_detection=params.detection_ms is None,
         )
@@ -144,16 +141,16 @@ class _Trial:
 
     def _schedule_failure(self, broker: NodeId) -> None:
         at_ms = self.cluster.now_ms + self.params.broker_mttf.sample_ms(self.random)
-        life = self.cluster.incarnation_of(broker)
-        self.cluster.call_at(at_ms, lambda: self._fail(broker, life))
+        incarnation = self.cluster.incarnation_of(broker)
+        self.cluster.call_at(at_ms, lambda: self._fail(broker, incarnation))
 
-    def _fail(self, broker: NodeId, life: int) -> None:
-        """The broker's time is up, unless it has gone in some other way since."""
-        if self.cluster.incarnation_of(broker) == life:
+    def _fail(self, broker: NodeId, incarnation: int) -> None:
+        """The broker's time to failure is over; nothing happens if it has failed otherwise in the meantime."""
+        if self.cluster.incarnation_of(broker) == incarnation:
             self._begin(failure(self.params, self.random, broker, self.cluster.now_ms))
 
     def _begin(self, fault: Failure) -> None:
-        """Carries out a failure; the repair is under way unless it was before."""
+        """Injects a failure and schedules the repair, unless one is scheduled."""
         broker = fault.node
         if isinstance(fault, Crash):
             self._crash(fault)
@@ -195,7 +192,7 @@ class _Trial:
     # -- workload ------------------------------------------------------------------------------------------------------
 
     def _write(self, name: TopicPartition) -> None:
-        """Writes one record; if a write is under way, another follows it."""
+        """Writes one record; if a write is in flight, the next one follows it."""
         partition = self.partitions[name]
         if partition.outstanding is not None:
             partition.write_again = True
@@ -215,7 +212,7 @@ class _Trial:
         )
         self.cluster.call_at(self.cluster.now_ms, lambda: self.cluster.command(FIRST_CLIENT, command))
 
-    def _written(self, name: TopicPartition, command_id: int) -> None:
+    def _handle_outcome(self, name: TopicPartition, command_id: int) -> None:
         partition = self.partitions[name]
         outcome = self.cluster.outcomes.pop(command_id)
         assert isinstance(outcome, ProduceOutcome)
@@ -231,25 +228,26 @@ class _Trial:
         name = trace.partition
         if name is None:
             return
+        detail: Mapping[str, Any] = trace.detail
         if trace.kind == "partition":
-            self._partition_changed(name, trace.detail)
+            self._handle_partition_change(name, detail)
         elif trace.kind == "became_leader":
-            self._leader_seated(name, node, trace.detail)
+            self._handle_new_leader(name, node, detail)
         elif trace.kind == "high_watermark":
-            self.regressions.observe_high_watermark(name, trace.detail["leader_epoch"], trace.detail["high_watermark"])
+            self.regressions.observe_high_watermark(name, detail["leader_epoch"], detail["high_watermark"])
         elif trace.kind == "produced":
-            command_id = int(str(trace.detail["command_id"]))
-            self.cluster.call_at(now_ms, lambda: self._written(self.commands.pop(command_id), command_id))
+            command_id: int = detail["command_id"]
+            self.cluster.call_at(now_ms, lambda: self._handle_outcome(self.commands.pop(command_id), command_id))
 
-    def _partition_changed(self, name: TopicPartition, detail: Mapping[str, Any]) -> None:
-        """The controller has committed a new state: a row, and a write that depends on it."""
+    def _handle_partition_change(self, name: TopicPartition, detail: Mapping[str, Any]) -> None:
+        """The controller has committed a new state: adds a row, and writes a record that depends on the state."""
         partition = self.partitions[name]
-        same_term = partition.leader_epoch == detail["leader_epoch"] and partition.leader == detail["leader"]
+        same_epoch = partition.leader_epoch == detail["leader_epoch"] and partition.leader == detail["leader"]
         partition.leader, partition.leader_epoch = detail["leader"], detail["leader_epoch"]
         in_sync = 0 if partition.leader == NO_LEADER else len(detail["isr"])
         partition.isr_size, partition.elr_size = in_sync, len(detail["elr"])
         partition.min_isr = detail["min_isr"]
-        partition.serves = partition.serves and same_term
+        partition.serves = partition.serves and same_epoch
         if detail["recovering"] and not partition.recovering:
             self._add(UNCLEAN_RECOVERY, partition=name.partition, node=partition.leader)
         partition.recovering = detail["recovering"]
@@ -257,23 +255,24 @@ class _Trial:
         if self.measuring:
             self._write(name)
 
-    def _leader_seated(self, name: TopicPartition, node: NodeId, detail: Mapping[str, Any]) -> None:
-        """A leader has taken its seat: what of the acknowledged records does its log lack?"""
+    def _handle_new_leader(self, name: TopicPartition, node: NodeId, detail: Mapping[str, Any]) -> None:
+        """A replica has become leader: records the acknowledged records that its log lacks as a loss."""
         if self.regressions.observe_leader(name, detail["leader_epoch"], detail["log_end"]):
             self._add(HW_REGRESSION, partition=name.partition, node=node)
         if detail["leader_epoch"] < self.partitions[name].leader_epoch:
             return
-        lost = self._forget_lost(name, node, detail["log_end"])
+        lost = self._remove_lost(name, node, detail["log_end"])
         if lost:
             self._add(LOSS, partition=name.partition, node=node, value=lost)
         partition = self.partitions[name]
         if (node, detail["leader_epoch"]) == (partition.leader, partition.leader_epoch):
             self._set_serves(name, True)
 
-    def _forget_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:
-        """Counts and drops acknowledged records that are not in the leader's log. Logs that agree at an offset agree
-        before it, so the search ends at the first match from the end, or where the log begins: what retention has
-        deleted is not lost.
+    def _remove_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:
+        """Removes the acknowledged records that the leader's log lacks from `acked`; returns their number.
+
+        Logs that agree at an offset agree before it (log matching), so the search ends at the first match from the
+        end, or at the log's start offset: records that retention has deleted are not lost.
         """
         node, acked = self.cluster.nodes[leader], self.partitions[name].acked
         assert isinstance(node, BrokerNode)
@@ -314,11 +313,11 @@ class _Trial:
 
 
 def _cluster_config(params: CellParameters) -> ClusterConfig:
-    """Detection by sessions: heartbeats four times per session timeout."""
+    """The brokers' configs that follow from the parameters."""
     overrides: dict[str, object] = {UNCLEAN_RECOVERY_STRATEGY: params.unclean_recovery_strategy}
     if params.detection_ms is not None:
         overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
-        overrides[BROKER_HEARTBEAT_INTERVAL_MS] = max(1, params.detection_ms // 4)
+        overrides[BROKER_HEARTBEAT_INTERVAL_MS] = params.heartbeat_interval_ms
     if params.flush_interval_ms is not None:
         overrides[FLUSH_MS] = params.flush_interval_ms
     return ClusterConfig.of(Generation(params.generation), overrides)

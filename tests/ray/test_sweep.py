@@ -1,4 +1,4 @@
-"""The sweep on a private Ray cluster: complete, resumable, the same whatever happens, and gone when it is over."""
+"""The sweep on a private Ray cluster: it is complete, resumes to the same trials, and leaves no process."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from pathlib import Path
 import experiments.studies.sweep as module
 from experiments.studies.loader import study_from
 from tests.spark.trial_helpers import fake_trial
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
 commit = module.write_batch
-def commit_and_be_told_to_stop(*arguments):
+def commit_and_interrupt(*arguments):
     commit(*arguments)
     os.kill(os.getpid(), int(sys.argv[2]))
-module.write_batch = commit_and_be_told_to_stop
+module.write_batch = commit_and_interrupt
 module.sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial)
 """
 
@@ -62,7 +62,7 @@ def all_trials(out: Path) -> pa.Table:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reference")
-    assert sweep(study(), out, fake_trial, quiet=True) == 32
+    assert sweep(study(), out, fake_trial) == 32
     return out
 
 
@@ -82,16 +82,16 @@ def command_lines() -> Iterator[bytes]:
             continue
 
 
-def test_a_sweep_is_complete_and_running_it_again_does_nothing(reference: Path) -> None:
+def test_second_sweep_runs_no_trial(reference: Path) -> None:
     check_complete(study(), reference)
     table = all_trials(reference)
     assert table["trial"].to_pylist() == [*range(16), *range(16)]
     assert len(set(table["seed"].to_pylist())) == 32
-    assert sweep(study(), reference, fake_trial, quiet=True) == 0
+    assert sweep(study(), reference, fake_trial) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_sweep_leaves_no_process_and_resumes_to_the_same_trials(
+def test_interrupted_sweep_leaves_no_process_and_resumes_to_the_same_trials(
     reference: Path, tmp_path: Path, short_folder: Path, number: int
 ) -> None:
     environment = os.environ | {"TMPDIR": str(short_folder), "PYTHONPATH": str(ROOT)}
@@ -102,18 +102,18 @@ def test_an_interrupted_sweep_leaves_no_process_and_resumes_to_the_same_trials(
     assert not list(short_folder.iterdir())
     with pytest.raises(InputError, match="missing"):
         check_complete(study(), tmp_path)
-    assert 0 < sweep(study(), tmp_path, fake_trial, quiet=True) < 32
+    assert 0 < sweep(study(), tmp_path, fake_trial) < 32
     assert all_trials(tmp_path).equals(all_trials(reference))
 
 
-def test_a_failing_trial_ends_the_sweep_and_what_was_finished_stays(reference: Path, tmp_path: Path) -> None:
+def test_failed_trial_ends_the_sweep_and_committed_batches_stay(reference: Path, tmp_path: Path) -> None:
     with pytest.raises(TrialFailed, match="a defect"):
-        sweep(study(), tmp_path, second_cell_fails, quiet=True)
-    assert sweep(study(), tmp_path, fake_trial, quiet=True) > 0
+        sweep(study(), tmp_path, second_cell_fails)
+    assert sweep(study(), tmp_path, fake_trial) > 0
     assert all_trials(tmp_path).equals(all_trials(reference))
 
 
 @pytest.mark.parametrize("address", ["not an address", "127.0.0.1:1", "127.0.0.1:99999"])
-def test_a_cluster_that_does_not_answer_is_wrong_input(address: str) -> None:
+def test_address_that_does_not_answer_is_refused(address: str) -> None:
     with pytest.raises(InputError, match="--address"), ray_session(address):
         pass

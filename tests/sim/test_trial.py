@@ -1,4 +1,4 @@
-"""Trials: what they measure is what a closed-form answer says, where there is one."""
+"""Trials: their numbers agree with closed-form answers where there are any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from experiments.studies.model import DAY_MS, YEAR_MS, CellParameters, Distribution
+from experiments.studies.distribution import Distribution
+from experiments.studies.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.statistics import Estimate, Moments, fraction, rate
 from experiments.studies.trace_schema import CRASH, LOSS, STATE, TraceRow, check_trace
 from experiments.studies.trial import TOPIC, _Trial, run_trial
@@ -98,7 +99,7 @@ def _covers(estimate: Estimate, expected: float) -> bool:
     ("generation", "replicas", "min_isr"),
     [("kip-497", 1, 1), ("kip-497", 2, 2), ("kip-497", 3, 2), ("kip-966", 1, 1), ("kip-966", 2, 1), ("kip-966", 3, 1)],
 )
-def test_the_intervals_cover_the_markov_answer(generation: str, replicas: int, min_isr: int) -> None:
+def test_intervals_cover_the_markov_answer(generation: str, replicas: int, min_isr: int) -> None:
     parameters = _parameters(
         generation=generation, brokers=replicas, replication_factor=replicas, min_insync_replicas=min_isr
     )
@@ -109,7 +110,7 @@ def test_the_intervals_cover_the_markov_answer(generation: str, replicas: int, m
     assert _covers(refused, expected_refused), (refused, expected_refused)
 
 
-def test_a_trial_is_a_function_of_its_arguments() -> None:
+def test_trial_is_a_function_of_its_arguments() -> None:
     parameters = _parameters(duration_ms=60 * DAY_MS)
     first, second, other = (run_trial(parameters, seed) for seed in (5, 5, 6))
     assert first.rows == second.rows
@@ -117,7 +118,7 @@ def test_a_trial_is_a_function_of_its_arguments() -> None:
     assert first.trace_hash != other.trace_hash
 
 
-def test_flushing_in_time_loses_nothing() -> None:
+def test_flushed_records_are_not_lost() -> None:
     """A tail that has reached the disk cannot be lost: the same faults, without and with a flush interval."""
     unflushed = _parameters(brokers=1, replication_factor=1, min_insync_replicas=1, tail_loss_probability=1.0)
     flushed = unflushed.model_copy(update={"flush_interval_ms": 1})
@@ -127,7 +128,7 @@ def test_flushing_in_time_loses_nothing() -> None:
     assert not any(row.kind == LOSS for row in rows)
 
 
-def test_power_events_crash_all_brokers_at_once() -> None:
+def test_power_event_crashes_all_brokers_at_once() -> None:
     rows = run_trial(_parameters(power_events_per_year=20.0, tail_loss_probability=0.0), 3).rows
     crashes: dict[int, set[int]] = {}
     for row in rows:
@@ -137,9 +138,22 @@ def test_power_events_crash_all_brokers_at_once() -> None:
     assert not any(row.kind == LOSS for row in rows), "the last known leader kept its page cache, and is elected"
 
 
+def test_network_latency_delays_failover() -> None:
+    """Fencing the crashed leader and electing the next one both take messages."""
+
+    def mean_outage_ms(latency_ms: int) -> float:
+        parameters = _parameters(detection_ms=9_000, network_latency_ms=latency_ms, duration_ms=90 * DAY_MS)
+        states = [row for row in run_trial(parameters, 1).rows if row.kind == STATE]
+        stalled = [(row, after) for row, after in pairwise(states) if row.leader != -1 and not row.leader_serves]
+        outages = [after.time_ms - row.time_ms for row, after in stalled]
+        return sum(outages) / len(outages)
+
+    assert mean_outage_ms(200) > mean_outage_ms(1)
+
+
 @pytest.mark.slow
 def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> None:
-    """The same faults for both generations: the study's claim in small."""
+    """The same failures for both generations: the shipped study's result, on few trials."""
 
     def losses(generation: str) -> int:
         parameters = _parameters(generation=generation, min_insync_replicas=2, unclean_probability=0.5)
@@ -149,8 +163,8 @@ def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> No
     assert after < before
 
 
-def test_records_that_retention_has_deleted_are_not_lost() -> None:
-    """No study deletes any; what counts losses must know the difference all the same."""
+def test_records_deleted_by_retention_are_not_counted_as_lost() -> None:
+    """Studies have no retention; the count of losses must still exclude such records."""
     trial = _Trial(_parameters(replication_factor=1, min_insync_replicas=1, brokers=1), seed=0)
     trial.cluster.trace_observers.append(trial._observe)
     trial._set_up()
@@ -166,7 +180,7 @@ def test_records_that_retention_has_deleted_are_not_lost() -> None:
     log.delete_segments_before(2)
     acked = trial.partitions[name].acked
     acked += [(0, b"0"), (1, b"1"), (2, b"2")]
-    assert trial._forget_lost(name, 0, log_end=3) == 0
+    assert trial._remove_lost(name, 0, log_end=3) == 0
     log.truncate(2)
-    assert trial._forget_lost(name, 0, log_end=2) == 1
+    assert trial._remove_lost(name, 0, log_end=2) == 1
     assert acked == [(0, b"0"), (1, b"1")]

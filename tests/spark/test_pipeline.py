@@ -1,24 +1,27 @@
-"""The pipeline on a real JVM: a trace by hand, a fake study reckoned in plain Python, and nothing left behind."""
+"""The pipeline on a real JVM: a trace written by hand, a study computed again in Python, and no leftovers."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from experiments.studies import analysis
-from experiments.studies.analysis import PipelineFailed, analyze, read_cells
+from experiments.studies.analysis import PipelineFailed, analyze
 from experiments.studies.batch import Batch, Trial, run_batch
 from experiments.studies.loader import study_from
 from experiments.studies.model import CellParameters, Study
-from experiments.studies.output import batch_name, claim, note_run, write_batch
+from experiments.studies.output import batch_name, claim, record_versions, write_batch
 from experiments.studies.report.render import write_report
 from experiments.studies.statistics import Moments, fraction, rate
 from experiments.studies.trace_schema import TraceRow, TrialResult
@@ -30,7 +33,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def swept(out: Path, trial: Trial, **changes: object) -> Study:
-    """A sweep's output directory, filled without Ray."""
+    """Fills a sweep's output directory without Ray."""
     base = {"partitions": 2}
     raw = {
         "name": "s",
@@ -41,11 +44,16 @@ def swept(out: Path, trial: Trial, **changes: object) -> Study:
     }
     study = study_from(raw | changes, "s.yaml")
     claim(out, study)
-    note_run(out)
+    record_versions(out)
     for cell in study.cells:
         batch = Batch(cell.index, 0, study.max_trials)
         write_batch(out, batch, *run_batch(trial, cell.parameters, batch, study.seed))
     return study
+
+
+def cells_in(out: Path) -> list[dict[str, Any]]:
+    """The objects of `gold/cells.json`."""
+    return list(json.loads((out / "gold" / "cells.json").read_text()))
 
 
 def processes_naming(text: Path) -> list[str]:
@@ -61,7 +69,7 @@ def processes_naming(text: Path) -> list[str]:
 
 
 def by_hand(parameters: CellParameters, seed: int) -> TrialResult:
-    """Ten seconds in which every rule of silver has its case."""
+    """Ten seconds with a case for each rule of silver."""
 
     def state(time_ms: int, leader: int, serves: bool, isr_size: int) -> TraceRow:
         return TraceRow(time_ms, "state", 0, -1, leader, serves, isr_size, 0, 2)
@@ -85,7 +93,7 @@ def by_hand(parameters: CellParameters, seed: int) -> TrialResult:
 
 @pytest.fixture(scope="module")
 def spark_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where Spark's processes keep their temporary files, and so what their command lines name."""
+    """The folder of temporary files of Spark's processes; their command lines name it."""
     folder = tmp_path_factory.mktemp("spark-files")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -100,9 +108,11 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, spark_files: Path) -> Pat
     return out
 
 
-def test_a_trace_by_hand(tmp_path: Path) -> None:
+def test_numbers_of_a_trace_written_by_hand(tmp_path: Path) -> None:
     swept(tmp_path, by_hand, trials=1, duration="10s", base={}, sweep={"generation": ["kip-966"]})
-    (cell,) = analyze(tmp_path)
+    (estimates,) = analyze(tmp_path)
+    (cell,) = cells_in(tmp_path)
+    assert estimates.document({"generation": "kip-966"}) == cell
     assert cell["offline_fraction"]["estimate"] == pytest.approx(0.2)
     assert cell["stall_fraction"]["estimate"] == pytest.approx(0.05)
     assert cell["reject_fraction"]["estimate"] == pytest.approx(0.35)
@@ -122,19 +132,17 @@ def test_a_trace_by_hand(tmp_path: Path) -> None:
     assert [row["records"] for row in losses] == [3, 4]
 
 
-def test_the_numbers_are_those_of_plain_python(analysed: Path) -> None:
-    cells = read_cells(analysed)
+def test_numbers_equal_those_computed_in_python(analysed: Path) -> None:
+    cells = cells_in(analysed)
     assert [cell["generation"] for cell in cells] == ["kip-497", "kip-966"]
     for index, cell in enumerate(cells):
         trials = pq.read_table(analysed / "trials" / f"{batch_name(Batch(index, 0, TRIALS))}.parquet")
         years = TRIALS * 2 / (365 * 24)
         assert cell["trials"] == TRIALS
-        assert cell["loss_rate"] == pytest.approx(rate(Moments.of(trials["losses"].to_pylist()), years).as_dict())
+        assert cell["loss_rate"] == pytest.approx(asdict(rate(Moments.of(trials["losses"].to_pylist()), years)))
         per_trial = pq.read_table(analysed / "gold" / "trials", filters=[("cell", "=", index)])
         assert sorted(per_trial["lost_records"].to_pylist()) == sorted(trials["lost_records"].to_pylist())
-        assert cell["offline_fraction"] == pytest.approx(
-            fraction(Moments.of(per_trial["offline"].to_pylist())).as_dict()
-        )
+        assert cell["offline_fraction"] == pytest.approx(asdict(fraction(Moments.of(per_trial["offline"].to_pylist()))))
         outages = pq.read_table(analysed / "silver" / "outages", filters=[("cell", "=", index)])
         lengths = outages["failover_ms"].to_pylist()
         assert len(lengths) == TRIALS
@@ -143,14 +151,14 @@ def test_the_numbers_are_those_of_plain_python(analysed: Path) -> None:
         assert cell["stall_fraction"]["estimate"] == pytest.approx(1_000 / 7_200_000 if index == 0 else 0)
 
 
-def test_no_process_and_no_half_folder_is_left(analysed: Path, spark_files: Path) -> None:
+def test_no_process_and_no_temporary_folder_is_left(analysed: Path, spark_files: Path) -> None:
     assert not processes_naming(spark_files)
     assert not list(spark_files.iterdir())
     assert not list(analysed.glob(".tmp-*"))
     assert {path.name for path in analysed.iterdir()} >= {"study.yaml", "trace", "trials", "silver", "gold"}
 
 
-def test_a_session_told_to_stop_takes_its_jvm_with_it(spark_files: Path) -> None:
+def test_terminated_session_ends_its_jvm(spark_files: Path) -> None:
     script = """
 import os, signal
 from experiments.studies.pipeline.java import java_home
@@ -169,7 +177,7 @@ with orderly_signals(), spark_session(java_home()):
     assert not processes_naming(spark_files)
 
 
-def test_the_report_is_written_from_the_directory_alone(analysed: Path) -> None:
+def test_report_is_written_from_the_directory_alone(analysed: Path) -> None:
     page = write_report(analysed).read_text()
     assert "kip-966" in page
     (analysed / "gold" / "cells.json").rename(analysed / "gold" / "kept.json")
@@ -180,7 +188,7 @@ def test_the_report_is_written_from_the_directory_alone(analysed: Path) -> None:
         (analysed / "gold" / "kept.json").rename(analysed / "gold" / "cells.json")
 
 
-def test_an_analysis_that_fails_says_why_and_leaves_the_last_result(
+def test_failed_analysis_shows_its_output_and_keeps_the_previous_gold(
     analysed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (analysed / "gold" / "cells.json").read_bytes()
@@ -190,7 +198,7 @@ def test_an_analysis_that_fails_says_why_and_leaves_the_last_result(
     assert (analysed / "gold" / "cells.json").read_bytes() == before
 
 
-def test_damaged_and_incomplete_sweeps_are_not_analysed(tmp_path: Path) -> None:
+def test_damaged_and_incomplete_sweeps_are_refused(tmp_path: Path) -> None:
     swept(tmp_path, fake_trial)
     path = tmp_path / "trace" / f"{batch_name(Batch(1, 0, TRIALS))}.parquet"
     content = bytearray(path.read_bytes())

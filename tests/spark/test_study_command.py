@@ -1,4 +1,4 @@
-"""`isray study run` from end to end, with a trial that needs no protocol: what it prints, where, and what it leaves."""
+"""`isray study run` from end to end, with a trial that needs no protocol: output, progress and files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.study import app
+from experiments.studies.pipeline.stages import GOLD, READING, SILVER
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial
 
@@ -30,9 +31,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_run_prints_one_document_and_a_rerun_prints_the_table(file: Path, tmp_path: Path) -> None:
+def test_run_prints_one_document_and_a_second_run_the_table(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    document = json.loads(CliRunner().invoke(app, ["run", str(file), "--out", str(out), "--json"]).stdout)
+    result = CliRunner().invoke(app, ["run", str(file), "--out", str(out), "--json"])
+    document = json.loads(result.stdout)
+    stages = ["starting Ray", "starting Spark", READING, SILVER, GOLD, "report"]
+    shown = [stage for line in result.stderr.splitlines() for stage in stages if f"isray study: {stage}" in line]
+    assert list(dict.fromkeys(shown)) == stages
     assert set(document) == {"out", "report", "cells"}
     assert document["cells"] == json.loads((out / "gold" / "cells.json").read_text())
     assert Path(document["report"]).read_text().startswith("<!DOCTYPE html>")
@@ -44,9 +49,9 @@ def test_run_prints_one_document_and_a_rerun_prints_the_table(file: Path, tmp_pa
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
-    [(["--engine", "ray"], "--engine"), (["--trials", "0"], "--trials"), (["--address", "nobody"], "--address")],
+    [(["--engine", "ray"], "--engine"), (["--trials", "0"], "--trials"), (["--address", "no-address"], "--address")],
 )
-def test_wrong_options_are_wrong_input_and_leave_nothing_to_resume(
+def test_wrong_options_are_refused_before_any_trial(
     file: Path, tmp_path: Path, arguments: list[str], field: str
 ) -> None:
     result = CliRunner().invoke(app, ["sweep", str(file), "--out", str(tmp_path / "out"), *arguments])
@@ -56,7 +61,7 @@ def test_wrong_options_are_wrong_input_and_leave_nothing_to_resume(
 
 
 @pytest.mark.parametrize("command", ["analyze", "report"])
-def test_a_directory_without_a_study_is_wrong_input(command: str, tmp_path: Path) -> None:
+def test_directory_without_a_study_is_refused(command: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [command, str(tmp_path)])
     assert isinstance(result.exception, InputError)
     assert not list(tmp_path.iterdir())

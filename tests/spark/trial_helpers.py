@@ -1,7 +1,8 @@
 """A small trial with known answers, so that the sweep and the pipeline can be tested without the protocol.
 
-Partition 0 has an outage and a loss whose lengths and sizes follow from the seed; everything else is constant. For
-`kip-497` the leader is first recorded but silent (a stall), then absent; for the other generations only absent.
+Partition 0 has an outage and a loss, whose length and size follow from the seed; everything else is constant. With
+`kip-497` the recorded leader first does not answer (a stall), then there is none; with the other generations there is
+none at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from experiments.studies.trace_schema import TraceRow, TrialResult
 
 
 def fake_trial(parameters: CellParameters, seed: int) -> TrialResult:
-    """One outage in partition 0 half-way through, a loss at its end in some trials, nothing else."""
+    """One outage of partition 0 after half the time; in some trials a loss at its end."""
     random = Random(seed)
     half, minimum = parameters.duration_ms // 2, parameters.min_insync_replicas
     full = parameters.replication_factor

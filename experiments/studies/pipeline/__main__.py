@@ -1,19 +1,22 @@
 """The pipeline as a process of its own: `python -m experiments.studies.pipeline DIR JAVA_HOME`.
 
-Reads the committed batches of DIR (checked by the caller), writes `silver/` and `gold/` with `gold/cells.json`. Each
-folder takes its place as a whole, gold last.
+Reads the committed batches of DIR (which the caller has checked), writes `silver/`, then `gold/` with
+`gold/cells.json`. Each folder replaces the one before as a whole.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 from pyspark.sql import DataFrame, SparkSession
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.metrics import cell_document
+from experiments.studies.estimates import CellSums, FailoverTimes, estimate
+from experiments.studies.metrics import METRICS
 from experiments.studies.output import (
     StudyRecord,
     batch_paths,
@@ -24,26 +27,45 @@ from experiments.studies.output import (
 )
 from experiments.studies.pipeline import gold, silver
 from experiments.studies.pipeline.session import spark_session
+from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
+from experiments.studies.statistics import Moments
 
 
 def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:
     """Trace to silver to gold, on disk."""
+    report_stage(READING)
     trace, trials = (spark.read.parquet(*map(str, paths)) for paths in batch_paths(out, batches_on_disk(out)))
+    report_stage(SILVER)
     with replaced_folder(out / "silver") as folder:
         intervals = _stored(silver.intervals(trace, trials), folder / "intervals")
         _stored(silver.outages(intervals, trials), folder / "outages")
         _stored(silver.losses(trace), folder / "losses")
     stored = {name: spark.read.parquet(str(out / "silver" / name)) for name in ("intervals", "outages")}
+    report_stage(GOLD)
     with replaced_folder(out / "gold") as folder:
         per_trial = _stored(gold.per_trial(trace, trials, stored["intervals"]), folder / "trials")
         per_cell = _stored(gold.per_cell(per_trial, stored["outages"]), folder / "cells")
-        rows = {row["cell"]: row.asDict() for row in per_cell.collect()}
-        document = [cell_document(cell, rows[cell.index]) for cell in record.study.cells]
-        write_text(folder / "cells.json", json.dumps(document, indent=1) + "\n")
+        sums = {row["cell"]: _sums(row.asDict()) for row in per_cell.collect()}
+        documents = [estimate(sums[cell.index]).document(cell.swept) for cell in record.study.cells]
+        write_text(folder / "cells.json", json.dumps(documents, indent=1) + "\n")
+
+
+def _sums(row: Mapping[str, Any]) -> CellSums:
+    """A row of `gold/cells`, typed."""
+    return CellSums(
+        trials=row["trials"],
+        partition_years=row["partition_years"],
+        moments={
+            metric.column: Moments(row["trials"], row[f"{metric.column}_sum"], row[f"{metric.column}_squares"])
+            for metric in METRICS
+        },
+        loss_size_squares=row["loss_size_squares"],
+        failover_ms=FailoverTimes(*(row[f"failover_{name}_ms"] for name in ("p50", "p99", "max"))),
+    )
 
 
 def _stored(frame: DataFrame, folder: Path) -> DataFrame:
-    """Writes the frame, and reads it back so that what follows starts from what is on disk."""
+    """Writes the frame and reads it back, so that the next step starts from the files."""
     frame.coalesce(1).write.parquet(str(folder))
     return frame.sparkSession.read.parquet(str(folder))
 

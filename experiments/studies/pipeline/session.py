@@ -1,8 +1,7 @@
-"""A Spark session that stays on this machine, keeps quiet, and takes its JVM with it when it ends.
+"""A Spark session on this machine only, without console output, whose JVM ends with it.
 
-Local mode, driver bound to 127.0.0.1, no UI, no Hive, every temporary file in a folder that is removed. pyspark
-leaves the JVM to end when the interpreter does; here the block's end waits for it, so that no Java process is left
-behind a command.
+Local mode, driver bound to 127.0.0.1, no UI, no Hive, every temporary file in a folder that is removed. pyspark ends
+its JVM when the interpreter ends; here the end of the block waits for it, so that no Java process outlives a command.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Silver: a trace turned into what a study measures. Pure functions from DataFrame to DataFrame.
+"""Silver: from the trace to intervals, outages and losses. Pure functions from DataFrame to DataFrame.
 
-- *intervals*: between one `state` of a partition and its next (or the trial's end) the partition is as that row says.
-  States that last no time are dropped. An interval is offline without a leader, stalled when the leader on record
-  does not answer, and refuses acks=all while fewer than min ISR replicas are in sync, whoever leads.
-- *outages*: contiguous intervals without a leader that answers, whatever the reason; its length is the failover time.
-  An outage that the trial's end cuts off counts for the fractions of time, but its length is not known (`ended`
-  false).
-- *losses*: each event in which acknowledged records were gone.
+- *intervals*: a `state` row describes its partition until the next one, or the end of the trial. Intervals of length 0
+  are dropped. An interval is `offline` without a leader, `stalled` if the recorded leader does not answer; it `refuses`
+  acks=all writes if fewer than min ISR replicas are in sync, with or without a leader.
+- *outages*: contiguous offline or stalled intervals; the length of an outage is the failover time. An outage that the
+  trial's end cuts off counts for the fractions of time, but its length is unknown (`ended` false).
+- *losses*: each event that lost acknowledged records.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ PARTITION = ["cell", "trial", "partition"]
 
 
 def intervals(trace: DataFrame, trials: DataFrame) -> DataFrame:
-    """One row per partition and stretch of constant state: start_ms, end_ms, length_ms, the state, and what it
-    means."""
+    """One row per partition and interval of constant state: start_ms, end_ms, length_ms, the state, and the booleans
+    that the fractions of time are measured by."""
     in_order = Window.partitionBy(*PARTITION).orderBy("seq")
     states = trace.where(F.col("kind") == "state").join(
         trials.select("cell", "trial", "duration_ms"), ["cell", "trial"]
@@ -46,21 +45,20 @@ def intervals(trace: DataFrame, trials: DataFrame) -> DataFrame:
 
 
 def outages(intervals: DataFrame, trials: DataFrame) -> DataFrame:
-    """One row per stretch without a serving leader: start_ms, end_ms, failover_ms, and whether it ended in the
-    trial."""
+    """One row per outage: start_ms, end_ms, failover_ms, and whether it ended within the trial."""
     in_order = Window.partitionBy(*PARTITION).orderBy("start_ms")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     out = F.col("offline") | F.col("stalled")
     begins = out & ~F.coalesce(F.lag(out).over(in_order), F.lit(False))
-    stretches = (
+    found = (
         intervals.withColumn("out", out)
         .withColumn("begins", begins.cast("int"))
-        .withColumn("stretch", F.sum("begins").over(so_far))
+        .withColumn("outage", F.sum("begins").over(so_far))
         .where("out")
-        .groupBy(*PARTITION, "stretch")
+        .groupBy(*PARTITION, "outage")
         .agg(F.min("start_ms").alias("start_ms"), F.max("end_ms").alias("end_ms"))
     )
-    return stretches.join(trials.select("cell", "trial", "duration_ms"), ["cell", "trial"]).select(
+    return found.join(trials.select("cell", "trial", "duration_ms"), ["cell", "trial"]).select(
         *PARTITION,
         "start_ms",
         "end_ms",
@@ -70,5 +68,5 @@ def outages(intervals: DataFrame, trials: DataFrame) -> DataFrame:
 
 
 def losses(trace: DataFrame) -> DataFrame:
-    """One row per loss event: time_ms and how many acknowledged records were gone."""
+    """One row per loss event: time_ms and the number of acknowledged records lost."""
     return trace.where(F.col("kind") == "loss").select(*PARTITION, "time_ms", F.col("value").alias("records"))

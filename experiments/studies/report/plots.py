@@ -1,23 +1,27 @@
 """The two plots, as SVG that takes its colours from the page.
 
-matplotlib draws with stand-in colours that are replaced by CSS variables, so that one drawing serves light mode, dark
-mode and paper. Text stays text. Every drawing carries its meaning as an accessible label.
+matplotlib draws with placeholder colours, which CSS variables then replace, so that one drawing serves light mode, dark
+mode and paper. Text stays text. Each drawing has a label with its numbers for screen readers.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from html import escape
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.typing import RcKeyType
 
+from experiments.studies.estimates import CellEstimates
 from experiments.studies.report.words import MINUTES_PER_YEAR, number
+from experiments.studies.statistics import Estimate
 
-INK, MUTED, GRID, BEST, OTHER, OFFLINE, REFUSING = (f"#0{digit}0{digit}0{digit}" for digit in range(1, 8))
+INK, MUTED, GRID, BEST, OTHER, OFFLINE, REJECTING = (f"#0{digit}0{digit}0{digit}" for digit in range(1, 8))
 _CSS = {
     INK: "currentColor",
     MUTED: "var(--muted)",
@@ -25,9 +29,9 @@ _CSS = {
     BEST: "var(--best)",
     OTHER: "var(--other)",
     OFFLINE: "var(--offline)",
-    REFUSING: "var(--refusing)",
+    REJECTING: "var(--rejecting)",
 }
-_STYLE: dict[Any, Any] = {
+_STYLE: dict[RcKeyType, str | float] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 10.5,
@@ -41,17 +45,16 @@ _STYLE: dict[Any, Any] = {
     "savefig.facecolor": "none",
 }
 WIDTH_IN = 9.2
-Document = Mapping[str, Any]
 
 
-def loss_plot(names: Sequence[str], cells: Sequence[Document], best: int) -> str:
+def loss_plot(names: Sequence[str], cells: Sequence[CellEstimates], best: int) -> str:
     """Loss events per partition-year by cell: a point and its interval, on a log axis.
 
-    A cell without any loss has no point on a log axis: an arrow from its upper limit says that the truth lies below.
+    A cell without losses has no point on a log axis; an arrow points down from its upper limit.
     """
-    rates = [cell["loss_rate"] for cell in cells]
-    shown = [rate[key] for rate in rates for key in ("estimate", "ci_low", "ci_high") if rate[key] > 0]
-    floor = 10 ** _floor_exponent(min(shown)) if shown else 0.001
+    rates = [cell.estimates["loss_rate"] for cell in cells]
+    shown = [value for rate in rates for value in (rate.estimate, rate.ci_low, rate.ci_high) if value > 0]
+    floor = 10 ** math.floor(math.log10(min(shown))) if shown else 0.001
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -65,29 +68,25 @@ def loss_plot(names: Sequence[str], cells: Sequence[Document], best: int) -> str
         axes.set_xlabel("loss events per partition-year, 95 % interval (log scale; left is better)")
 
     label = "Loss events per partition-year. " + " ".join(
-        f"{name}: {number(rate['estimate'])}, interval {number(rate['ci_low'])} to {number(rate['ci_high'])}."
+        f"{name}: {number(rate.estimate)}, interval {number(rate.ci_low)} to {number(rate.ci_high)}."
         for name, rate in zip(names, rates, strict=True)
     )
     return _svg("loss", len(cells), draw, label)
 
 
-def _floor_exponent(value: float) -> int:
-    return int(f"{value:e}".partition("e")[2])
-
-
-def _loss_row(axes: Axes, row: int, rate: Mapping[str, float], colour: str, floor: float) -> None:
-    high = rate["ci_high"]
-    if rate["estimate"] > 0:
+def _loss_row(axes: Axes, row: int, rate: Estimate, colour: str, floor: float) -> None:
+    high = rate.ci_high
+    if rate.estimate > 0:
         axes.plot(
-            [max(rate["ci_low"], floor), high],
+            [max(rate.ci_low, floor), high],
             [row, row],
             color=colour,
             linewidth=5,
             alpha=0.35,
             solid_capstyle="round",
         )
-        axes.plot([rate["estimate"]], [row], "o", color=colour, markersize=9)
-        text = number(rate["estimate"])
+        axes.plot([rate.estimate], [row], "o", color=colour, markersize=9)
+        text = number(rate.estimate)
     else:
         style = {"arrowstyle": "-|>", "color": colour, "linewidth": 2}
         axes.annotate("", xy=(floor * 1.02, row), xytext=(high, row), arrowprops=style)
@@ -96,41 +95,41 @@ def _loss_row(axes: Axes, row: int, rate: Mapping[str, float], colour: str, floo
     axes.annotate(text, (high, row), xytext=(9, 0), textcoords="offset points", va="center", color=INK)
 
 
-def availability_plot(names: Sequence[str], cells: Sequence[Document], best: int) -> str:
-    """Minutes per year offline and refusing acks=all by cell, side by side, each on its own scale from zero."""
+def availability_plot(names: Sequence[str], cells: Sequence[CellEstimates], best: int) -> str:
+    """Minutes per year offline and rejecting acks=all by cell, side by side, each on its own scale from zero."""
     sides = (
         ("offline_fraction", "offline: no leader", OFFLINE),
-        ("reject_fraction", "acks=all refused: too few in sync", REFUSING),
+        ("reject_fraction", "rejecting: too few in sync for acks=all", REJECTING),
     )
 
     def draw(figure: Figure) -> None:
         for axes, (metric, title, colour) in zip(figure.subplots(1, 2, sharey=True), sides, strict=True):
-            _bars(axes, [cell[metric] for cell in cells], colour)
+            _bars(axes, [cell.estimates[metric] for cell in cells], colour)
             _rows(axes, names, best)
             axes.set_title(title, loc="left", fontsize=11, color=INK)
             axes.set_xlabel("minutes per year, 95 % interval")
 
     label = "Minutes per year. " + " ".join(
-        f"{name}: offline {number(cell['offline_fraction']['estimate'] * MINUTES_PER_YEAR)}, "
-        f"acks=all refused {number(cell['reject_fraction']['estimate'] * MINUTES_PER_YEAR)}."
+        f"{name}: offline {number(cell.estimates['offline_fraction'].estimate * MINUTES_PER_YEAR)}, "
+        f"rejecting acks=all {number(cell.estimates['reject_fraction'].estimate * MINUTES_PER_YEAR)}."
         for name, cell in zip(names, cells, strict=True)
     )
     return _svg("availability", len(cells), draw, label)
 
 
-def _bars(axes: Axes, estimates: Sequence[Mapping[str, float]], colour: str) -> None:
-    """Bars with whiskers; where nothing was seen there is no bar, and the limit is left to the table."""
-    per_year = [{key: value * MINUTES_PER_YEAR for key, value in estimate.items()} for estimate in estimates]
-    seen = [row for row in per_year if row["estimate"] > 0]
-    axes.barh(range(len(per_year)), [row["estimate"] for row in per_year], height=0.5, color=colour, alpha=0.85)
+def _bars(axes: Axes, estimates: Sequence[Estimate], colour: str) -> None:
+    """Bars with whiskers. An estimate of 0 has neither; its upper limit is in the table."""
+    per_year = [Estimate(*(value * MINUTES_PER_YEAR for value in astuple(estimate))) for estimate in estimates]
+    seen = [row for row in per_year if row.estimate > 0]
+    axes.barh(range(len(per_year)), [row.estimate for row in per_year], height=0.5, color=colour, alpha=0.85)
     for index, row in enumerate(per_year):
         reach = 0.0
-        if row["estimate"] > 0:
-            axes.plot([row["ci_low"], row["ci_high"]], [index, index], color=INK, linewidth=1.4)
-            reach = row["ci_high"]
-        text = number(row["estimate"]) if row["estimate"] > 0 else "none seen"
+        if row.estimate > 0:
+            axes.plot([row.ci_low, row.ci_high], [index, index], color=INK, linewidth=1.4)
+            reach = row.ci_high
+        text = number(row.estimate) if row.estimate > 0 else "none seen"
         axes.annotate(text, (reach, index), xytext=(7, 0), textcoords="offset points", va="center", color=INK)
-    axes.set_xlim(0, 1.3 * max((row["ci_high"] for row in seen), default=1.0))
+    axes.set_xlim(0, 1.3 * max((row.ci_high for row in seen), default=1.0))
     axes.xaxis.set_major_formatter(lambda value, _: number(value))
     axes.locator_params(axis="x", nbins=5)
 

@@ -1,45 +1,26 @@
-"""What a study's numbers say, in words: names of cells, readable quantities, the answer and the trade-offs.
+"""A study's numbers in words: names of cells, readable quantities, the recommendation and the trade-offs.
 
-The answer is the cell with the lowest loss rate. Cells whose interval overlaps its interval are not told apart from
-it by this study, and among those the one that is available most is recommended: its price decides, since its losses
-do not. Overlap is a cautious criterion: intervals that do not overlap differ at the 5 % level, some that do overlap
-would too.
+The recommendation starts from the cell with the lowest loss rate. The study does not distinguish it from cells whose
+interval overlaps its interval; among those, the one with the highest availability is recommended. Overlap is a
+conservative criterion: rates whose intervals do not overlap differ at the 5 % level, and so do some whose intervals
+overlap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from experiments.studies.model import CellParameters, Distribution
-from experiments.support.durations import format_duration
+from experiments.studies.estimates import CellEstimates
+from experiments.studies.model import PARAMETERS, CellParameters
 
 MINUTES_PER_YEAR = 365 * 24 * 60
-Document = Mapping[str, Any]
-
-_SHORT = {
-    "generation": "{}",
-    "min_insync_replicas": "min ISR {}",
-    "replication_factor": "RF {}",
-    "unclean_recovery_strategy": "{} recovery",
-    "acks": "acks={}",
-    "brokers": "{} brokers",
-    "partitions": "{} partitions",
-    "broker_mttf": "MTTF {}",
-    "broker_mttr": "MTTR {}",
-    "detection": "detection {}",
-    "flush_interval": "flush {}",
-    "unclean_probability": "unclean {}",
-    "tail_loss_probability": "tail loss {}",
-    "power_events_per_year": "{} power events/y",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`best`: index of the recommended cell; `rivals`: cells that the study cannot tell apart from it by their
-    losses."""
+    """`best`: index of the recommended cell; `rivals`: the cells whose loss rates the study does not distinguish from
+    its loss rate."""
 
     best: int
     rivals: tuple[int, ...]
@@ -49,45 +30,44 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class TradeOff:
-    """One other cell against the recommended one: what changes if it is chosen instead."""
+    """What changes if another cell is chosen instead of the recommended one."""
 
     name: str
     losses: str
     offline: str
-    refusing: str
+    rejecting: str
     verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """A parameter that all cells share, in the notation of study files."""
+
+    name: str
+    value: str
+    meaning: str
 
 
 def cell_name(swept: Mapping[str, object]) -> str:
     """`kip-966 · min ISR 2`: the swept parameters in the order of the file."""
-    parts = [_SHORT[name].format(shown(value)) for name, value in swept.items()]
+    parts = [PARAMETERS[name].label.words.format(shown(value)) for name, value in swept.items()]
     return " · ".join(parts) or "the one setting"
 
 
 def shown(value: object) -> str:
-    """A parameter's value as the file gives it, in a few words."""
+    """A parameter's value as the file gives it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {part}" for name, part in value.items())
     return str(value)
 
 
-def parameter_rows(parameters: CellParameters, swept: Sequence[str]) -> list[tuple[str, str]]:
-    """The parameters that all cells share, by name, with durations as users write them."""
-    rows = []
-    for field, value in parameters:
-        name = field.removesuffix("_ms")
-        if name in swept:
-            continue
-        if isinstance(value, Distribution):
-            shape = "" if value.shape is None else f", shape {value.shape:g}"
-            text = f"{value.dist}, mean {format_duration(value.mean_ms)}{shape}"
-        elif field.endswith("_ms"):
-            nothing = {"detection": "instant", "flush_interval": "never"}
-            text = nothing[name] if value is None else format_duration(value)
-        else:
-            text = str(value)
-        rows.append((name, text))
-    return rows
+def parameter_rows(parameters: CellParameters, swept: Sequence[str]) -> list[ParameterRow]:
+    """The parameters that all cells share: all but those that are `swept`."""
+    return [
+        ParameterRow(name, parameter.notation.write(getattr(parameters, parameter.field)), parameter.description)
+        for name, parameter in PARAMETERS.items()
+        if name not in swept
+    ]
 
 
 def number(value: float) -> str:
@@ -121,78 +101,76 @@ def milliseconds(value: float | None) -> str:
     return f"{number(value)} ms"
 
 
-def unavailability(cell: Document) -> float:
-    """The share of time in which acks=all writes are surely refused: the larger of no serving leader and too few in
-    sync."""
-    without_leader = cell["offline_fraction"]["estimate"] + cell["stall_fraction"]["estimate"]
-    return float(max(without_leader, cell["reject_fraction"]["estimate"]))
+def unavailability(cell: CellEstimates) -> float:
+    """A lower bound of the share of time in which acks=all writes fail: the larger of the time without a leader that
+    answers and the time with fewer than min ISR replicas in sync."""
+    without_leader = cell.estimates["offline_fraction"].estimate + cell.estimates["stall_fraction"].estimate
+    return max(without_leader, cell.estimates["reject_fraction"].estimate)
 
 
-def answer(names: Sequence[str], cells: Sequence[Document]) -> Answer:
-    """The recommended cell and why. `names` and `cells` go together."""
-    rates = [cell["loss_rate"] for cell in cells]
-    least = min(range(len(cells)), key=lambda index: (rates[index]["estimate"], unavailability(cells[index])))
-    alike = [index for index in range(len(cells)) if rates[index]["ci_low"] <= rates[least]["ci_high"]]
-    best = min(alike, key=lambda index: (unavailability(cells[index]), rates[index]["estimate"]))
+def answer(names: Sequence[str], cells: Sequence[CellEstimates]) -> Answer:
+    """The recommended cell and the reasons; `names[i]` is the name of `cells[i]`."""
+    rates = [cell.estimates["loss_rate"] for cell in cells]
+    least = min(range(len(cells)), key=lambda index: (rates[index].estimate, unavailability(cells[index])))
+    alike = [index for index in range(len(cells)) if rates[index].ci_low <= rates[least].ci_high]
+    best = min(alike, key=lambda index: (unavailability(cells[index]), rates[index].estimate))
     rivals = tuple(index for index in alike if index != best)
     if len(cells) == 1:
         headline = f"{names[0]}: {loss_phrase(cells[0])}."
     elif len(alike) == len(cells):
-        headline = "This study cannot tell the settings apart by their losses: every interval overlaps the lowest one."
+        headline = "This study cannot tell which setting loses least: the intervals of all loss rates overlap."
     else:
         headline = f"Run {names[best]}: {loss_phrase(cells[best])}."
     return Answer(best, rivals, headline, tuple(_sentences(names, cells, best, rivals)))
 
 
-def _sentences(names: Sequence[str], cells: Sequence[Document], best: int, rivals: Sequence[int]) -> list[str]:
+def _sentences(names: Sequence[str], cells: Sequence[CellEstimates], best: int, rivals: Sequence[int]) -> list[str]:
     chosen = cells[best]
     sentences = [
-        f"Its price: {minutes(chosen['reject_fraction']['estimate'])} per year in which acks=all writes are refused, "
-        f"{minutes(chosen['offline_fraction']['estimate'])} of offline time."
+        f"Its cost: acks=all writes are rejected for {minutes(chosen.estimates['reject_fraction'].estimate)} a year; "
+        f"the partition has no leader for {minutes(chosen.estimates['offline_fraction'].estimate)} a year."
     ]
-    worst = max(range(len(cells)), key=lambda index: cells[index]["loss_rate"]["estimate"])
+    worst = max(range(len(cells)), key=lambda index: cells[index].estimates["loss_rate"].estimate)
     if worst != best and worst not in rivals:
-        sentences.append(
-            f"The most is lost with {names[worst]}: {loss_phrase(cells[worst])}{_times(cells[worst], chosen)}."
-        )
+        sentences.append(f"{names[worst]} loses most: {loss_phrase(cells[worst])}{_times(cells[worst], chosen)}.")
     if rivals:
         listed = ", ".join(names[index] for index in rivals)
         sentences.append(
-            f"By its losses it is not told apart from {listed}; it is preferred because it is available longer."
+            f"Its loss rate is not distinguished from that of {listed}; it is recommended for its availability."
         )
     return sentences
 
 
-def loss_phrase(cell: Document) -> str:
+def loss_phrase(cell: CellEstimates) -> str:
     """`0.505 loss events per partition-year (95 % interval 0.411 to 0.614), about one in 2 years`."""
-    loss = cell["loss_rate"]
-    if loss["estimate"] == 0:
-        seen, limit = number(cell["partition_years"]), number(loss["ci_high"])
+    loss = cell.estimates["loss_rate"]
+    if loss.estimate == 0:
+        seen, limit = number(cell.partition_years), number(loss.ci_high)
         return f"no acknowledged record lost in {seen} partition-years (95 %: at most {limit} events a year)"
-    interval = f"95 % interval {number(loss['ci_low'])} to {number(loss['ci_high'])}"
-    often = f", about one in {1 / loss['estimate']:.0f} years" if loss["estimate"] < 0.7 else ""
-    return f"{number(loss['estimate'])} loss events per partition-year ({interval}){often}"
+    interval = f"95 % interval {number(loss.ci_low)} to {number(loss.ci_high)}"
+    often = f", about one in {1 / loss.estimate:.0f} years" if loss.estimate < 0.7 else ""
+    return f"{number(loss.estimate)} loss events per partition-year ({interval}){often}"
 
 
-def _times(cell: Document, against: Document) -> str:
-    mine, other = cell["loss_rate"]["estimate"], against["loss_rate"]["estimate"]
+def _times(cell: CellEstimates, against: CellEstimates) -> str:
+    mine, other = cell.estimates["loss_rate"].estimate, against.estimates["loss_rate"].estimate
     return f", {mine / other:.1f} times as many" if other > 0 and mine > 0 else ""
 
 
-def trade_offs(names: Sequence[str], cells: Sequence[Document], result: Answer) -> list[TradeOff]:
+def trade_offs(names: Sequence[str], cells: Sequence[CellEstimates], result: Answer) -> list[TradeOff]:
     """Every other cell against the recommended one, fewest losses first."""
     others = [index for index in range(len(cells)) if index != result.best]
-    others.sort(key=lambda index: cells[index]["loss_rate"]["estimate"])
+    others.sort(key=lambda index: cells[index].estimates["loss_rate"].estimate)
     chosen = cells[result.best]
     return [_trade_off(names[index], cells[index], chosen, index in result.rivals) for index in others]
 
 
-def _trade_off(name: str, cell: Document, chosen: Document, rival: bool) -> TradeOff:
-    mine, other = cell["loss_rate"]["estimate"], chosen["loss_rate"]["estimate"]
+def _trade_off(name: str, cell: CellEstimates, chosen: CellEstimates, rival: bool) -> TradeOff:
+    mine, other = cell.estimates["loss_rate"].estimate, chosen.estimates["loss_rate"].estimate
     ratio = f" (× {mine / other:.2g})" if other > 0 else ""
     longer = unavailability(cell) - unavailability(chosen)
     if rival:
-        verdict = "Losses alike within the intervals; available " + ("less." if longer > 0 else "as long.")
+        verdict = "Loss rates not distinguished; availability " + ("lower." if longer > 0 else "the same.")
     else:
         verdict = "Loses more" + (
             " and is available less." if longer > 0 else f", in return for {minutes(-longer)} more availability a year."
@@ -200,8 +178,8 @@ def _trade_off(name: str, cell: Document, chosen: Document, rival: bool) -> Trad
     return TradeOff(
         name,
         f"{mine - other:+.3g} a year{ratio}",
-        _signed(cell["offline_fraction"]["estimate"] - chosen["offline_fraction"]["estimate"]),
-        _signed(cell["reject_fraction"]["estimate"] - chosen["reject_fraction"]["estimate"]),
+        _signed(cell.estimates["offline_fraction"].estimate - chosen.estimates["offline_fraction"].estimate),
+        _signed(cell.estimates["reject_fraction"].estimate - chosen.estimates["reject_fraction"].estimate),
         verdict,
     )
 

@@ -1,18 +1,22 @@
-"""Study files: what they mean, and the one line that each mistake gets."""
+"""Study files: their meaning, and the one-line error for each mistake."""
 
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
 
 import experiments.studies
-from experiments.studies.loader import PARAMETERS, load_study, study_from
-from experiments.studies.model import DAY_MS, YEAR_MS, CellParameters, Distribution
+from experiments.studies.distribution import Distribution
+from experiments.studies.loader import load_study, study_from
+from experiments.studies.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters
+from experiments.studies.parameter import PLAIN, Parameter
 from experiments.support.errors import InputError
 
 SHIPPED = Path(experiments.studies.__path__[0])
+GUIDE = Path(__file__).parents[4] / "docs" / "studies.md"
 GOOD = {
     "name": "s",
     "seed": 7,
@@ -64,6 +68,12 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"base__unclean_probability": 1.5}, "base.unclean_probability", "1"),
         ({"base__brokers": True}, "base.brokers", "whole number"),
         ({"base__acks": 2}, "base.acks", "all"),
+        ({"base__network_latency": "2s"}, "base.network_latency", "less than or equal to 200ms"),
+        (
+            {"base__network_latency": "9ms", "base__detection": "30ms"},
+            "base.network_latency",
+            "quarter of detection",
+        ),
         ({"sweep__min_insync_replicas": [0]}, "sweep.min_insync_replicas", "greater than or equal to 1"),
         ({"sweep__min_insync_replicas": []}, "sweep.min_insync_replicas", "one value or more"),
         ({"sweep__min_insync_replicas": [1, 1]}, "sweep", "differ"),
@@ -77,7 +87,7 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"sweep": None, "cells": [{"brokers": 3}, {"brokers": 0}]}, "cells[1].brokers", "greater"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_file_field_and_what_is_allowed(
+def test_error_is_one_line_that_names_file_field_and_allowed_values(
     changes: dict[str, object], field: str, allowed: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -92,19 +102,19 @@ def test_a_mistake_is_one_line_that_names_file_field_and_what_is_allowed(
     ("text", "found"),
     [("name: [", "expected"), ("name: a\nname: b\n", "twice"), ("- 1\n", "list"), ("", "NoneType")],
 )
-def test_a_file_that_is_no_mapping_of_unique_keys_is_refused(tmp_path: Path, text: str, found: str) -> None:
+def test_file_that_is_no_mapping_of_unique_keys_is_refused(tmp_path: Path, text: str, found: str) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=found):
         load_study(path)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         load_study(tmp_path / "none.yaml")
 
 
-def test_sweep_is_the_product_in_the_order_of_the_file_and_keeps_the_values_as_given() -> None:
+def test_sweep_is_the_product_in_the_order_of_the_file_with_values_as_written() -> None:
     study = study_from(study_with(), "s.yaml")
     assert [tuple(cell.swept.values()) for cell in study.cells] == [
         ("kip-497", 1),
@@ -118,7 +128,7 @@ def test_sweep_is_the_product_in_the_order_of_the_file_and_keeps_the_values_as_g
     assert first.broker_mttr == CellParameters().broker_mttr
 
 
-def test_zip_takes_lists_side_by_side_and_cells_stand_alone() -> None:
+def test_zip_pairs_its_lists_and_cells_are_taken_one_by_one() -> None:
     zipped = study_from(study_with(sweep=None, zip={"brokers": [3, 5], "replication_factor": [3, 5]}), "s.yaml")
     listed = study_from(study_with(sweep=None, cells=[{"acks": 1}, {"acks": "all"}]), "s.yaml")
     alone = study_from(study_with(sweep=None), "s.yaml")
@@ -140,10 +150,27 @@ def test_trials_on_the_command_line_replace_the_precision_of_the_file(tmp_path: 
         load_study(path, engine="ray")
 
 
+@pytest.mark.parametrize("parameter", PARAMETERS.values(), ids=lambda parameter: parameter.name)
+def test_default_in_the_notation_of_files_is_read_as_the_default(parameter: Parameter) -> None:
+    default = getattr(CellParameters(), parameter.field)
+    if not isinstance(default, Distribution | float | int) or parameter.notation is not PLAIN:
+        written = parameter.default.partition("mean ")[2] or parameter.default
+        assert parameter.notation.read(written) == default
+    assert parameter.notation.write(default) == parameter.default
+    assert parameter.label.words.count("{}") == 1
+
+
 def test_every_parameter_of_a_trial_can_be_set_in_a_file() -> None:
-    assert {field for field, _ in PARAMETERS.values()} | {"duration_ms"} == set(CellParameters.model_fields)
+    assert {parameter.field for parameter in PARAMETERS.values()} == set(CellParameters.model_fields)
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_studies_load(path: Path) -> None:
     assert load_study(path).name == path.stem
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
+def test_studies_in_the_guide_load(block: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(block)
+    assert load_study(path).cells

@@ -1,4 +1,4 @@
-"""Distributions have the mean they are given, whatever their kind."""
+"""Distributions draw with their mean, and parameters that conflict are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from experiments.studies.model import CellParameters, Distribution
+from experiments.engines.sim.network import NetworkModel
+from experiments.studies.distribution import Distribution
+from experiments.studies.model import CellParameters
 
 DRAWS = 20_000
 
@@ -23,7 +25,7 @@ DRAWS = 20_000
         ("constant", None, 0),
     ],
 )
-def test_the_mean_and_spread_of_draws_are_those_of_the_distribution(
+def test_mean_and_deviation_of_draws_are_those_of_the_distribution(
     dist: str, shape: float | None, relative_spread: float
 ) -> None:
     random = Random(1)
@@ -33,13 +35,23 @@ def test_the_mean_and_spread_of_draws_are_those_of_the_distribution(
     assert statistics.pstdev(draws) == pytest.approx(relative_spread * 1_000_000, rel=0.06)
 
 
-def test_draws_are_whole_and_positive_and_follow_the_seed() -> None:
+def test_draws_are_positive_integers_that_the_seed_determines() -> None:
     distribution = Distribution(mean_ms=1)
     draws = [[distribution.sample_ms(random) for _ in range(50)] for random in (Random(3), Random(3), Random(4))]
     assert all(isinstance(draw, int) and draw >= 1 for draw in draws[0])
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_more_replicas_than_brokers_is_no_cell() -> None:
+def test_more_replicas_than_brokers_are_refused() -> None:
     with pytest.raises(ValidationError, match="replication_factor 3 on 2 brokers"):
         CellParameters(brokers=2)
+
+
+def test_parameter_added_later_leaves_the_json_of_other_cells_unchanged() -> None:
+    """The JSON is what seeds are derived from."""
+    assert "network_latency_ms" not in CellParameters().model_dump_json()
+    assert '"network_latency_ms":5' in CellParameters(network_latency_ms=5).model_dump_json()
+
+
+def test_default_latency_is_that_of_the_simulator() -> None:
+    assert CellParameters().network_latency_ms == NetworkModel().base_ms

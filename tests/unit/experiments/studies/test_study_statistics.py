@@ -1,7 +1,7 @@
-"""Intervals: hand values, agreement with scipy where scipy has them, and coverage by simulation with fixed seeds.
+"""Intervals: printed values, agreement with scipy where scipy has them, and coverage by simulation with fixed seeds.
 
-A 95 % interval may miss about one truth in twenty. The simulations draw 1,000 samples each; 930 hits or more is what
-a method with 95 % coverage practically always has (five standard errors below 95 % is 915).
+A 95 % interval misses the true value in about one sample of twenty. Each simulation draws 1,000 samples; a method with
+95 % coverage has at least 930 hits almost surely (the standard deviation is 6.9 hits).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_HITS = 930
     ("events", "low", "high"),
     [(0, 0.0, 3.6889), (1, 0.0253, 5.5716), (5, 1.6235, 11.6683), (10, 4.7954, 18.3904)],
 )
-def test_garwood_has_the_values_of_the_printed_tables(events: int, low: float, high: float) -> None:
+def test_garwood_equals_the_printed_tables(events: int, low: float, high: float) -> None:
     interval = garwood(events, 1.0)
     assert (interval.ci_low, interval.ci_high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
     halved = garwood(events, 2.0)
@@ -42,7 +42,7 @@ def test_garwood_has_the_values_of_the_printed_tables(events: int, low: float, h
 
 @settings(deadline=None)
 @given(n=st.integers(1, 5_000), share=st.floats(0, 1))
-def test_wilson_is_scipys_on_whole_counts(n: int, share: float) -> None:
+def test_wilson_equals_scipy_for_whole_counts(n: int, share: float) -> None:
     successes = round(n * share)
     expected = binomtest(successes, n).proportion_ci(method="wilson")
     interval = wilson(successes / n, n)
@@ -54,7 +54,7 @@ def test_wilson_is_scipys_on_whole_counts(n: int, share: float) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 20), min_size=2, max_size=50))
-def test_the_guard_only_widens(counts: list[int]) -> None:
+def test_dispersion_never_narrows_the_interval(counts: list[int]) -> None:
     guarded, plain = rate(Moments.of(counts), len(counts)), garwood(sum(counts), len(counts))
     assert guarded.estimate == plain.estimate
     assert guarded.ci_low <= plain.ci_low + 1e-12
@@ -99,7 +99,7 @@ def outage_shares(random: np.random.Generator) -> tuple[Estimate, float]:
 
 
 @pytest.mark.parametrize("draw", [poisson_totals, clustered_totals, lost_records, outage_shares])
-def test_the_intervals_cover_the_truth(draw: Callable[[np.random.Generator], tuple[Estimate, float]]) -> None:
+def test_intervals_cover_the_true_value(draw: Callable[[np.random.Generator], tuple[Estimate, float]]) -> None:
     random = np.random.default_rng(966)
     results = [draw(random) for _ in range(SAMPLES)]
     hits = sum(estimate.ci_low <= truth <= estimate.ci_high for estimate, truth in results)

@@ -1,4 +1,4 @@
-"""Planning a sweep: which batches are missing, when a sequential study stops, and that seeds depend on nothing else."""
+"""The sweep: pending batches, sequential stopping, seeds, and the checks of the output directory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from experiments.studies.output import (
     batch_name,
     claim,
     committed_batches,
-    note_run,
     read_record,
-    sweep_leftovers,
+    record_versions,
+    remove_leftovers,
     write_batch,
 )
 from experiments.studies.sweep import is_precise, pending_batches, rounds, wanted_trials
@@ -46,9 +46,7 @@ def mark_of(out: Path, batch: Batch) -> Path:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8))), st.integers(1, 30))
-def test_what_is_pending_and_what_is_done_together_are_each_wanted_trial_once(
-    parts: list[tuple[int, int]], trials: int
-) -> None:
+def test_pending_and_committed_batches_hold_each_trial_once(parts: list[tuple[int, int]], trials: int) -> None:
     study, taken, done = study_of(trials=trials), set(), {}
     for first, length in parts:
         numbers = set(range(first, first + length))
@@ -66,13 +64,13 @@ def test_cells_take_turns() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 100_000))
-def test_rounds_grow_and_end_at_the_limit(max_trials: int) -> None:
+def test_rounds_grow_up_to_the_largest_number_of_trials(max_trials: int) -> None:
     steps = list(rounds(max_trials))
     assert steps == sorted(set(steps))
     assert steps[-1] == max_trials
 
 
-def test_a_sequential_study_stops_when_precise_and_not_before() -> None:
+def test_sequential_study_stops_at_the_first_precise_round() -> None:
     study = study_of(trials=None, precision={"relative_error": 0.2, "max_trials": 1000})
     precision = Precision(relative_error=0.2, max_trials=1000)
     years = PARAMETERS.partition_years
@@ -86,7 +84,7 @@ def test_a_sequential_study_stops_when_precise_and_not_before() -> None:
     assert wanted_trials(study, 0, [0] * 1000) == 1000
 
 
-def test_seeds_depend_on_study_parameters_and_trial_only() -> None:
+def test_seed_depends_on_study_seed_parameters_and_trial_number_only() -> None:
     other = PARAMETERS.model_copy(update={"min_insync_replicas": 1})
     seeds = [trial_seed(study, cell, trial) for study in (1, 2) for cell in (PARAMETERS, other) for trial in (0, 1)]
     assert len(set(seeds)) == 8
@@ -94,14 +92,14 @@ def test_seeds_depend_on_study_parameters_and_trial_only() -> None:
     assert trial_seed(1, CellParameters(), 0) == 5920985390306003000
 
 
-def test_how_trials_are_batched_changes_nothing() -> None:
+def test_batch_size_does_not_change_the_tables() -> None:
     whole = run_batch(fake_trial, PARAMETERS, Batch(0, 0, 6), 1)
     parts = [run_batch(fake_trial, PARAMETERS, Batch(0, first, first + 3), 1) for first in (0, 3)]
     for table, pieces in zip(whole, zip(*parts, strict=True), strict=True):
         assert table.equals(pa.concat_tables(pieces))
 
 
-def test_a_failing_trial_names_its_seed() -> None:
+def test_error_of_a_failed_trial_names_its_seed() -> None:
     def broken(parameters: CellParameters, seed: int) -> TrialResult:
         raise ValueError("no")
 
@@ -124,12 +122,12 @@ def test_a_failing_trial_names_its_seed() -> None:
         [TraceRow(0, "state", 1), TraceRow(9, "end")],
     ],
 )
-def test_a_trace_that_breaks_the_rules_is_refused(rows: list[TraceRow]) -> None:
+def test_trace_that_breaks_a_rule_is_refused(rows: list[TraceRow]) -> None:
     with pytest.raises(TraceError):
         check_trace(rows, partitions=1, duration_ms=9)
 
 
-def test_what_was_committed_is_found_again_and_not_planned(tmp_path: Path) -> None:
+def test_committed_batches_are_found_and_not_pending(tmp_path: Path) -> None:
     study = study_of()
     claim(tmp_path, study)
     pending = pending_batches(study, {})
@@ -139,14 +137,14 @@ def test_what_was_committed_is_found_again_and_not_planned(tmp_path: Path) -> No
     assert sorted([*pending_batches(study, found), *found]) == sorted(pending)
 
 
-def test_leftovers_of_an_interrupted_sweep_are_no_results_and_are_removed(tmp_path: Path) -> None:
+def test_files_of_an_interrupted_sweep_are_not_read_and_are_removed(tmp_path: Path) -> None:
     study = study_of()
     claim(tmp_path, study)
     first, second = pending_batches(study, {})[:2]
     fill(tmp_path, study, [first, second])
     mark_of(tmp_path, second).unlink()
     (tmp_path / "trace" / ".tmp-x.parquet").write_bytes(b"half")
-    sweep_leftovers(tmp_path)
+    remove_leftovers(tmp_path)
     assert list(committed_batches(tmp_path, study)) == [first]
     assert [path.stem for path in (tmp_path / "trace").iterdir()] == [batch_name(first)]
 
@@ -160,7 +158,7 @@ def damaged(content: bytes, how: str) -> bytes:
 
 @pytest.mark.parametrize("file", ["trace/{}.parquet", "trials/{}.parquet", "trials/_{}.sha256"])
 @pytest.mark.parametrize("how", ["cut", "empty", "flip"])
-def test_a_damaged_file_is_named(tmp_path: Path, file: str, how: str) -> None:
+def test_error_names_the_damaged_file(tmp_path: Path, file: str, how: str) -> None:
     study, batch = study_of(), Batch(0, 0, 20)
     claim(tmp_path, study)
     fill(tmp_path, study, [batch])
@@ -173,7 +171,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["trace", "trials"])
-def test_a_missing_half_is_named(tmp_path: Path, folder: str) -> None:
+def test_error_names_the_missing_file_of_a_batch(tmp_path: Path, folder: str) -> None:
     study, batch = study_of(), Batch(0, 0, 20)
     claim(tmp_path, study)
     fill(tmp_path, study, [batch])
@@ -184,7 +182,7 @@ def test_a_missing_half_is_named(tmp_path: Path, folder: str) -> None:
     assert caught.value.source == str(path)
 
 
-def test_batches_that_overlap_or_lie_outside_the_study_are_named(tmp_path: Path) -> None:
+def test_batches_that_overlap_or_lie_outside_the_study_are_refused(tmp_path: Path) -> None:
     study = study_of()
     claim(tmp_path, study)
     fill(tmp_path, study, [Batch(0, 0, 10), Batch(0, 5, 15)])
@@ -196,7 +194,7 @@ def test_batches_that_overlap_or_lie_outside_the_study_are_named(tmp_path: Path)
         committed_batches(tmp_path, study)
 
 
-def test_a_directory_belongs_to_one_study(tmp_path: Path) -> None:
+def test_directory_holds_one_study(tmp_path: Path) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     out.mkdir()
     claim(out, study_of())
@@ -212,18 +210,18 @@ def test_a_directory_belongs_to_one_study(tmp_path: Path) -> None:
         read_record(other)
 
 
-def test_trials_of_other_code_are_not_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_with_trials_of_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(tmp_path, study_of())
-    note_run(tmp_path)
+    record_versions(tmp_path)
     claim(tmp_path, study_of())
     monkeypatch.setattr(output, "trial_code_digest", lambda: "another")
     with pytest.raises(InputError, match="another version"):
         claim(tmp_path, study_of())
 
 
-def test_the_record_tells_versions_once_per_kind_of_run(tmp_path: Path) -> None:
+def test_equal_versions_are_recorded_once(tmp_path: Path) -> None:
     claim(tmp_path, study_of())
-    note_run(tmp_path)
-    note_run(tmp_path)
-    (run,) = read_record(tmp_path).runs
+    record_versions(tmp_path)
+    record_versions(tmp_path)
+    (run,) = read_record(tmp_path).versions
     assert set(run) == {"isray", "ray", "pyspark", "python", "git_revision", "trial_code"}

