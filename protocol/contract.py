@@ -1,33 +1,56 @@
-"""The contract between a node and the engine that hosts it: inputs, effects, ordering rules, storage.
+"""The contract between a node and its host: inputs, effects, ordering rules, timers and storage.
 
-Theory of operation ------------------- A *node* (broker, controller, client) is a plain object. It never waits, reads
-no clock, rolls no dice of its own and touches no file or socket. The *host* calls it with one input and the current
-time, and it answers with the effects of that input:
+A node (broker, controller, recovery manager or client) is a deterministic state machine. It never blocks, reads no
+clock, draws random numbers only from an injected `random.Random`, and touches files only through `Storage`. A host is
+what runs it: the simulator, or a Ray actor. The same inputs, times, seed and storage give the same effects.
 
-    start(now)                    its storage holds what it held when the last life ended
-    receive(now, sender, message) a message from another node
-    fire(now, name)               a timer that is due
+Usage
+-----
+The host starts a node once per incarnation and then passes it one input at a time, with the current time:
 
-Effects are `Send`, `SetTimer`, `CancelTimer`, `Trace` and `Exit`, carried out by the host in the order of the list.
-Rules that both engines keep:
+    effects = node.start(now_ms)                     the process starts; storage holds what the last incarnation left
+    effects = node.receive(now_ms, sender, message)  a message has arrived
+    effects = node.fire(now_ms, name)                a timer that the node has set is due
 
-1. One input at a time per node; its effects are carried out before the next input of that node.
-2. Messages from one node to another on the same channel arrive in the order sent, or not at all (a link may lose, a
-   fault may duplicate or reorder; nodes must survive both). Control messages (`Message.CONTROL`) travel on a channel
-   of their own.
-3. A timer has a name that is unique in its node; setting it again replaces it, and a timer fires once.
-4. Storage calls are synchronous and stand in the code before the `Send` that depends on them: what must be durable is
-   flushed before its message is emitted. What Kafka leaves to the page cache stays unflushed.
-5. Time never runs backwards within a life of a node; a new life starts from storage alone.
+Every call returns the effects of that input, in order:
+
+    for effect in effects:
+        match effect:
+            case Send(to, message):  deliver message to the node `to`, or lose it
+            case SetTimer(name, at_ms):  call node.fire(name) at that time
+            case CancelTimer(name):  forget that timer
+            case Trace():  hand it to observers; nodes never see it
+            case Exit():  end the process
+
+A node raises StorageError when its disk fails; the host then ends the process. ProtocolInvariantError is a defect of
+the program and ends it as well. Errors of other nodes arrive as values in responses (`protocol/errors.py`).
+
+Rules
+-----
+Host and nodes keep these rules, on both engines:
+
+1. A node handles one input at a time. The host carries out all effects of an input before it passes the next one.
+2. Messages from one node to another on one channel arrive in the order sent. Each may be lost, and a fault may
+   duplicate or reorder them; nodes must tolerate all of that. Messages with `Message.CONTROL` use a channel of their
+   own, so that they do not queue behind data.
+3. A timer has a name that is unique in its node. Setting it again replaces it, and it fires once.
+4. Storage calls are synchronous and take effect in program order. What must be durable before a message leaves is
+   flushed before the `Send` is emitted: votes, quorum state, records of the metadata log, the clean-shutdown file.
+   What Kafka leaves to the page cache stays unflushed until the flush policy runs.
+5. Time never decreases within an incarnation. A new incarnation knows nothing but its storage.
 
 Idle timers
 -----------
-A quiet cluster must cost nothing in simulation. A node marks a periodic timer
-`idle_with=peer` when firing it would only tell `peer` what it knows already (a heartbeat of an unfenced broker, the
-renewal of a parked fetch), and a watchdog timer `renewed_by=name` when each arrival of the peer's timer `name` would
-only push it on, or `echoes=name` when the peer's answer to each message of the node's own timer `name` would. A host
-may leave such timers unfired as long as both nodes are up and the links between them are sound, and must resume them,
-phase kept, the moment one of these ends or the node sets the timer anew. A host that ignores the marks is correct too.
+A cluster without traffic must cost nothing in simulation. A node therefore marks timers that a host may leave unfired
+while they change nothing:
+
+- `idle_with=peer`: a periodic timer that only sends `peer` what it knows already, such as the heartbeat of an unfenced
+  broker or the renewal of a parked fetch.
+- `renewed_by=name`: a watchdog timer that every message of the peer's timer `name` postpones.
+- `echoes=name`: a watchdog timer that the peer's response to each message of this node's own timer `name` postpones.
+
+A host may elide such timers while both nodes run and their links have no fault. It must resume them at the time at
+which they would have fired as soon as that ends or the node sets them again. A host that ignores the marks is correct.
 """
 
 from __future__ import annotations
@@ -43,7 +66,7 @@ from protocol.messages.batch import RecordBatch
 
 @dataclass(slots=True)
 class Send:
-    """Hand `message` to node `to`; no answer is promised."""
+    """Deliver `message` to the node `to`. Delivery and response are not guaranteed."""
 
     to: NodeId
     message: Message
@@ -51,7 +74,10 @@ class Send:
 
 @dataclass(slots=True)
 class SetTimer:
-    """Call `fire(name)` at `at_ms`; see "Idle timers" above for the marks."""
+    """Call `fire(name)` at `at_ms`, and replace an earlier setting of `name`. A time in the past means at once.
+
+    `idle_with`, `renewed_by` and `echoes` mark a timer that a host may elide ("Idle timers" above).
+    """
 
     name: str
     at_ms: TimeMs
@@ -62,7 +88,7 @@ class SetTimer:
 
 @dataclass(slots=True)
 class CancelTimer:
-    """Forget the timer `name`, if it is set."""
+    """Do not call `fire(name)`. No effect if the timer is not set."""
 
     name: str
 
@@ -82,14 +108,14 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The node has finished, in good order or because its disk has failed; the host ends its process."""
+    """End the process: the node has shut down, or its disk has failed."""
 
 
 Effect = Send | SetTimer | CancelTimer | Trace | Exit
 
 
 class Outbox:
-    """Collects the effects of one input, in order. Parts of a node share their node's outbox."""
+    """Collects the effects of one input, in order. The parts of a node share its outbox; the node drains it."""
 
     __slots__ = ("effects",)
 
@@ -124,25 +150,30 @@ class Outbox:
 
 
 class Node(Protocol):
-    """A deterministic state machine; see the module docstring."""
+    """A deterministic state machine that a host drives. `now_ms` is the host's time in milliseconds; every method
+    returns the effects of its input in order, and raises StorageError if the node's disk fails.
+    """
 
     node_id: NodeId
 
-    def start(self, now_ms: TimeMs) -> list[Effect]: ...
+    def start(self, now_ms: TimeMs) -> list[Effect]:
+        """The first input of an incarnation: reads storage, sets timers."""
 
-    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]: ...
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        """Handles a message. `sender` is authentic; the content of `message` may be stale or wrong."""
 
-    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]: ...
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        """Handles a timer that is due. ProtocolInvariantError for a name that the node does not set."""
 
 
 BATCH_OVERHEAD_BYTES = 52
-"""What a batch takes in a log besides its payload; every storage counts it, so that all of them roll alike."""
+"""Bytes that a batch takes in a log besides its payload. Every storage counts them, so that all roll segments alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """One segment of a log: the offsets `base_offset .. end_offset - 1`, its size, and the newest timestamp of its
-    batches (-1: none of them has one).
+    """One segment of a log: the offsets `base_offset` to `end_offset - 1`, its size in bytes, and the largest timestamp
+    of its batches in milliseconds (-1: no batch has one).
     """
 
     base_offset: Offset
@@ -153,11 +184,12 @@ class SegmentInfo:
 
 class LogStorage(Protocol):
     """One log of record batches with contiguous offsets, in one or more segments. Batches are appended to the last
-    segment, the active one; whole segments are deleted from the front. Who decides that is `protocol.log`.
+    segment, the active one; whole segments are deleted from the front. `protocol.log` decides when to roll and delete.
 
-    `start_offset` <= `flushed_offset` <= `end_offset`: what lies at or above `flushed_offset` may be gone after the
-    machine (not the process) dies. Every call may raise StorageError. After StorageFullError the log is as it was,
-    after CorruptLogError from `read` only that read has failed; after any other the log may refuse all further changes.
+    `start_offset` <= `flushed_offset` <= `end_offset`. Records at or above `flushed_offset` survive a crash of the
+    process, but may be lost in a crash of the machine. Every call may raise StorageError. After StorageFullError the
+    log is unchanged; CorruptLogError from `read` concerns that read only; after any other error the log may reject
+    changes.
     """
 
     @property
@@ -165,27 +197,29 @@ class LogStorage(Protocol):
         """The log start offset: the base offset of the first segment."""
 
     @property
-    def end_offset(self) -> Offset: ...
+    def end_offset(self) -> Offset:
+        """The log end offset: the offset of the next record."""
 
     @property
-    def flushed_offset(self) -> Offset: ...
+    def flushed_offset(self) -> Offset:
+        """The offset below which all records are durable."""
 
     @property
     def active_bytes(self) -> int:
-        """Size of the active segment: payloads, and `BATCH_OVERHEAD_BYTES` for each batch."""
+        """The size of the active segment: payloads, and `BATCH_OVERHEAD_BYTES` for each batch."""
 
     def append(self, batch: RecordBatch) -> None:
-        """Appends a batch whose `base_offset` is `end_offset`; ProtocolInvariantError otherwise, StorageFullError where
-        there is no room for it.
+        """Appends a batch, unflushed. Raises ProtocolInvariantError unless its `base_offset` is `end_offset`, and
+        StorageFullError if there is no room for it.
         """
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        """Batches from the one that holds `from_offset` on (from `start_offset` on where that is higher), at least one
-        if there is any, about `max_bytes` of payload in all. CorruptLogError where a batch is not what was appended.
+        """Batches from the one that contains `from_offset` on (or from `start_offset` on, if that is higher): at least
+        one if there is any, about `max_bytes` of payload in all. Raises CorruptLogError for a damaged batch.
         """
 
     def truncate(self, end_offset: Offset) -> None:
-        """Drops every batch that reaches beyond `end_offset`, at most all; durable with the next flush."""
+        """Removes every batch that has a record at or above `end_offset`. Durable with the next flush."""
 
     def flush(self) -> None:
         """Makes everything appended so far durable (fsync)."""
@@ -194,52 +228,52 @@ class LogStorage(Protocol):
         """The segments, oldest first; the last is the active one."""
 
     def roll(self) -> None:
-        """Closes the active segment and begins another one; nothing where the active segment is empty."""
+        """Closes the active segment and starts a new one. No effect if the active segment is empty."""
 
     def delete_segments_before(self, offset: Offset) -> None:
-        """Deletes the segments that end at or below `offset`, but not the active one; durable at once."""
+        """Deletes the segments that end at or below `offset`, except the active one. Durable at once."""
 
     def reset(self, offset: Offset) -> None:
-        """Drops every batch; the log begins, empty, at `offset`. Durable at once."""
+        """Removes all batches; the empty log starts at `offset`. Durable at once."""
 
     def write_snapshot(self, data: bytes) -> None:
-        """Keeps what `protocol.log` knows of the records below `end_offset`, all of which are flushed. Not durable: a
-        crash may take it.
+        """Stores the producer state of the records below `end_offset` (`protocol.log.producer_state`), all of which are
+        flushed. Not durable: a crash may lose it.
         """
 
     def snapshot(self) -> tuple[Offset, bytes] | None:
-        """(offset, data) of the newest snapshot that there is, None without one. It is of the records that the log has
-        below that offset: `truncate` takes away those beyond the end, deletion from the front those before the start,
-        and `reset` all. Where a newer one was taken at the same segment, an older one may be gone.
+        """(offset, data) of the newest snapshot, None if there is none. It covers the records below that offset.
+        `truncate` deletes the snapshots above the new end, deletion of segments those below the new start, and `reset`
+        all. A newer snapshot of the same segment may replace an older one.
         """
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
-        """(leader epoch, offset of its first record) of what the log holds, both rising. Of the records that were
-        deleted from the front the last one's epoch is remembered while the log is empty, with `start_offset`.
+        """(leader epoch, offset of its first record) of every epoch in the log, both ascending. An empty log whose
+        records were deleted from the front has the epoch of the last one, with `start_offset`.
         """
 
 
 class Storage(Protocol):
-    """What a node's directory holds: named logs, and small files that are written whole and durably. Every call may
-    raise StorageError.
+    """The directory of a node: named logs, and small files that are replaced as a whole, durably. Every call may raise
+    StorageError.
     """
 
     def open_log(self, name: str) -> LogStorage:
-        """The log of that name, created empty where there is none; CorruptLogError where durable records of it are
-        gone or damaged.
+        """The log `name`, created empty if it does not exist. Raises CorruptLogError if durable records are missing or
+        damaged.
         """
 
     def log_names(self) -> Sequence[str]:
-        """Names of the logs that exist, sorted."""
+        """The names of all logs, sorted."""
 
     def delete_log(self, name: str) -> None:
-        """Deletes the log with all its records, if it exists; one that could not be opened too."""
+        """Deletes a log with all its records, even one that cannot be opened. No effect if it does not exist."""
 
     def read_file(self, name: str) -> bytes | None:
-        """The file's bytes, None where there is none."""
+        """The content of a file, None if it does not exist."""
 
     def write_file(self, name: str, data: bytes) -> None:
-        """Replaces the file atomically and durably."""
+        """Creates or replaces a file, atomically and durably."""
 
     def delete_file(self, name: str) -> None:
-        """Removes the file durably, if it exists."""
+        """Deletes a file durably. No effect if it does not exist."""

@@ -1,9 +1,8 @@
-"""Errors: what travels in answers (`ErrorCode`), and what is raised when the code itself is wrong.
+"""Wire error codes and exceptions.
 
-Wire errors are values: a handler returns one, and nothing is changed. Numbers are Kafka's (requirements G8, G31-G33).
-Exceptions are for three things only: bytes that are no message (`CodecError`), a disk that does not do what it should
-(`StorageError`), and a broken invariant of this program (`ProtocolInvariantError`), which must never be caught and
-carried on from.
+Wire errors are values: a handler that returns one has changed nothing. Numbers are Kafka's (requirements G8, G31-G33).
+Exceptions have three causes: bytes that are not a message (`CodecError`), a disk that fails (`StorageError`), and a
+defect of this program (`ProtocolInvariantError`), which must never be caught and ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's wire error codes, as far as this project uses them."""
+    """Kafka's error codes, as far as this project uses them."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -87,51 +86,51 @@ RETRIABLE = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Answers after which a client refreshes its metadata and tries again."""
+"""Errors after which a client refreshes its metadata and retries."""
 
 
 class ProtocolError(Exception):
-    """Base of the exceptions of this package."""
+    """Base of all exceptions of this package."""
 
 
 class CodecError(ProtocolError):
-    """Bytes that are not a message."""
+    """The bytes are not a message."""
 
 
 class UnknownMessageTypeError(CodecError):
-    """The bytes name a message type that does not exist here."""
+    """The bytes have a message type that does not exist."""
 
 
 class MalformedMessageError(CodecError):
-    """The bytes are truncated, corrupted, or do not fit the type that they name."""
+    """The bytes are truncated or damaged, or do not fit the fields of their message type."""
 
 
 class StorageError(ProtocolError):
-    """A node's storage could not do what it was asked for, and ends the node; on the wire KAFKA_STORAGE_ERROR."""
+    """A call to a node's storage failed, which ends the node. On the wire KAFKA_STORAGE_ERROR."""
 
 
 class StorageFullError(StorageError):
-    """There is no room for what was to be written; it was not written, and may be tried again later."""
+    """The disk is full; nothing was written, and the call may be repeated later."""
 
 
 class CorruptLogError(StorageError):
-    """What was durable in a log is gone or damaged."""
+    """Durable records of a log are missing or damaged."""
 
 
 class ForeignDirectoryError(StorageError):
-    """A directory belongs to another cluster or node, or has a format that this program does not know."""
+    """The directory belongs to another cluster or node, or has an unknown format."""
 
 
 class DirectoryInUseError(StorageError):
-    """Another process has the directory open."""
+    """Another process has locked the directory."""
 
 
 class ProtocolInvariantError(ProtocolError):
-    """The program has reached a state that it must never reach."""
+    """The program has reached a state that the protocol excludes: a defect."""
 
 
 class TransitionError(ProtocolInvariantError):
-    """A state machine was asked for a transition that its table does not have."""
+    """A state machine has no such transition in its table."""
 
 
 class Refused(Exception):

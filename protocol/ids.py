@@ -1,9 +1,8 @@
-"""Names of things: typed ids and the constants that stand for "none".
+"""Node ids, typed aliases, partition names, and the constants that stand for "none".
 
-Brokers are numbered from 0, controllers from 1000, clients from 3000 (interfaces of the project, "Ids"); load
-generators, which are clients too, from 4000; the unclean recovery manager is 2000. A node id is an `int`; the aliases
-below say which kind a signature wants. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged"
-(requirements G22, N15).
+Brokers are numbered from 0, controllers from 1000, clients from 3000 and load generators, which are clients too, from
+4000; the unclean recovery manager is 2000. A node id is an `int`; the aliases tell readers which kind of number a
+signature expects. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged" (requirements G22, N15).
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ RECOVERY_MANAGER = 2000
 FIRST_CLIENT = 3000
 FIRST_LOAD = 4000
 CLUSTER_ID = "isray"
-"""What a cluster is called that nobody has named."""
+"""The default cluster id."""
 METADATA_LOG = "__cluster_metadata/0"
-"""The log of the metadata, as its nodes' storage names it."""
+"""The name of the metadata log in a node's storage."""
 DRIVER = 9000
-"""The experiment itself, seen as a peer: it sends commands to clients and hears their outcomes."""
+"""The experiment as a node: it sends commands to clients and receives their outcomes."""
 
 
 class TopicPartition(NamedTuple):
-    """A partition as users name it."""
+    """A partition by topic name, as users write it."""
 
     topic: str
     partition: int
@@ -45,8 +44,8 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition as brokers and the controller name it. A topic id is an opaque string, unique for the life of a
-    cluster, so that a recreated topic is another topic (N11).
+    """A partition by topic id, as brokers and the controller identify it. A topic id is an opaque string that is never
+    reused, so a recreated topic has another one (N11).
     """
 
     topic_id: str
@@ -55,7 +54,7 @@ class TopicIdPartition(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def partition_key(topic_id: str, partition: int) -> TopicIdPartition:
-    """The name by ids, for those who look it up again and again: to find one is cheaper than to make one."""
+    """A cached `TopicIdPartition`, for hot paths: a cache hit is cheaper than building the tuple."""
     return TopicIdPartition(topic_id, partition)
 
 
@@ -81,8 +80,8 @@ def is_load(node: NodeId) -> bool:
 
 
 def node_name(node: NodeId) -> str:
-    """The name under which logs, the dashboard and reports show a node: `broker-0`, `controller-1000`,
-    `urm`, `client-3000`, `load-4000`.
+    """The name of a node in logs, dashboards and reports: `broker-0`, `controller-1000`, `urm`, `client-3000`,
+    `load-4000`.
     """
     if is_broker(node):
         return f"broker-{node}"

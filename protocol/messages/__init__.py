@@ -1,6 +1,5 @@
-"""Every message and record of the protocol, and the codec.
-
-Importing this package registers all message types, so that `codec.decode` knows them.
+"""All messages and metadata records, and their codec. Importing the package registers all message types for
+`codec.decode`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What every message is: a frozen pydantic model with Kafka's field names in snake_case, and nothing unknown in it.
+"""Base classes of messages: frozen pydantic models with Kafka's field names in snake_case and no unknown fields.
 
-Messages and records are values of exactly the types that they declare: a text is no number, a number no truth, and an
-integer fits the width that Kafka gives it on the wire. They are built once, shared between nodes by reference in the
-simulator and carried as bytes between processes by the codec (`codec.py`), which finds a model's wire name in the
-registry that is kept here.
+Validation is strict: a string is not a number, a number is not a boolean, and an integer must fit the width that Kafka
+gives it on the wire. The simulator shares message objects between nodes by reference; between processes the codec
+(`codec.py`) carries them as bytes. It finds a model by its class name in `Message.REGISTRY`.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Frozen(BaseModel):
-    """A frozen pydantic value that refuses unknown fields and values of another type. How a model checks them is worked
-    out when it is first asked to: a process uses few of all models, and starts the sooner.
+    """A frozen pydantic model with strict types and without unknown fields. Pydantic builds its validator at first use,
+    because a process uses few of the models and starts faster that way.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Message(Frozen):
-    """Base of everything that travels between nodes or lies in the metadata log; every concrete subclass is registered.
+    """Base of everything that nodes send or that is in the metadata log. Every subclass is registered under its class
+    name.
 
-    `CONTROL` marks traffic that must not queue behind data (heartbeats, registration, elections). `RENEWAL` marks a
-    message that only renews what its receiver already knows, such as a heartbeat of an unfenced broker (see
-    `contract.SetTimer`). `SINCE` names the fields that a later version of the message brought, which stand behind all
-    others and have defaults; an older version is written without them and read with their defaults.
+    `CONTROL` marks messages that must not queue behind data (heartbeats, registration, elections). `RENEWAL` marks a
+    message that only repeats what its receiver knows, such as the heartbeat of an unfenced broker
+    (`contract.SetTimer`). `SINCE` maps the fields that later versions added to the version that added them; they follow
+    all other fields and have defaults. An older version is encoded without them and decoded with their defaults.
     """
 
     CONTROL: ClassVar[bool] = False
@@ -45,7 +45,7 @@ class Message(Frozen):
 
     @property
     def can_wait(self) -> bool:
-        """Whether nobody waits for it, so that it may travel with the next message to the same node."""
+        """Whether the transport may delay the message until the next one to the same node."""
         return False
 
     @classmethod
@@ -57,11 +57,11 @@ class Message(Frozen):
 
 
 ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a client that has none."""
+"""The principal of an unauthenticated client."""
 
 
 class Request(Message):
-    """A message that is answered by a `response_type` with the same correlation id."""
+    """A message to which the receiver responds with the same correlation id."""
 
     correlation_id: Int32
 
@@ -75,13 +75,13 @@ class Request(Message):
 
 
 class ClientRequest(Request):
-    """A request that is made in the name of a principal (`User:alice`); whoever hands it on vouches for the name."""
+    """A request on behalf of a principal (`User:alice`). The host of the client is trusted to set it."""
 
     principal: str = ANONYMOUS
 
 
 class Response(Message):
-    """The answer to a request."""
+    """The response to a request."""
 
     correlation_id: Int32
     error: ErrorCode = ErrorCode.NONE

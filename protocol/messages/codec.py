@@ -1,15 +1,14 @@
-"""Messages as bytes: `encode` and `decode`.
+"""Encodes messages as bytes and decodes them: `encode` and `decode`.
 
-A frame is a CRC-32 of the body and the body; the body is one msgpack value. A message is msgpack extension type 1
-around `[type name, version, value of each field in order of declaration]`, values being nil, booleans, integers,
-strings, bytes, arrays, and messages again. So nested messages and records of several types in one list need no schema
-beside the models themselves. A version below a type's latest lacks the fields that came later (`Message.SINCE`).
-Bytes that are no message are refused with a `CodecError`: the CRC catches what was damaged on its way, the models
-what does not fit their fields.
+A frame is a CRC-32 of the body, followed by the body; the body is one msgpack value. A message is msgpack extension
+type 1 with `[type name, version, value of each field in order of declaration]`. Values are nil, booleans, integers,
+strings, bytes, arrays and messages, so nested messages and lists of records of several types need no schema besides the
+models. A version below the latest lacks the fields that were added later (`Message.SINCE`). `decode` rejects invalid
+bytes with a `CodecError`: the CRC detects damage in transit, the models detect values that do not fit their fields.
 
-Bytes fields of `DETACH_BYTES` and more are not copied into the message around them, and that into the next: they stand
-behind the msgpack value, one after another, and extension type 2 holds their place by their length. Such a body begins
-with `0xc1`, which begins no msgpack value, and the length of the value.
+Bytes fields of `DETACH_BYTES` and more are not copied into the message and into the messages around it. They follow the
+msgpack value, one after another, and extension type 2 holds their place and length. Such a body begins with `0xc1`,
+which begins no msgpack value, and the length of the value.
 """
 
 from __future__ import annotations
@@ -38,15 +37,17 @@ _LENGTH = struct.Struct(">I")
 _BEGIN = struct.Struct(">BI")
 _MAX_DEPTH = 8
 _PLAIN = frozenset((int, str, bool, type(None)))
-"""Types whose values msgpack packs as they are."""
+"""Types whose values msgpack packs without conversion."""
 
 
-# -- what is known of a message type -----------------------------------------------------------------------------------
+# -- layout of message types -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A version of a message type: names and values of its fields, names and defaults of those that it lacks."""
+    """One version of a message type: the names of its fields and a reader of their values, and the names and defaults
+    of the fields that it lacks.
+    """
 
     name: str
     version: int
@@ -54,7 +55,7 @@ class _Layout:
     values: Callable[[Message], tuple[object, ...]]
     lacking: tuple[tuple[str, object], ...]
     enumerations: tuple[tuple[str, Mapping[Any, Enum]], ...]
-    """The fields whose values, or whose items, are members of an enumeration, and its members by value."""
+    """The fields whose values or items are members of an enumeration, with the members by value."""
 
 
 @cache
@@ -81,7 +82,7 @@ def _layout(model: type[Message], version: int) -> _Layout:
 
 
 def _values(fields: tuple[str, ...]) -> Callable[[Message], tuple[object, ...]]:
-    """Reads the fields of a message."""
+    """A function that reads the fields of a message."""
     if len(fields) > 1:
         return attrgetter(*fields)
     return lambda message: tuple(getattr(message, name) for name in fields)
@@ -98,9 +99,8 @@ def _kinds(annotation: object) -> Iterator[type[Enum]]:
 
 
 def encode(message: Message, version: int | None = None) -> bytes:
-    """The frame of a message, in its latest version or an older one.
-
-    ProtocolInvariantError if a field that the version lacks has a value that it would lose.
+    """The frame of a message in `version`, by default the latest. Raises ProtocolInvariantError if the version lacks a
+    field that has a value other than its default.
     """
     detached: list[bytes] = []
     value: bytes = msgpack.packb(_pack_message(message, version, detached))
@@ -141,7 +141,7 @@ def _pack_value(value: object, detached: list[bytes]) -> object:
 
 
 def decode(frame: bytes | memoryview) -> Message:
-    """The message of a frame; MalformedMessageError or UnknownMessageTypeError where it is none."""
+    """The message in a frame. Raises MalformedMessageError or UnknownMessageTypeError for invalid bytes."""
     view = memoryview(frame)
     body = view[_CRC_BYTES:]
     if len(view) <= _CRC_BYTES or zlib.crc32(body) != int.from_bytes(view[:_CRC_BYTES], "big"):
@@ -149,13 +149,13 @@ def decode(frame: bytes | memoryview) -> Message:
     if body[0] != _DETACHED:
         return _Reader(memoryview(b"")).message(body)
     if len(body) < _BEGIN.size:
-        raise MalformedMessageError(f"a frame of {len(view)} bytes ends before it says how it is made")
+        raise MalformedMessageError(f"a frame of {len(view)} bytes has an incomplete header")
     end = _BEGIN.size + _BEGIN.unpack_from(body)[1]
     return _Reader(body[end:]).message(body[_BEGIN.size : end])
 
 
 class _Reader:
-    """Reads one body, whose detached bytes stand in `_detached`."""
+    """Decodes one body with its detached bytes."""
 
     __slots__ = ("_depth", "_detached", "_position")
 
@@ -169,7 +169,7 @@ class _Reader:
         if not isinstance(value, Message):
             raise MalformedMessageError(f"found {type(value).__name__}; allowed: a message")
         if self._position != len(self._detached):
-            raise MalformedMessageError(f"{len(self._detached) - self._position} bytes are of no field")
+            raise MalformedMessageError(f"{len(self._detached) - self._position} detached bytes belong to no field")
         return value
 
     def _unpack(self, data: bytes | memoryview) -> object:
@@ -190,14 +190,14 @@ class _Reader:
             begin = self._position
             self._position += _LENGTH.unpack(data)[0]
             if self._position > len(self._detached):
-                raise MalformedMessageError(f"a field of {self._position - begin} bytes is cut off")
+                raise MalformedMessageError(f"a field of {self._position - begin} bytes is truncated")
             return bytes(self._detached[begin : self._position])
         raise MalformedMessageError(f"found extension type {code}; allowed: {_MESSAGE_EXT}, {_DETACHED_EXT}")
 
 
 def _message_of(parts: object) -> Message:
     if not isinstance(parts, tuple) or len(parts) < 2 or not isinstance(parts[0], str):
-        raise MalformedMessageError("a message without a type name and a version")
+        raise MalformedMessageError("found a message without type name and version")
     name, version = parts[:2]
     model = Message.REGISTRY.get(name)
     if model is None:
@@ -222,7 +222,7 @@ def _message_of(parts: object) -> Message:
 
 
 def _member(members: Mapping[Any, Enum], value: object, name: str, field: str) -> object:
-    """The member that travels as this number; nothing, and several of them, stay what they are."""
+    """The enumeration member with this number; the members of a tuple; None for None."""
     if value is None:
         return None
     if isinstance(value, tuple):

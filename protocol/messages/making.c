@@ -1,20 +1,20 @@
-/* What making.py does, as an extension module of the compiled build (setup.py): of the time that a message takes to be
-   made, most would go into calls of five functions that do next to nothing. */
+/* making.py as an extension module for the compiled build (setup.py). In Python, building a message spends most of its
+   time in the calls of five trivial functions. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
 
 static const char *const SLOTS[] = {"__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"};
-static Py_ssize_t places[3];
-/* Where these slots are in a model, in bytes. */
+static Py_ssize_t slot_offsets[3];
+/* The offsets of these slots in a model, in bytes. */
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyTypeObject *model;
     PyObject *names;
-    PyObject *given;
+    PyObject *field_names;
 } Maker;
 
 static PyObject *fields_of(PyObject *names, PyObject *const *values) {
@@ -32,7 +32,7 @@ static PyObject *fields_of(PyObject *names, PyObject *const *values) {
     return fields;
 }
 
-static void put(PyObject *message, Py_ssize_t place, PyObject *value) {
+static void set_slot(PyObject *message, Py_ssize_t place, PyObject *value) {
     PyObject **slot = (PyObject **)((char *)message + place);
     PyObject *before = *slot;
     Py_INCREF(value);
@@ -40,15 +40,15 @@ static void put(PyObject *message, Py_ssize_t place, PyObject *value) {
     Py_XDECREF(before);
 }
 
-static PyObject *message_of(PyTypeObject *model, PyObject *fields, PyObject *given) {
+static PyObject *message_of(PyTypeObject *model, PyObject *fields, PyObject *field_names) {
     PyObject *message = model->tp_alloc(model, 0);
     if (message != NULL && PyObject_GenericSetDict(message, fields, NULL) < 0) {
         Py_CLEAR(message);
     }
     if (message != NULL) {
-        put(message, places[0], given);
-        put(message, places[1], Py_None);
-        put(message, places[2], Py_None);
+        set_slot(message, slot_offsets[0], field_names);
+        set_slot(message, slot_offsets[1], Py_None);
+        set_slot(message, slot_offsets[2], Py_None);
     }
     return message;
 }
@@ -57,12 +57,12 @@ static PyObject *make(PyObject *self, PyObject *const *values, size_t nargsf, Py
     Maker *maker = (Maker *)self;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     if (count != PyTuple_GET_SIZE(maker->names) || (keywords != NULL && PyTuple_GET_SIZE(keywords) != 0)) {
-        PyErr_Format(PyExc_TypeError, "%s has %zd fields, and takes them in order, not %zd of them",
+        PyErr_Format(PyExc_TypeError, "%s takes its %zd fields by position, got %zd values",
                      maker->model->tp_name, PyTuple_GET_SIZE(maker->names), count);
         return NULL;
     }
     PyObject *fields = fields_of(maker->names, values);
-    PyObject *message = fields == NULL ? NULL : message_of(maker->model, fields, maker->given);
+    PyObject *message = fields == NULL ? NULL : message_of(maker->model, fields, maker->field_names);
     Py_XDECREF(fields);
     return message;
 }
@@ -71,7 +71,7 @@ static void maker_dealloc(PyObject *self) {
     Maker *maker = (Maker *)self;
     Py_DECREF(maker->model);
     Py_DECREF(maker->names);
-    Py_DECREF(maker->given);
+    Py_DECREF(maker->field_names);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -85,32 +85,32 @@ static PyTypeObject MakerType = {
     .tp_vectorcall_offset = offsetof(Maker, call),
 };
 
-static PyObject *given_of(PyTypeObject *model) {
-    static PyObject *found = NULL;
-    /* By model. */
-    if (found == NULL && (found = PyDict_New()) == NULL) {
+static PyObject *field_names_of(PyTypeObject *model) {
+    static PyObject *names_by_model = NULL;
+    /* Maps a model to the set of its field names. */
+    if (names_by_model == NULL && (names_by_model = PyDict_New()) == NULL) {
         return NULL;
     }
-    PyObject *given = PyDict_GetItemWithError(found, (PyObject *)model);
-    if (given != NULL || PyErr_Occurred()) {
-        return given;
+    PyObject *field_names = PyDict_GetItemWithError(names_by_model, (PyObject *)model);
+    if (field_names != NULL || PyErr_Occurred()) {
+        return field_names;
     }
     PyObject *fields = PyObject_GetAttrString((PyObject *)model, "model_fields");
-    given = fields == NULL ? NULL : PySet_New(fields);
+    field_names = fields == NULL ? NULL : PySet_New(fields);
     Py_XDECREF(fields);
-    if (given != NULL && PyDict_SetItem(found, (PyObject *)model, given) < 0) {
-        Py_CLEAR(given);
+    if (field_names != NULL && PyDict_SetItem(names_by_model, (PyObject *)model, field_names) < 0) {
+        Py_CLEAR(field_names);
     }
-    Py_XDECREF(given);
-    return given;
+    Py_XDECREF(field_names);
+    return field_names;
 }
 
 static PyObject *maker(PyObject *module, PyObject *model) {
     if (!PyType_Check(model)) {
-        return PyErr_Format(PyExc_TypeError, "maker takes a model, not %R", model);
+        return PyErr_Format(PyExc_TypeError, "maker takes a model class, not %R", model);
     }
-    PyObject *given = given_of((PyTypeObject *)model);
-    PyObject *fields = given == NULL ? NULL : PyObject_GetAttrString(model, "model_fields");
+    PyObject *field_names = field_names_of((PyTypeObject *)model);
+    PyObject *fields = field_names == NULL ? NULL : PyObject_GetAttrString(model, "model_fields");
     PyObject *names = fields == NULL ? NULL : PySequence_Tuple(fields);
     Py_XDECREF(fields);
     Maker *made = names == NULL ? NULL : PyObject_New(Maker, &MakerType);
@@ -121,28 +121,28 @@ static PyObject *maker(PyObject *module, PyObject *model) {
     made->call = make;
     made->model = (PyTypeObject *)Py_NewRef(model);
     made->names = names;
-    made->given = Py_NewRef(given);
+    made->field_names = Py_NewRef(field_names);
     return (PyObject *)made;
 }
 
 static PyObject *remake(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     if (count != 2) {
-        return PyErr_Format(PyExc_TypeError, "remake takes a message and its changes, not %zd values", count);
+        return PyErr_Format(PyExc_TypeError, "remake takes a message and its changes, got %zd values", count);
     }
     PyTypeObject *model = Py_TYPE(arguments[0]);
-    PyObject *given = given_of(model);
-    PyObject *before = given == NULL ? NULL : PyObject_GenericGetDict(arguments[0], NULL);
+    PyObject *field_names = field_names_of(model);
+    PyObject *before = field_names == NULL ? NULL : PyObject_GenericGetDict(arguments[0], NULL);
     PyObject *fields = before == NULL ? NULL : PyDict_Copy(before);
     PyObject *message = NULL;
     if (fields != NULL && PyDict_Update(fields, arguments[1]) == 0) {
-        message = message_of(model, fields, given);
+        message = message_of(model, fields, field_names);
     }
     Py_XDECREF(before);
     Py_XDECREF(fields);
     return message;
 }
 
-static int find_places(void) {
+static int find_slot_offsets(void) {
     PyObject *pydantic = PyImport_ImportModule("pydantic");
     PyObject *model = pydantic == NULL ? NULL : PyObject_GetAttrString(pydantic, "BaseModel");
     Py_XDECREF(pydantic);
@@ -150,13 +150,13 @@ static int find_places(void) {
         PyObject *found = PyObject_GetAttrString(model, SLOTS[slot]);
         if (found == NULL || !PyObject_TypeCheck(found, &PyMemberDescr_Type)) {
             if (found != NULL) {
-                PyErr_Format(PyExc_ImportError, "%s of pydantic's BaseModel is no slot", SLOTS[slot]);
+                PyErr_Format(PyExc_ImportError, "%s of pydantic's BaseModel is not a slot", SLOTS[slot]);
                 Py_DECREF(found);
             }
             Py_CLEAR(model);
             break;
         }
-        places[slot] = ((PyMemberDescrObject *)found)->d_member->offset;
+        slot_offsets[slot] = ((PyMemberDescrObject *)found)->d_member->offset;
         Py_DECREF(found);
     }
     if (model == NULL) {
@@ -180,7 +180,7 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit_making(void) {
-    if (PyType_Ready(&MakerType) < 0 || find_places() < 0) {
+    if (PyType_Ready(&MakerType) < 0 || find_slot_offsets() < 0) {
         return NULL;
     }
     return PyModule_Create(&definition);

@@ -1,8 +1,8 @@
-"""Objects of pydantic models out of nothing but their values (`trusted.py` says who may).
+"""Builds pydantic models from values without validation (`trusted.py` says when that is allowed).
 
-A pydantic model is four slots: its fields, the names of those that were given, and two that these models do not use.
-Here all fields count as given, in one set that all instances share: pydantic changes nothing but copies of it.
-`making.c` does the same in the compiled build.
+A pydantic model consists of four slots: its fields, the names of the fields that were set, and two slots that these
+models do not use. Here all fields count as set, in one set that all instances of a model share; pydantic only modifies
+copies of it. `making.c` is the same module for the compiled build.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ _SLOTS: Final = {
 
 
 def maker(model: type[Model]) -> Callable[..., Model]:
-    """A function that takes the values of all fields, in order, and returns the model with just these. TypeError for
-    more or fewer.
+    """A function that takes the values of all fields by position, in order of declaration, and returns the model. It
+    raises TypeError for another number of values.
     """
-    names = list(model.model_fields)
-    values = ", ".join(f"{name!r}: {name}" for name in names)
+    fields = list(model.model_fields)
+    values = ", ".join(f"{name!r}: {name}" for name in fields)
     source = f"""
-def make({", ".join([*names, "/"])}):
+def make({", ".join([*fields, "/"])}):
     message = new(model)
     put_fields(message, {{{values}}})
-    put_names(message, given)
+    put_names(message, names)
     put_extra(message, None)
     put_private(message, None)
     return message
 """
-    scope: dict[str, object] = {**_SLOTS, "new": object.__new__, "model": model, "given": _given(model)}
+    scope: dict[str, object] = {**_SLOTS, "new": object.__new__, "model": model, "names": _field_names(model)}
     exec(source, scope)
     return cast("Callable[..., Model]", scope["make"])
 
 
 def remake(message: Model, changes: dict[str, object]) -> Model:
-    """A copy of the message with other values in some of its fields."""
+    """A copy of the message with `changes` to its fields."""
     model = type(message)
     copy = object.__new__(model)
     _PUT_FIELDS(copy, message.__dict__ | changes)
-    _PUT_NAMES(copy, _given(model))
+    _PUT_NAMES(copy, _field_names(model))
     _PUT_EXTRA(copy, None)
     _PUT_PRIVATE(copy, None)
     return copy
 
 
 @cache
-def _given(model: type[BaseModel]) -> set[str]:
+def _field_names(model: type[BaseModel]) -> set[str]:
     return set(model.model_fields)

@@ -1,4 +1,4 @@
-"""Batches of the metadata log as bytes: records, one frame each, in the versions of the feature levels in force."""
+"""Encodes batches of metadata records: one frame per record, in the version of the feature levels in force."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 
 
 def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
-    """The payload of a metadata batch that begins under these feature levels: each record in the version of the levels
-    that are in force where it stands.
+    """The payload of a batch that begins under these feature levels. Each record has the version of the levels in force
+    at its place: a FeatureLevelRecord changes them for the records after it.
     """
     frames = []
     for record in records:
@@ -27,15 +27,15 @@ def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> 
 
 
 def pack_records(records: Sequence[MetadataRecord], version: int | None = None) -> bytes:
-    """The payload of a metadata batch, with records of `version` where their type has it."""
+    """The payload of a batch with all records in `version`, where their type has it; by default in the latest."""
     packed: bytes = msgpack.packb([encode(record, version) for record in records])
     return packed
 
 
 @lru_cache(maxsize=64)
 def unpack_records(payload: bytes) -> Sequence[MetadataRecord]:
-    """The records of a metadata batch; MalformedMessageError where one is none. The newest answers are remembered: who
-    appends a batch wants its records more than once.
+    """The records of a batch's payload. Raises MalformedMessageError for a payload that is not a list of records. The
+    newest results are cached, because a node that appends a batch decodes it more than once.
     """
     records = []
     for frame in msgpack.unpackb(payload):

@@ -1,20 +1,17 @@
-"""What the replicas of the metadata log say to each other (KIP-595, KIP-853, KIP-996), and the records by which they
-change who they are.
+"""Requests between replicas of the metadata log, control records, and administration of the quorum (KIP-595, KIP-853,
+KIP-996).
 
-A replica is known by its id and the uuid of its disk together: a replaced disk is another replica under the same id
-(D4). `replica_uuid` is empty for observers that can never be voters (D23). `leader_epoch` is always the epoch of the
-metadata log, not that of a partition. Names and fields are those of requirements G10-G19, without their arrays of
-topics and partitions: there is one such log. Every answer tells the epoch of who answers and its leader (-1: unknown),
-so that all learn of a new one from whomever they ask.
+A replica is identified by its node id and the uuid of its disk, so a replaced disk is another replica with the same id
+(D4). `replica_uuid` is empty for observers that can never be voters (D23). `leader_epoch` is the epoch of the metadata
+log, not that of a partition. Names and fields are those of requirements G10-G19, without the arrays of topics and
+partitions, because there is one metadata log. Every response carries the epoch of its sender and the leader it knows
+(-1: none), so any response can announce a new leader.
 
-An operator asks for changes of the voters, and for a description, by administration requests (`admin.py`), which only
-the leader serves.
+Control records are in the log like all other records and take one offset each; the metadata image skips them. They take
+effect when they are appended (D8).
 
-Control records stand in the same log as all other records and take an offset each; the metadata image passes over
-them. They count from the moment at which they are appended (D8).
-
-Releases before KIP-853 send the versions that know of no uuids; those are read as a replica whose uuid nobody knows,
-and as long as a voter is one, the voters stay as they are (D35).
+Releases before KIP-853 send versions without uuids. A missing uuid is empty, and as long as a voter has none, the
+voters cannot be changed (D35).
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ MAX_PORT = 65_535
 
 
 class Endpoint(Message):
-    """Where a voter listens. `security_protocol` is Kafka's number; 0 is plain text."""
+    """An endpoint of a voter. `security_protocol` is Kafka's number; 0 is PLAINTEXT."""
 
     name: str
     host: str
@@ -41,18 +38,18 @@ class Endpoint(Message):
 
 
 class Voter(Message):
-    """A voter by its id and the uuid of its disk."""
+    """A voter by its id and the uuid of its disk (D4)."""
 
     voter_id: Int32
     voter_uuid: str
 
 
 class ControlRecord(MetadataRecord):
-    """Base of the records that are about the log itself and its replicas."""
+    """Base of the records about the log itself and its voters."""
 
 
 class LeaderChangeRecord(ControlRecord):
-    """The first record of every leader's epoch (D10)."""
+    """The first record of a leader's epoch, with the leader and the voters (D10)."""
 
     leader_id: Int32
     leader_uuid: str
@@ -60,7 +57,7 @@ class LeaderChangeRecord(ControlRecord):
 
 
 class AddVoterRecord(ControlRecord):
-    """From here on this replica is a voter (G10)."""
+    """Adds a voter, from this record on (G10)."""
 
     voter_id: Int32
     voter_uuid: str
@@ -68,14 +65,14 @@ class AddVoterRecord(ControlRecord):
 
 
 class RemoveVoterRecord(ControlRecord):
-    """From here on this replica is no voter (G11)."""
+    """Removes a voter, from this record on (G11)."""
 
     voter_id: Int32
     voter_uuid: str
 
 
 class QuorumRequest(Request):
-    """Base of the requests between replicas of the metadata log."""
+    """Base of the requests between replicas of the metadata log. Requests of another cluster id are rejected."""
 
     CONTROL: ClassVar[bool] = True
 
@@ -83,7 +80,7 @@ class QuorumRequest(Request):
 
 
 class QuorumResponse(Response):
-    """Base of their answers."""
+    """Base of the responses between replicas: the sender's epoch and the leader that it knows (-1: none)."""
 
     CONTROL: ClassVar[bool] = True
 
@@ -92,8 +89,8 @@ class QuorumResponse(Response):
 
 
 class VoteRequest(QuorumRequest):
-    """A candidate asks for a vote in `candidate_epoch`; with `pre_vote` it asks whether it would get one, in the epoch
-    that it has (KIP-996). (`last_offset_epoch`, `last_offset`) is where its log ends.
+    """A candidate requests a vote in `candidate_epoch`; with `pre_vote` it asks, in its current epoch, whether it would
+    get one (KIP-996). (`last_offset_epoch`, `last_offset`) is the end of its log (G17).
     """
 
     SINCE: ClassVar[Mapping[str, int]] = {"candidate_uuid": 1, "voter_uuid": 1, "pre_vote": 2}
@@ -109,11 +106,13 @@ class VoteRequest(QuorumRequest):
 
 
 class VoteResponse(QuorumResponse):
+    """Whether the voter grants its vote, or would grant it."""
+
     vote_granted: bool = False
 
 
 class BeginQuorumEpochRequest(QuorumRequest):
-    """The leader of an epoch makes itself known to a voter that has not fetched from it."""
+    """The leader of an epoch announces itself to a voter that does not fetch from it (G18)."""
 
     SINCE: ClassVar[Mapping[str, int]] = {"voter_uuid": 1}
 
@@ -124,11 +123,13 @@ class BeginQuorumEpochRequest(QuorumRequest):
 
 
 class BeginQuorumEpochResponse(QuorumResponse):
-    """Nothing but what every answer tells."""
+    """Acknowledges the epoch; no fields of its own."""
 
 
 class EndQuorumEpochRequest(QuorumRequest):
-    """The leader of an epoch goes; its voters, the one that has most of the log first, may elect another at once."""
+    """The leader of an epoch resigns. `preferred_successors` are its voters in descending order of their log ends; the
+    first one starts an election at once.
+    """
 
     leader_id: Int32
     leader_epoch: Int32
@@ -136,12 +137,13 @@ class EndQuorumEpochRequest(QuorumRequest):
 
 
 class EndQuorumEpochResponse(QuorumResponse):
-    """Nothing but what every answer tells."""
+    """Acknowledges the epoch; no fields of its own."""
 
 
 class QuorumFetchRequest(QuorumRequest):
-    """A replica that has the log up to `fetch_offset`, its last record of `last_fetched_epoch`, asks for more and means
-    it as a parked fetch; by it the leader knows what the replica has. `high_watermark` is the last that it heard of.
+    """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests the records that
+    follow. The leader parks the request until there are any, and learns from it the replica's log end. `high_watermark`
+    is the highest that the replica knows (G16).
     """
 
     SINCE: ClassVar[Mapping[str, int]] = {"replica_uuid": 14}
@@ -155,8 +157,9 @@ class QuorumFetchRequest(QuorumRequest):
 
 
 class QuorumFetchResponse(QuorumResponse):
-    """Batches from the fetch offset on; or where the leader's log parts from the follower's (`diverging_epoch` ends
-    at `diverging_end_offset`); or the snapshot to fetch, where the log begins behind the fetch offset.
+    """The batches from the fetch offset on; or the end of an epoch at which the follower's log diverges
+    (`diverging_epoch`, `diverging_end_offset`); or the id of the snapshot to fetch if the leader's log starts above the
+    fetch offset.
     """
 
     high_watermark: Int64 = 0
@@ -168,7 +171,7 @@ class QuorumFetchResponse(QuorumResponse):
 
 
 class FetchSnapshotRequest(QuorumRequest):
-    """Bytes of a snapshot from `position` on."""
+    """Requests the bytes of a snapshot from `position` on (KIP-630)."""
 
     SINCE: ClassVar[Mapping[str, int]] = {"replica_uuid": 1}
 
@@ -181,7 +184,7 @@ class FetchSnapshotRequest(QuorumRequest):
 
 
 class FetchSnapshotResponse(QuorumResponse):
-    """`size` is that of the whole snapshot, in bytes."""
+    """Bytes of a snapshot from `position` on; `size` is the size of the whole snapshot in bytes."""
 
     snapshot_epoch: Int32 = NO_EPOCH
     snapshot_end_offset: Int64 = NO_OFFSET
@@ -194,14 +197,16 @@ VOTER_CHANGE_TIMEOUT_MS = 30_000
 
 
 class CurrentLeader(Message):
-    """Who leads, as far as the one that was asked knows; -1: it does not (D13)."""
+    """The leader that the responding replica knows; -1 if it knows none (D13)."""
 
     leader_id: Int32 = NO_LEADER
     leader_epoch: Int32 = NO_EPOCH
 
 
 class AddVoterRequest(AdminRequest):
-    """An operator makes a replica a voter (G13). `cluster_id` may be empty: then it is not checked."""
+    """Adds a voter (G13). An empty `cluster_id` is not checked. `timeout_ms` limits how long the leader waits until the
+    change is committed.
+    """
 
     cluster_id: str = ""
     voter_id: Int32
@@ -211,13 +216,13 @@ class AddVoterRequest(AdminRequest):
 
 
 class AddVoterResponse(AdminResponse):
-    """Answered when the change is committed; NOT_CONTROLLER comes with the leader to ask instead (G14)."""
+    """Sent when the change is committed or rejected; NOT_CONTROLLER comes with the current leader (G14)."""
 
     current_leader: CurrentLeader = CurrentLeader()
 
 
 class RemoveVoterRequest(AdminRequest):
-    """An operator ends a replica's vote (G15, N18). `cluster_id` as in `AddVoterRequest`."""
+    """Removes a voter (G15, N18). Fields as in `AddVoterRequest`."""
 
     cluster_id: str = ""
     voter_id: Int32
@@ -226,19 +231,19 @@ class RemoveVoterRequest(AdminRequest):
 
 
 class RemoveVoterResponse(AdminResponse):
-    """As `AddVoterResponse`."""
+    """Sent when the change is committed or rejected, as `AddVoterResponse`."""
 
     current_leader: CurrentLeader = CurrentLeader()
 
 
 class DescribeQuorumRequest(AdminRequest):
-    """Who replicates the metadata log, and how far each of them is (G19)."""
+    """Requests the replicas of the metadata log and their progress (G19)."""
 
 
 class ReplicaState(Message):
-    """A replica of the metadata log as its leader knows it. `last_fetch_ms` is by the leader's clock, -1 where it has
-    not fetched in this epoch; its `log_end_offset` is not known then, -1, and its `lag` that of an empty log.
-    `is_promotable` says whether it is a voter, or an observer that could become one (D29).
+    """A replica of the metadata log as its leader knows it. `last_fetch_ms` is the leader's time of its last fetch, -1
+    if it has not fetched in this epoch; then `log_end_offset` is -1 and `lag` that of an empty log. `is_promotable` is
+    true for voters and for observers that can become voters (D29).
     """
 
     replica_id: Int32
@@ -251,8 +256,8 @@ class ReplicaState(Message):
 
 
 class DescribeQuorumResponse(AdminResponse):
-    """The leader's own description, at `now_ms` by its clock. NOT_CONTROLLER tells the leader to ask instead, and
-    nothing else.
+    """The leader's view of all replicas, at `now_ms` by its clock. With NOT_CONTROLLER only the leader's id and epoch
+    are set.
     """
 
     cluster_id: str = ""

@@ -1,10 +1,9 @@
-"""Building a message without asking pydantic: for what a node makes by the thousand, out of values that it has checked.
+"""Constructors without validation, for messages that nodes build in hot paths from values they have validated.
 
-The constructor of a message is for everybody who may be wrong about it: the wire, files, users, tests. It looks at
-every value, which costs more than most inputs of a node cost otherwise. `trusted(Model)` is a constructor of the same
-values that looks at nothing; the type checker sees the model itself, so that names and types of the arguments are
-checked before the program runs. That what nodes build is valid is shown by the simulator's paranoid mode, in which
-every message is encoded and decoded by the codec, which does look.
+The constructor of a model validates every value, which costs more than the rest of most inputs of a node. Use it for
+anything from the wire, files, users and tests. `trusted(Model)` returns a constructor with the same keyword arguments
+that validates nothing. The type checker sees the model itself, so argument names and types are checked statically. The
+simulator's paranoid mode encodes and decodes every message, which validates what nodes build.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ Model = TypeVar("Model", bound=Frozen)
 
 
 def trusted(model: type[Model]) -> type[Model]:
-    """A function that takes the fields by name, as the model does, and returns the model with just these values. Only
-    to be called; defaults are shared, and immutable as all values in messages are. TypeError for a model that makes or
-    changes values itself (default factories, validators): that would be left out.
+    """A constructor of `model` that takes the fields by keyword and does not validate them. Defaults are shared, which
+    is safe because values in messages are immutable. Raises TypeError for a model with validators or default factories,
+    which it would skip.
     """
     fields, own = model.model_fields, model.__pydantic_decorators__
     if own.field_validators or own.model_validators or any(field.default_factory for field in fields.values()):
@@ -34,5 +33,5 @@ def trusted(model: type[Model]) -> type[Model]:
 
 
 def changed(message: Model, **changes: object) -> Model:
-    """A copy of the message with other values in some of its fields, which are believed too."""
+    """A copy of the message with `changes` to its fields, which are not validated."""
     return remake(message, changes)
