@@ -1,10 +1,10 @@
-"""What is under way between nodes, by numbers: each content of a channel is kept once."""
+"""The messages in flight between nodes: each content of a channel is stored once and has a number."""
 
 from __future__ import annotations
 
 
 class Channels:
-    """Contents of channels, numbered; 0 is empty."""
+    """Contents of channels by number; 0 is the empty channel."""
 
     def __init__(self) -> None:
         self._contents: list[tuple[int, ...]] = [()]

@@ -1,13 +1,12 @@
-"""Nodes as machines with numbered states, whose steps are computed once by the node code and remembered.
+"""Nodes as state machines: their states have numbers, and each step is computed once by the node code and cached.
 
-A node is deterministic, and its state is all that it knows. So what a node in state 17 does with message 5 need be
-found out only once, however many states of the whole cluster contain it; in a search many thousands do. A state of the
-cluster is then a handful of numbers, and a step of it a few lookups. The node code is run, unchanged, on a copy of the
-node.
+A node is deterministic, so its next state depends on its state and its input alone. The step of a node in state 17 on
+message 5 is therefore computed once, however many states of the cluster contain it; in a search many thousands do. A
+state of the cluster is then a few numbers, and a step of it a few lookups. The node code runs, unchanged, on a copy of
+the node.
 
-Time. Nodes are told that it is 0 whenever a message comes, and `replica.lag.time.max.ms` whenever a timer fires: so a
-follower may turn out to be late at any moment, and no time gets into the state. Which timers fire, and when, is decided
-by `model.py`.
+Time. The time passed to nodes is 0 with every message and `replica.lag.time.max.ms` with every timer: a follower may
+lag at any moment, and no time gets into the state. `model.py` decides which timers fire, and when.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage, formatted_disk
-from experiments.hunt.explore.values import UNSEEN, VALUES, Keys, dump
+from experiments.hunt.explore.values import NOT_OBSERVED, VALUES, Keys, dump
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import Effect, Exit, Send, Trace
 from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NodeId
@@ -33,29 +32,29 @@ Local = int
 """The number of a node's state."""
 
 
-class Dice(Random):
-    """Always shows what it was made with: the names of a broker's incarnations are functions of its epoch."""
+class ConstantRandom(Random):
+    """A random source that always returns the same value, so that a broker's incarnation id follows from its epoch."""
 
-    def __init__(self, face: int) -> None:
+    def __init__(self, value: int) -> None:
         super().__init__(0)
-        self.face = face
+        self.value = value
 
     def getrandbits(self, bits: int) -> int:
-        return self.face % (1 << bits)
+        return self.value % (1 << bits)
 
     def random(self) -> float:
         return 0.0
 
     def getstate(self) -> Any:
-        return ("dice", self.face)
+        return ("constant", self.value)
 
     def __reduce__(self) -> Any:
-        return Dice, (self.face,)
+        return ConstantRandom, (self.value,)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadBroker:
-    """What is left of a broker that is not running."""
+    """A broker that is not running: its disk."""
 
     broker: NodeId
     disk: SimStorage
@@ -63,19 +62,19 @@ class DeadBroker:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step came to: the node's next state, what it sent (receiver, number of the message), and its trace events.
-    `told` is a number for these events, 0 for none.
+    """The result of a step: the node's next state, the messages sent (receiver, number of the message), and the trace
+    events with their number in `events_number`, 0 for none.
     """
 
-    told: int
+    events_number: int
     local: Local
     sends: tuple[tuple[NodeId, int], ...]
     traces: tuple[Trace, ...]
 
 
 class Machines:
-    """All states of all nodes that came up. `exhibits[local]` is a node in that state, to look at and never to change:
-    a BrokerNode, a DeadBroker or a ControllerNode.
+    """All states of nodes that were reached. `exhibits[local]` is a node in that state, which must not be changed: a
+    BrokerNode, a DeadBroker or a ControllerNode.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -86,10 +85,10 @@ class Machines:
         self._locals: dict[object, Local] = {}
         self._outcomes: dict[tuple[Any, ...], Outcome] = {}
         self._keys = Keys()
-        self._sights: list[int] = []
-        self._sight_numbers: dict[object, int] = {}
-        self._sight_keys = Keys(UNSEEN)
-        self._told: dict[str, int] = {"": 0}
+        self._observations: list[int] = []
+        self._observation_numbers: dict[object, int] = {}
+        self._observation_keys = Keys(NOT_OBSERVED)
+        self._event_numbers: dict[str, int] = {"": 0}
 
     # -- states --------------------------------------------------------------------------------------------------------
 
@@ -100,16 +99,16 @@ class Machines:
         if local is None:
             local = self._locals[key] = len(self.exhibits)
             self.exhibits.append(node)
-            self._sights.append(_number_of(self._sight_keys.key(node), self._sight_numbers))
+            self._observations.append(_number_of(self._observation_keys.key(node), self._observation_numbers))
         return local
 
-    def sight(self, local: Local) -> int:
-        """A number for what invariants see of a state."""
-        return self._sights[local]
+    def observation(self, local: Local) -> int:
+        """A number for the part of a state that invariants read."""
+        return self._observations[local]
 
     def new_controller(self) -> ControllerNode:
         spec, controller = self._spec, FIRST_CONTROLLER
-        return ControllerNode(controller, spec.controller_ids, spec.config, formatted_disk(), Dice(0))
+        return ControllerNode(controller, spec.controller_ids, spec.config, formatted_disk(), ConstantRandom(0))
 
     def _copy(self, local: Local) -> Any:
         snapshot = self._snapshots.get(local)
@@ -127,14 +126,14 @@ class Machines:
         """A timer of a running node is due."""
         return self._step((local, name), lambda node: node.fire(self._late_ms, name))
 
-    def start(self, local: Local, life: int) -> Outcome:
-        """A dead broker is started on its disk; `life` is different from that of all its former lives."""
-        key = (local, "start", life)
-        return self._outcomes.get(key) or self._start(key, self._copy(local), life)
+    def start(self, local: Local, incarnation: int) -> Outcome:
+        """A dead broker is started on its disk; `incarnation` differs from all its former incarnations."""
+        key = (local, "start", incarnation)
+        return self._outcomes.get(key) or self._start(key, self._copy(local), incarnation)
 
-    def _start(self, key: tuple[Any, ...], dead: DeadBroker, life: int) -> Outcome:
+    def _start(self, key: tuple[Any, ...], dead: DeadBroker, incarnation: int) -> Outcome:
         spec = self._spec
-        node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, Dice(life))
+        node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, ConstantRandom(incarnation))
         return self._remember(key, node, node.start(0))
 
     def crash(self, local: Local, loss: Loss) -> Local:
@@ -160,12 +159,12 @@ class Machines:
     def _remember(self, key: tuple[Any, ...], node: Any, effects: list[Effect]) -> Outcome:
         sends = tuple((effect.to, VALUES.number(effect.message)) for effect in effects if isinstance(effect, Send))
         traces = tuple(effect for effect in effects if isinstance(effect, Trace))
-        told = _number_of("\n".join(map(repr, traces)), self._told)
-        outcome = self._outcomes[key] = Outcome(told, self.intern(node), sends, traces)
+        events_number = _number_of("\n".join(map(repr, traces)), self._event_numbers)
+        outcome = self._outcomes[key] = Outcome(events_number, self.intern(node), sends, traces)
         return outcome
 
     def sizes(self) -> Mapping[str, int]:
-        """How much was computed: states of nodes, and steps of nodes."""
+        """How many states and steps of nodes were computed."""
         return {"node_states": len(self.exhibits), "node_steps": len(self._outcomes)}
 
 

@@ -1,17 +1,17 @@
 """The cluster as a transition system: its states, and the actions that lead from one to the next.
 
 A state is a tuple of numbers: the states of the controller and of the brokers (`machines.py`), the contents of the
-channels between them, what is left of each bound, how many records were produced, and what the invariants remember
-(`judge.py`). Every action is an input to one node, or a short exchange between two that nothing can come between. What
-is abstracted, and why nothing is missed by it, is said in docs/explore.md.
+channels between them, what is left of each bound, how many records were produced, and the state of the invariant suite
+(`checker.py`). Every action is an input to one node, or a short exchange between two that nothing can come between.
+What is abstracted, and why no violation is missed by that, is explained in docs/explore.md.
 
 - A channel is a queue per pair of nodes and direction; its first message may arrive at any time. A crash loses what was
   on its way to the broker, and not what it has sent.
 - Clients: the next record may arrive at any broker that takes itself for the leader, with acks=all, once.
 - Metadata: any broker may get what the metadata log has behind its offset, up to the end of any batch.
 - Registration, and the heartbeat that unfences, are exchanges; other heartbeats change nothing and are left out.
-- A session may expire at any time where the broker is dead, and within a bound where it lives.
-- A follower may be found late or silent at any time, within a bound; a fetch is repeated where that would help.
+- A session may expire at any time if the broker is dead, and within a bound if it runs.
+- A leader may find a follower lagging or silent at any time, within a bound; a fetch is repeated where that would help.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.channels import Channels
-from experiments.hunt.explore.judge import Judge
+from experiments.hunt.explore.checker import StepChecker
 from experiments.hunt.explore.machines import DeadBroker, Local, Machines, Outcome, message_of
 from experiments.hunt.explore.values import VALUES
 from protocol.broker.fetcher import FETCH_PREFIX
@@ -63,14 +63,14 @@ HELD = len(BOUND_NAMES)
 """Behind the bounds: one bit for each queue that is held up."""
 
 Action = tuple[object, ...]
-"""What happened: a word and what it is about."""
+"""What happens in a step: its kind, then the nodes, numbers or names concerned."""
 
 State = tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Step:
-    """A step under way: the state's parts, to be changed, and the outcomes of the inputs so far."""
+    """A step under construction: the parts of the state, to be changed, and the outcomes of the inputs so far."""
 
     nodes: list[Local]
     channels: list[int]
@@ -81,7 +81,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A step that can be taken: the state behind it, and what is wrong there (empty: nothing)."""
+    """A possible step: the state after it, and the violation in that state (empty: none)."""
 
     action: Action
     state: State
@@ -98,7 +98,7 @@ class Model:
         self.spec = ClusterSpec(brokers, 1, ClusterConfig.of(generation))
         self.bounds = bounds
         self.machines = Machines(self.spec)
-        self.judge = Judge(self.spec, self.machines)
+        self.checker = StepChecker(self.spec, self.machines)
         self.channels = Channels()
         self._brokers = range(brokers)
         pairs = [(a, b) for a in self._brokers for b in self._brokers if a != b]
@@ -125,11 +125,11 @@ class Model:
         nodes = len(self._brokers) + 1
         if parts == before[:-1]:
             return None
-        history, wrong = before[-1], ""
+        suite_state, wrong = before[-1], ""
         if step.crash is not None or step.outcomes:
             old, new = before[:nodes], tuple(step.nodes)
-            history, wrong = self.judge.judge(history, old, new, step.outcomes, step.crash)
-        return Successor(action, (*parts, history), wrong, tuple(step.outcomes))
+            suite_state, wrong = self.checker.check(suite_state, old, new, step.outcomes, step.crash)
+        return Successor(action, (*parts, suite_state), wrong, tuple(step.outcomes))
 
     def broker(self, step: Step, broker: NodeId) -> BrokerNode | None:
         """The broker's exhibit, None while it is dead."""
@@ -336,13 +336,13 @@ class Model:
         step.bounds[FENCES] -= not is_dead
         return step, action
 
-    # -- lives of brokers ----------------------------------------------------------------------------------------------
+    # -- crashes and starts --------------------------------------------------------------------------------------------
 
     def _restart(self, state: State, broker: NodeId) -> tuple[Step, Action] | None:
         """A start with its registration; None while the controller would refuse that."""
         step = self._open(state)
-        life = self.controller(step).state.image.next_offset + 1
-        outcome = self.machines.start(step.nodes[1 + broker], life)
+        incarnation = self.controller(step).state.image.next_offset + 1
+        outcome = self.machines.start(step.nodes[1 + broker], incarnation)
         self._take(step, broker, outcome, exchange=BrokerRegistrationRequest)
         self._feed(step, broker, 0, 0)
         node = self.broker(step, broker)
@@ -434,7 +434,7 @@ class Model:
         return any(self._is_news(leader, mine.node_id, number) for to, number in fired.sends if to == theirs.node_id)
 
     def _is_news(self, leader: Local, follower: NodeId, message: int) -> bool:
-        """Whether a repetition tells the leader something, and is not refused once more."""
+        """Whether a repeated fetch has news for the leader, and is not refused again."""
         heard = self.machines.receive(leader, follower, message)
         answers = [message_of(number) for to, number in heard.sends if to == follower]
         refused = any(
@@ -452,7 +452,7 @@ class Model:
         nodes += [self.machines.intern(DeadBroker(broker, SimStorage())) for broker in self._brokers]
         nothing = [0] * len(self.links)
         bounds = [max(0, getattr(self.bounds, name)) for name in BOUND_NAMES]
-        state: State = (*nodes, *nothing, *bounds, 0, self.judge.first)
+        state: State = (*nodes, *nothing, *bounds, 0, self.checker.first)
         for broker in self._brokers:
             state = self._booted(state, self._restart(state, broker))
         for broker in self._brokers:

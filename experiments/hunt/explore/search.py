@@ -1,4 +1,4 @@
-"""Breadth-first search: every state within the bounds, the nearest first; so a counterexample is a shortest one."""
+"""Breadth-first search of all states within the bounds, so that the first counterexample is a shortest one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_PARENT = 0
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """A shortest path to a state in which something is wrong."""
+    """A shortest path to a state that violates an invariant; `wrong` is `Invariant: detail`."""
 
     wrong: str
     path: tuple[Successor, ...]
@@ -25,8 +25,8 @@ class Counterexample:
 
 @dataclass(slots=True)
 class Search:
-    """A search and what it has found. `transitions` were taken, they led to `states` distinct states, the farthest of
-    them `depth` steps away. `complete`: there are no others within the bounds.
+    """A search and its results so far: `transitions` steps led to `states` distinct states, at most `depth` steps from
+    the first. `complete`: these are all states within the bounds.
     """
 
     model: Model
@@ -48,10 +48,8 @@ class Search:
         max_states: int | None = None,
         progress: Callable[[Search], None] | None = None,
     ) -> Search:
-        """Searches to the end, to that depth, to that number of states, or to the first state in which an invariant
-        does not hold.
-        """
-        self._note(self.model.first, _NO_PARENT)
+        """Searches until all states are reached, or that depth, or that number of states, or a violation."""
+        self._add(self.model.first, _NO_PARENT)
         layer = [self.model.first]
         while layer and (max_depth is None or self.depth < max_depth):
             if max_states is not None and self.states >= max_states:
@@ -78,12 +76,12 @@ class Search:
                     path = (*self._path_to(number), successor)
                     self.counterexample = Counterexample(successor.wrong, path)
                     return []
-                if self._note(successor.state, number):
+                if self._add(successor.state, number):
                     following.append(successor.state)
         return following
 
-    def _note(self, state: State, parent: int) -> bool:
-        """Whether the state was not known yet."""
+    def _add(self, state: State, parent: int) -> bool:
+        """Adds the state; returns whether it is new."""
         packed = _packed(state)
         if packed in self._seen:
             return False
@@ -92,7 +90,7 @@ class Search:
         return True
 
     def _path_to(self, number: int) -> list[Successor]:
-        """The steps from the first state to that state, found again among the successors of each on the way."""
+        """The steps from the first state to that state, computed again from the successors of each state passed."""
         numbers = []
         while number != 0:
             numbers.append(number)

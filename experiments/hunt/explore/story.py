@@ -1,4 +1,4 @@
-"""A counterexample as a readable story: each action in a sentence, and below it what the nodes told of it.
+"""A counterexample as a readable story: each action in a sentence, followed by the trace events of the nodes.
 
 The time in front of a line is the number of the step, as if each had taken a second.
 """
@@ -24,7 +24,7 @@ MS_PER_STEP = 1_000
 
 
 def story_of(model: Model, found: Counterexample) -> list[str]:
-    """The lines of the story, the last of which says what is wrong."""
+    """The lines of the story; the last one is the violation."""
     events: list[TraceEvent] = []
     chapters: list[Chapter] = []
     for number, step in enumerate(found.path, 1):
@@ -46,12 +46,12 @@ def _step(model: Model, action: Action) -> str:
 
 
 def sentence(action: Action) -> str:
-    """What happened."""
+    """An action in words."""
     kind, about = action[0], action[1:]
     numbers = [part for part in about if isinstance(part, int)]
     if kind == "deliver":
         source, target, message = numbers
-        return f"{node_name(target)} takes from {node_name(source)}: {_said(message_of(message))}"
+        return f"{node_name(target)} receives from {node_name(source)}: {_content(message_of(message))}"
     if kind == "fire":
         return _timer(numbers[0], str(about[1]))
     name = node_name(numbers[0]) if numbers else ""
@@ -61,13 +61,13 @@ def sentence(action: Action) -> str:
         return f"{name} crashes; its disk loses {_records(numbers[1])}"
     if kind == "produce":
         return f"a client sends record {numbers[1]} to {name}"
-    return f"{name} {_DEEDS[str(kind)]}"
+    return f"{name} {_EVENT_WORDS[str(kind)]}"
 
 
-_DEEDS = {
-    "heartbeat": "is heard by the controller, and unfenced",
+_EVENT_WORDS = {
+    "heartbeat": "sends a heartbeat, and is unfenced",
     "start": "starts, and registers",
-    "shut down": "shuts down in good order",
+    "shut down": "shuts down in a controlled way",
 }
 
 
@@ -80,16 +80,16 @@ def _timer(node: NodeId, timer: str) -> str:
     if timer.startswith(SESSION_PREFIX):
         return f"the session of broker {about} expires"
     if timer.startswith((LAG_PREFIX, SILENT_PREFIX)):
-        return f"{node_name(node)} finds broker {about} {'late' if timer.startswith(LAG_PREFIX) else 'silent'}"
+        return f"{node_name(node)} finds that broker {about} {'lags' if timer.startswith(LAG_PREFIX) else 'is silent'}"
     if timer.startswith(FETCH_PREFIX):
         return f"{node_name(node)} repeats its fetch to broker {about}"
-    return f"{node_name(node)} tries its ISR proposal again"
+    return f"{node_name(node)} repeats its ISR proposal"
 
 
-def _said(message: Message) -> str:
-    """What a message says, in a few words."""
+def _content(message: Message) -> str:
+    """The content of a message in a few words."""
     if isinstance(message, FetchRequest):
-        return "; ".join(f"fetch from {w.fetch_offset}, epoch {w.current_leader_epoch}" for w in message.partitions)
+        return "; ".join(f"fetch from {f.fetch_offset}, epoch {f.current_leader_epoch}" for f in message.partitions)
     if isinstance(message, FetchResponse):
         return (
             "; ".join(
@@ -99,7 +99,7 @@ def _said(message: Message) -> str:
         )
     if isinstance(message, AlterPartitionRequest):
         return "; ".join(
-            f"wants ISR {_isr([m.broker_id for m in p.new_isr])} in epochs {p.leader_epoch}/{p.partition_epoch}"
+            f"proposes ISR {_isr([m.broker_id for m in p.new_isr])} in epochs {p.leader_epoch}/{p.partition_epoch}"
             for p in message.partitions
         )
     if isinstance(message, AlterPartitionResponse):
@@ -116,7 +116,7 @@ def _said(message: Message) -> str:
 def _records_of(result: FetchPartitionResult) -> str:
     if result.diverging_epoch is not None:
         end = result.diverging_epoch
-        return f"the logs part behind epoch {end.leader_epoch}, which ends at {end.end_offset}"
+        return f"the logs diverge after epoch {end.leader_epoch}, which ends at {end.end_offset}"
     return f"{len(result.batches)} batches from {result.fetch_offset}, high watermark {result.high_watermark}"
 
 

@@ -1,9 +1,9 @@
-"""Equal states have equal keys, and copies of a state are cheap: the two things that a search needs of nodes.
+"""Keys and snapshots of nodes: equal states have equal keys, and copies of a state are cheap.
 
 A *key* is a nested tuple of plain values that is equal for two objects if and only if they hold the same, whatever
 objects they share and in whatever order their sets were filled. It is made by walking every attribute there is, so that
-an attribute which somebody adds to a node is part of the state without anybody thinking of it. What is left out is
-listed in `LEFT_OUT`, each with its reason. Dicts keep their order, since a node may iterate over them.
+an attribute that is added to a node becomes part of the state by itself. Attributes that are left out are listed in
+`LEFT_OUT`, each with its reason. Dicts keep their order, since a node may iterate over them.
 
 A *snapshot* is a pickle from which the object can be made anew as often as it is wanted. Messages and other immutable
 values are not in it: they are in one table per process (`VALUES`), a number stands for each, and all copies share them.
@@ -55,10 +55,10 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     # Times, and what only helps to reckon them.
     FollowerProgress: frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"}),
 }
-"""Attributes that are no part of the state."""
+"""Attributes that are not part of the state."""
 
 
-UNSEEN: Mapping[type, frozenset[str]] = {
+NOT_OBSERVED: Mapping[type, frozenset[str]] = {
     BrokerNode: LEFT_OUT[BrokerNode] | {"_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher"},
     BrokerLifecycleManager: frozenset({"_correlation_id", "_flusher", "_rng"}),
     Replica: frozenset({"delayed_produces"}),
@@ -68,7 +68,7 @@ UNSEEN: Mapping[type, frozenset[str]] = {
     ControllerLog: LEFT_OUT[ControllerLog] | {"incarnations"},
     BrokerSessions: frozenset({"_open"}),
 }
-"""What no invariant looks at: fetch sessions, requests in flight, what a leader has parked."""
+"""Attributes that no invariant reads: fetch sessions, requests in flight, parked fetches."""
 
 
 class ValueTable:
@@ -144,7 +144,7 @@ _DISPATCH: dict[type, Callable[[Any], Any]] = {
 
 class Keys:
     """Makes keys. `left_out` names attributes by class; `constants` are types of which there is one object in a
-    search. Dicts keep their order unless they are said to be `unordered`.
+    search. Dicts keep their order unless `unordered` is set.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""The invariants of `experiments/check` on a cluster that is a handful of numbers.
+"""Checks the invariants of `experiments/check` on the numbered states of a search.
 
-An `InvariantSuite` watches a simulated cluster and remembers: what was committed, who led in which epoch, who has lost
-records. In a search that memory belongs to the state, as auxiliary variables do in a TLA+ model: it has a number too,
-and two states with different memories are two states. The suite itself is the one that every simulation runs; it is put
-on a *stage*, a cluster whose nodes and disks are the exhibits of the states in question, and is shown the trace events
-of the step. Afterwards every invariant is checked on everything, touched or not.
+An `InvariantSuite` observes a simulated cluster and accumulates what was committed, which broker led in which epoch,
+and which brokers have lost records. In a search these variables belong to the state, as auxiliary variables do in a
+TLA+ model: they have a number, the *suite state*, and two states that differ in it are two states. The suite is the one
+that every simulation runs; it is attached to a `Stage`, a cluster that is filled with the nodes and disks of a state,
+and receives the trace events of the step. Then every invariant is checked on all partitions.
 
-One property is checked here besides, since no client takes part: what a leader acknowledges with acks=all is below its
-high watermark (E5).
+One more property is checked here, since no client takes part in a search: what a leader acknowledges with acks=all is
+below its high watermark (E5).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from protocol.messages.data import ProduceResponse
 from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
 
-History = int
-"""The number of what the suite remembers."""
+SuiteState = int
+"""The number of a state of the suite."""
 
 _LEFT_OUT = (MetadataImage,)
-"""The truth keeps the controller's last image for a time without one; here there always is one."""
-_CHANGED: History = -1
-"""No history: the suite has seen more since."""
+"""The ground truth keeps the last image for times without a controller; in a search there always is one."""
+_CHANGED: SuiteState = -1
+"""No suite state: the suite has observed more events since."""
 
 _STAGES: dict[int, Stage] = {}
 
 
 class _WithoutClients(ClusterSpec):
-    """There is no client on the stage, whose side nothing need be looked at from."""
+    """A cluster without clients: no invariant needs to be checked after an event of a client."""
 
     @property
     def client_ids(self) -> tuple[NodeId, ...]:
@@ -47,11 +47,11 @@ class _WithoutClients(ClusterSpec):
 
 
 class Stage(SimCluster):
-    """A cluster that shows exhibits and never runs."""
+    """A cluster that shows the nodes of a state and never runs."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         super().__init__(spec, keep_traces=False)
-        self.lives: dict[NodeId, int] = {}
+        self.incarnations: dict[NodeId, int] = {}
         self.after_crash: Callable[[], None] | None = None
 
     def __reduce__(self) -> Any:
@@ -59,7 +59,7 @@ class Stage(SimCluster):
         return _stage_at, (id(self),)
 
     def show(self, locals_: Sequence[Local], machines: Machines) -> None:
-        """Puts nodes in these states on the stage, the controller's first, then the brokers'."""
+        """Fills the cluster with nodes in these states: the controller, then the brokers."""
         self.nodes.clear()
         for local in locals_:
             exhibit = machines.exhibits[local]
@@ -70,12 +70,12 @@ class Stage(SimCluster):
                 self.disks[exhibit.node_id] = exhibit.storage  # type: ignore[assignment]
 
     def life_of(self, node: NodeId) -> int:
-        """A broker's epoch names its life."""
+        """A broker's epoch identifies its incarnation."""
         exhibit = self.nodes.get(node)
         return exhibit.context.broker_epoch if isinstance(exhibit, BrokerNode) else -1
 
     def crash(self, node: NodeId, loss: Loss) -> int:
-        """Shows what the crash has left; how much it took the suite finds out."""
+        """Shows the state after the crash; the suite itself compares the disks before and after."""
         assert self.after_crash is not None
         self.after_crash()
         return 0
@@ -85,9 +85,9 @@ def _stage_at(identity: int) -> Stage:
     return _STAGES[identity]
 
 
-class Judge:
-    """Judges steps and keeps histories. `judge` is asked once for each step between two cluster states, channels left
-    aside.
+class StepChecker:
+    """Checks steps and stores the suite states. The result of a step depends on the cluster states before and after it,
+    without the channels, and is computed once.
     """
 
     def __init__(self, spec: ClusterSpec, machines: Machines) -> None:
@@ -95,18 +95,18 @@ class Judge:
         self._stage = Stage(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed))
         self._keys = Keys(constants=(Stage, MetadataImage), unordered=True)
         self._snapshots: list[bytes] = []
-        self._numbers: dict[object, History] = {}
-        self._by_snapshot: dict[bytes, History] = {}
-        self._known: dict[tuple[Any, ...], tuple[History, str]] = {}
+        self._numbers: dict[object, SuiteState] = {}
+        self._by_snapshot: dict[bytes, SuiteState] = {}
+        self._known: dict[tuple[Any, ...], tuple[SuiteState, str]] = {}
         suite = InvariantSuite(self._stage)
         self.first = self._intern(suite)
         self._shown = self.first, suite
 
     @property
-    def history_count(self) -> int:
+    def suite_state_count(self) -> int:
         return len(self._snapshots)
 
-    def _intern(self, suite: InvariantSuite) -> History:
+    def _intern(self, suite: InvariantSuite) -> SuiteState:
         snapshot = dump((suite, self._stage.trace_observers, self._stage.on_event), _LEFT_OUT)
         number = self._by_snapshot.get(snapshot)
         if number is None:
@@ -116,69 +116,69 @@ class Judge:
                 self._snapshots.append(snapshot)
         return number
 
-    def judge(
+    def check(
         self,
-        history: History,
+        suite_state: SuiteState,
         before: tuple[Local, ...],
         after: tuple[Local, ...],
         outcomes: Sequence[tuple[NodeId, Outcome]],
         crash: tuple[NodeId, Loss] | None = None,
-    ) -> tuple[History, str]:
-        """The history behind a step from `before` to `after`, and the name of the invariant that it breaks with what is
-        wrong; empty where all is well.
+    ) -> tuple[SuiteState, str]:
+        """The suite state after a step from `before` to `after`, and the violation as `Invariant: detail`, empty if
+        there is none.
         """
-        told = [(node, outcome) for node, outcome in outcomes if outcome.told]
+        emitting = [(node, outcome) for node, outcome in outcomes if outcome.events_number]
         wrong = _acknowledged_too_early(after, outcomes, self._machines)
         if crash is not None:
-            history, lost = self._crashed(history, before, after, crash)
+            suite_state, lost = self._after_crash(suite_state, before, after, crash)
             wrong = wrong or lost
-        return (history, wrong) if wrong else self._watched(history, after, told)
+        return (suite_state, wrong) if wrong else self._after_events(suite_state, after, emitting)
 
-    def _crashed(
-        self, history: History, before: tuple[Local, ...], after: tuple[Local, ...], crash: tuple[NodeId, Loss]
-    ) -> tuple[History, str]:
-        """The history once the suite has seen the crash."""
-        key = (history, crash, self._sights(before), self._sights(after))
+    def _after_crash(
+        self, suite_state: SuiteState, before: tuple[Local, ...], after: tuple[Local, ...], crash: tuple[NodeId, Loss]
+    ) -> tuple[SuiteState, str]:
+        """The suite state after the suite has observed the crash."""
+        key = (suite_state, crash, self._observations(before), self._observations(after))
         if key not in self._known:
-            stage, suite = self._stage, self._suite(history)
+            stage, suite = self._stage, self._suite(suite_state)
             stage.show(before, self._machines)
             stage.after_crash = lambda: stage.show(after, self._machines)
             suite.crash(*crash)
-            self._known[key] = self._verdict(history, suite)
+            self._known[key] = self._verdict(suite_state, suite)
         return self._known[key]
 
-    def _watched(
-        self, history: History, after: tuple[Local, ...], told: Sequence[tuple[NodeId, Outcome]]
-    ) -> tuple[History, str]:
-        """The history once the suite has heard the trace events of the step and has looked at everything behind it."""
-        key = (history, self._sights(after), *[(node, outcome.told) for node, outcome in told])
+    def _after_events(
+        self, suite_state: SuiteState, after: tuple[Local, ...], emitting: Sequence[tuple[NodeId, Outcome]]
+    ) -> tuple[SuiteState, str]:
+        """The suite state after the suite has received the step's trace events and has checked all partitions."""
+        key = (suite_state, self._observations(after), *[(node, outcome.events_number) for node, outcome in emitting])
         if key not in self._known:
-            stage, suite = self._stage, self._suite(history)
+            stage, suite = self._stage, self._suite(suite_state)
             stage.show(after, self._machines)
-            for node, outcome in told:
+            for node, outcome in emitting:
                 for trace in outcome.traces:
                     for observer in stage.trace_observers:
                         observer(0, node, trace)
             suite.check_everything()
-            self._known[key] = self._verdict(history, suite)
+            self._known[key] = self._verdict(suite_state, suite)
         return self._known[key]
 
-    def _sights(self, locals_: Sequence[Local]) -> tuple[int, ...]:
-        return tuple(map(self._machines.sight, locals_))
+    def _observations(self, locals_: Sequence[Local]) -> tuple[int, ...]:
+        return tuple(map(self._machines.observation, locals_))
 
-    def _suite(self, history: History) -> InvariantSuite:
-        """The suite as that history left it, on the stage: the one that was there last, if it is the same."""
+    def _suite(self, suite_state: SuiteState) -> InvariantSuite:
+        """The suite in that state, attached to the stage; the present suite if it is in that state."""
         known, suite = self._shown
-        if known != history:
+        if known != suite_state:
             stage = self._stage
-            suite, stage.trace_observers, stage.on_event = pickle.loads(self._snapshots[history])
+            suite, stage.trace_observers, stage.on_event = pickle.loads(self._snapshots[suite_state])
         self._shown = _CHANGED, suite
         return suite
 
-    def _verdict(self, history: History, suite: InvariantSuite) -> tuple[History, str]:
+    def _verdict(self, suite_state: SuiteState, suite: InvariantSuite) -> tuple[SuiteState, str]:
         if suite.violations:
             violation = suite.violations[0]
-            return history, f"{violation.invariant}: {violation.detail}"
+            return suite_state, f"{violation.invariant}: {violation.detail}"
         following = self._intern(suite)
         self._shown = following, suite
         return following, ""
