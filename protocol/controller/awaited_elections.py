@@ -1,12 +1,16 @@
-"""Elections that a user asked for and that take a recovery: LONGEST_LOG_PROACTIVE and LONGEST_LOG_BALANCED (J4, F22).
+"""ElectLeaders requests that wait for recoveries: types LONGEST_LOG_PROACTIVE and LONGEST_LOG_BALANCED (J4, F22).
 
-Their request is answered when all its partitions are done: NONE where a leader was found, by whatever election came
-first; ELIGIBLE_LEADERS_NOT_AVAILABLE where there is nobody to ask any more, or a balanced recovery has lost one whom it
-must hear, or recovery was disabled meanwhile; UNKNOWN_TOPIC_OR_PARTITION where the partition is gone;
-REQUEST_TIMED_OUT for what is not done by the request's own timeout, whose recovery then ends, unless the topic's
-strategy wants one. Two requests for the same partition share a recovery, in the mode of the first.
+A request is answered when all its partitions are done. The result of a partition is
 
-Nothing of this is in the metadata log: a controller that starts knows of no such request, and its sender asks again.
+- NONE where it has a leader, by whichever election came first;
+- ELIGIBLE_LEADERS_NOT_AVAILABLE where no replica is active any more, a replica is not that a balanced recovery
+  requires, or recovery was disabled meanwhile;
+- UNKNOWN_TOPIC_OR_PARTITION where it was deleted;
+- REQUEST_TIMED_OUT where it is not done by the timeout of the request. Its recovery then ends, unless the topic's
+  strategy calls for one.
+
+Two requests for the same partition share a recovery, in the mode of the first. Nothing of this is in the metadata log:
+a controller that becomes active has no such request, and the client sends it again.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ ELECTIONS_TIMER = "elections"
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Partitions whose elections take a recovery, by their place in the response; how, and for how long at most."""
+    """Partitions whose elections need a recovery in `mode`, each with the index of its result in the response, and how
+    long the response may wait for them, in milliseconds.
+    """
 
     mode: RecoveryMode
     timeout_ms: int
@@ -36,7 +42,7 @@ class Awaited:
 
 @dataclass(slots=True)
 class _Request:
-    """A request that waits: what is to be sent to whom, what is missing of it, and until when."""
+    """A request that waits until all partitions of `open` are done: `response` goes to `client` then."""
 
     client: NodeId
     response: ElectLeadersResponse
@@ -46,7 +52,7 @@ class _Request:
 
 
 class AwaitedElections:
-    """See the module docstring."""
+    """The waiting requests, in the order of their arrival."""
 
     def __init__(self, state: ControllerState, out: Outbox) -> None:
         self._state = state
@@ -54,7 +60,7 @@ class AwaitedElections:
         self._requests: list[_Request] = []
 
     def mode_of(self, key: TopicIdPartition) -> RecoveryMode | None:
-        """How users want the partition to be recovered; None: they do not."""
+        """The mode in which a user has requested a recovery of the partition; None where no user has."""
         return next((request.mode for request in self._requests if key in request.open), None)
 
     def add(self, now_ms: TimeMs, client: NodeId, response: ElectLeadersResponse, awaited: Awaited) -> None:
@@ -64,8 +70,8 @@ class AwaitedElections:
         self._set_timer()
 
     def settle(self, now_ms: TimeMs, changed: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """Answers what is over, given the partitions whose fate may have changed. Partitions that are awaited no
-        more.
+        """Answers the requests that are done or late; of partitions that are not late only those in `changed` are
+        looked at. Returns the partitions that no longer wait.
         """
         over: list[TopicIdPartition] = []
         for request in self._requests:
@@ -84,7 +90,9 @@ class AwaitedElections:
         return over
 
     def abandon(self) -> set[tuple[NodeId, int]]:
-        """This is the active controller no more: another one may be asked. Who was told so, and of which request."""
+        """Answers all requests with NOT_CONTROLLER, when the controller resigns. Returns the client and the correlation
+        id of each.
+        """
         requests, self._requests = self._requests, []
         for request in requests:
             number = request.response.correlation_id
@@ -94,7 +102,7 @@ class AwaitedElections:
         return {(request.client, request.response.correlation_id) for request in requests}
 
     def _outcome(self, key: TopicIdPartition, mode: RecoveryMode, late: bool) -> tuple[ErrorCode | None, str]:
-        """How an election has ended, with a few words; None while it goes on."""
+        """The error (NONE for a leader) and message with which an election has ended; None while it goes on."""
         image = self._state.image
         partition = image.partition(key)
         if partition is None:
@@ -104,7 +112,7 @@ class AwaitedElections:
         if not image.features.unclean_recovery:
             return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "unclean recovery has been disabled"
         if query_for(image, partition, mode) is None:
-            return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NOBODY_TO_ASK[mode]
+            return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_REPLICAS_TO_QUERY[mode]
         return (ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time") if late else (None, "")
 
     def _close(self, request: _Request, key: TopicIdPartition, error: ErrorCode, message: str) -> None:
@@ -120,8 +128,8 @@ class AwaitedElections:
             self._out.cancel_timer(ELECTIONS_TIMER)
 
 
-NOBODY_TO_ASK = {
+NO_REPLICAS_TO_QUERY = {
     RecoveryMode.PROACTIVE: "no replica is active",
     RecoveryMode.BALANCED: "not all members of ISR, ELR and last known ELR are active, or there are none",
 }
-"""Why a recovery in that mode cannot be."""
+"""Why a recovery in that mode cannot begin."""

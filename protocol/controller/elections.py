@@ -1,18 +1,17 @@
-"""Elections that a user asks for (G27, G28, G33, J1-J4, F22-F24).
+"""ElectLeaders: elections that a user requests (G27, G28, G33, J1-J4, F22-F24).
 
-PREFERRED acts only where another than the first replica leads; every other type only where nobody leads. A DESIGNATION
-names the leader, partition by partition; it costs the records that this replica lacks. The two LONGEST_LOG types ask
-the replicas for their logs, which is the work of the recovery manager: their answer waits for it
+PREFERRED applies only where a replica other than the first leads; every other type only to leaderless partitions. A
+DESIGNATION names the leader of each partition; the records that this replica lacks are lost. The two LONGEST_LOG types
+query the replicas for the ends of their logs through the recovery manager, and their response waits for the result
 (`awaited_elections.py`). Where unclean recovery is disabled they are refused.
 
-What is wrong with a request is judged in this order: as a whole, the principal (CLUSTER_ACTION), the number of topics,
-a designation for all partitions; for each partition, whether it is named twice, whether it exists, what
-`desired_leaders` says, whether an election is needed, and at last whether there is anybody to elect. A partition that
-is refused does not keep the others from being elected for.
+Checks, in this order. Of the whole request: the principal (CLUSTER_ACTION), the number of topics, a designation for all
+partitions. Of each partition: whether it is named twice, whether it exists, its `desired_leaders`, whether an election
+is needed, and whether a replica can be elected. A refused partition does not affect the others.
 
-Departures from Kafka's code: it asks for ALTER instead of CLUSTER_ACTION, has neither limit nor designations, and
-carries out an election for each mention of a partition; the first three are KIP-966's word, and a partition that is
-named twice has INVALID_REQUEST for an answer, as topics have that are named twice.
+Departures from Kafka's code, which requires ALTER instead of CLUSTER_ACTION, has neither limit nor designations, and
+carries out an election for each mention of a partition: the first three follow KIP-966; a partition that is named twice
+is answered with INVALID_REQUEST, as a topic that is named twice is.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from protocol.config import UNCLEAN_RECOVERY_ENABLED
-from protocol.controller.awaited_elections import NOBODY_TO_ASK, Awaited
+from protocol.controller.awaited_elections import NO_REPLICAS_TO_QUERY, Awaited
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
 from protocol.controller.planning import Plan, named_twice, partition_named
@@ -49,27 +48,29 @@ _LONGEST_LOG = {
 }
 
 
-class _Wish(NamedTuple):
-    """A partition that shall have a leader: `desired_leader` -1 is any, None is a leader that is wrongly stated."""
+class _RequestedElection(NamedTuple):
+    """A partition and its desired leader: -1 is any replica, None an invalid list of desired leaders."""
 
     partition: TopicPartition
     desired_leader: BrokerId | None
 
 
 def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Plan:
-    """Elects for every partition that is named, or for all; of all, those that need no election are not told of."""
+    """Elects for every named partition; for all partitions where none is named, and then the results leave out those
+    that need no election.
+    """
     require_cluster(state.image, request, AclOperation.CLUSTER_ACTION)
-    wishes = _wishes(state, request)
-    twice = named_twice([wish.partition for wish in wishes])
+    requested = _requested_elections(state, request)
+    twice = named_twice([item.partition for item in requested])
     records: list[MetadataRecord] = []
     results: list[PartitionResult] = []
     places: dict[TopicIdPartition, int] = {}
-    for wish in wishes:
+    for item in requested:
         error, message = ErrorCode.NONE, ""
         try:
-            if wish.partition in twice:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"partition {wish.partition} is named twice")
-            elected = _elect(state, request.election_type, wish)
+            if item.partition in twice:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"partition {item.partition} is named twice")
+            elected = _elect(state, request.election_type, item)
             if isinstance(elected, PartitionChangeRecord):
                 records.append(elected)
             else:
@@ -78,20 +79,20 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Plan:
             error, message = refused.error, refused.message
         if error is ErrorCode.ELECTION_NOT_NEEDED and request.topic_partitions is None:
             continue
-        topic, index = wish.partition
+        topic, index = item.partition
         results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
     response = ElectLeadersResponse(correlation_id=request.correlation_id, partitions=tuple(results))
     awaited = Awaited(_LONGEST_LOG[request.election_type], request.timeout_ms, places) if places else None
     return Plan(response, records, awaited)
 
 
-def _wishes(state: ControllerState, request: ElectLeadersRequest) -> Sequence[_Wish]:
+def _requested_elections(state: ControllerState, request: ElectLeadersRequest) -> Sequence[_RequestedElection]:
     designation = request.election_type is ElectionType.DESIGNATION
     if request.topic_partitions is None:
         if designation:
             raise Refused(ErrorCode.INVALID_REQUEST, "a designation names its partitions")
         return [
-            _Wish(TopicPartition(topic.name, index), NO_LEADER)
+            _RequestedElection(TopicPartition(topic.name, index), NO_LEADER)
             for topic in state.image.topics.values()
             for index in sorted(topic.partitions)
         ]
@@ -99,14 +100,14 @@ def _wishes(state: ControllerState, request: ElectLeadersRequest) -> Sequence[_W
         found = len(request.topic_partitions)
         raise Refused(ErrorCode.INVALID_REQUEST, f"{found} topics in one request; allowed: {MAX_TOPICS_PER_REQUEST}")
     return [
-        _Wish(TopicPartition(topic.topic, index), desired)
+        _RequestedElection(TopicPartition(topic.topic, index), desired)
         for topic in request.topic_partitions
         for index, desired in zip(topic.partitions, _desired_leaders(topic, designation), strict=True)
     ]
 
 
 def _desired_leaders(topic: TopicPartitions, designation: bool) -> Sequence[BrokerId | None]:
-    """The desired leader of each of the topic's partitions; None for each of them if there are too few or too many."""
+    """The desired leader of each of the topic's partitions; None for each where the list has another length."""
     if not designation and not topic.desired_leaders:
         return list(repeat(NO_LEADER, len(topic.partitions)))
     if designation and len(topic.desired_leaders) == len(topic.partitions):
@@ -114,14 +115,16 @@ def _desired_leaders(topic: TopicPartitions, designation: bool) -> Sequence[Brok
     return list(repeat(None, len(topic.partitions)))
 
 
-def _elect(state: ControllerState, kind: ElectionType, wish: _Wish) -> PartitionChangeRecord | TopicIdPartition:
-    """The record that elects, or the partition, if its election takes a recovery."""
-    key, partition = partition_named(state, *wish.partition)
-    if wish.desired_leader is None:
+def _elect(
+    state: ControllerState, kind: ElectionType, item: _RequestedElection
+) -> PartitionChangeRecord | TopicIdPartition:
+    """The record that elects a leader, or the partition where its election needs a recovery; raises Refused."""
+    key, partition = partition_named(state, *item.partition)
+    if item.desired_leader is None:
         reason = "desired leaders go with a designation, and there is one for each partition"
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
-    if kind is ElectionType.DESIGNATION and wish.desired_leader not in partition.replicas:
-        reason = f"broker {wish.desired_leader} is none of the replicas {list(partition.replicas)}"
+    if kind is ElectionType.DESIGNATION and item.desired_leader not in partition.replicas:
+        reason = f"broker {item.desired_leader} is none of the replicas {list(partition.replicas)}"
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
     _require_need(kind, partition)
     if kind in _LONGEST_LOG:
@@ -129,11 +132,11 @@ def _elect(state: ControllerState, kind: ElectionType, wish: _Wish) -> Partition
         return key
     preferred = kind is ElectionType.PREFERRED
     election = Election.PREFERRED if preferred else Election.UNCLEAN
-    record = state.change(key, election, designated_leader=wish.desired_leader)
-    designated_another = record is not None and wish.desired_leader not in (NO_LEADER, record.leader)
+    record = state.change(key, election, designated_leader=item.desired_leader)
+    designated_another = record is not None and item.desired_leader not in (NO_LEADER, record.leader)
     if record is None or designated_another:
         error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        raise Refused(error, f"no replica of {wish.partition} that may lead is active")
+        raise Refused(error, f"no replica of {item.partition} that may lead is active")
     return record
 
 
@@ -142,7 +145,7 @@ def _require_recoverable(state: ControllerState, partition: PartitionState, kind
         reason = f"{kind.name} needs unclean recovery, and {UNCLEAN_RECOVERY_ENABLED} is 0"
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, reason)
     if query_for(state.image, partition, _LONGEST_LOG[kind]) is None:
-        raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NOBODY_TO_ASK[_LONGEST_LOG[kind]])
+        raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_REPLICAS_TO_QUERY[_LONGEST_LOG[kind]])
 
 
 def _require_need(kind: ElectionType, partition: PartitionState) -> None:

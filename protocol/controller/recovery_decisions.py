@@ -1,20 +1,21 @@
-"""What a leaderless partition needs, and which recovery that is: decisions from the metadata alone.
+"""Decisions about unclean recovery, from the metadata alone: whether a leaderless partition needs one, which replicas
+it queries, and whether its result may be recorded. `recovery_requests.py` carries them out.
 
-KIP-966 in the order in which it decides (F3, F4; F29 for the empty last known ELR):
+KIP-966, in the order in which it decides (F3, F4; F29 for the empty last known ELR):
 
-| there is | proactive | balanced | manual |
+| a leaderless partition has | proactive | balanced | manual |
 |---|---|---|---|
-| a member of ISR or ELR (none that may lead) | recovery, now | it is waited for | it is waited for |
-| a last known ELR, all of whose members may lead | recovery, now | recovery, now | a user must act |
-| a last known ELR with others | recovery, now | they are waited for | a user must act |
-| none of these | recovery, now | a user must act | a user must act |
+| a member of ISR or ELR (not active) | recovery, now | waits for the member | waits for the member |
+| a last known ELR, all members active | recovery, now | recovery, now | waits for a user |
+| a last known ELR, some members not active | recovery, now | waits for them | waits for a user |
+| none of these | recovery, now | waits for a user | waits for a user |
 
-Who may lead is unfenced and not shutting down. A member of ISR or ELR that may lead has been elected in the record that
-made it so, so it is not in the table. Where the level of `unclean.recovery.enabled` is 0 nothing is recovered, whatever
-the strategy says.
+A broker is active if it is unfenced and not in controlled shutdown. An active member of ISR or ELR was elected in the
+record that made it active, so the table has no row for it. Where the level of `unclean.recovery.enabled` is 0 no
+partition is recovered, whatever its strategy.
 
-A user may ask for a recovery of a leaderless partition in either mode, whatever the strategy (F22, J4). A balanced one
-then needs all members of ISR, ELR and last known ELR: each of them may hold what the others lack.
+A user may request a recovery of a leaderless partition in either mode, whatever the strategy (F22, J4). A balanced one
+then requires the answers of all members of ISR, ELR and last known ELR: each may hold records that the others lack.
 
 `is_result_valid` checks a result against the present metadata.
 """
@@ -33,9 +34,9 @@ from protocol.metadata.partition import PartitionState
 
 
 class RecoveryNeed(Enum):
-    """What a partition waits for."""
+    """What a partition waits for before it has a leader."""
 
-    NOTHING = "it is led, or recovery is off"
+    NOTHING = "it has a leader, or recovery is off"
     ELIGIBLE = "a member of ISR or ELR"
     LAST_KNOWN = "members of the last known ELR"
     RECOVERY = "a recovery"
@@ -43,7 +44,9 @@ class RecoveryNeed(Enum):
 
 
 class RecoveryQuery(NamedTuple):
-    """A recovery as the metadata wants it: in which mode, whom to ask, and whom to hear in any case."""
+    """What a recovery asks for: the `replicas` to query, in the order of the assignment and each with the broker epoch
+    under which it is registered, and those whose answers are `required`.
+    """
 
     mode: RecoveryMode
     replicas: tuple[BrokerState, ...]
@@ -51,7 +54,7 @@ class RecoveryQuery(NamedTuple):
 
 
 def recovery_need(image: MetadataImage, key: TopicIdPartition, partition: PartitionState) -> RecoveryNeed:
-    """See the table of the module."""
+    """What the leaderless `partition` waits for under the `unclean.recovery.strategy` of its topic (F3, F4, F29)."""
     if partition.leader != NO_LEADER or not image.features.unclean_recovery:
         return RecoveryNeed.NOTHING
     strategy = image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY)
@@ -65,7 +68,7 @@ def recovery_need(image: MetadataImage, key: TopicIdPartition, partition: Partit
 
 
 def strategy_query(image: MetadataImage, key: TopicIdPartition, partition: PartitionState) -> RecoveryQuery | None:
-    """The recovery that the strategy wants; None for none, or while there is nobody to ask."""
+    """The recovery that the topic's strategy calls for; None for none, and while no replica is active."""
     if recovery_need(image, key, partition) is not RecoveryNeed.RECOVERY:
         return None
     proactive = image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
@@ -73,8 +76,8 @@ def strategy_query(image: MetadataImage, key: TopicIdPartition, partition: Parti
 
 
 def query_for(image: MetadataImage, partition: PartitionState, mode: RecoveryMode) -> RecoveryQuery | None:
-    """A recovery of a leaderless partition in a mode; None where it has nobody to ask, or lacks those whom it must
-    hear.
+    """A recovery of a leaderless partition in `mode`; None where no replica is active, or where a replica is not whose
+    answer a balanced recovery requires.
     """
     replicas = tuple(
         BrokerState(broker_id=broker, broker_epoch=image.brokers[broker].broker_epoch)
@@ -91,7 +94,10 @@ def query_for(image: MetadataImage, partition: PartitionState, mode: RecoveryMod
 def is_result_valid(
     image: MetadataImage, partition: PartitionState, recovery: PartitionRecovery, result: PartitionRecoveryResult
 ) -> bool:
-    """Whether the result of a recovery still holds; see the module docstring."""
+    """Whether the result of `recovery` may be recorded: the partition is still leaderless in the leader epoch in which
+    its replicas were queried (F9), all required replicas have answered (F11), all answers come from registered broker
+    incarnations (F8), and the winner is active.
+    """
     return (
         result.recovery_id == recovery.recovery_id
         and _is_still_leaderless(partition, result)
@@ -102,16 +108,16 @@ def is_result_valid(
 
 
 def _is_still_leaderless(partition: PartitionState, result: PartitionRecoveryResult) -> bool:
-    """F9, F16: the partition is as leaderless as it was when the replicas were asked."""
+    """F9, F16: the partition has had no leader since the replicas were queried."""
     return partition.leader == NO_LEADER and result.leader_epoch == partition.leader_epoch
 
 
 def _all_required_answered(recovery: PartitionRecovery, result: PartitionRecoveryResult) -> bool:
-    """F11: the winner has answered, and all who must be heard."""
+    """F11: the winner and all required replicas have answered."""
     answered = {answer.broker_id for answer in result.answers}
     return answered.issuperset({result.leader, *recovery.required})
 
 
 def _incarnations_are_registered(image: MetadataImage, result: PartitionRecoveryResult) -> bool:
-    """F8: nobody has restarted since."""
+    """F8: no broker that answered has restarted since."""
     return all(image.broker_epoch(answer.broker_id) == answer.broker_epoch for answer in result.answers)

@@ -1,19 +1,21 @@
-"""The controller's recoveries: which it has stated to the recovery manager, and what it does with their results.
+"""The recoveries that the active controller requests from the recovery manager, and the records that follow from their
+results. Which recovery a partition needs is decided in `recovery_decisions.py`.
 
-Volatile: nothing of it is in the metadata log, and a new controller states recoveries of its own (F15). After every
-event the partitions that it may concern are looked at again (N27): a recovery is stated where the metadata wants one
-(`recovery.py`), stated anew under the same id where other replicas may be asked now (F13), or where a broker has come
-back in another life, and cancelled where it is wanted no more: somebody leads, recovery is disabled, a member of the
-last known ELR is fenced. A recovery in another leader epoch, or in another mode, is another recovery.
+The requests are in memory only: nothing of them is in the metadata log, and a new active controller sends its own
+(F15). After every event the controller reconsiders the partitions that the event may concern (N27). It requests a
+recovery where the metadata calls for one, sends it again under the same id where the set of active replicas has changed
+(F13) or a broker has registered a new incarnation, and cancels it where the partition has a leader, recovery is
+disabled, or a required member of the last known ELR is fenced. A recovery in another leader epoch, or in another mode,
+is another recovery with its own id.
 
-Whatever the manager says comes in as a message like any other, and is judged by the metadata of that moment; if it
-still holds it becomes a partition change record, elected as a designation is. A clean election never comes late:
-whoever has become electable was elected in the record that made it so, the partition is led, and the result is void
+A result of the manager is a message like any other and is checked against the metadata of that moment. If it is valid
+it becomes a partition change record, elected as a designation is. A clean election is never late: a replica that
+becomes electable is elected in the record that makes it so; the partition has a leader then, and the result is void
 (F16).
 
-As long as a recovery runs it is stated again every `broker.heartbeat.interval.ms`: a manager that has died, hung or
-missed a message goes on from there (F14). The KIP has it done when heartbeats are handled; they come at that pace, but
-a host may leave them out where they only repeat what is known, so the pace has a timer of its own.
+As long as recoveries run they are requested again every `broker.heartbeat.interval.ms`, so that a manager that has
+crashed, hung or missed a message continues (F14). KIP-966 does this when heartbeats are handled; here it has a timer of
+its own, since a host may omit heartbeats that repeat what is known.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ _ID_BITS = 31
 
 
 class RecoveryRequests:
-    """See the module docstring. The node calls `settle` at the end of every event."""
+    """The running recoveries by partition. The node calls `replayed` for every record, and `settle` at the end of every
+    event. Messages, timers and trace events go to `out`.
+    """
 
     def __init__(self, state: ControllerState, out: Outbox) -> None:
         self._state = state
@@ -54,16 +58,16 @@ class RecoveryRequests:
         self._running: dict[TopicIdPartition, PartitionRecovery] = {}
         self._changed: dict[TopicIdPartition, None] = {}
         self._all_changed = False
-        self._life: int | None = None
+        self._incarnation: int | None = None
         self._begun = 0
 
     @property
     def running(self) -> Sequence[TopicIdPartition]:
-        """The partitions of which a recovery is under way."""
+        """The partitions whose recovery is running."""
         return tuple(self._running)
 
     def replayed(self, delta: MetadataDelta) -> None:
-        """Takes note of what a record that the state has just replayed has changed."""
+        """Marks the partitions that a record may concern; `delta` is what its replay has changed."""
         self._changed.update(delta.partitions)
         self._changed.update(delta.removed_partitions)
         for topic_id, topic in delta.deleted_topics.items():
@@ -71,7 +75,9 @@ class RecoveryRequests:
         self._all_changed = self._all_changed or bool(delta.brokers or delta.configs or delta.features)
 
     def settle(self, now_ms: TimeMs) -> None:
-        """States and cancels recoveries as the metadata wants it, and answers elections that are over."""
+        """Requests and cancels recoveries for the partitions marked since the last call, and answers the elections that
+        are over.
+        """
         if not self._changed and not self._all_changed:
             return
         if self._all_changed:
@@ -90,21 +96,21 @@ class RecoveryRequests:
             self._set_timer(now_ms)
 
     def await_elections(self, now_ms: TimeMs, client: NodeId, response: ElectLeadersResponse, awaited: Awaited) -> None:
-        """A user has asked for elections that take a recovery; `response` is sent when they are over."""
+        """Starts the recoveries that a user's elections need; `response` is sent to `client` when they are over."""
         self._awaited.add(now_ms, client, response, awaited)
         self._changed.update(dict.fromkeys(awaited.places))
 
     def abandon(self) -> set[tuple[NodeId, int]]:
-        """This is the active controller no more; the next one states what it wants itself (F15). Which requests for
-        elections, by sender and correlation id, were answered so.
+        """Drops all recoveries, when the controller resigns; the next active controller requests its own (F15). Returns
+        the client and correlation id of each ElectLeaders request that this has answered.
         """
         self._out.cancel_timer(RECOVERY_TIMER)
         return self._awaited.abandon()
 
-    # -- what is stated ------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _reconcile(self, now_ms: TimeMs, keys: Sequence[TopicIdPartition]) -> None:
-        stated: list[PartitionRecovery] = []
+        requested: list[PartitionRecovery] = []
         cancelled: list[CancelledRecovery] = []
         idle = not self._running
         for key in keys:
@@ -118,13 +124,13 @@ class RecoveryRequests:
             recovery = self._requested(key, query, running)
             if recovery != running:
                 self._running[key] = recovery
-                stated.append(recovery)
+                requested.append(recovery)
                 if running is None or running.recovery_id != recovery.recovery_id:
                     self._trace_begun(key, recovery)
         if cancelled:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(cancelled)))
-        if stated:
-            self._out.send(RECOVERY_MANAGER, RecoverPartitions(recoveries=tuple(stated)))
+        if requested:
+            self._out.send(RECOVERY_MANAGER, RecoverPartitions(recoveries=tuple(requested)))
         if self._running and idle:
             self._set_timer(now_ms)
         elif not self._running and not idle:
@@ -157,11 +163,11 @@ class RecoveryRequests:
         )
 
     def _next_id(self) -> int:
-        """An id that no other recovery has, nor one of another life of this controller."""
-        if self._life is None:
-            self._life = self._state.rng.getrandbits(_ID_BITS)
+        """An id that no other recovery has, of this or of another incarnation of the controller."""
+        if self._incarnation is None:
+            self._incarnation = self._state.rng.getrandbits(_ID_BITS)
         self._begun += 1
-        return (self._life << _ID_BITS) | self._begun
+        return (self._incarnation << _ID_BITS) | self._begun
 
     def _set_timer(self, now_ms: TimeMs) -> None:
         self._out.set_timer(RECOVERY_TIMER, now_ms + self._state.config.int_value(BROKER_HEARTBEAT_INTERVAL_MS))
@@ -169,8 +175,8 @@ class RecoveryRequests:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def take(self, message: RecoveryResults) -> list[MetadataRecord]:
-        """The records that follow from what the manager has found out; what is void is cancelled, what has been
-        overtaken by other lives waits for the manager's next word.
+        """The records that elect the winners of valid results. A result of a recovery that is not running is cancelled
+        at the manager; one with an answer of an earlier broker incarnation waits for the manager's next result.
         """
         records: list[MetadataRecord] = []
         void: list[CancelledRecovery] = []
@@ -188,7 +194,7 @@ class RecoveryRequests:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(void)))
         return records
 
-    # -- what observers are told ---------------------------------------------------------------------------------------
+    # -- trace events --------------------------------------------------------------------------------------------------
 
     def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
         self._out.trace(

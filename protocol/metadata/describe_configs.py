@@ -7,8 +7,8 @@ Kafka's sources, as far as they exist here: single brokers have no configs of th
 
 As in Kafka, keys that name no config of the resource are left out, no keys at all are the same as all keys, and a
 resource that is named twice is described twice. Two departures: of the cluster-wide default (BROKER, empty name) Kafka
-describes only what was set dynamically, here every config is described; and Kafka lists resources to principals that
-have DESCRIBE_CONFIGS on the cluster (KAFKA-20144), here a principal is listed the resources that it may describe.
+describes only what was set dynamically, here every config is described; and Kafka lists resources to principals with
+DESCRIBE_CONFIGS on the cluster (KAFKA-20144), here a principal is listed the resources that it may describe.
 """
 
 from __future__ import annotations

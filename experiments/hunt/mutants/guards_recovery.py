@@ -51,7 +51,7 @@ def _not_stated_again(original: Callable[..., None]) -> Callable[..., None]:
 
 def _count_from_one(original: Callable[..., int]) -> Callable[..., int]:
     def next_id(self: RecoveryRequests) -> int:
-        self._life = 0
+        self._incarnation = 0
         return original(self)
 
     return next_id
