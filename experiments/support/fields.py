@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from experiments.support.durations import parse_duration_ms
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
-from protocol.controller.topic_names import MAX_NAME_LENGTH, why_invalid
+from protocol.controller.topic_names import MAX_NAME_LENGTH, name_error
 from protocol.errors import ErrorCode
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
@@ -59,7 +59,7 @@ DurationMs = Annotated[int, BeforeValidator(_duration)]
 
 
 def _topic_name(value: str) -> str:
-    if why_invalid(value) is not None:
+    if name_error(value) is not None:
         allowed = f"at most {MAX_NAME_LENGTH} ASCII letters, digits, '.', '_' and '-'; not '.' or '..'"
         raise ValueError(f"allowed: {allowed}")
     return value

@@ -1,8 +1,8 @@
-"""Access control entries as records (requirement G32). Without an authorizer there is nothing that they would do, and
-they are refused (SECURITY_DISABLED), as in Kafka. Who changes them needs ALTER on the cluster.
+"""CreateAcls and DeleteAcls: access control entries as records (requirement G32). Without an authorizer they are
+refused with SECURITY_DISABLED, as in Kafka. Both need ALTER on the cluster.
 
-A departure from Kafka: an entry for some hosts only is refused, since nodes have no addresses here; so is one whose
-principal is no user, which Kafka would keep though nobody can be it.
+Departures from Kafka: an entry for some hosts only is refused, since nodes have no addresses here; so is an entry whose
+principal is not a user, which Kafka stores although no client can have it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from protocol.metadata.authorizer import is_enabled, require_cluster
 
 
 def create_acls(state: ControllerState, request: CreateAclsRequest) -> Plan:
-    """An entry that exists already is created again without a record."""
-    _require_rights(state, request)
+    """One result per entry: INVALID_REQUEST for an invalid entry, NONE without a record for one that exists already."""
+    _require_alter(state, request)
     new: dict[AclEntry, None] = {}
     results = []
     for entry in request.creations:
-        wrong = _why_not(entry)
-        error = ErrorCode.INVALID_REQUEST if wrong else ErrorCode.NONE
-        results.append(Result(error=error, message=wrong))
-        if not wrong and entry not in state.image.acls:
+        invalid = _entry_error(entry)
+        error = ErrorCode.INVALID_REQUEST if invalid else ErrorCode.NONE
+        results.append(Result(error=error, message=invalid))
+        if not invalid and entry not in state.image.acls:
             new[entry] = None
     records: list[MetadataRecord] = [AccessControlEntryRecord(entry=entry) for entry in new]
     return Plan(CreateAclsResponse(correlation_id=request.correlation_id, results=tuple(results)), records)
@@ -46,7 +46,7 @@ def create_acls(state: ControllerState, request: CreateAclsRequest) -> Plan:
 
 def delete_acls(state: ControllerState, request: DeleteAclsRequest) -> Plan:
     """Removes every entry that one of the filters matches; a filter without fields matches all."""
-    _require_rights(state, request)
+    _require_alter(state, request)
     gone: dict[AclEntry, None] = {}
     results = []
     for wanted in request.filters:
@@ -58,13 +58,14 @@ def delete_acls(state: ControllerState, request: DeleteAclsRequest) -> Plan:
     return Plan(response, records)
 
 
-def _require_rights(state: ControllerState, request: AdminRequest) -> None:
+def _require_alter(state: ControllerState, request: AdminRequest) -> None:
     if not is_enabled(state.image):
         raise Refused(ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer")
     require_cluster(state.image, request, AclOperation.ALTER)
 
 
-def _why_not(entry: AclEntry) -> str:
+def _entry_error(entry: AclEntry) -> str:
+    """What was found and what is allowed; empty for a valid entry."""
     if not entry.principal.startswith(USER_PREFIX) or entry.principal == USER_PREFIX:
         return f"found principal {entry.principal!r}; allowed: {USER_PREFIX}NAME or {USER_PREFIX}{WILDCARD}"
     if entry.host != ANY_HOST:

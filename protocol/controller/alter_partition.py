@@ -1,11 +1,11 @@
-"""AlterPartition: which proposals of a leader the controller takes (KIP-497, KIP-704, KIP-903).
+"""AlterPartition: which ISR proposals of a leader the controller accepts (KIP-497, KIP-704, KIP-903).
 
-`validate` is the list of reasons to refuse, in the order in which they are checked (B18-B23, C11); `propose` turns an
-accepted proposal into the record that it makes. `decide` does this for a whole request, whose records are one batch
-(B15), and `result` says afterwards what has become of each proposal.
+`validate` checks one proposal, in Kafka's order (B18-B23, C11); `propose` turns an accepted proposal into a record.
+`decide` does both for a whole request, whose records are one batch (B15); `result` gives the answer to each proposal
+after the records were replayed.
 
-A departure from Kafka: where one request proposes for the same partition twice, Kafka takes both on the state before
-it; here the second is late as soon as the first has changed anything.
+A departure from Kafka: where a request has two proposals for one partition, Kafka checks both against the state before
+the request; here the second is answered with INVALID_UPDATE_VERSION if the first has changed anything.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 def decide(
     state: ControllerState, request: AlterPartitionRequest
 ) -> tuple[list[ErrorCode], list[PartitionChangeRecord]]:
-    """For each proposal NONE or its error, and the records of those that change something. The broker epoch of the
-    request has been checked.
+    """The error of each proposal (NONE: accepted), in the order of the request, and the records of the accepted ones
+    that change something. The caller has checked the broker epoch of the request.
     """
     errors: list[ErrorCode] = []
     records: dict[TopicIdPartition, PartitionChangeRecord] = {}
@@ -42,8 +42,9 @@ def decide(
 def result(
     image: MetadataImage, leader: BrokerId, proposal: PartitionIsrProposal, error: ErrorCode
 ) -> PartitionIsrResult:
-    """The answer to a proposal after its records have been replayed. An accepted one may have completed a reassignment
-    and with it have given the partition another leader, which is then all that the old one is told.
+    """The answer to a proposal after the records of its request were replayed: the partition's state, or the error. An
+    accepted proposal may have completed a reassignment and thereby elected another leader; the answer is then
+    NEW_LEADER_ELECTED.
     """
     state = image.partition(TopicIdPartition(proposal.topic_id, proposal.partition_id))
     if error is ErrorCode.NONE and state is not None and state.leader == leader:
@@ -62,7 +63,7 @@ def result(
 
 
 def validate(state: ControllerState, leader: BrokerId, proposal: PartitionIsrProposal) -> ErrorCode:
-    """NONE, or the error that the proposal of broker `leader` is answered with."""
+    """NONE where the proposal of broker `leader` is accepted, else its error."""
     topic = state.image.topics.get(proposal.topic_id)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -99,14 +100,14 @@ def _validate_isr(
 
 
 def has_registered_epoch(image: MetadataImage, member: BrokerState) -> bool:
-    """Whether a proposed member fetched under the epoch of its present registration, or is proposed without one: what
-    the leader knows of a former life says nothing of the log that the broker has (KIP-903).
+    """Whether the member fetched under the broker epoch that is registered, or is proposed without an epoch. What a
+    leader observed of an earlier incarnation does not hold for the log that the broker has now (KIP-903).
     """
     return member.broker_epoch in (NO_EPOCH, image.broker_epoch(member.broker_id))
 
 
 def propose(state: ControllerState, proposal: PartitionIsrProposal) -> PartitionChangeRecord | None:
-    """The record of an accepted proposal, None if it changes nothing. Order of the ISR is the leader's."""
+    """The record of an accepted proposal, None if it changes nothing. The ISR keeps the order of the proposal."""
     return state.change(
         TopicIdPartition(proposal.topic_id, proposal.partition_id),
         target_isr=tuple(member.broker_id for member in proposal.new_isr),

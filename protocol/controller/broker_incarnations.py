@@ -1,8 +1,9 @@
-"""What the active controller remembers of the present lives of brokers; none of it is in the metadata log.
+"""What the active controller keeps in memory about the present incarnations of brokers; none of it is in the metadata
+log.
 
-How far each has applied the log, by its heartbeats and its fetches; which of them are in controlled shutdown, and since
-which offset; and which of their numbered requests it has taken (`sending_order.py`). A controller that has just become
-active knows nothing of that: it sees a shutdown under way with the next heartbeat.
+The offset up to which each broker has applied the log, by its heartbeats and fetches; the offset at which its
+controlled shutdown began; and the numbers of its latest requests (`sending_order.py`). A controller that becomes active
+begins with none of it: it notices a controlled shutdown with the next heartbeat.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from protocol.messages.control import BrokerHeartbeatRequest
 
 
 class BrokerIncarnations:
-    """See the module docstring. `applied` is the offset behind what a broker has applied."""
+    """`applied` is the offset behind the last record that a broker has applied, `shutdown_offsets` the end of the log
+    when its controlled shutdown began. `heartbeats` and `proposals` order its requests.
+    """
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
@@ -25,18 +28,18 @@ class BrokerIncarnations:
         self.proposals = SendingOrder()
 
     def forget(self, broker: BrokerId) -> None:
-        """This life is over."""
+        """Drops everything about the broker, when its incarnation has ended."""
         self.heartbeats.forget(broker)
         self.proposals.forget(broker)
         self.shutdown_offsets.pop(broker, None)
         self.applied.pop(broker, None)
 
     def observe_applied(self, broker: BrokerId, offset: Offset) -> None:
-        """The broker has applied the metadata log up to there; nobody has applied what is not in the log."""
+        """Records that the broker has applied the log below `offset`, at most up to the end of the log."""
         self.applied[broker] = max(self.applied.get(broker, 0), min(offset, self._state.image.next_offset))
 
     def control_state(self, broker: BrokerId) -> BrokerControlState:
-        """Of a broker that is registered."""
+        """The state of a registered broker."""
         if self._state.image.brokers[broker].fenced:
             return BrokerControlState.FENCED
         if broker in self.shutdown_offsets:

@@ -1,7 +1,7 @@
-"""Which requests of brokers the controller refuses before it decides anything: fields that no broker sends, and brokers
-that it does not know. AlterPartition has a module of its own.
+"""Validation of registrations and heartbeats: invalid fields, and brokers or incarnations that are not registered. For
+AlterPartition see `alter_partition.py`.
 
-Errors are Kafka's. Where Kafka has none, since its types or its clients rule the value out, it is INVALID_REQUEST, or
+Errors are Kafka's. Where Kafka has none, since its types or clients exclude the value, the error is INVALID_REQUEST, or
 INVALID_REGISTRATION for a registration.
 """
 
@@ -14,9 +14,9 @@ from protocol.metadata.image import MetadataImage
 
 
 def registration_error(image: MetadataImage, request: BrokerRegistrationRequest, has_session: bool) -> ErrorCode:
-    """NONE, or why the broker is not registered. `has_session`: a life of this broker is known and has not been silent
-    for longer than its session timeout. A previous broker epoch is never wrong: any but the last one tells of an
-    unclean shutdown (E21).
+    """NONE, or why the broker is not registered: INVALID_REGISTRATION for invalid fields,
+    DUPLICATE_BROKER_REGISTRATION where another incarnation of the broker is unfenced and has an open session
+    (`has_session`). Any previous broker epoch is valid: one other than the registered means an unclean shutdown (E21).
     """
     if not is_broker(request.broker_id) or not request.incarnation_id:
         return ErrorCode.INVALID_REGISTRATION
@@ -27,7 +27,7 @@ def registration_error(image: MetadataImage, request: BrokerRegistrationRequest,
 
 
 def heartbeat_error(image: MetadataImage, request: BrokerHeartbeatRequest) -> ErrorCode:
-    """NONE, or why the heartbeat does not count."""
+    """NONE, or BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH, INVALID_REQUEST for an offset below 0."""
     epoch = image.broker_epoch(request.broker_id)
     if epoch is None:
         return ErrorCode.BROKER_ID_NOT_REGISTERED

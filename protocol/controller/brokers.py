@@ -1,8 +1,8 @@
 """Broker events as records: registration, fencing, unfencing, controlled shutdown, unclean restart.
 
-Each function returns the records of one event, partition changes first and the registration change last where Kafka
-has it so; nothing is changed here. Whoever leaves an ISR because of the event is not acceptable as a leader in the
-same decision; whoever is unfenced by it already is.
+Each function returns the records of one event and changes nothing; partition changes come before the registration
+change where Kafka orders them so. A broker that leaves an ISR because of the event is not acceptable as a leader in the
+same decision; a broker that the event unfences is.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from protocol.controller.context import ControllerState
 from protocol.ids import BrokerId, Epoch, TopicIdPartition
 from protocol.messages.records import BrokerRegistrationChangeRecord, MetadataRecord, RegisterBrokerRecord
 
-_NOBODY = -1
+_NO_BROKER = -1
 
 
 def _leader_and_isr_updates(
     state: ControllerState,
     partitions: list[TopicIdPartition],
-    remove: BrokerId = _NOBODY,
-    add: BrokerId = _NOBODY,
-    unclean: BrokerId = _NOBODY,
+    remove: BrokerId = _NO_BROKER,
+    add: BrokerId = _NO_BROKER,
+    unclean: BrokerId = _NO_BROKER,
 ) -> list[MetadataRecord]:
+    """Removes `remove` and `unclean` from the ISRs of the partitions, `unclean` also from their ELRs, and elects with
+    `add` counted as active.
+    """
     image = state.image
 
     def acceptable(broker: BrokerId) -> bool:
@@ -35,7 +38,7 @@ def _leader_and_isr_updates(
             key,
             is_acceptable_leader=acceptable,
             target_isr=tuple(broker for broker in partition.isr if broker not in (remove, unclean)),
-            unclean_shutdown_replicas=None if unclean == _NOBODY else (unclean,),
+            unclean_shutdown_replicas=None if unclean == _NO_BROKER else (unclean,),
         )
         if record is not None:
             records.append(record)
@@ -43,17 +46,17 @@ def _leader_and_isr_updates(
 
 
 def leave_in_sync_replicas(state: ControllerState, broker: BrokerId) -> list[MetadataRecord]:
-    """The broker is taken out of every ISR, and its partitions get other leaders."""
+    """Removes the broker from every ISR and elects other leaders for its partitions."""
     return _leader_and_isr_updates(state, state.partitions_in_sync_with(broker), remove=broker)
 
 
 def leave_for_unclean_shutdown(state: ControllerState, broker: BrokerId) -> list[MetadataRecord]:
-    """The broker is taken out of every ISR and ELR: nobody vouches for what it holds (E20)."""
+    """Removes the broker from every ISR and ELR: after an unclean shutdown it may lack committed records (E20)."""
     return _leader_and_isr_updates(state, state.partitions_with(broker), unclean=broker)
 
 
 def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
-    """The broker is taken out of every ISR, its partitions get other leaders, and it is fenced."""
+    """Removes the broker from every ISR, elects other leaders for its partitions, and fences it."""
     return [
         *leave_in_sync_replicas(state, broker),
         BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, fenced=True),
@@ -61,7 +64,7 @@ def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[Metada
 
 
 def unfence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
-    """The broker may lead again: leaderless partitions are looked at with it."""
+    """Unfences the broker and elects for leaderless partitions, which it may lead now."""
     return [
         BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, fenced=False),
         *_leader_and_isr_updates(state, state.leaderless(), add=broker),
@@ -69,7 +72,7 @@ def unfence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[Meta
 
 
 def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
-    """Leaderships move away while the broker still serves."""
+    """Moves the leaderships away from the broker while it still serves."""
     return [
         BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, in_controlled_shutdown=True),
         *leave_in_sync_replicas(state, broker),
@@ -79,11 +82,11 @@ def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: E
 def register(
     state: ControllerState, broker: BrokerId, incarnation_id: str, previous_epoch: Epoch, rack: str | None
 ) -> list[MetadataRecord]:
-    """A new incarnation. Its epoch is the offset that its registration record will have.
+    """Registers a new incarnation. Its broker epoch is the offset of its registration record.
 
-    If it does not bring the epoch that the controller knows, its last shutdown was unclean and it leaves every ISR
-    and ELR (E20, E21), and so it does if the controller knows none; below the metadata version that brings ELR the ISR
-    is left alone, and nothing is in an ELR (K7, N36).
+    If `previous_epoch` is not the broker epoch that is registered, or none is registered, the last shutdown was unclean
+    and the broker leaves every ISR and ELR (E20, E21). Below the metadata version that brings ELR the ISRs stay as they
+    are, and there are no ELRs (K7, N36).
     """
     records: list[MetadataRecord] = []
     known = state.image.brokers.get(broker)

@@ -1,23 +1,22 @@
-"""Config changes as records, with what follows from them at once.
+"""AlterConfigs and IncrementalAlterConfigs as records, with the partition changes that follow from them.
 
-A request names resources: topics, or the cluster-wide default (BROKER with an empty name). Each resource is altered
-whole or not at all, and its answer does not depend on the others. Checks are Kafka's, in Kafka's order: what cannot be
-meant (a resource or a config named twice, a value that is missing, a single broker, H15) is an INVALID_REQUEST; then
-comes authorization; then the values, INVALID_CONFIG; last whether the topic exists. Removing an override that is not
-there changes nothing and is no error, and neither does setting one to what it is; Kafka records the latter for the
-cluster-wide default, so that brokers reload what they have.
+A request names resources: topics, or the cluster-wide default (BROKER with an empty name). Each resource is altered as
+a whole or not at all, independently of the others. The checks and their order are Kafka's: malformed resources (a
+resource or a config named twice, a missing value, a single broker, H15) are INVALID_REQUEST; then authorization; then
+the values, INVALID_CONFIG; last whether the topic exists. Removing an override that does not exist, or setting one to
+its present value, changes nothing and is no error; Kafka records the latter for the cluster-wide default, so that
+brokers reload it.
 
-What follows from a change stands in the same batch as the change, in an order that keeps the invariants at every
-offset of the log:
+The consequences of a change are in the same batch as the change, in an order that keeps the invariants at every offset
+of the log:
 
-- where min ISR falls to the present ISR, ELR and last known ELR go first (E19, M6). Where the ISR is empty the ELR
-  stays (M7);
-- where unclean election comes into force, leaderless partitions are looked at, once all configs of the request are
-  what they will be;
-- with `unclean.recovery.enabled`, `unclean.leader.election.enable` elects nobody: it sets `unclean.recovery.strategy`,
-  where the request does not (`protocol.config`).
+- where min ISR falls to the size of the present ISR, ELR and last known ELR are emptied first (E19, M6). Where the ISR
+  is empty the ELR stays (M7);
+- where unclean election becomes allowed, leaderless partitions are elected for, after all configs of the request;
+- with `unclean.recovery.enabled`, `unclean.leader.election.enable` causes no election: it sets
+  `unclean.recovery.strategy`, where the request does not (`protocol.config`).
 
-Values are recorded as `config_text` writes them, never as they were typed, so that a record always parses.
+Values are recorded as `config_text` writes them, not as the client wrote them, so that a record always parses.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from protocol.controller.context import ControllerState
 from protocol.controller.draft import Draft
 from protocol.controller.partition_change import Election
 from protocol.controller.planning import Plan, named_twice, require_once, topic_named
-from protocol.controller.topic_names import why_invalid
+from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER
 from protocol.messages.acls import AclOperation
@@ -60,12 +59,12 @@ Changes = Mapping[str, str | None]
 
 
 def incremental_alter_configs(state: ControllerState, request: IncrementalAlterConfigsRequest) -> Plan:
-    """The overrides that are named are set or removed, the others stay."""
+    """Sets or removes the named overrides; the others stay."""
     return _alter(state, request, lambda resource, topic_id: _named_changes(resource))
 
 
 def alter_configs(state: ControllerState, request: AlterConfigsRequest) -> Plan:
-    """Each resource has the overrides that are named and no others."""
+    """Replaces the overrides of each resource by the named ones."""
 
     def replacement(resource: AlterConfigsResource, topic_id: str | None) -> Changes:
         removed = sorted(state.image.configs.get(topic_id, {}))
@@ -114,7 +113,7 @@ def _alter(
 
 
 def _require_well_formed(resource: AlterConfigsResource, incremental: bool) -> None:
-    """Refused with INVALID_REQUEST for what cannot be meant, whatever the state of the cluster."""
+    """Raises Refused with INVALID_REQUEST for a resource that is malformed whatever the state of the cluster."""
     is_topic = resource.resource_type is ConfigResourceType.TOPIC
     if is_topic and not resource.resource_name:
         raise Refused(ErrorCode.INVALID_REQUEST, "a topic needs a name; the default of topics is the cluster's")
@@ -138,7 +137,7 @@ def _admitted(
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
     resource: AlterConfigsResource,
 ) -> str | None:
-    """The topic id of a resource that may be altered as asked, None for the cluster-wide default; Refused otherwise."""
+    """The topic id of a resource that may be altered as requested, None for the cluster-wide default; raises Refused."""
     if resource.resource_type is ConfigResourceType.TOPIC:
         require_topic(state.image, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
         _require_valid(resource, is_topic=True)
@@ -149,19 +148,19 @@ def _admitted(
 
 
 def _known_topic(state: ControllerState, resource: AlterConfigsResource) -> str:
-    reason = why_invalid(resource.resource_name)
+    reason = name_error(resource.resource_name)
     if reason is not None:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
     return topic_named(state, resource.resource_name).topic_id
 
 
 def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
-    """Refused with INVALID_CONFIG for what the resource's configs cannot be."""
+    """Raises Refused with INVALID_CONFIG for an unknown, read-only or invalid config of the resource."""
     for change in resource.configs:
         if change.operation is ConfigOperation.DELETE:
             continue
         if change.operation is not ConfigOperation.SET:
-            message = f"{change.name}: {change.operation.name} is for lists, and it is none"
+            message = f"{change.name}: {change.operation.name} is for lists, and this config is not a list"
             raise Refused(ErrorCode.INVALID_CONFIG, message)
         try:
             parse_config(change.name, change.value, topic=is_topic)
@@ -172,7 +171,7 @@ def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
 
 
 def _named_changes(resource: AlterConfigsResource) -> Changes:
-    """What the resource names, valid as it is."""
+    """The changes that a valid resource names."""
     return {
         change.name: None
         if change.operation is ConfigOperation.DELETE
@@ -182,8 +181,8 @@ def _named_changes(resource: AlterConfigsResource) -> Changes:
 
 
 def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:
-    """Sets or removes one override, of a topic or the cluster-wide one (`topic_id` None), with what follows for ELR and
-    reassignments.
+    """Adds the record that sets or removes (`value` None) one override, of a topic or cluster-wide (`topic_id` None),
+    and the changes of ELRs and reassignments that follow from it.
     """
     present = draft.override(topic_id, name)
     if value == (None if present is None else config_text(present)):
@@ -196,7 +195,9 @@ def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None)
 
 
 def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
-    """Empties ELR and last known ELR of partitions whose ISR reaches the min ISR that is about to be in force."""
+    """Empties ELR and last known ELR of partitions whose ISR reaches the new min ISR `value` (None: that of the wider
+    scope).
+    """
     if not draft.features.elr:
         return
     static = draft.state.config.values[MIN_INSYNC_REPLICAS]
@@ -217,14 +218,14 @@ def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
 
 
 def complete_reassignments(draft: Draft, topic_id: str | None) -> None:
-    """Looks at moves that may be complete under the configs and feature levels of the draft (E32)."""
+    """Completes the reassignments that are complete under the configs and feature levels of the draft (E32)."""
     for key, partition in list(draft.partitions(topic_id)):
         if partition.adding_replicas or partition.removing_replicas:
             draft.decide(key, Election.ONLINE)
 
 
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
-    """Looks at leaderless partitions for which unclean election is allowed, of a topic or of all (None)."""
+    """Elects for the leaderless partitions of a topic, or of all topics (None), where unclean election is allowed."""
     if topic_id is None:
         leaderless = draft.state.leaderless()
     else:

@@ -1,7 +1,7 @@
-"""The controller's view: the metadata image, and the indexes that make broker events cheap.
+"""The state of a controller: the metadata image, and indexes of partitions by broker.
 
-`ControllerState` answers which partitions a broker is in the ISR or ELR of, which it leads, and which have no leader,
-without walking all partitions. The indexes follow the image with every replay.
+The indexes give the partitions whose ISR or ELR has a broker, those that it leads, and the leaderless ones, without a
+walk over all partitions. Every replay updates them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.metadata.partition import PartitionState
 
 
 class ControllerState:
-    """Image and indexes of one controller; changed only by `replay`. `rng` is for placing replicas."""
+    """Image and indexes of one controller; only `replay` changes them. `rng` is for the placement of replicas."""
 
     def __init__(self, config: ClusterConfig, rng: Random) -> None:
         self.config = config
@@ -74,37 +74,36 @@ class ControllerState:
         return self.partitions_led_by(NO_LEADER)
 
     def request(
-        self, key: TopicIdPartition, state: PartitionState, election: Election | None = None, **wishes: object
+        self, key: TopicIdPartition, state: PartitionState, election: Election | None = None, **targets: object
     ) -> ChangeRequest:
-        """A change request under the feature levels in force; `election` defaults to what the topic's configs allow
-        (`allowed_election`).
-
-        `wishes` are fields of `ChangeRequest`; `is_acceptable_leader` defaults to "is active".
+        """A change request under the feature levels in force. `election` defaults to what the topic's configs allow
+        (`allowed_election`); `targets` are fields of `ChangeRequest`, with `MetadataImage.is_active` as the default of
+        `is_acceptable_leader`.
         """
         features = self.image.features
         if election is None:
             election = allowed_election(features, self.image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
-        wishes.setdefault("is_acceptable_leader", self.image.is_active)
+        targets.setdefault("is_acceptable_leader", self.image.is_active)
         return ChangeRequest(
             min_isr=self.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
             elr_enabled=features.elr,
             use_last_known_leader=features.last_known_leader_in_elr,
             track_last_known_leader=features.track_last_known_leader,
             election=election,
-            **wishes,  # type: ignore[arg-type]
+            **targets,  # type: ignore[arg-type]
         )
 
     def change(
-        self, key: TopicIdPartition, election: Election | None = None, **wishes: object
+        self, key: TopicIdPartition, election: Election | None = None, **targets: object
     ) -> PartitionChangeRecord | None:
-        """Decides a change of a partition that exists."""
+        """The record of a change of an existing partition, None if nothing changes; parameters as in `request`."""
         state = self._indexed[key]
-        return decide(key.topic_id, key.partition, state, self.request(key, state, election, **wishes))
+        return decide(key.topic_id, key.partition, state, self.request(key, state, election, **targets))
 
 
 def allowed_election(features: Features, unclean_enabled: ConfigValue) -> Election:
-    """The election that needs no user: an unclean one where `unclean.leader.election.enable` has it for the topic, and
-    unclean recovery does not take its place.
+    """The election that takes place without a user's request: UNCLEAN where `unclean.leader.election.enable` holds for
+    the topic and unclean recovery is disabled, else ONLINE.
     """
     return Election.UNCLEAN if unclean_enabled and not features.unclean_recovery else Election.ONLINE
 
@@ -123,7 +122,7 @@ def _move(
     before: tuple[BrokerId, ...],
     after: tuple[BrokerId, ...],
 ) -> None:
-    """Takes the partition out of the brokers' sets that it leaves and adds it to those that it joins."""
+    """Moves the partition from the sets of the brokers in `before` to those of the brokers in `after`."""
     if before == after:
         return
     for broker in before:

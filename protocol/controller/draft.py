@@ -1,8 +1,8 @@
-"""What a request's records come to before they are committed.
+"""The state that a request's records will lead to, before they are appended.
 
-The changes of one request build on each other: a cluster-wide min ISR falls, a topic's override of it goes, unclean
-election is switched on, and each of them looks at the same partitions. A `Draft` is the controller's state with the
-records so far laid over it. It costs what was changed, whatever the size of the cluster.
+The changes of one request build on each other: the cluster-wide min ISR falls, a topic's override of it is removed,
+unclean election is enabled, and each change concerns the same partitions. A `Draft` is the controller's state overlaid
+with the records so far. Its cost is that of the changes, whatever the size of the cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.metadata.partition import PartitionState, effective_min_isr, repla
 
 
 class Draft:
-    """`records` so far, and what configs, feature levels and partitions will be once they are replayed."""
+    """The `records` so far, with the configs, feature levels and partitions that result from them."""
 
     def __init__(self, state: ControllerState) -> None:
         self.state = state
@@ -37,7 +37,7 @@ class Draft:
         self._partitions: dict[TopicIdPartition, PartitionState] = {}
 
     def add(self, record: ConfigRecord | FeatureLevelRecord | PartitionChangeRecord) -> None:
-        """Takes one more record; it has its effect on what is asked from then on."""
+        """Adds a record; all later calls see its effect."""
         self.records.append(record)
         if isinstance(record, ConfigRecord):
             value = None if record.value is None else CONFIGS[record.name].parse(record.value)
@@ -50,13 +50,13 @@ class Draft:
             self._partitions[key] = replay_change(self.partition(key), record)
 
     def override(self, topic_id: str | None, name: str) -> ConfigValue | None:
-        """The value of the topic's own, or of the dynamic cluster default (`topic_id` None); None if it has none."""
+        """The topic's override, or the dynamic cluster default (`topic_id` None); None where it is not set."""
         if (topic_id, name) in self._configs:
             return self._configs[topic_id, name]
         return self.state.image.configs.get(topic_id, {}).get(name)
 
     def config(self, topic_id: str | None, name: str) -> ConfigValue:
-        """The value in force, as `MetadataImage.config` finds it."""
+        """The value in force, by the rules of `MetadataImage.config`."""
         for scope in (topic_id, None):
             value = self.override(scope, name)
             if value is not None:
@@ -64,7 +64,7 @@ class Draft:
         return self.state.config.values[name]
 
     def overridden_by(self, name: str) -> set[str]:
-        """Ids of the topics that have a value of their own."""
+        """Ids of the topics that override the config."""
         topics = {topic for topic, values in self.state.image.configs.items() if topic is not None and name in values}
         for (topic, changed), value in self._configs.items():
             if topic is not None and changed == name:
@@ -87,11 +87,11 @@ class Draft:
                 yield key, self.partition(key)
 
     def allowed_election(self, key: TopicIdPartition) -> Election:
-        """What configs and feature levels of the draft allow for the partition."""
+        """The election that the configs and feature levels of the draft allow (`context.allowed_election`)."""
         return allowed_election(self.features, self.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
 
     def decide(self, key: TopicIdPartition, election: Election) -> None:
-        """Adds what an election, or a reassignment that can be completed, changes of a partition."""
+        """Adds the record of an election, and of the completion of a reassignment that can be completed, if any."""
         partition, features = self.partition(key), self.features
         configured = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
         replica_count = len(partition.replicas)

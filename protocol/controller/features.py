@@ -1,39 +1,39 @@
-"""Feature levels: what a cluster may do, raised and lowered while it runs (requirements K2-K11, H6-H9).
+"""UpdateFeatures: feature levels raised and lowered while the cluster runs (requirements K2-K11, H6-H9).
 
-A request changes all the features that it names, or none. Kafka's checks, all of which end in INVALID_UPDATE_VERSION:
-the feature exists and is supported at that level; only a downgrade lowers it, and a downgrade does not raise it; a
-safe downgrade of `metadata.version` loses no metadata. The levels must go together afterwards:
-`unclean.recovery.enabled` needs the metadata version that brings ELR (K8, N24). A level that is in force already is no
-change. Kafka records it anew; and it never lowers `metadata.version` across a change of the metadata, so what an unsafe
-downgrade does is settled here.
+A request changes all features that it names, or none. The checks are Kafka's, with INVALID_UPDATE_VERSION for each: the
+feature exists and is supported at that level; only a downgrade lowers it, and a downgrade does not raise it; a safe
+downgrade of `metadata.version` loses no metadata. The resulting levels must be compatible: `unclean.recovery.enabled`
+needs the metadata version that brings ELR (K8, N24). A level that is in force already is no change, whereas Kafka
+records it again. Kafka never lowers `metadata.version` across a change of the metadata, so the effect of an unsafe
+downgrade is defined here.
 
-What the new levels mean for partitions and configs is recorded in the same batch, each record where the levels that it
-needs are in force.
+The consequences of the new levels for partitions and configs are recorded in the same batch, each record where the
+levels that it needs are in force.
 
 - *Raising metadata.version* brings ELR, clean shutdown epochs and empty ISRs. Partitions have no ELR until their next
-  change (K3, M23). For those without a leader this is that change: the members that were kept in the ISR, though none
-  of them could lead, become the ELR that they would be. Left alone, Kafka's first phase would take "no leader" for the
-  last known leader when the last of them goes, and wait for ever.
-- *Lowering it* takes ELR, last known ELR and last known leader away. They could wait for the next change of each
-  partition (K10), but a record of version 0 cannot say that they go, so they go with the level. An ISR must not stay
-  empty: one member comes back into it, as before KIP-966 the last one would never have left. That is the last known
-  leader if it is in the ELR (it has all that anyone has), else the first of the ELR in the order of the assignment.
-  If nobody is in the ELR nobody vouches for a log: then the last known leader, else the first of the last known ELR,
-  else the first replica comes back, and the partition is RECOVERING, as after an unclean election (C12). Only one
-  comes back, because below this version an unclean restart takes nobody out of the ISR (K7). Whoever comes back and is
-  active leads at once.
+  change (K3, M23). Leaderless partitions are changed at once: the members of the ISR, none of which could lead, become
+  the ELR. Otherwise Kafka's first phase would record "no leader" as last known leader when the last member leaves, and
+  the partition would stay leaderless.
+- *Lowering it* removes ELR, last known ELR and last known leader with the level, since a record of version 0 cannot
+  remove them with the next change of each partition (K10). An ISR must not stay empty: one member returns to it, since
+  before KIP-966 the last member would not have left. That is the last known leader if it is in the ELR (no replica has
+  more records), else the first of the ELR in the order of the assignment. If the ELR is empty no replica is known to
+  have all committed records: then the last known leader returns, else the first of the last known ELR, else the first
+  replica, and the partition is RECOVERING, as after an unclean election (C12). Only one member returns, because below
+  this version an unclean restart removes no broker from the ISR (K7). If the member is active it leads at once.
 - *Toggling unclean.recovery.enabled* moves the last known leader between `last_known_elr`, where Kafka's first phase
-  keeps it, and its own field (N15). The last known ELR starts and ends empty: one broker that led last is no last known
-  ELR that a recovery could count (E27, F29). Enabling it also drops an ELR that an election has left behind though min
-  ISR is reached (E14), and from an ELR whom a reassignment has moved away (E34). `unclean.leader.election.enable` and
-  `unclean.recovery.strategy` are converted into each other, in every place: an override becomes an override, and where
-  there is none the other one goes too, so that later changes of the wider default reach the same topics (H6-H8). What
-  was set under the other level for the config that does not count there is overwritten; manual and back is balanced
-  (H9). Lowering it is safe, since the KIP defines the way back; leaderless partitions are elected for by the rules of
-  the first phase in the same batch, and what recovery was doing for them ends with the level.
+  keeps it, and its own field (N15). The last known ELR starts and ends empty: one broker that led last is not a last
+  known ELR in the sense of recovery (E27, F29). Enabling it also empties an ELR that an election has left although min
+  ISR is reached (E14), and removes brokers from an ELR that a reassignment has removed (E34).
+  `unclean.leader.election.enable` and `unclean.recovery.strategy` are converted into each other in every scope: an
+  override becomes an override, and where there is none the override of the other config is removed, so that later
+  changes of the wider default reach the same topics (H6-H8). A value of the config that did not apply under the old
+  level is overwritten; `manual` becomes `balanced` on the way back (H9). Lowering it is safe, since the KIP defines the
+  way back; leaderless partitions are elected for by the rules of the first phase in the same batch, and their
+  recoveries end with the level.
 
-Brokers learn of levels from the metadata log, as of configs. A leader that still counts by the old rule has not seen
-any partition change of the new one either, so it counts with the whole ISR from before (M8).
+Brokers learn levels from the metadata log, as they learn configs. A leader that still applies the old rule has not
+applied any partition change of the new level either, so it counts with the whole ISR of before (M8).
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 
 def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
-    """What a new cluster's metadata log begins with: the feature levels of its generation."""
+    """The first records of a new cluster's metadata log: the feature levels of its generation."""
     levels = state.config.generation.feature_levels
     return [FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
 
 
 def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> Plan:
-    """All updates or none; refused as a whole with INVALID_UPDATE_VERSION, or INVALID_REQUEST for a feature named
-    twice.
+    """Makes all updates or none. Raises Refused with INVALID_UPDATE_VERSION, or with INVALID_REQUEST for a feature that
+    is named twice. Needs ALTER on the cluster.
     """
     require_cluster(state.image, request, AclOperation.ALTER)
     twice = named_twice(update.feature for update in request.feature_updates)
@@ -105,8 +105,8 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> P
     if not after.elr and draft.records and _is_safe_downgrade(present, request):
         raise Refused(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"nothing was changed: {METADATA_VERSION} {levels[METADATA_VERSION]} would lose what {len(draft.records)} "
-            "partitions know of eligible leaders; an unsafe downgrade does it all the same",
+            f"nothing was changed: {METADATA_VERSION} {levels[METADATA_VERSION]} would lose the eligible leaders "
+            f"of {len(draft.records)} partitions; an unsafe downgrade does it nevertheless",
         )
     if not after.elr:
         _change_levels(draft, levels)
@@ -121,10 +121,10 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> P
 
 
 def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
-    """One update by itself."""
+    """Raises Refused for an update that is invalid whatever the other updates are."""
     name, level = update.feature, update.max_version_level
     if name not in SUPPORTED_FEATURES:
-        reason = f"no such feature; there are {', '.join(SUPPORTED_FEATURES)}"
+        reason = f"unknown feature; allowed: {', '.join(SUPPORTED_FEATURES)}"
     else:
         lowest, highest = SUPPORTED_FEATURES[name]
         upgrades = update.upgrade_type is UpgradeType.UPGRADE
@@ -140,7 +140,7 @@ def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
 
 
 def _is_safe_downgrade(present: Mapping[str, int], request: UpdateFeaturesRequest) -> bool:
-    """Whether `metadata.version` is to be lowered only if that loses nothing."""
+    """Whether the request lowers `metadata.version` by a safe downgrade."""
     return any(
         update.feature == METADATA_VERSION
         and update.max_version_level < present[METADATA_VERSION]
@@ -150,7 +150,7 @@ def _is_safe_downgrade(present: Mapping[str, int], request: UpdateFeaturesReques
 
 
 def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
-    """Raises what others need first and lowers it last."""
+    """Adds the new levels: raised ones in the order of SUPPORTED_FEATURES, then lowered ones in reverse order."""
     before = draft.levels
     raised = [name for name in SUPPORTED_FEATURES if levels[name] > before[name]]
     lowered = [name for name in SUPPORTED_FEATURES if levels[name] < before[name]]
@@ -162,7 +162,7 @@ def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
 
 
 def _convert_partitions(draft: Draft, before: Features, after: Features) -> None:
-    """Adds the changes of the partitions that the new levels find otherwise than they need them."""
+    """Adds the changes of the partitions whose state is invalid under the new levels."""
     if before == after:
         return
     for key, partition in draft.partitions():
@@ -171,7 +171,7 @@ def _convert_partitions(draft: Draft, before: Features, after: Features) -> None
         elif not after.elr:
             changes = _without_elr(draft.state, partition)
         elif after.track_last_known_leader:
-            changes = _with_field_of_its_own(draft.state, key, partition)
+            changes = _with_last_known_leader(draft.state, key, partition)
         else:
             changes = _with_leader_in_elr(partition)
         if changes:
@@ -179,7 +179,7 @@ def _convert_partitions(draft: Draft, before: Features, after: Features) -> None
 
 
 def _with_elr(partition: PartitionState, after: Features) -> dict[str, Any]:
-    """From the time before to either phase."""
+    """Changes when the levels bring ELR, in either phase."""
     if partition.leader != NO_LEADER or not partition.isr:
         return {}
     changes: dict[str, Any] = {"isr": (), "eligible_leader_replicas": tuple(sorted(partition.isr))}
@@ -188,8 +188,8 @@ def _with_elr(partition: PartitionState, after: Features) -> dict[str, Any]:
     return changes | {"last_known_elr": partition.isr[:1]}
 
 
-def _with_field_of_its_own(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> dict[str, Any]:
-    """From the first phase to unclean recovery."""
+def _with_last_known_leader(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> dict[str, Any]:
+    """Changes from the first phase to unclean recovery."""
     changes: dict[str, Any] = {}
     elr = tuple(broker for broker in partition.elr if broker in partition.replicas)
     if len(partition.isr) >= state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas)):
@@ -204,9 +204,9 @@ def _with_field_of_its_own(state: ControllerState, key: TopicIdPartition, partit
 
 
 def _with_leader_in_elr(partition: PartitionState) -> dict[str, Any]:
-    """From unclean recovery to the first phase."""
+    """Changes from unclean recovery to the first phase."""
     changes: dict[str, Any] = {}
-    last_known = _named(partition.last_known_leader)
+    last_known = _as_tuple(partition.last_known_leader)
     if partition.last_known_elr != last_known:
         changes["last_known_elr"] = last_known
     if last_known:
@@ -214,12 +214,12 @@ def _with_leader_in_elr(partition: PartitionState) -> dict[str, Any]:
     return changes
 
 
-def _named(broker: BrokerId) -> tuple[BrokerId, ...]:
+def _as_tuple(broker: BrokerId) -> tuple[BrokerId, ...]:
     return () if broker == NO_LEADER else (broker,)
 
 
 def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str, Any]:
-    """From either phase to the time before."""
+    """Changes when the levels take ELR away, in either phase."""
     changes: dict[str, Any] = {}
     if partition.elr:
         changes["eligible_leader_replicas"] = ()
@@ -238,17 +238,22 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
 
 
 def _last_member(partition: PartitionState) -> BrokerId:
-    """Who comes back into an empty ISR; see the module docstring."""
+    """The member that returns to an empty ISR when `metadata.version` is lowered: the last known leader if it is in the
+    ELR, else the first replica in the ELR, else the last known leader, else the first replica in the last known ELR,
+    else the first replica.
+    """
     first_phase = partition.last_known_elr if len(partition.last_known_elr) == 1 else ()
-    led_last = [broker for broker in _named(partition.last_known_leader) or first_phase if broker in partition.replicas]
+    led_last = [
+        broker for broker in _as_tuple(partition.last_known_leader) or first_phase if broker in partition.replicas
+    ]
     eligible = [broker for broker in partition.replicas if broker in partition.elr]
     known = [broker for broker in partition.replicas if broker in partition.last_known_elr]
-    vouched_for = [broker for broker in led_last if broker in partition.elr]
-    return (*vouched_for, *eligible, *led_last, *known, *partition.replicas)[0]
+    eligible_leader = [broker for broker in led_last if broker in partition.elr]
+    return (*eligible_leader, *eligible, *led_last, *known, *partition.replicas)[0]
 
 
 def _elect_for_leaderless(draft: Draft) -> None:
-    """Nobody recovers what recovery has left without a leader: who may lead by the rules of before leads at once."""
+    """Elects for leaderless partitions, whose recoveries end with the level, by the rules of the first phase."""
     for key in draft.state.leaderless():
         if draft.partition(key).leader == NO_LEADER:
             draft.decide(key, draft.allowed_election(key))
@@ -258,20 +263,22 @@ def _elect_for_leaderless(draft: Draft) -> None:
 
 
 def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:
-    """Says in the config that counts from here on what the other one has said, if the flag was toggled."""
+    """Sets the config that applies under the new level to the converted value of the other one, if the flag was
+    toggled.
+    """
     enabled = draft.levels[UNCLEAN_RECOVERY_ENABLED]
     if enabled == before[UNCLEAN_RECOVERY_ENABLED]:
         return
     configs = (UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
-    said_in, says_in = configs if enabled else configs[::-1]
+    old, new = configs if enabled else configs[::-1]
     topics = {topic for name in configs for topic in draft.overridden_by(name)}
     for scope in (None, *sorted(topics)):
-        said = draft.override(scope, said_in)
-        set_config(draft, scope, says_in, None if said is None else _converted(said))
+        value = draft.override(scope, old)
+        set_config(draft, scope, new, None if value is None else _converted(value))
     static = draft.state.config.values
-    in_force = _converted(draft.config(None, said_in))
-    if draft.override(None, said_in) is None and config_text(static[says_in]) != in_force:
-        set_config(draft, None, says_in, in_force)
+    in_force = _converted(draft.config(None, old))
+    if draft.override(None, old) is None and config_text(static[new]) != in_force:
+        set_config(draft, None, new, in_force)
 
 
 def _converted(value: ConfigValue) -> str:

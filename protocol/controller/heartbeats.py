@@ -1,9 +1,9 @@
-"""What the controller makes of a heartbeat (KIP-631): the broker's next state, as a pure decision.
+"""The state to which a heartbeat moves a broker (KIP-631), as a pure decision.
 
-A broker is fenced, unfenced, in controlled shutdown, or told to shut down now. A fenced broker is unfenced once it
-has applied its own registration and wants to be. A broker that wants to shut down first loses its leaderships; it is
-let go when no partition is led by it and every other active broker has applied the metadata of that moment, so that
-clients and followers already look elsewhere (M56).
+A broker is fenced, unfenced, in controlled shutdown, or ordered to shut down now. A fenced broker is unfenced once it
+has applied its own registration, unless it asks to stay fenced. A broker that asks to shut down first loses its
+leaderships; it may shut down when it leads no partition and every other active broker has applied the metadata up to
+the offset at which its controlled shutdown began, so that clients and followers already use the new leaders (M56).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class BrokerControlState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatView:
-    """What the decision looks at. `shutdown_offset` is the metadata offset at which controlled shutdown began, None
-    before it; `lowest_active_offset` the smallest metadata offset that any other active broker is known to have
+    """The input of the decision. `shutdown_offset` is the metadata offset at which controlled shutdown began, None
+    before it; `lowest_active_offset` is the smallest metadata offset that another active broker is known to have
     applied.
     """
 
@@ -40,7 +40,7 @@ class HeartbeatView:
 
 
 def next_control_state(view: HeartbeatView) -> BrokerControlState:
-    """The state that the heartbeat moves the broker to."""
+    """The state to which the heartbeat moves the broker."""
     if view.state is BrokerControlState.FENCED:
         if view.want_shut_down:
             return BrokerControlState.SHUTDOWN_NOW

@@ -1,38 +1,37 @@
-"""What becomes of a partition: one decision, from a state and a wish to the record that changes it.
+"""The decision on a partition change: from a partition's state and a request to the record that changes it.
 
 `decide` reads as the rules in order; each rule is a function below it:
 
 1. a reassignment whose new replicas are in sync is completed;
-2. ELR and last known ELR follow the ISR: whoever leaves an ISR below min ISR stays eligible to lead, unless it came
-   back from an unclean shutdown, in which case it is remembered in the last known ELR (requirements E13-E15, E20,
-   E23);
-3. a leader is elected, or a user's choice is obeyed (`partition_election.py`);
-4. an elected leader takes its seat: out of the ELR it becomes the whole ISR (E30), elected uncleanly it does so at
-   the price of everything that the ELR stood for, and the partition is RECOVERING (KIP-704);
+2. ELR and last known ELR follow the ISR: a replica that leaves an ISR below min ISR stays eligible to lead, unless it
+   returned from an unclean shutdown; then it is kept in the last known ELR (requirements E13-E15, E20, E23);
+3. a leader is elected, or a user's designation is carried out (`partition_election.py`);
+4. a leader elected from the ELR becomes the whole ISR (E30); so does a leader elected uncleanly, which also empties the
+   ELR and makes the partition RECOVERING (KIP-704);
 5. the leader epoch rises when the leader changes or the assignment loses a replica. A smaller ISR or ELR alone does
    not raise it (E18, N29); the partition epoch rises with every record;
-6. the last known leader is kept for a partition that lost everyone (E24).
+6. the last known leader is recorded for a partition whose ISR becomes empty (E24).
 
 Sources: KIP-966, KIP-704, and the behaviour of Apache Kafka's partition change code of October 2024 (metadata version
-4.0), which the vectors of `isray conformance` were recorded from. Four generations of the rules are told apart by the
-request:
+4.0), which the vectors of `isray conformance` were recorded from. The request selects one of four
+generations of the rules:
 
-- without `elr_enabled` (`kip-497`): the ISR never becomes empty, its last member stays in it though it cannot lead
-  (K4), and any ELR that an older record left is dropped at the next change (K10);
+- without `elr_enabled` (`kip-497`): the ISR never becomes empty, its last member stays in it although it cannot lead
+  (K4), and an ELR left by an older record is dropped at the next change (K10);
 - `elr_enabled` with `use_last_known_leader` (`kip-966-elr`): Kafka's first phase, in which `last_known_elr` holds the
   last known leader and nothing else;
 - `elr_enabled` alone: Kafka's code with the true last known ELR, and no last known leader;
 - `elr_enabled` with `track_last_known_leader` (`kip-966`): as before, with the last known leader in a field of its
-  own (N15) and with the KIP's word where Kafka's code departs from it. An election that leaves min ISR reached
+  own (N15) and with the rules of the KIP where Kafka's code departs from it. An election that leaves min ISR reached
   empties the ELR in the same record (E14, M7); ELR and last known ELR hold replicas of the new assignment only (E34);
   after an unclean election the last known ELR keeps all but the new leader until min ISR is reached (E23, N28).
 
-When a reassignment completes is told apart in the same way. In `kip-966` all adding replicas are in sync and so many
-of the final assignment as its min ISR asks for (E32, M75, N31): a replica that was there before and is down does not
-hold the move up. The others follow Kafka's code, which waits for the whole final assignment.
+The generations also differ in when a reassignment completes. In `kip-966` all adding replicas must be in sync, and as
+many of the final assignment as its min ISR (E32, M75, N31): an original replica that is down does not delay the
+reassignment. The others follow Kafka's code, which waits for the whole final assignment.
 
-The caller says who may lead. A broker that it takes out of the ISR because it failed, shut down or came back unclean
-must not be acceptable in the same request: the decision does not look for the reason of a removal.
+The caller decides which brokers may lead. A broker that it removes from the ISR because the broker failed, shut down or
+returned from an unclean shutdown must not be acceptable in the same request: the decision does not know the reason.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ Brokers = tuple[BrokerId, ...]
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """What is wished for a partition, and under which rules.
+    """The requested change of a partition, and the rules for it.
 
     `min_isr` is the effective min ISR of the present replicas (E8). `None` in a target leaves that part as it is;
     target replicas are never empty. `unclean_shutdown_replicas` registered after an unclean shutdown (E20).
-    `designated_leader`, if not -1, is the one whom a partition without a leader gets instead of an election (F22, F23).
-    Raises ValueError if `track_last_known_leader` comes with `use_last_known_leader` or without `elr_enabled`.
+    `designated_leader`, if not -1, leads a leaderless partition instead of an elected replica (F22, F23). Raises
+    ValueError if `track_last_known_leader` comes with `use_last_known_leader` or without `elr_enabled`.
     """
 
     min_isr: int
@@ -99,7 +98,9 @@ class _Eligible(NamedTuple):
 def decide(
     topic_id: str, partition_id: int, state: PartitionState, request: ChangeRequest
 ) -> PartitionChangeRecord | None:
-    """The record that fulfils the request as far as the rules let it, or None if nothing changes."""
+    """The record that carries out the request as far as the rules allow, or None if nothing changes. `state` is the
+    partition's present state; the record's fields that are None, or -2 for leaders, leave theirs as they are.
+    """
     target = _complete_reassignment(request, _target_assignment(state, request))
     eligible = _follow_isr(state, request, target)
     elected = _elect(state, request, target, eligible.elr)
@@ -126,7 +127,7 @@ def decide(
     return PartitionChangeRecord(topic_id=topic_id, partition_id=partition_id, **changes)
 
 
-def _or(wanted: Brokers | None, present: Brokers) -> Brokers:
+def _target_or(wanted: Brokers | None, present: Brokers) -> Brokers:
     return present if wanted is None else wanted
 
 
@@ -136,20 +137,20 @@ def _loses_replica(present: Brokers, wanted: Brokers) -> bool:
 
 def _target_assignment(state: PartitionState, request: ChangeRequest) -> _Assignment:
     return _Assignment(
-        replicas=_or(request.target_replicas, state.replicas),
-        isr=_or(request.target_isr, state.isr),
-        adding=_or(request.target_adding, state.adding_replicas),
-        removing=_or(request.target_removing, state.removing_replicas),
+        replicas=_target_or(request.target_replicas, state.replicas),
+        isr=_target_or(request.target_isr, state.isr),
+        adding=_target_or(request.target_adding, state.adding_replicas),
+        removing=_target_or(request.target_removing, state.removing_replicas),
     )
 
 
 def _min_isr(request: ChangeRequest, replicas: Brokers) -> int:
-    """The min ISR that is effective for an assignment; Kafka's code stays with that of the present one."""
+    """The effective min ISR of an assignment; Kafka's code uses that of the present assignment."""
     return min(request.min_isr, len(replicas)) if request.track_last_known_leader else request.min_isr
 
 
 def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assignment:
-    """The assignment without its removing replicas, once the others are far enough; as it is until then."""
+    """The assignment without its removing replicas once the reassignment is complete, unchanged before."""
     removing = target.removing
     if not removing and not target.adding:
         return target
@@ -176,7 +177,7 @@ def _move_keeps_min_isr(request: ChangeRequest, replicas: Brokers, isr: Brokers)
 
 
 def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignment) -> _Eligible:
-    """ELR and last known ELR for the new ISR, before anyone is elected."""
+    """ELR and last known ELR for the new ISR, before the election."""
     if not request.elr_enabled:
         return _Eligible(state.elr, state.last_known_elr)
     isr = target.isr
@@ -203,9 +204,9 @@ def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, e
 
 
 def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: Brokers) -> BrokerId:
-    """Who led last and may be elected for it, or -1. Kept in `last_known_elr` it stands alone: several members are a
-    last known ELR (E24, K5). Kept in a field of its own it is chosen in an election that a user allows to be unclean;
-    otherwise recovery looks for who has most.
+    """The last known leader that may be elected, or -1. In `last_known_elr` it is the only member: several members are
+    a last known ELR (E24, K5). In its own field it is a candidate only in an election that a user allows to be unclean;
+    otherwise recovery finds the replica with the most records.
     """
     known = NO_LEADER
     if request.track_last_known_leader:
@@ -218,8 +219,8 @@ def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: 
 def _after_election(
     request: ChangeRequest, eligible: _Eligible, target: _Assignment, isr: Brokers, unclean: bool
 ) -> _Eligible:
-    """ELR and last known ELR once the leader has its seat and `isr` is the ISR. Members of a target ISR that could not
-    lead hold as much as those of the ELR.
+    """ELR and last known ELR after the election, with `isr` as the ISR. Members of the target ISR that are not in `isr`
+    have all committed records and join the ELR.
     """
     if not request.elr_enabled:
         return _Eligible((), ())
@@ -238,13 +239,13 @@ def _after_election(
 def _change_last_known(
     changes: dict[str, Any], state: PartitionState, request: ChangeRequest, last_known_elr: Brokers, leader: BrokerId
 ) -> None:
-    """Last known ELR and last known leader, in the field in which the generation keeps each."""
-    loses_everyone = changes.get("isr") == ()
+    """Last known ELR and last known leader, each in the field in which the generation records it."""
+    isr_becomes_empty = changes.get("isr") == ()
     if not request.use_last_known_leader:
         if last_known_elr != state.last_known_elr:
             changes["last_known_elr"] = last_known_elr
     elif request.elr_enabled:
-        if loses_everyone and state.last_known_elr != (state.leader,):
+        if isr_becomes_empty and state.last_known_elr != (state.leader,):
             changes["last_known_elr"] = (state.leader,)
         elif leader != NO_LEADER and state.last_known_elr:
             changes["last_known_elr"] = ()
@@ -252,7 +253,7 @@ def _change_last_known(
         last_known = state.last_known_leader
         if leader != NO_LEADER:
             last_known = NO_LEADER
-        elif loses_everyone:
+        elif isr_becomes_empty:
             last_known = state.isr[0] if state.leader == NO_LEADER else state.leader
         if last_known != state.last_known_leader:
             changes["last_known_leader"] = last_known

@@ -1,6 +1,6 @@
-"""Who leads: the election among the replicas of one partition, as a pure function.
+"""Leader election among the replicas of one partition, as a pure function.
 
-The order of choice (requirements E29, E31, K5; Kafka's partition change code of October 2024):
+Order of preference (requirements E29, E31, K5; Kafka's partition change code of October 2024):
 
 1. a replica that holds every committed record: a member of the ISR or, only when the ISR is empty, of the ELR. The
    present leader is kept while it qualifies; otherwise the first that qualifies in the order of the assignment. A
@@ -9,11 +9,11 @@ The order of choice (requirements E29, E31, K5; Kafka's partition change code of
 3. in an UNCLEAN election, the first acceptable replica of the assignment. The KIP asks for any (K6); Kafka takes the
    order of the assignment, and so does this module: the same state always elects the same leader.
 
-A designation is no election: a user names the leader of a partition that has none, and answers for what is lost unless
-that replica is in ISR or ELR (F22-F24, C12).
+A designation is not an election: a user names the leader of a leaderless partition and accepts that records are lost,
+unless that replica is in ISR or ELR (F22-F24, C12).
 
-Departure: the last known leader must be acceptable like everyone else. The code of that time elected it dead or alive
-(KAFKA-19522, requirement N33).
+Departure: the last known leader must be acceptable, like any other candidate. Kafka's code of that time elected it
+whether it was alive or not (KAFKA-19522, requirement N33).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Election(Enum):
 
 
 class Elected(NamedTuple):
-    """The outcome: the leader (-1 if nobody may lead) and whether committed records may be missing from its log."""
+    """The outcome: the leader (-1 if no replica may lead) and whether its log may lack committed records."""
 
     leader: BrokerId
     unclean: bool
@@ -51,7 +51,7 @@ class Candidates(NamedTuple):
 
 
 def elect(election: Election, candidates: Candidates, is_acceptable_leader: Callable[[BrokerId], bool]) -> Elected:
-    """The leader that this election gives the partition; it may be the present one."""
+    """The leader by the order of preference in the module docstring; it may be the present leader."""
     replicas = candidates.replicas
     complete = candidates.isr or candidates.elr
     present = candidates.present_leader
@@ -70,7 +70,7 @@ def elect(election: Election, candidates: Candidates, is_acceptable_leader: Call
 
 
 def designate(leader: BrokerId, candidates: Candidates, is_acceptable_leader: Callable[[BrokerId], bool]) -> Elected:
-    """The broker that a user names, if it is an acceptable replica; nobody otherwise."""
+    """The broker that a user names, if it is an acceptable replica; no leader (-1) otherwise."""
     if leader not in candidates.replicas or not is_acceptable_leader(leader):
         return Elected(NO_LEADER, unclean=False)
     return Elected(leader, unclean=leader not in candidates.isr + candidates.elr)

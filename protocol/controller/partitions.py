@@ -1,11 +1,12 @@
-"""Partitions of topics as records: those of a new topic, more of them, fewer of them (A19, A21, J19).
+"""CreatePartitions and RemovePartitions, and the records of new partitions (A19, A21, J19).
 
-Leader and ISR of a new partition are its active replicas in order (A19). All partitions of a topic have as many
-replicas as partition 0, whoever chose them.
+The ISR of a new partition is its active replicas in the order of the assignment, and the first of them leads (A19). All
+partitions of a topic have as many replicas as partition 0.
 
-Departures from Kafka's code: while partition 0 is being reassigned, what counts is how many replicas it will have, not
-how many it has on the way there. Removing partitions is the V3 design's (A9, A21): only the last ones of a topic, so
-that indexes stay without gaps, and never all; what is added again begins in a leader epoch behind all that were.
+Departures from Kafka's code: while partition 0 is being reassigned, its final number of replicas counts, not the
+present one. Removing partitions comes from the V3 design (A9, A21): only the last partitions of a topic are removed, so
+that indexes have no gaps, and never all of them; a partition that is added again begins in a leader epoch above all
+earlier ones.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ from protocol.messages.topics import (
 from protocol.metadata.authorizer import require_topic
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""How many partitions one request may concern: its records are one batch (Kafka's limit)."""
+"""How many partitions one request may concern, since its records are one batch (Kafka's limit)."""
 
 Wanted = TypeVar("Wanted", CreatePartitionsTopic, RemovePartitionsTopic)
 
 
 def require_batch(count: int) -> None:
-    """Refused with POLICY_VIOLATION if a request concerns more partitions (or topics to delete) than one may."""
+    """Raises Refused with POLICY_VIOLATION where a request concerns more than MAX_PARTITIONS_PER_REQUEST partitions, or
+    topics to delete.
+    """
     if count > MAX_PARTITIONS_PER_REQUEST:
         reason = f"the request concerns {count} partitions; allowed: at most {MAX_PARTITIONS_PER_REQUEST}"
         raise Refused(ErrorCode.POLICY_VIOLATION, reason)
@@ -52,15 +55,16 @@ def partition_records(
     layout: Sequence[tuple[BrokerId, ...]],
     replication_factor: int | None = None,
 ) -> list[PartitionRecord]:
-    """Records of new partitions; Refused with INVALID_REPLICA_ASSIGNMENT for replicas that cannot be, among them a
-    number of them that is not `replication_factor` (None: that of the first).
+    """Records of new partitions with the replicas of `layout`, numbered from `first_index`. Raises Refused with
+    INVALID_REPLICA_ASSIGNMENT for invalid replicas, such as a number of them other than `replication_factor` (None:
+    that of the first partition).
     """
     records = []
     for index, replicas in enumerate(layout, first_index):
         replication_factor = len(replicas) if replication_factor is None else replication_factor
-        wrong = _why_impossible(state, replicas, replication_factor)
-        if wrong:
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas of partition {index}: {wrong}")
+        invalid = _assignment_error(state, replicas, replication_factor)
+        if invalid:
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas of partition {index}: {invalid}")
         isr = tuple(broker for broker in replicas if state.image.is_active(broker))
         records.append(
             PartitionRecord(
@@ -76,7 +80,7 @@ def partition_records(
     return records
 
 
-def _why_impossible(state: ControllerState, replicas: tuple[BrokerId, ...], replication_factor: int) -> str:
+def _assignment_error(state: ControllerState, replicas: tuple[BrokerId, ...], replication_factor: int) -> str:
     if not replicas:
         return "there are none"
     unknown = [broker for broker in replicas if broker not in state.image.brokers]
@@ -92,7 +96,7 @@ def _why_impossible(state: ControllerState, replicas: tuple[BrokerId, ...], repl
 
 
 def create_partitions(state: ControllerState, request: CreatePartitionsRequest) -> Plan:
-    """More partitions for topics, placed by the controller or as assigned. Needs ALTER on the topic."""
+    """Adds partitions to topics, placed by the controller or as assigned. Needs ALTER on each topic."""
     repeated = named_twice(wanted.name for wanted in request.topics)
 
     def admit(wanted: CreatePartitionsTopic) -> None:
@@ -103,20 +107,20 @@ def create_partitions(state: ControllerState, request: CreatePartitionsRequest) 
         topic = state.image.topic_named(wanted.name)
         return 0 if topic is None else max(wanted.count - len(topic.partitions), 0)
 
-    judged = admitted(request.topics, admit)
-    require_batch(sum(added(wanted) for wanted, refused in judged if refused is None))
-    records, results = _each_topic(judged, lambda wanted: _add(state, wanted))
+    checked = admitted(request.topics, admit)
+    require_batch(sum(added(wanted) for wanted, refused in checked if refused is None))
+    records, results = _each_topic(checked, lambda wanted: _add(state, wanted))
     response = CreatePartitionsResponse(correlation_id=request.correlation_id, topics=results)
     return Plan(response, records).validated(request.validate_only)
 
 
 def _each_topic(
-    judged: Sequence[tuple[Wanted, Refused | None]], make: Callable[[Wanted], Sequence[MetadataRecord]]
+    checked: Sequence[tuple[Wanted, Refused | None]], make: Callable[[Wanted], Sequence[MetadataRecord]]
 ) -> tuple[list[MetadataRecord], tuple[TopicResult, ...]]:
-    """The records of all topics that are not refused, and a result for each."""
+    """The records of the topics that are not refused, and a result for each topic."""
     records: list[MetadataRecord] = []
     results = []
-    for wanted, refused in judged:
+    for wanted, refused in checked:
         try:
             if refused is not None:
                 raise refused
@@ -146,16 +150,16 @@ def _add(state: ControllerState, wanted: CreatePartitionsTopic) -> Sequence[Meta
 
 
 def remove_partitions(state: ControllerState, request: RemovePartitionsRequest) -> Plan:
-    """The last partitions of topics, with their records. Needs ALTER on the topic."""
+    """Removes the last partitions of topics and the records in them. Needs ALTER on each topic."""
     repeated = named_twice(wanted.name for wanted in request.topics)
 
     def admit(wanted: RemovePartitionsTopic) -> None:
         require_once(wanted.name, repeated)
         require_topic(state.image, request, AclOperation.ALTER, wanted.name)
 
-    judged = admitted(request.topics, admit)
-    require_batch(sum(len(wanted.partitions) for wanted, refused in judged if refused is None))
-    records, results = _each_topic(judged, lambda wanted: _remove(state, wanted))
+    checked = admitted(request.topics, admit)
+    require_batch(sum(len(wanted.partitions) for wanted, refused in checked if refused is None))
+    records, results = _each_topic(checked, lambda wanted: _remove(state, wanted))
     return Plan(RemovePartitionsResponse(correlation_id=request.correlation_id, topics=results), records)
 
 

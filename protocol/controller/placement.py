@@ -1,18 +1,18 @@
-"""Which brokers hold a new partition: the striped placement of Kafka's controller, written anew.
+"""Replica placement: the striped placement of Kafka's controller, written anew.
 
-Goals, the first weighing most: replicas of a partition lie in different racks; replicas, and leaders with them, are
-spread over the brokers; active brokers come before fenced ones. Two things are never given up: a broker holds at most
-one replica of a partition, and the first replica, which will lead, is on an active broker. A broker in controlled
-shutdown gets nothing at all. Brokers without a rack share one.
+Goals, the most important first: the replicas of a partition are in different racks; replicas and leaders are spread
+over the brokers; active brokers come before fenced ones. Two rules always hold: a broker has at most one replica of a
+partition, and the first replica, the preferred leader, is on an active broker. A broker in controlled shutdown gets no
+replica. Brokers without a rack share one.
 
-How: racks stand in a circle, and so do the active and the fenced brokers of each rack. A partition takes its leader
-from the first rack, seen from its own place in the circle, that has an active broker. It takes the other replicas by
-going round, one of each rack and the leader's left out the first time, a rack's active brokers before its fenced ones.
-The next partition begins one rack further, and each circle of brokers that was used begins one broker further: that
-makes the stripes. All circles begin at random places and are shuffled after as many partitions as there are active
-brokers, so that stripes do not repeat.
+Algorithm: the racks form a circle, and so do the active and the fenced brokers of each rack. A partition takes its
+leader from the first rack with an active broker, counted from its own position in the circle. It takes the other
+replicas rack by rack, one from each, without the leader's rack in the first round; a rack gives its active brokers
+before its fenced ones. The next partition begins one rack further, and each circle of brokers that was used begins one
+broker further, which makes the stripes. All circles begin at random positions and are shuffled after as many partitions
+as there are active brokers, so that stripes do not repeat.
 
-The higher weight of racks has its price: where racks differ in size, brokers of small racks get more (as in Kafka).
+Since racks come first, brokers of small racks get more replicas where racks differ in size, as in Kafka.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.metadata.image import MetadataImage
 
 @dataclass(frozen=True, slots=True)
 class UsableBroker:
-    """A broker that may get replicas."""
+    """A broker on which replicas may be placed."""
 
     broker_id: BrokerId
     rack: str | None = None
@@ -37,7 +37,7 @@ class UsableBroker:
 
 
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
-    """All registered brokers but those that are shutting down; one that has done so is fenced and comes again."""
+    """All registered brokers except unfenced ones in controlled shutdown."""
     return [
         UsableBroker(broker, registration.rack, registration.fenced)
         for broker, registration in sorted(image.brokers.items())
@@ -50,8 +50,8 @@ def place(
 ) -> list[tuple[BrokerId, ...]]:
     """The replicas of `partition_count` partitions, the first of each its preferred leader.
 
-    Refused with INVALID_REPLICATION_FACTOR if the factor is not positive or above the number of brokers, or if all of
-    them are fenced.
+    Raises Refused with INVALID_REPLICATION_FACTOR where the factor is not positive or above the number of brokers, or
+    where all brokers are fenced.
     """
     active = sum(not broker.fenced for broker in brokers)
     if replication_factor <= 0:
@@ -82,7 +82,7 @@ class _Circle:
     start: int = 0
 
     def round(self) -> Iterator[BrokerId]:
-        """Every broker once. The round after it begins one broker further, if this one is begun at all."""
+        """Every broker once. If any is taken, the next round begins one broker further."""
         start = self.start
         self.start += 1
         for step in range(len(self.brokers)):

@@ -1,8 +1,8 @@
-"""What an administration request comes to: its answer, and the records that make the answer true.
+"""Plans of administration requests: the response, and the records to commit before it is sent.
 
-Handlers plan and change nothing. The parts of one request are planned against the state before it; where two parts
-would get in each other's way (the same topic or partition twice), the handler refuses them. `validated` is how a
-handler says what `validate_only` asks: the same answer without the records.
+Handlers plan and change nothing. The parts of a request are planned against the state before the request; parts that
+conflict (the same topic or partition twice) are refused. With `validate_only` the response is the same and there are no
+records (`Plan.validated`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer of a request, and the records to commit before it is sent. With `awaited` it is sent when those
+    """The response to a request, and the records to commit before it is sent. With `awaited` it is sent when those
     elections are over.
     """
 
@@ -36,7 +36,7 @@ class Plan:
     awaited: Awaited | None = None
 
     def validated(self, only: bool) -> Plan:
-        """The plan, without its records where the request only asks for validation."""
+        """The plan; without its records where `only` says that the request asks for validation only."""
         return Plan(self.response) if only else self
 
 
@@ -44,30 +44,30 @@ Handler = Callable[[ControllerState, Any], Plan]
 
 
 def named_twice(names: Iterable[Name]) -> frozenset[Name]:
-    """Which parts of a request stand in it more than once."""
+    """The names that a request has more than once."""
     return frozenset(name for name, count in Counter(names).items() if count > 1)
 
 
 def require_once(name: Hashable, twice: Collection[Hashable]) -> None:
-    """Refused with INVALID_REQUEST for a part that stands in the request more than once (`named_twice`)."""
+    """Raises Refused with INVALID_REQUEST for a name in `twice` (`named_twice`)."""
     if name in twice:
         raise Refused(ErrorCode.INVALID_REQUEST, "the request names this more than once")
 
 
 def admitted(parts: Sequence[Part], admit: Callable[[Part], object]) -> list[tuple[Part, Refused | None]]:
-    """The parts of a request, each with the reason why it is not looked at any further, None where `admit` has none."""
-    judged: list[tuple[Part, Refused | None]] = []
+    """The parts of a request, each with the Refused that `admit` has raised for it, None where it raised none."""
+    checked: list[tuple[Part, Refused | None]] = []
     for part in parts:
         try:
             admit(part)
-            judged.append((part, None))
+            checked.append((part, None))
         except Refused as refused:
-            judged.append((part, refused))
-    return judged
+            checked.append((part, refused))
+    return checked
 
 
 def topic_named(state: ControllerState, name: str) -> TopicImage:
-    """The topic; Refused with UNKNOWN_TOPIC_OR_PARTITION where there is none."""
+    """The topic; raises Refused with UNKNOWN_TOPIC_OR_PARTITION where it does not exist."""
     topic = state.image.topic_named(name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
@@ -75,7 +75,7 @@ def topic_named(state: ControllerState, name: str) -> TopicImage:
 
 
 def partition_named(state: ControllerState, topic_name: str, index: int) -> tuple[TopicIdPartition, PartitionState]:
-    """The partition; Refused with UNKNOWN_TOPIC_OR_PARTITION where there is none."""
+    """The partition; raises Refused with UNKNOWN_TOPIC_OR_PARTITION where it does not exist."""
     topic = topic_named(state, topic_name)
     partition = topic.partitions.get(index)
     if partition is None:

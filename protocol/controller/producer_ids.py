@@ -1,9 +1,8 @@
-"""Producer ids: each is given out once, to one producer, for the life of the cluster.
+"""InitProducerId: every producer id is allocated once, to one producer, as long as the cluster exists.
 
-The next id stands in the metadata log, so that a controller that restarts, and every later one, goes on behind it
-(KIP-730). Apache Kafka's brokers fetch blocks of ids and hand them out; here the controller gives out each one itself,
-which costs a record per producer and no id that is never used. As since KIP-679, whoever may write to some topic may
-have one.
+The next id is in the metadata log, so that every later controller continues behind it (KIP-730). Apache Kafka's brokers
+allocate blocks of ids and hand them out; here the controller allocates each id, which costs one record per producer and
+wastes no id. A principal that may write to some topic may have an id (KIP-679).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from protocol.metadata.authorizer import may_write_somewhere
 
 
 def init_producer_id(state: ControllerState, request: InitProducerIdRequest) -> Plan:
-    """A fresh producer id with epoch 0; CLUSTER_AUTHORIZATION_FAILED for who may write nowhere."""
+    """A new producer id with epoch 0; CLUSTER_AUTHORIZATION_FAILED where the principal may write to no topic."""
     if not may_write_somewhere(state.image, request.principal):
         raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{request.principal} may write to no topic")
     producer_id = state.image.next_producer_id

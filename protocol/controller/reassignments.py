@@ -1,20 +1,21 @@
-"""Moves of partitions to other replicas: start, replace, cancel (E32-E35, M44, M75, M76, J18).
+"""AlterPartitionReassignments: start, replace and cancel reassignments (E32-E35, M44, M75, M76, J18).
 
-A move grows the assignment first: the wanted replicas, then those that shall go. `adding_replicas` are those that the
-partition did not have before, `removing_replicas` those that it shall not have after; when the move is complete is the
-matter of `partition_change.py`. Without the former the assignment is what it was, which is what a cancellation goes
-back to. A cancellation wants as many of the original replicas in sync as their min ISR asks for, unless the topic
-allows unclean elections, or is recovered proactively (E33, E35); then it wants one that can lead.
+A reassignment first extends the assignment: the target replicas, then the replicas to remove. `adding_replicas` are
+those that the partition did not have before, `removing_replicas` those that it will not have afterwards;
+`partition_change.py` decides when the reassignment is complete. The assignment without `adding_replicas` is the
+original one, to which a cancellation returns. A cancellation requires as many original replicas in the ISR as their min
+ISR, unless the topic allows unclean elections or is recovered proactively (E33, E35); then one replica that can lead is
+enough.
 
-The generations differ. `kip-966` keeps to the meaning of the two fields when a move replaces another one: a broker
-that was being added stays in `adding_replicas`, and stands in both if the newer move does without it. So a move back
-to the original replicas waits for their min ISR, like any move; where nobody was being added there is nothing in either
-field to wait with, and it is a cancellation by another name. Those before follow Kafka's code: a field that the newer
-move gives nothing for stays as it is, and one in-sync original replica is enough to go back.
+The generations differ when a reassignment replaces another one. `kip-966` keeps the meaning of the two fields: a broker
+that was being added stays in `adding_replicas`, and is in both fields if the newer target does not contain it. A return
+to the original replicas therefore waits for their min ISR, as any reassignment does; where no broker was being added it
+is a cancellation. The other generations follow Kafka's code: a field for which the newer reassignment has no brokers
+keeps its value, and one in-sync original replica is enough to return.
 
 Departures from Kafka's code, in all generations: a partition that is named twice in a request is refused; an unclean
-cancellation is an unclean election, with its recovery state, or leaves the partition to an unclean recovery, where
-Kafka's puts the first original replica into the ISR, be it alive or dead.
+cancellation is an unclean election, with its recovery state, or leaves the partition to an unclean recovery, whereas
+Kafka's code puts the first original replica into the ISR whether it is alive or not.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from protocol.metadata.partition import PartitionState
 
 
 def alter_partition_reassignments(state: ControllerState, request: AlterPartitionReassignmentsRequest) -> Plan:
-    """Starts or cancels the move of each partition by itself; only authorization concerns the request as a whole."""
+    """Starts or cancels the reassignment of each partition independently. Needs ALTER on the cluster."""
     require_cluster(state.image, request, AclOperation.ALTER)
-    wishes = [(topic.name, wanted) for topic in request.topics for wanted in topic.partitions]
-    twice = named_twice([(topic, wanted.partition_index) for topic, wanted in wishes])
+    requested = [(topic.name, wanted) for topic in request.topics for wanted in topic.partitions]
+    twice = named_twice([(topic, wanted.partition_index) for topic, wanted in requested])
     records: list[MetadataRecord] = []
     results = []
-    for topic, wanted in wishes:
+    for topic, wanted in requested:
         index, error, message = wanted.partition_index, ErrorCode.NONE, ""
         try:
             if (topic, index) in twice:
@@ -66,23 +67,23 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
     if not wanted.replicas or unknown or len(set(wanted.replicas)) != len(wanted.replicas):
         reason = f"replicas {list(wanted.replicas)}: none, duplicates, or unknown brokers {unknown}"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    if _ends_the_move(state, partition, wanted.replicas):
-        return _go_back(state, key, partition, wanted.replicas)
+    if _returns_to_original(state, partition, wanted.replicas):
+        return _return_to(state, key, partition, wanted.replicas)
     record = state.change(key, Election.ONLINE, **_move(state, partition, wanted.replicas))
     if record is not None and record.leader >= 0 and record.leader not in partition.replicas:
-        # Only where a stale ELR names brokers that left the assignment (`kip-966-elr`); Kafka fails here as well.
+        # Only where a stale ELR has brokers that left the assignment (`kip-966-elr`); Kafka's code fails here as well.
         reason = f"broker {record.leader} would lead without holding a replica"
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason)
     returning = tuple(sorted({*wanted.replicas} & {*partition.elr} - {*partition.replicas}))
     if returning:
-        # The log of a replica that was moved away is gone: nobody vouches for what the broker holds (E20, E34).
-        wishes = _move(state, partition, wanted.replicas)
-        return state.change(key, Election.ONLINE, unclean_shutdown_replicas=returning, **wishes)
+        # The log of a replica that was moved away is deleted: the returning broker is not eligible (E20, E34).
+        targets = _move(state, partition, wanted.replicas)
+        return state.change(key, Election.ONLINE, unclean_shutdown_replicas=returning, **targets)
     return record
 
 
 def _move(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> dict[str, object]:
-    """The targets of a move from the present assignment to the wanted one."""
+    """The target fields of `ChangeRequest` for a reassignment to the replicas `wanted`."""
     removing = tuple(sorted(set(partition.replicas) - set(wanted)))
     grown = (*wanted, *removing)
     if state.image.features.track_last_known_leader:
@@ -96,14 +97,14 @@ def _original_replicas(partition: PartitionState) -> tuple[BrokerId, ...]:
     return tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
 
 
-def _ends_the_move(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> bool:
-    """Whether a move that only removes is to end where it began."""
+def _returns_to_original(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> bool:
+    """Whether a reassignment that only removes replicas is replaced by one to its original replicas."""
     removes = bool(partition.removing_replicas) and not partition.adding_replicas
     return state.image.features.track_last_known_leader and removes and set(wanted) == set(partition.replicas)
 
 
 def _may_lose_records(state: ControllerState, key: TopicIdPartition) -> bool:
-    """Whether the topic's configs put availability first."""
+    """Whether the topic's configs prefer availability to durability."""
     image = state.image
     if image.features.unclean_recovery:
         return image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
@@ -113,13 +114,13 @@ def _may_lose_records(state: ControllerState, key: TopicIdPartition) -> bool:
 def _cancel(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> PartitionChangeRecord | None:
     if not partition.adding_replicas and not partition.removing_replicas:
         raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
-    return _go_back(state, key, partition, _original_replicas(partition))
+    return _return_to(state, key, partition, _original_replicas(partition))
 
 
-def _go_back(
+def _return_to(
     state: ControllerState, key: TopicIdPartition, partition: PartitionState, replicas: tuple[BrokerId, ...]
 ) -> PartitionChangeRecord | None:
-    """Ends a move with the original replicas, in this order."""
+    """Ends a reassignment with the original `replicas`, in this order."""
     isr = tuple(broker for broker in partition.isr if broker in replicas)
     needed = 1
     if state.image.features.track_last_known_leader:

@@ -1,14 +1,14 @@
-"""Registrations that an operator ends: a broker that is not coming back is forgotten.
+"""UnregisterBroker: an operator removes the registration of a broker that will not return.
 
-The broker leaves every ISR and every ELR, as if it had shut down uncleanly: there is no epoch left against which it
-could prove a clean shutdown, so nothing that it holds can count again before it has caught up (E20, E26). It is
-remembered in the last known ELR, and stays the last known leader where it was. Its replicas stay assigned: taking
-them away is a reassignment. Below the metadata version that brings ELR it stays where it is the last of an ISR (K4).
+The broker leaves every ISR and ELR, as after an unclean shutdown: no broker epoch is left against which it could prove
+a clean shutdown, so its replicas do not count before they have caught up (E20, E26). It is kept in the last known ELR
+and as last known leader. Its replicas stay assigned; a reassignment removes them. Below the metadata version that
+brings ELR it stays in an ISR of which it is the last member (K4).
 
-A broker that is alive all the same learns of it from the metadata log or its next heartbeat, and registers anew.
+A broker that still runs learns this from the metadata log or from its next heartbeat, and registers anew.
 
-Departure from Kafka's code: there the broker is meant to leave the ELR and stays in it, because its removal is not
-told apart from a fencing; the partition then waits for a member whose registration, when it comes, takes it out.
+Departure from Kafka's code: there the broker stays in the ELR, because its removal is handled like a fencing; the
+partition then waits for a member that leaves the ELR as soon as it registers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from protocol.metadata.authorizer import require_cluster
 
 
 def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> Plan:
-    """BROKER_ID_NOT_REGISTERED for a broker that is not, fenced or unfenced."""
+    """Removes the registration, fenced or not; BROKER_ID_NOT_REGISTERED where there is none. Needs ALTER on the
+    cluster.
+    """
     require_cluster(state.image, request, AclOperation.ALTER)
     registration = state.image.brokers.get(request.broker_id)
     if registration is None:

@@ -1,18 +1,19 @@
-"""Requests of a broker count in the order in which it sent them, and once.
+"""Requests of a broker count once, in the order in which the broker sent them.
 
-Apache Kafka's broker has a connection to the controller for each kind, with one request under way. Here a request may
-be overtaken, or come twice. What came late would speak of what has been answered since: a heartbeat unfences a broker
-that was let go, or is dead; an ISR proposal that was refused, and that its leader has withdrawn from its maximal ISR,
-is accepted once the broker that it adds is unfenced. So a process numbers what it sends of a kind, repetitions too, and
-the controller takes a number that is higher than all it has taken.
+Apache Kafka's broker has one connection to the controller for each kind of request, with one request in flight. Here a
+request may be overtaken or duplicated. A late request would act on a state that has been superseded: a heartbeat would
+unfence a broker that was allowed to shut down, or has crashed; an ISR proposal that was refused, and that its leader
+has withdrawn from its maximal ISR, would be accepted once the broker that it adds is unfenced. So each broker process
+numbers the requests of a kind, repetitions included, and the controller takes a request only if its number is higher
+than all that it has taken.
 
-A number that is not taken stands for a request that was taken, or for one that its sender has followed up. Who waits
-for its answer none the less is answered so that it asks again, under a new number: a refusal of a request as a whole
-says nothing of the proposals in it (`broker/isr_manager.py`).
+A request that is not taken was taken before, or was superseded by a later one of its sender. The sender may still wait
+for the answer, so it is answered with an error, upon which it repeats the request under a new number: an error of the
+whole request decides nothing about the proposals in it (`broker/isr_manager.py`).
 
-Numbers are of one life of a broker and kept in memory. A controller that restarts has forgotten them, and may: nothing
-that reached its former life reaches it again. What the simulator has under way to a process ends with that process, as
-on a connection, and on ray nothing is sent twice (`actors/transport.py`).
+Numbers belong to one incarnation of a broker and are kept in memory. A controller that restarts may lose them, since no
+message to its previous incarnation reaches it: messages in flight to a process end with the process in the simulator,
+as on a connection, and on ray no message is sent twice (`actors/transport.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from protocol.ids import BrokerId
 
 
 class SendingOrder:
-    """The highest number taken from each broker, in its present life, of one kind of request."""
+    """The highest number taken from the present incarnation of each broker, for one kind of request."""
 
     __slots__ = ("_taken",)
 
@@ -29,12 +30,12 @@ class SendingOrder:
         self._taken: dict[BrokerId, int] = {}
 
     def takes(self, broker: BrokerId, number: int) -> bool:
-        """Whether the request is newer than all that were taken; it is taken then."""
+        """Whether the request is newer than all that were taken; if it is, it counts as taken."""
         if number <= self._taken.get(broker, -1):
             return False
         self._taken[broker] = number
         return True
 
     def forget(self, broker: BrokerId) -> None:
-        """The broker's life is over: the next one counts anew."""
+        """Drops the broker's number: its next incarnation counts from the beginning."""
         self._taken.pop(broker, None)

@@ -1,4 +1,4 @@
-"""Which names a topic may have: Kafka's rules.
+"""Kafka's rules for the names of topics.
 
 A name has 1 to 249 characters out of ASCII letters, digits, `.`, `_` and `-`, and is neither `.` nor `..`, because
 directories are named after topics. Since metrics write `_` for `.`, two names that differ only there collide.
@@ -15,8 +15,8 @@ MAX_NAME_LENGTH = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-def why_invalid(name: str) -> str | None:
-    """What is wrong with a topic's name in a few words; None if it is valid."""
+def name_error(name: str) -> str | None:
+    """Why a topic may not have this name; None if it may."""
     if not name:
         return "a topic's name is not empty"
     if name in (".", ".."):
@@ -29,7 +29,7 @@ def why_invalid(name: str) -> str | None:
 
 
 def may_collide(name: str) -> bool:
-    """Whether the name has a character with which it might collide with another name."""
+    """Whether the name has a character by which it can collide with another name."""
     return "." in name or "_" in name
 
 

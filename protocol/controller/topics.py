@@ -1,8 +1,8 @@
-"""Topics as records: created by count or by assignment, and deleted (A19, A20, J19, G32).
+"""CreateTopics and DeleteTopics (A19, A20, J19, G32).
 
-What is checked, in which order and with which error is Kafka's: first what concerns the request (a topic named twice,
-a principal that may not do this), then how much it asks for in all, then each topic by itself: its name, its configs,
-its partitions. A topic that is refused does not keep the others from being done.
+The checks, their order and their errors are Kafka's: first the request (a topic named twice, authorization), then the
+total number of partitions, then each topic: its name, its configs, its partitions. A refused topic does not affect the
+others.
 
 Departure from Kafka's code: results come in the order of the request, one for each entry.
 """
@@ -28,7 +28,7 @@ from protocol.controller.topic_names import (
     collision_index,
     collision_key,
     may_collide,
-    why_invalid,
+    name_error,
 )
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId
@@ -47,21 +47,21 @@ from protocol.messages.topics import (
 from protocol.metadata.authorizer import may, require_topic
 from protocol.metadata.image import TopicImage
 
-BY_DEFAULT = -1
-"""A count that is left to the cluster's configs."""
+CLUSTER_DEFAULT = -1
+"""A count that the cluster's configs decide."""
 _ID_NAME_LENGTH = 200
-"""How much of a topic's name goes into its id: a directory is named after the id, and file systems end at 255."""
-_SEES_COUNTS = AclOperation.DESCRIBE_CONFIGS
+"""How many characters of a topic's name its id has: a directory is named after the id, and file systems allow 255."""
+_COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
 
 
 # -- create topics -----------------------------------------------------------------------------------------------------
 
 
 def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Plan:
-    """Topics by count, placed by the controller, or by assignment.
+    """Creates topics by count, placed by the controller, or by assignment.
 
-    Needs CREATE on the cluster or on the topic; the counts are told to those who have DESCRIBE_CONFIGS on it. Names
-    are compared for collisions with those of existing topics only, as Kafka does.
+    Needs CREATE on the cluster or on the topic; the response has the counts of a topic only where the principal has
+    DESCRIBE_CONFIGS on it. Names are checked for collisions with existing topics only, as in Kafka.
     """
     repeated = named_twice(topic.name for topic in request.topics)
     may_create_all = may(state.image, request.principal, AclOperation.CREATE)
@@ -73,13 +73,13 @@ def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Plan:
         if not may_create_all:
             require_topic(state.image, request, AclOperation.CREATE, topic.name)
 
-    judged = admitted(request.topics, admit)
-    require_batch(sum(_partitions_asked_for(state, topic) for topic, refused in judged if refused is None))
-    hazards = any(may_collide(topic.name) for topic in request.topics)
-    neighbours = collision_index(state.image.topic_ids if hazards else ())
+    checked = admitted(request.topics, admit)
+    require_batch(sum(_requested_partitions(state, topic) for topic, refused in checked if refused is None))
+    can_collide = any(may_collide(topic.name) for topic in request.topics)
+    neighbours = collision_index(state.image.topic_ids if can_collide else ())
     records: list[MetadataRecord] = []
     results = []
-    for topic, refused in judged:
+    for topic, refused in checked:
         try:
             if refused is not None:
                 raise refused
@@ -89,35 +89,36 @@ def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Plan:
             results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))
             continue
         records += made
-        results.append(_created(topic.name, made, may(state.image, request.principal, _SEES_COUNTS, topic.name)))
+        results.append(_created(topic.name, made, may(state.image, request.principal, _COUNTS_OPERATION, topic.name)))
     response = CreateTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results))
     return Plan(response, records).validated(request.validate_only)
 
 
-def _partitions_asked_for(state: ControllerState, topic: CreatableTopic) -> int:
+def _requested_partitions(state: ControllerState, topic: CreatableTopic) -> int:
     if topic.assignments:
         return len(topic.assignments)
     return max(_default(state, topic.num_partitions, NUM_PARTITIONS), 0)
 
 
 def _default(state: ControllerState, count: int, config: str) -> int:
-    return state.image.int_config(None, config) if count == BY_DEFAULT else count
+    return state.image.int_config(None, config) if count == CLUSTER_DEFAULT else count
 
 
 def _require_free_name(state: ControllerState, name: str, neighbour: str | None) -> None:
     if name in state.image.topic_ids:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
-    wrong = why_invalid(name)
-    if wrong is None and neighbour is not None and may_collide(name):
-        wrong = f"{name!r} collides with topic {neighbour!r}"
-    if wrong is not None:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, wrong)
+    invalid = name_error(name)
+    if invalid is None and neighbour is not None and may_collide(name):
+        invalid = f"{name!r} collides with topic {neighbour!r}"
+    if invalid is not None:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
 
 
 def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[MetadataRecord]:
-    """The records of a topic whose first one comes `offset` records after the end of the log.
+    """The records of a topic, the first of which is appended `offset` records behind the end of the log.
 
-    That place makes its id unique; the name in it is for people. No id begins with a dot: that would hide a directory.
+    The topic id ends with the offset of that record, which makes it unique; the name in it is for readers. An id does
+    not begin with a dot, which would hide a directory.
     """
     label = "_" + topic.name[1:] if topic.name.startswith(".") else topic.name
     topic_id = f"{label[:_ID_NAME_LENGTH]}.{state.image.next_offset + offset}"
@@ -127,7 +128,7 @@ def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[
 
 
 def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
-    """One for each config; of a config that is named twice the last value counts."""
+    """One record per config; of a config that is named twice the last value counts."""
     for config in topic.configs:
         if config.value is None:
             raise Refused(ErrorCode.INVALID_CONFIG, f"{config.name}: a new topic's config has a value")
@@ -144,7 +145,7 @@ def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
     """The replicas of each partition."""
     if topic.assignments:
-        if (topic.num_partitions, topic.replication_factor) != (BY_DEFAULT, BY_DEFAULT):
+        if (topic.num_partitions, topic.replication_factor) != (CLUSTER_DEFAULT, CLUSTER_DEFAULT):
             raise Refused(ErrorCode.INVALID_REQUEST, "with assignments, number of partitions and replicas are -1")
         replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
         if sorted(replicas) != list(range(len(topic.assignments))):
@@ -179,8 +180,8 @@ def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> Cr
 
 
 def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> Plan:
-    """Topics by name or by id. Needs DELETE on the cluster or on the topic; who may not even describe a topic is not
-    told whether there is one of that name, nor the name of one of that id.
+    """Deletes topics by name or by id. Needs DELETE on the cluster or on the topic. To a principal without DESCRIBE the
+    response discloses neither whether a topic of that name exists nor the name of the topic with that id.
     """
     repeated = named_twice((wanted.name, wanted.topic_id) for wanted in request.topics)
     found: dict[int, TopicImage] = {}
@@ -190,19 +191,19 @@ def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> Plan:
         require_once((wanted.name, wanted.topic_id), repeated)
         found[index] = _deletable(state, request, wanted)
 
-    judged = admitted(list(enumerate(request.topics)), admit)
+    checked = admitted(list(enumerate(request.topics)), admit)
     resolved_twice = named_twice(topic.topic_id for topic in found.values())
     require_batch(len(found))
     records: list[MetadataRecord] = []
     results = []
-    for (index, wanted), refused in judged:
+    for (index, wanted), refused in checked:
         try:
             if refused is not None:
                 raise refused
             require_once(found[index].topic_id, resolved_twice)
         except Refused as reason:
             result = DeletableTopicResult(
-                name=_name_to_tell(state, request, wanted),
+                name=_disclosed_name(state, request, wanted),
                 topic_id=wanted.topic_id,
                 error=reason.error,
                 message=reason.message,
@@ -215,7 +216,7 @@ def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> Plan:
 
 
 def _may_on(state: ControllerState, request: DeleteTopicsRequest, operation: AclOperation, topic: str) -> bool:
-    """DELETE on the cluster stands for both DELETE and DESCRIBE on every topic."""
+    """DELETE on the cluster includes DELETE and DESCRIBE on every topic."""
     image, principal = state.image, request.principal
     return may(image, principal, AclOperation.DELETE) or may(image, principal, operation, topic)
 
@@ -238,7 +239,7 @@ def _deletable(state: ControllerState, request: DeleteTopicsRequest, wanted: Del
     return topic
 
 
-def _name_to_tell(state: ControllerState, request: DeleteTopicsRequest, wanted: DeleteTopicState) -> str | None:
+def _disclosed_name(state: ControllerState, request: DeleteTopicsRequest, wanted: DeleteTopicState) -> str | None:
     topic = state.image.topics.get(wanted.topic_id or "")
     if wanted.name is not None or topic is None or not _may_on(state, request, AclOperation.DESCRIBE, topic.name):
         return wanted.name

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.controller.administration import plan
-from protocol.controller.topic_names import why_invalid
+from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode
 from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType
 from protocol.messages.admin import AdminRequest
@@ -205,7 +205,7 @@ def test_whatever_is_asked_every_part_is_answered_and_topics_stay_whole(asked: l
         controller.apply(found.records)
         for name, topic_id in image.topic_ids.items():
             partitions = image.topics[topic_id].partitions
-            assert why_invalid(name) is None
+            assert name_error(name) is None
             assert list(partitions) == list(range(len(partitions))) != []
             assert len({len(state.replicas) for state in partitions.values()}) == 1
             for state in partitions.values():

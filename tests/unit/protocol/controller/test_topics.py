@@ -9,7 +9,7 @@ import pytest
 from experiments.engines import admin_requests
 from protocol.config import Generation
 from protocol.controller.administration import plan
-from protocol.controller.topic_names import why_invalid
+from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest
 from protocol.messages.records import (
@@ -227,7 +227,7 @@ def test_ten_thousand_partitions_are_not_too_much() -> None:
 
 @pytest.mark.parametrize("name", ["a", LONGEST, "A-Z_0.9", "-", "_", "...", ".a"])
 def test_names_that_may_be(name: str) -> None:
-    assert why_invalid(name) is None
+    assert name_error(name) is None
     controller = bench()
     controller.apply(plan(controller.state, create(new(name, (0,)))).records)
     topic_id = topic(controller, name).topic_id
