@@ -137,7 +137,7 @@ def _admitted(
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
     resource: AlterConfigsResource,
 ) -> str | None:
-    """The topic id of a resource that may be altered as requested, None for the cluster-wide default; raises Refused."""
+    """The topic id of a resource that may be altered as requested, None for the cluster-wide one; raises Refused."""
     if resource.resource_type is ConfigResourceType.TOPIC:
         require_topic(state.image, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
         _require_valid(resource, is_topic=True)
