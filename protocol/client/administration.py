@@ -1,24 +1,24 @@
-"""Administration requests of a client: whom it asks, when it asks somebody else, and which answer counts.
+"""Administration requests of a client (Kafka's `Admin`): which node gets them, when the next one is tried, which
+response counts.
 
-A request that only asks (`READ_ONLY`) goes to one node after the other, beginning with the controller that is believed
-active, until one answers; an answer to an earlier question is ignored.
+A query (`READ_ONLY`) goes to one node after the other, beginning with the presumed active controller, until one
+answers; a response to an earlier attempt is ignored.
 
-One that changes something goes to the controller that is believed active. Two things send the client to the next one in
-turn:
+A change goes to the presumed active controller. Two things make the client try the next one in the rotation:
 
-- NOT_CONTROLLER: nothing was done there. After `retry.backoff.ms` the next one is asked.
-- Silence for `ASK_NEXT_MS`: the controller may be dead or cut off, or still at work, as with an election that takes its
-  time. It is passed over until `request.timeout.ms` after it was asked; then it takes its turn again, since it may have
-  been restarted and have lost the request. The only controller of a cluster is not asked again for its silence.
+- NOT_CONTROLLER: nothing was done there. The next controller is tried after `retry.backoff.ms`.
+- No response for `TRY_NEXT_MS`: the controller may be down, unreachable, or still working, as with an election that
+  takes long. It is skipped until `request.timeout.ms` after the attempt, and then tried again, since it may have
+  restarted and lost the request. The only controller of a cluster is not tried again without a response.
 
-All answers stay awaited, and the first that is not NOT_CONTROLLER is the outcome. A change may thereby be done twice,
-or be reported as done already (TOPIC_ALREADY_EXISTS), where a controller has done it and its answer did not come in
-time. It is so with Kafka's admin client too.
+The client accepts responses to all attempts; the first one other than NOT_CONTROLLER is the outcome. So a change may be
+carried out twice, or reported as already done (TOPIC_ALREADY_EXISTS) when the response of the controller that did it
+came too late, as with Kafka's admin client.
 
-The client waits for `delivery.timeout.ms`. If everybody it asked has said NOT_CONTROLLER by then, nothing was done, and
-that is the outcome; if an answer is missing, the outcome is REQUEST_TIMED_OUT, and the change may have been done. A
-request that the controller may take its time for gives it less than what is left: an answer says how far it came, and a
-client that has given up would know of none.
+The client gives up after `delivery.timeout.ms`: with NOT_CONTROLLER if all attempts got that, so that nothing was done;
+otherwise with REQUEST_TIMED_OUT, and the change may have been carried out. Requests with a `timeout_ms` of their own
+get a bit less than the time that is left, so that their response, which reports the progress, comes before the client
+gives up.
 """
 
 from __future__ import annotations
@@ -36,96 +36,98 @@ from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.partitions import ElectLeadersRequest
 from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 
-ASK_NEXT_MS = 1_000
-"""How long a request waits for an answer before the next node is asked."""
-_TAKES_ITS_TIME = (ElectLeadersRequest, AddVoterRequest, RemoveVoterRequest)
+TRY_NEXT_MS = 1_000
+"""How long a request waits for a response before the next node is tried."""
+_LONG_REQUESTS = (ElectLeadersRequest, AddVoterRequest, RemoveVoterRequest)
 """Requests that the controller answers within their `timeout_ms`."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A request that was sent to a node; `is_refused` once the node has said that it is not the active controller."""
+    """A request that was sent to a node; `is_refused` once the node has answered NOT_CONTROLLER."""
 
     node: NodeId
-    asked_ms: TimeMs
+    sent_ms: TimeMs
     is_refused: bool = False
 
 
-def whose_turn(
-    turn: Sequence[NodeId], attempts: Collection[Attempt], now_ms: TimeMs, patience_ms: int
+def next_node(
+    rotation: Sequence[NodeId], attempts: Collection[Attempt], now_ms: TimeMs, timeout_ms: int
 ) -> tuple[NodeId, TimeMs]:
-    """Who is asked next, and when: of `turn`, in its order, the first that may be asked now, else the one that may be
-    first. A node that owes an answer may not be asked until `patience_ms` after it was asked last.
+    """The node of the next attempt and its time: of `rotation`, in order, the first that may be tried now, else the one
+    that may be tried first. A node without a response may be tried again `timeout_ms` after the last attempt.
     """
-    free_ms = dict.fromkeys(turn, now_ms)
+    free_ms = dict.fromkeys(rotation, now_ms)
     for attempt in attempts:
         if not attempt.is_refused:
-            free_ms[attempt.node] = max(free_ms[attempt.node], attempt.asked_ms + patience_ms)
-    node = min(turn, key=free_ms.__getitem__)
+            free_ms[attempt.node] = max(free_ms[attempt.node], attempt.sent_ms + timeout_ms)
+    node = min(rotation, key=free_ms.__getitem__)
     return node, free_ms[node]
 
 
 class Administration:
-    """An administration command under way; `over` is called once, when it has sent its outcome."""
+    """An administration command in progress; calls `on_done` once, before it sends its outcome to `driver`."""
 
-    def __init__(self, context: ClientContext, driver: NodeId, command: AdminCommand, over: Callable[[], None]) -> None:
+    def __init__(
+        self, context: ClientContext, driver: NodeId, command: AdminCommand, on_done: Callable[[], None]
+    ) -> None:
         self._context = context
         self._driver = driver
         self._command = command
-        self._over = over
-        self._only_asks = command.request.READ_ONLY
-        self._turn = context.controllers_in_turn
-        if self._only_asks:
-            self._turn = (*self._turn, *context.brokers)
-        self._patience_ms = 0 if self._only_asks else context.config.int_value(REQUEST_TIMEOUT_MS)
+        self._on_done = on_done
+        self._is_query = command.request.READ_ONLY
+        self._rotation = context.controllers_in_turn
+        if self._is_query:
+            self._rotation = (*self._rotation, *context.brokers)
+        self._timeout_ms = 0 if self._is_query else context.config.int_value(REQUEST_TIMEOUT_MS)
         self._attempts: dict[int, Attempt] = {}
         self._deadline_ms: TimeMs = 0
 
     def begin(self, now_ms: TimeMs) -> None:
-        """Sends the request."""
+        """Sends the request to the first node."""
         self._deadline_ms = now_ms + self._context.config.int_value(DELIVERY_TIMEOUT_MS)
         self._context.set_timer(f"{DEADLINE_PREFIX}{self._command.command_id}", self._deadline_ms, self._expire)
-        self._ask(now_ms)
+        self._try_next(now_ms)
 
-    def _ask(self, now_ms: TimeMs) -> None:
-        """Asks the next node, if there is one that may be asked now."""
-        node, at_ms = whose_turn(self._turn, self._attempts.values(), now_ms, self._patience_ms)
+    def _try_next(self, now_ms: TimeMs) -> None:
+        """Sends the request to the next node, if one may be tried now, and sets the timer for the one after it."""
+        node, at_ms = next_node(self._rotation, self._attempts.values(), now_ms, self._timeout_ms)
         if at_ms <= now_ms:
             self._send(now_ms, node)
-            at_ms = now_ms + ASK_NEXT_MS
-        if self._only_asks or len(self._turn) > 1:
-            self._ask_again_at(at_ms)
+            at_ms = now_ms + TRY_NEXT_MS
+        if self._is_query or len(self._rotation) > 1:
+            self._retry_at(at_ms)
 
-    def _ask_again_at(self, at_ms: TimeMs) -> None:
-        self._context.set_timer(f"{WATCH_PREFIX}{self._command.command_id}", at_ms, self._ask)
+    def _retry_at(self, at_ms: TimeMs) -> None:
+        self._context.set_timer(f"{WATCH_PREFIX}{self._command.command_id}", at_ms, self._try_next)
 
     def _send(self, now_ms: TimeMs, node: NodeId) -> None:
         context = self._context
-        if self._only_asks:
+        if self._is_query:
             self._forget()
-        number = context.expect(AdminResponse, self._answered)
+        number = context.expect(AdminResponse, self._receive)
         self._attempts[number] = Attempt(node, now_ms)
-        place = self._turn.index(node) + 1
-        self._turn = (*self._turn[place:], *self._turn[:place])
+        place = self._rotation.index(node) + 1
+        self._rotation = (*self._rotation[place:], *self._rotation[:place])
         context.out.send(node, self._request(number, now_ms))
 
     def _request(self, correlation_id: int, now_ms: TimeMs) -> AdminRequest:
         request = self._command.request
         principal = self._context.principal if request.principal == ANONYMOUS else request.principal
-        asked = request.model_copy(update={"correlation_id": correlation_id, "principal": principal})
-        if isinstance(asked, _TAKES_ITS_TIME):
+        sent = request.model_copy(update={"correlation_id": correlation_id, "principal": principal})
+        if isinstance(sent, _LONG_REQUESTS):
             left_ms = self._deadline_ms - now_ms
-            asked = asked.model_copy(update={"timeout_ms": min(asked.timeout_ms, left_ms * 9 // 10)})
-        return asked
+            sent = sent.model_copy(update={"timeout_ms": min(sent.timeout_ms, left_ms * 9 // 10)})
+        return sent
 
-    def _answered(self, now_ms: TimeMs, response: AdminResponse) -> None:
+    def _receive(self, now_ms: TimeMs, response: AdminResponse) -> None:
         attempt = self._attempts[response.correlation_id]
         if response.error is ErrorCode.NOT_CONTROLLER:
             if not attempt.is_refused:
                 attempt.is_refused = True
-                self._ask_again_at(now_ms + self._context.config.int_value(RETRY_BACKOFF_MS))
+                self._retry_at(now_ms + self._context.config.int_value(RETRY_BACKOFF_MS))
             return
-        if not self._only_asks:
+        if not self._is_query:
             self._context.controller = attempt.node
         error, text = response.failure()
         self._end(AdminOutcome(command_id=self._command.command_id, error=error, message=text, response=response))
@@ -140,10 +142,10 @@ class Administration:
         self._forget()
         self._context.cancel_timer(f"{WATCH_PREFIX}{self._command.command_id}")
         self._context.cancel_timer(f"{DEADLINE_PREFIX}{self._command.command_id}")
-        self._over()
+        self._on_done()
         self._context.out.send(self._driver, outcome)
 
     def _forget(self) -> None:
-        """Answers to what was sent so far are not awaited any more."""
+        """Stops waiting for responses to all attempts."""
         for number in self._attempts:
             self._context.forget(number)

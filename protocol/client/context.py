@@ -1,12 +1,12 @@
-"""What the parts of a client share: who it is, whom it may ask, its requests that wait for an answer, its timers.
+"""What the parts of a client share: identity, bootstrap nodes, requests without a response yet, timers.
 
-A request is answered to the part that made it: each has a correlation id, under which the part's handler waits. An
-answer to an id that nobody waits for is one to a request of the past, and ignored; one of another type than the request
-calls for is refused, and the right one may still come. Timers too belong to the part that set them.
+Each request has a correlation id, under which the handler of its response is registered. A response with an unknown id
+belongs to a request of the past and is ignored; one of another type than expected is refused, and the right one may
+still come. Each timer calls the action that the part which set it has given.
 
-They share a belief too: which controller is the active one. At first that is the first of the bootstrap list, then
-whoever last answered what only the active controller answers. One that does not answer, or says that it is not active,
-does not change the belief: nobody knows by that who is.
+The parts also share the presumed active controller: first the first one of the bootstrap list, then the last one that
+has answered a request which only the active controller answers. Neither NOT_CONTROLLER nor a missing response changes
+it, since they do not reveal the active one.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from protocol.log.checksum import Checksum
 from protocol.messages.base import Response
 
 WATCH_MS = 1_000
-"""How long a client waits for an answer, or for a leader, before it looks again who leads."""
+"""How long a client waits for a response, or for a leader, before it searches the leader again."""
 WATCH_PREFIX = "watch/"
 DEADLINE_PREFIX = "deadline/"
-"""Timers of a command or of a lane, whose name follows: when it looks again, and when its time is over."""
+"""Timers of a command or partition sender, whose name follows: for the next search of a leader, and for its deadline.
+"""
 
 Handler = Callable[[TimeMs, Any], None]
-"""Takes the time and an answer."""
+"""Takes the time and a response."""
 
 
 @dataclass(slots=True)
 class ClientContext:
-    """See the module docstring. `brokers` and `controllers` are the bootstrap list; `controller` is the one believed
-    active; `checksum`, where there is one, is what batches are sealed with.
+    """State shared by the parts of one client. `brokers` and `controllers` are the bootstrap list, `controller` the
+    presumed active one. `checksum` computes the CRC-32C of produced batches; None leaves it out.
     """
 
     me: NodeId
@@ -52,36 +53,39 @@ class ClientContext:
 
     @property
     def bootstrap(self) -> tuple[NodeId, ...]:
+        """All nodes of the bootstrap list."""
         return (*self.brokers, *self.controllers)
 
     @property
     def controllers_in_turn(self) -> tuple[NodeId, ...]:
-        """All controllers, beginning with the one believed active."""
+        """All controllers, beginning with the presumed active one."""
         place = self.controllers.index(self.controller)
         return (*self.controllers[place:], *self.controllers[:place])
 
     def expect(self, answer: type[Response], handler: Handler) -> int:
-        """The correlation id of a new request; its answers go to the handler until it is forgotten."""
+        """Returns the correlation id of a new request, whose responses (of type `answer`) go to the handler until
+        `forget`.
+        """
         self.last_correlation_id += 1
         self.waiting[self.last_correlation_id] = (answer, handler)
         return self.last_correlation_id
 
     def forget(self, correlation_id: int) -> None:
-        """Nobody waits for the answer, if anybody did."""
+        """Unregisters the handler of a request, if it is registered."""
         self.waiting.pop(correlation_id, None)
 
     def set_timer(self, name: str, at_ms: TimeMs, action: Callable[[TimeMs], None]) -> None:
-        """Has `action` called at a time, instead of what the timer of that name was to call."""
+        """Sets a timer that calls `action`; replaces one of the same name."""
         self.timers[name] = action
         self.out.set_timer(name, at_ms)
 
     def cancel_timer(self, name: str) -> None:
-        """Forgets the timer, if it is set."""
+        """Cancels a timer, if it is set."""
         if self.timers.pop(name, None) is not None:
             self.out.cancel_timer(name)
 
     def fire(self, now_ms: TimeMs, name: str) -> None:
-        """A timer is due."""
+        """Calls the action of a timer. ProtocolInvariantError if it is not set."""
         action = self.timers.pop(name, None)
         if action is None:
             raise ProtocolInvariantError(f"client {self.me} has no timer {name!r}")

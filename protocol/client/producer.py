@@ -1,15 +1,14 @@
-"""The producer: takes batches and records from commands, gathers records into batches, and bounds what it holds.
+"""The producer: batches records, sends the batches by partition, and bounds its memory (Kafka's `RecordAccumulator`).
 
-Records for one partition gather in an open batch, which leaves when the next record does not fit `batch.size`, or
-`linger.ms` after its first record (Apache Kafka's RecordAccumulator). Records that may go anywhere stay with one
-partition until its batch leaves, then go to the next one (KIP-480). A gathered batch that turns out to be too large for
-its topic is parted (`batch.size` may be more than `max.message.bytes`). A command that brings a batch of its own has it
-sent as it is, behind what is there.
+Records for one partition are added to its open batch, which is sent when the next record would exceed `batch.size`, or
+`linger.ms` after the first record. Records without a partition go to one partition until its batch is sent, then to the
+next (KIP-480). A batch that is too large for its topic is split (`batch.size` may exceed `max.message.bytes`). The
+batch of a ProduceCommand is sent as it is, after the records that came before it.
 
-Everything between a command and its outcome counts against `buffer.memory`. What does not fit is held back, commands in
-the order of their arrival: that is how a slow cluster slows its producer down. A command that is held for
-`max.block.ms` without getting any further fails with REQUEST_TIMED_OUT, as far as it has not been taken; so does, at
-once, one that comes when `MAX_HELD` are held. What then happens to each batch is its lane's business (`lane.py`).
+All records without an outcome count against `buffer.memory`. Commands whose records do not fit are held back, in the
+order of their arrival, so that a slow cluster slows its producer down. A held command that makes no progress for
+`max.block.ms` fails with REQUEST_TIMED_OUT, except for the records that were admitted; so does a further one while
+`MAX_HELD` are held. `partition_sender.py` delivers the batches.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from typing import Final
 
 from protocol.client.context import ClientContext
 from protocol.client.identity import ProducerIdentity
-from protocol.client.lane import ACKS_ALL, BatchResult, Lane, ProducerBatch
-from protocol.client.metadata import Findings, LeaderFinder
+from protocol.client.metadata import LeaderFinder, TopicLeaders
+from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSender, ProducerBatch
 from protocol.client.records import MIN_RECORD_BYTES, join, joined_size, record
 from protocol.config import BATCH_SIZE, BUFFER_MEMORY, ENABLE_IDEMPOTENCE, LINGER_MS, MAX_BLOCK_MS
 from protocol.errors import ErrorCode
@@ -44,18 +43,20 @@ _OUTCOME: Final = trusted(SendOutcome)
 BLOCK_TIMER = "max-block"
 LINGER_PREFIX = "linger/"
 PARTITIONS_PREFIX = "partitions/"
-LOOK_AGAIN_MS = 1_000
-"""How often a producer that does not know a topic's partitions asks for them."""
+SEARCH_AGAIN_MS = 1_000
+"""How often a producer that does not know the partitions of a topic asks for them."""
 MAX_HELD = 1_000
 """Commands that may be held back."""
 
-LaneKey = tuple[TopicPartition, int]
-"""A partition and the `acks` of what is sent to it."""
+SenderKey = tuple[TopicPartition, int]
+"""A partition and the `acks` of its batches."""
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    """A command under way. Records below `taken` have been taken into batches, `open` of them have no end yet."""
+class _Pending:
+    """A command without an outcome yet. Records below `taken` have been admitted into batches; `open` of them have no
+    result. `blocked_ms` is the time of the last progress.
+    """
 
     command: ProduceCommand | SendRecords
     driver: NodeId
@@ -67,15 +68,15 @@ class _Job:
 
 @dataclass(slots=True)
 class _Range:
-    """What `SentRange` says, while more of the kind may join it."""
+    """A `SentRange` under construction."""
 
     first: int
     count: int
     partition: int
     end: BatchResult
 
-    def takes(self, other: _Range) -> bool:
-        """Puts another one to this one, if it follows in the command and in the log."""
+    def extend(self, other: _Range) -> bool:
+        """Adds the next range, if it continues this one in the command and in the log; returns whether it did."""
         mine, its = self.end, other.end
         offset = mine.base_offset if mine.base_offset < 0 else mine.base_offset + self.count
         follows = self.first + self.count == other.first and offset == its.base_offset
@@ -86,7 +87,7 @@ class _Range:
         self.count += other.count
         return True
 
-    def told(self) -> SentRange:
+    def to_message(self) -> SentRange:
         return _RANGE(
             first=self.first,
             count=self.count,
@@ -99,13 +100,13 @@ class _Range:
 
 @dataclass(slots=True, eq=False)
 class _OpenBatch:
-    """Records that gather. `parts` says whose they are: job, number of the first record, how many."""
+    """Records that are being batched. `parts` lists their origin: command, number of the first record, count."""
 
     records: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
-    parts: list[tuple[_Job, int, int]] = field(default_factory=list)
+    parts: list[tuple[_Pending, int, int]] = field(default_factory=list)
 
-    def add(self, job: _Job, number: int, data: bytes) -> None:
+    def add(self, job: _Pending, number: int, data: bytes) -> None:
         self.records.append(data)
         self.size_bytes += joined_size(len(data))
         if self.parts and self.parts[-1][0] is job:
@@ -114,8 +115,8 @@ class _OpenBatch:
         else:
             self.parts.append((job, number, 1))
 
-    def halves(self) -> tuple[_OpenBatch, _OpenBatch]:
-        """The first and the second half of the records, of which there are two or more."""
+    def split(self) -> tuple[_OpenBatch, _OpenBatch]:
+        """Two batches with the first and second half of the records, of which there are at least two."""
         found = _OpenBatch(), _OpenBatch()
         numbered = [(job, number) for job, first, count in self.parts for number in range(first, first + count)]
         for place, ((job, number), data) in enumerate(zip(numbered, self.records, strict=True)):
@@ -124,7 +125,7 @@ class _OpenBatch:
 
 
 class Producer:
-    """See the module docstring. `buffered_bytes` is what counts against `buffer.memory`."""
+    """The producer of one client. `buffered_bytes` counts against `buffer.memory`."""
 
     def __init__(self, context: ClientContext, finder: LeaderFinder) -> None:
         config = context.config
@@ -136,38 +137,38 @@ class Producer:
         self._buffer_bytes = config.int_value(BUFFER_MEMORY)
         self._linger_ms = config.int_value(LINGER_MS)
         self._max_block_ms = config.int_value(MAX_BLOCK_MS)
-        self._lanes: dict[LaneKey, Lane] = {}
-        self._gathering: dict[LaneKey, _OpenBatch] = {}
-        self._held: deque[_Job] = deque()
+        self._senders: dict[SenderKey, PartitionSender] = {}
+        self._gathering: dict[SenderKey, _OpenBatch] = {}
+        self._held: deque[_Pending] = deque()
         self._partitions: dict[str, tuple[int, ...]] = {}
-        self._turns: dict[str, int] = {}
+        self._next_partition: dict[str, int] = {}
 
-    def take(self, now_ms: TimeMs, driver: NodeId, command: ProduceCommand | SendRecords) -> None:
-        """Takes a command, of which `settle` takes in what there is room for; it will have exactly one outcome."""
-        job = _Job(command, driver, now_ms)
-        error = self._why_not(command)
+    def submit(self, now_ms: TimeMs, driver: NodeId, command: ProduceCommand | SendRecords) -> None:
+        """Accepts a command, which will have exactly one outcome; `admit_held` admits its records."""
+        job = _Pending(command, driver, now_ms)
+        error = self._command_error(command)
         if error is not ErrorCode.NONE:
-            self._drop(now_ms, job, error)
+            self._fail_rest(now_ms, job, error)
             return
         self._held.append(job)
 
-    def settle(self, now_ms: TimeMs) -> None:
-        """Takes in what was held back, as far as there is room; to be called at the end of each input."""
+    def admit_held(self, now_ms: TimeMs) -> None:
+        """Admits the records of held commands as far as memory allows; call at the end of every input."""
         if not self._held:
             return
-        while self._held and self._feed(now_ms, self._held[0]):
+        while self._held and self._admit(now_ms, self._held[0]):
             self._held.popleft()
         if self._held:
-            self._close(now_ms, list(self._gathering))
+            self._send_open_batches(now_ms, list(self._gathering))
             deadline_ms = min(job.blocked_ms for job in self._held) + self._max_block_ms
-            self._context.set_timer(BLOCK_TIMER, max(now_ms, deadline_ms), self._give_up)
+            self._context.set_timer(BLOCK_TIMER, max(now_ms, deadline_ms), self._expire_held)
         else:
             self._context.cancel_timer(BLOCK_TIMER)
 
     # -- taking records in ---------------------------------------------------------------------------------------------
 
-    def _why_not(self, command: ProduceCommand | SendRecords) -> ErrorCode:
-        """NONE, or why the command is not even held."""
+    def _command_error(self, command: ProduceCommand | SendRecords) -> ErrorCode:
+        """The error with which a command is refused at once, or NONE."""
         size = len(command.payload) if isinstance(command, ProduceCommand) else joined_size(command.record_bytes)
         if isinstance(command, SendRecords) and (command.record_bytes < MIN_RECORD_BYTES or command.record_count < 1):
             return ErrorCode.INVALID_RECORD
@@ -175,35 +176,35 @@ class Producer:
             return ErrorCode.MESSAGE_TOO_LARGE
         return ErrorCode.REQUEST_TIMED_OUT if len(self._held) >= MAX_HELD else ErrorCode.NONE
 
-    def _feed(self, now_ms: TimeMs, job: _Job) -> bool:
-        """Takes in what there is room for; whether that was all."""
+    def _admit(self, now_ms: TimeMs, job: _Pending) -> bool:
+        """Adds the records of a command to batches as far as memory allows; returns whether all were added."""
         command = job.command
         if isinstance(command, ProduceCommand):
             if not self._reserve(len(command.payload)):
                 return False
-            self._put_batch(now_ms, job, command)
+            self._send_own_batch(now_ms, job, command)
             return True
         if command.partition == ROUND_ROBIN and not self._knows_partitions(now_ms, command.topic):
             return False
         command_id, count, record_bytes = command.command_id, command.record_count, command.record_bytes
         size = joined_size(record_bytes)
-        gathered, key = None, self._next_lane(command)
+        gathered, key = None, self._next_key(command)
         while job.taken < count:
             if not self._reserve(size):
                 return False
             if gathered is None:
                 gathered = self._gathering.get(key)
             if gathered is not None and gathered.size_bytes + size > self._batch_bytes:
-                self._close(now_ms, [key])
-                key = self._next_lane(command)
+                self._send_open_batches(now_ms, [key])
+                key = self._next_key(command)
                 gathered = self._gathering.get(key)
             if gathered is None:
-                gathered = self._open(now_ms, key)
+                gathered = self._open_batch(now_ms, key)
             gathered.add(job, job.taken, record(command_id, job.taken, record_bytes))
             job.taken, job.open, job.blocked_ms = job.taken + 1, job.open + 1, now_ms
             if gathered.size_bytes >= self._batch_bytes or not self._linger_ms:
-                self._close(now_ms, [key])
-                gathered, key = None, self._next_lane(command)
+                self._send_open_batches(now_ms, [key])
+                gathered, key = None, self._next_key(command)
         return True
 
     def _reserve(self, size: int) -> bool:
@@ -217,108 +218,110 @@ class Producer:
             return True
         who = f"{PARTITIONS_PREFIX}{topic}"
         if who not in self._context.timers:
-            self._look(now_ms, topic)
+            self._search_partitions(now_ms, topic)
         return False
 
-    def _look(self, now_ms: TimeMs, topic: str) -> None:
+    def _search_partitions(self, now_ms: TimeMs, topic: str) -> None:
         who = f"{PARTITIONS_PREFIX}{topic}"
         if any(job.command.topic == topic for job in self._held):
-            self._finder.search(now_ms, topic, who, lambda at_ms, found: self._found(at_ms, topic, found))
-            self._context.set_timer(who, now_ms + LOOK_AGAIN_MS, lambda at_ms: self._look(at_ms, topic))
+            self._finder.search(now_ms, topic, who, lambda at_ms, found: self._receive_partitions(at_ms, topic, found))
+            self._context.set_timer(who, now_ms + SEARCH_AGAIN_MS, lambda at_ms: self._search_partitions(at_ms, topic))
         else:
-            self._finder.leave(topic, who)
+            self._finder.cancel(topic, who)
 
-    def _found(self, now_ms: TimeMs, topic: str, findings: Findings) -> None:
-        if findings.partitions:
-            self._partitions[topic] = tuple(sorted(findings.partitions))
+    def _receive_partitions(self, now_ms: TimeMs, topic: str, leaders: TopicLeaders) -> None:
+        if leaders.partitions:
+            self._partitions[topic] = tuple(sorted(leaders.partitions))
             who = f"{PARTITIONS_PREFIX}{topic}"
-            self._finder.leave(topic, who)
+            self._finder.cancel(topic, who)
             self._context.cancel_timer(who)
 
-    def _next_lane(self, command: SendRecords) -> LaneKey:
+    def _next_key(self, command: SendRecords) -> SenderKey:
         topic, partition = command.topic, command.partition
         if partition == ROUND_ROBIN:
             partitions = self._partitions[topic]
-            partition = partitions[self._turns.get(topic, 0) % len(partitions)]
+            partition = partitions[self._next_partition.get(topic, 0) % len(partitions)]
         return TopicPartition(topic, partition), command.acks
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def _open(self, now_ms: TimeMs, key: LaneKey) -> _OpenBatch:
+    def _open_batch(self, now_ms: TimeMs, key: SenderKey) -> _OpenBatch:
         gathered = self._gathering[key] = _OpenBatch()
         if self._linger_ms:
-            self._context.set_timer(_linger(key), now_ms + self._linger_ms, lambda at_ms: self._close(at_ms, [key]))
+            self._context.set_timer(
+                _linger(key), now_ms + self._linger_ms, lambda at_ms: self._send_open_batches(at_ms, [key])
+            )
         return gathered
 
-    def _close(self, now_ms: TimeMs, keys: Iterable[LaneKey]) -> None:
-        """The open batches are complete and go their way."""
+    def _send_open_batches(self, now_ms: TimeMs, keys: Iterable[SenderKey]) -> None:
+        """Closes the open batches of `keys` and sends them."""
         for key in keys:
             gathered = self._gathering.pop(key, None)
             if gathered is None:
                 continue
             self._context.cancel_timer(_linger(key))
             topic = key[0].topic
-            self._turns[topic] = self._turns.get(topic, 0) + 1
-            self._lane(key).put(now_ms, self._batch_of(key[0], gathered, now_ms))
+            self._next_partition[topic] = self._next_partition.get(topic, 0) + 1
+            self._sender(key).enqueue(now_ms, self._batch_of(key[0], gathered, now_ms))
 
     def _batch_of(self, partition: TopicPartition, gathered: _OpenBatch, timestamp_ms: TimeMs) -> ProducerBatch:
         content = _BATCH(record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms)
-        batch = ProducerBatch(content, self._ender(partition.partition, partition.topic, gathered))
+        batch = ProducerBatch(content, self._completion(partition.partition, partition.topic, gathered))
         if content.record_count > 1:
-            batch.halves = lambda: [self._batch_of(partition, half, timestamp_ms) for half in gathered.halves()]
+            batch.split = lambda: [self._batch_of(partition, half, timestamp_ms) for half in gathered.split()]
         return batch
 
-    def _ender(self, partition: int, topic: str, gathered: _OpenBatch) -> Callable[[TimeMs, BatchResult], None]:
+    def _completion(self, partition: int, topic: str, gathered: _OpenBatch) -> Callable[[TimeMs, BatchResult], None]:
         def ended(now_ms: TimeMs, end: BatchResult) -> None:
             self.buffered_bytes -= gathered.size_bytes
             if end.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._partitions.pop(topic, None)
-            self._ended(partition, gathered, end)
+            self._complete_batch(partition, gathered, end)
 
         return ended
 
-    def _put_batch(self, now_ms: TimeMs, job: _Job, command: ProduceCommand) -> None:
+    def _send_own_batch(self, now_ms: TimeMs, job: _Pending, command: ProduceCommand) -> None:
         key = (TopicPartition(command.topic, command.partition), command.acks)
-        self._close(now_ms, [key])
+        self._send_open_batches(now_ms, [key])
         content = _BATCH(record_count=command.record_count, payload=command.payload, timestamp_ms=now_ms)
         batch = ProducerBatch(content, lambda at_ms, end: self._produced(job, command, end))
         batch.final_errors = command.final_errors
-        self._lane(key).put(now_ms, batch, afresh=True)
+        self._sender(key).enqueue(now_ms, batch, new_search=True)
 
-    def _lane(self, key: LaneKey) -> Lane:
-        lane = self._lanes.get(key)
-        if lane is None:
+    def _sender(self, key: SenderKey) -> PartitionSender:
+        partition_sender = self._senders.get(key)
+        if partition_sender is None:
             identity = self._identity if key[1] == ACKS_ALL else None
-            lane = self._lanes[key] = Lane(self._context, self._finder, identity, *key)
-        return lane
+            partition_sender = self._senders[key] = PartitionSender(self._context, self._finder, identity, *key)
+        return partition_sender
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def _ended(self, partition: int, gathered: _OpenBatch, end: BatchResult) -> None:
-        """A gathered batch has come to its end, and with it the parts of commands that are in it."""
+    def _complete_batch(self, partition: int, gathered: _OpenBatch, end: BatchResult) -> None:
+        """Records the result of a batch in the commands to which its records belong."""
         offset = end.base_offset
         for job, first, count in gathered.parts:
             job.ranges.append(_Range(first, count, partition, BatchResult(end.error, offset, end.unknown)))
             job.open -= count
             offset = offset if offset < 0 else offset + count
-            self._report(job)
+            self._report_if_complete(job)
 
-    def _report(self, job: _Job) -> None:
-        """Tells the outcome of a command of which all records have come to their end."""
+    def _report_if_complete(self, job: _Pending) -> None:
+        """Sends the outcome of a command all of whose records have a result."""
         command = job.command
         assert isinstance(command, SendRecords)
         if job.open or job.taken < command.record_count:
             return
-        ranges = [part.told() for part in merged(sorted(job.ranges, key=lambda part: part.first))]
+        ranges = [part.to_message() for part in merged(sorted(job.ranges, key=lambda part: part.first))]
         error = next((part.error for part in ranges if part.error is not ErrorCode.NONE), ErrorCode.NONE)
         self._context.out.send(job.driver, _OUTCOME(command_id=command.command_id, error=error, ranges=tuple(ranges)))
 
-    def _produced(self, job: _Job, command: ProduceCommand, end: BatchResult) -> None:
-        """A command's own batch has come to its end."""
+    def _produced(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
+        """The batch of a ProduceCommand has its result."""
         self.buffered_bytes -= len(command.payload)
-        self._tell(job, command, end)
+        self._report_produce(job, command, end)
 
-    def _tell(self, job: _Job, command: ProduceCommand, end: BatchResult) -> None:
+    def _report_produce(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
         self._context.out.trace(
             "produced",
             TopicPartition(command.topic, command.partition),
@@ -333,34 +336,34 @@ class Producer:
         )
         self._context.out.send(job.driver, outcome)
 
-    def _give_up(self, now_ms: TimeMs) -> None:
-        """Commands that were held for too long fail, as far as they have not been taken in."""
+    def _expire_held(self, now_ms: TimeMs) -> None:
+        """Fails held commands that have made no progress for `max.block.ms`."""
         late = [job for job in self._held if job.blocked_ms + self._max_block_ms <= now_ms]
         self._held = deque(job for job in self._held if job not in late)
         for job in late:
-            self._drop(now_ms, job, ErrorCode.REQUEST_TIMED_OUT)
+            self._fail_rest(now_ms, job, ErrorCode.REQUEST_TIMED_OUT)
 
-    def _drop(self, now_ms: TimeMs, job: _Job, error: ErrorCode) -> None:
-        """The rest of a command is not taken in: it has definitely failed."""
+    def _fail_rest(self, now_ms: TimeMs, job: _Pending, error: ErrorCode) -> None:
+        """Fails the records of a command that were not admitted."""
         command = job.command
         if isinstance(command, ProduceCommand):
-            self._tell(job, command, BatchResult(error))
+            self._report_produce(job, command, BatchResult(error))
             return
         rest = max(0, command.record_count - job.taken)
         job.ranges.append(_Range(job.taken, rest, command.partition, BatchResult(error)))
         job.taken = max(job.taken, command.record_count)
-        self._report(job)
+        self._report_if_complete(job)
 
 
 def merged(ranges: Iterable[_Range]) -> list[_Range]:
-    """Ranges in order, those put together that follow each other in the command and in the log."""
+    """Ranges in order; consecutive ones with the same result are merged."""
     found: list[_Range] = []
     for part in ranges:
-        if not (found and found[-1].takes(part)):
+        if not (found and found[-1].extend(part)):
             found.append(part)
     return found
 
 
-def _linger(key: LaneKey) -> str:
+def _linger(key: SenderKey) -> str:
     partition, acks = key
     return f"{LINGER_PREFIX}{partition.topic}/{partition.partition}/{acks}"

@@ -1,7 +1,7 @@
-"""Records that a producer makes up, and their bytes in a batch.
+"""The records that a producer generates, and their encoding in a batch.
 
-A record says which command it belongs to and which of its records it is, and is padded to the size that was asked for.
-In a batch each record stands behind its length. Brokers never look into either.
+A record contains the id of its command and its number in it, padded to the requested size. In a batch each record
+follows its length. Brokers parse neither.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIN_RECORD_BYTES = _HEAD.size
 
 
 def record(command_id: int, number: int, size: int) -> bytes:
-    """Record `number` of a command, of `size` bytes."""
+    """Record `number` of a command, of `size` bytes (at least MIN_RECORD_BYTES)."""
     return _HEAD.pack(command_id, number).ljust(size, b"\0")
 
 
@@ -26,7 +26,7 @@ def identity(data: bytes) -> tuple[int, int]:
 
 
 def join(records: Sequence[bytes]) -> bytes:
-    """The payload of a batch."""
+    """The payload of a batch of these records."""
     parts: list[bytes] = []
     for data in records:
         parts += (_LENGTH.pack(len(data)), data)
@@ -45,5 +45,5 @@ def split(payload: bytes) -> list[bytes]:
 
 
 def joined_size(record_bytes: int) -> int:
-    """What a record of this size takes in a payload."""
+    """The bytes that a record of `record_bytes` occupies in a payload."""
     return _LENGTH.size + record_bytes

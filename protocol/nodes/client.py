@@ -1,9 +1,8 @@
-"""The client node: does what an application with a Kafka client library would do, one command at a time or many at
-once.
+"""The client node: behaves like an application with a Kafka client library, with any number of commands at once.
 
-Its parts are in `protocol/client`: the producer with its lanes, reads, administration, and what they share. Every
-command ends with exactly one outcome. Every request carries the client's principal, unless it has one already. What the
-client may not do fails at once: no repetition helps.
+Its parts are in `protocol/client`: producer, reads, administration, and what they share. Every command has exactly one
+outcome. Every request carries the client's principal, unless the command sets another one. Authorization errors end a
+command at once, since a retry does not help.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from protocol.nodes.refusals import refuse
 
 
 class ClientNode:
-    """A client; `brokers` and `controllers` (at least one) are its bootstrap list. `principal` defaults to the node's
-    own; `checksum` is what it seals its batches with.
+    """One client. `brokers` and `controllers` (at least one) are its bootstrap list; `principal` defaults to the node's
+    own; `checksum` computes the CRC-32C of its batches, None leaves it out.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class ClientNode:
 
     @property
     def buffered_bytes(self) -> int:
-        """What the producer holds, of `buffer.memory`; for observers."""
+        """The bytes of `buffer.memory` in use, for observers."""
         return self._producer.buffered_bytes
 
     # -- contract ------------------------------------------------------------------------------------------------------
@@ -68,34 +67,34 @@ class ClientNode:
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
         if isinstance(message, Response):
-            self._take_answer(now_ms, sender, message)
+            self._receive_response(now_ms, sender, message)
         elif isinstance(message, ProduceCommand | SendRecords):
-            self._producer.take(now_ms, sender, message)
+            self._producer.submit(now_ms, sender, message)
         elif isinstance(message, ConsumeCommand):
-            self._begin(now_ms, message, Read(self._context, self._finder, sender, message, self._over(message)))
+            self._start(now_ms, message, Read(self._context, self._finder, sender, message, self._completion(message)))
         elif isinstance(message, AdminCommand):
-            self._begin(now_ms, message, Administration(self._context, sender, message, self._over(message)))
+            self._start(now_ms, message, Administration(self._context, sender, message, self._completion(message)))
         else:
             refuse(self._out, sender, message, ErrorCode.UNSUPPORTED_VERSION)
-        self._producer.settle(now_ms)
+        self._producer.admit_held(now_ms)
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         self._context.fire(now_ms, name)
-        self._producer.settle(now_ms)
+        self._producer.admit_held(now_ms)
         return self._out.drain()
 
-    def _begin(self, now_ms: TimeMs, command: Command, task: Read | Administration) -> None:
+    def _start(self, now_ms: TimeMs, command: Command, task: Read | Administration) -> None:
         self._under_way[command.command_id] = task
         task.begin(now_ms)
 
-    def _over(self, command: Command) -> Callable[[], None]:
-        def over() -> None:
+    def _completion(self, command: Command) -> Callable[[], None]:
+        def on_done() -> None:
             del self._under_way[command.command_id]
 
-        return over
+        return on_done
 
-    def _take_answer(self, now_ms: TimeMs, sender: NodeId, response: Response) -> None:
+    def _receive_response(self, now_ms: TimeMs, sender: NodeId, response: Response) -> None:
         waiting = self._context.waiting.get(response.correlation_id)
         if waiting is None:
             return

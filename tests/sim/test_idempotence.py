@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from experiments.engines.port import Loss
-from protocol.client.lane import Lane, ProducerBatch
+from protocol.client.partition_sender import PartitionSender, ProducerBatch
 from protocol.client.records import identity, join, record, split
 from protocol.config import Generation
 from protocol.errors import ErrorCode
@@ -176,13 +176,13 @@ def test_a_log_that_does_not_look_at_sequences_is_found_out(monkeypatch: pytest.
 
 
 def test_a_producer_that_numbers_repetitions_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Lane._send
+    send = PartitionSender._send
 
-    def renumbering(self: Lane, now_ms: TimeMs, batch: ProducerBatch) -> None:
+    def renumbering(self: PartitionSender, now_ms: TimeMs, batch: ProducerBatch) -> None:
         batch.sequence = NO_SEQUENCE
         send(self, now_ms, batch)
 
-    monkeypatch.setattr(Lane, "_send", renumbering)
+    monkeypatch.setattr(PartitionSender, "_send", renumbering)
     assert _complaints_of(range(4)) > 0
 
 

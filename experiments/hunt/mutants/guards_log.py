@@ -15,7 +15,7 @@ from protocol.broker.context import Replica
 from protocol.broker.fetch_streams import FetchStreams
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.replicas import ReplicaManager
-from protocol.client.lane import Lane
+from protocol.client.partition_sender import PartitionSender
 from protocol.config import ENABLE_IDEMPOTENCE, REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import SegmentInfo
 from protocol.errors import ErrorCode
@@ -202,7 +202,7 @@ def _not_taken_back(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _renumber(original: Callable[..., None]) -> Callable[..., None]:
-    def send(self: Lane, now_ms: TimeMs, batch: Any) -> None:
+    def send(self: PartitionSender, now_ms: TimeMs, batch: Any) -> None:
         batch.sequence = NO_SEQUENCE
         original(self, now_ms, batch)
 
@@ -396,7 +396,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A batch that is sent again keeps its sequence number (KIP-98).",
         instead="It gets the next one, and is taken for another batch.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords", *STALLED),
-        patches=(Patch(Lane, "_send", _renumber),),
+        patches=(Patch(PartitionSender, "_send", _renumber),),
         focus=REPEATS,
     ),
 )

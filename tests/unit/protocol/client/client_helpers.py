@@ -134,7 +134,7 @@ class ClientBench:
         return [message for _, message in self.sent if isinstance(message, kind)]
 
     def watch(self) -> ClientBench:
-        """Lets the lane look again."""
+        """Fires the watch timer of the partition sender."""
         return self.fire(WATCH_PREFIX)
 
     def expire(self) -> ClientBench:

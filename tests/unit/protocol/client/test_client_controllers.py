@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
-from protocol.client.administration import ASK_NEXT_MS, Attempt, whose_turn
-from protocol.client.identity import ASK_AGAIN_MS
+from protocol.client.administration import TRY_NEXT_MS, Attempt, next_node
+from protocol.client.identity import RETRY_MS
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataResponse
@@ -31,7 +31,7 @@ Script = Mapping[int, Sequence[tuple[int, str]]]
 Asked = list[tuple[int, int]]
 """When (ms) whom."""
 
-assert (ASK_NEXT_MS, ASK_AGAIN_MS, BACKOFF_MS, REQUEST_MS, DELIVERY_MS) == (1_000, 1_000, 100, 5_000, 30_000)
+assert (TRY_NEXT_MS, RETRY_MS, BACKOFF_MS, REQUEST_MS, DELIVERY_MS) == (1_000, 1_000, 100, 5_000, 30_000)
 
 
 class Quorum(ClientBench):
@@ -365,7 +365,7 @@ TURNS: dict[str, tuple[list[Attempt], tuple[int, int]]] = {
 
 @pytest.mark.parametrize(("attempts", "turn"), TURNS.values(), ids=TURNS)
 def test_whose_turn_it_is(attempts: list[Attempt], turn: tuple[int, int]) -> None:
-    assert whose_turn((A, B, C), attempts, 1_000, 500) == turn
+    assert next_node((A, B, C), attempts, 1_000, 500) == turn
 
 
 STATES = st.lists(st.tuples(st.integers(0, DELIVERY_MS), st.sampled_from([SILENT, STANDBY])), max_size=6).map(sorted)

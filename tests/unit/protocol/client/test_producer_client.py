@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.engines.sim.disk import SimLog
-from protocol.client import lane, producer
+from protocol.client import partition_sender, producer
 from protocol.client.context import DEADLINE_PREFIX
 from protocol.client.producer import BLOCK_TIMER, LINGER_PREFIX
 from protocol.client.records import identity, joined_size, split
@@ -147,7 +147,7 @@ def test_the_number_of_a_failed_batch_is_not_used_again() -> None:
 
 
 def test_after_the_last_epoch_comes_another_producer_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "MAX_PRODUCER_EPOCH", 1)
+    monkeypatch.setattr(partition_sender, "MAX_PRODUCER_EPOCH", 1)
     bench = ClientBench(partitions=2)
     for command_id, expected in ((1, (5, 0, 0)), (2, (5, 1, 0)), (3, (6, 0, 0)), (4, (6, 1, 0)), (5, (7, 0, 0))):
         [request] = produced(bench, command_id)
@@ -407,7 +407,7 @@ def test_a_cluster_that_does_not_answer_costs_no_more_than_the_buffer() -> None:
         bench.send_records(command_id, 1_000)
         bench.run_until(bench.now_ms + 10)
         assert bench.node.buffered_bytes <= 10 * SIZE
-    in_flight = [len(lane._window) for lane in bench.node._producer._lanes.values()]
+    in_flight = [len(sender._window) for sender in bench.node._producer._senders.values()]
     assert in_flight == [5]
 
 

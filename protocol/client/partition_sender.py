@@ -1,35 +1,36 @@
-"""A producer's lane: the batches for one partition with one `acks`, in order, until each has its one outcome.
+"""The batches of a producer for one partition with one `acks`, in order, from sealing to exactly one result each.
 
-The rules are those of Apache Kafka's Sender and TransactionManager for idempotent producers (KIP-98, KIP-360). Batches
-wait in order. At most `max.in.flight.requests.per.connection` of them are in the *window*: sent, or finished behind one
-that is not. So no more batches lie behind an unanswered one than the leader remembers
+The rules are those of Apache Kafka's Sender and TransactionManager for idempotent producers (KIP-98, KIP-360). At most
+`max.in.flight.requests.per.connection` batches are in the *window*: sent and unanswered, or finished after one that is
+unanswered. So no more batches follow an unanswered one than the leader's producer state holds
 (`protocol/log/producer_state.py`).
 
-An idempotent lane (acks=all) gives each batch a sequence number when it enters the window; repetitions keep it, in
-their order. A batch is repeated after a retriable error and a pause, when the leader epoch has moved on, and when its
-answer is overdue (`request.timeout.ms`). An answer that says that the sequence has a gap means, for all but the first
-batch of the window, that a predecessor is still to come: it waits for that. For the first it means that the leader's
-log has lost what came before (an unclean election, or an earlier batch that has failed): the lane goes on with the next
-producer epoch at sequence 0, and the batches of the window from there on with it. None of them is in that log, since
-the gap lies before them. A lane never turns back to an older leader epoch of the same topic, whose log might lack what
-a newer one has.
+An idempotent sender (acks=all) assigns each batch a sequence number when it enters the window; repetitions keep it, and
+their order. A batch is repeated after a retriable error and a back-off, when the leader epoch has changed, and after
+`request.timeout.ms`.
 
-A batch that fails, certainly or not, leaves a sequence number behind that must not be used for another one. The rest of
-the window runs out under its own numbers; then the lane goes on with the next epoch.
+A response that reports a gap in the sequence means, for all but the first batch of the window, that a predecessor is
+still missing: the batch waits for its repetition. For the first batch it means that the leader's log has lost the
+predecessors (an unclean election, or a failed batch): the sender continues with the next producer epoch at sequence 0,
+with all batches of the window. None of them is in that log, since the gap precedes them. A sender never returns to an
+older leader epoch of the same topic, whose log might lack records of a newer one.
 
-A lane of another kind has no sequence numbers. What it sends again may be stored twice or out of order; so it waits
-for an answer for ever, unless the leader epoch moves on. With acks=0 there is no answer and a batch is done when it is
-sent.
+The sequence number of a failed batch must not be reused, whether or not the batch was appended. The rest of the window
+is sent with its own numbers; then the sender continues with the next epoch.
 
-A batch that is too large for the topic (MESSAGE_TOO_LARGE), and that the producer has gathered, is halved until it fits
-or has one record; the halves keep its place, and its sequence numbers among them.
+Other senders have no sequence numbers, and a repeated batch may be stored twice or out of order. So they wait for a
+response without a timeout, unless the leader epoch changes. With acks=0 there is no response and a batch is finished
+when it is sent.
 
-Every batch ends acknowledged, definitely failed (no attempt of it can have been appended) or unknown, at the latest
-`delivery.timeout.ms` after it came.
+A gathered batch that is too large for the topic (MESSAGE_TOO_LARGE) is split in halves until it fits or has one record;
+the halves take its place and its sequence numbers.
 
-Departures from Kafka: each partition has an epoch of its own under the producer id; a duplicate that the leader no
-longer has an offset for (DUPLICATE_SEQUENCE_NUMBER) counts as unknown, not as acknowledged; a batch that came as one
-is not split.
+Every batch ends acknowledged, definitely failed (no attempt can have been appended) or unknown, at the latest
+`delivery.timeout.ms` after `enqueue`.
+
+Departures from Kafka: each partition has an epoch of its own under the producer id; a duplicate whose offset the leader
+does not know any more (DUPLICATE_SEQUENCE_NUMBER) is unknown, not acknowledged; the batch of a ProduceCommand is never
+split.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from typing import Final
 
 from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
 from protocol.client.identity import ProducerIdentity
-from protocol.client.metadata import Findings, LeaderFinder
+from protocol.client.metadata import LeaderFinder, TopicLeaders
 from protocol.config import (
     DELIVERY_TIMEOUT_MS,
     MAX_IN_FLIGHT_REQUESTS,
@@ -60,12 +61,12 @@ _REQUEST: Final = trusted(ProduceRequest)
 ACKS_ALL = -1
 NEVER = -(2**63)
 """A time before all others."""
-_GAP = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+_GAP_ERRORS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """How a batch ended: `error` NONE is acknowledged; otherwise `unknown` says that it may be in the log."""
+    """The result of a batch: acknowledged with `error` NONE; otherwise `unknown` if it may be in the log."""
 
     error: ErrorCode
     base_offset: Offset = NO_OFFSET
@@ -74,18 +75,19 @@ class BatchResult:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """A batch on its way. `finished` is told how it ended; errors in `final_errors` are not retried.
+    """A batch and the state of its delivery. `finished` is called with the result; errors in `final_errors` are not
+    retried.
 
-    `request_id` is the attempt whose answer is outstanding, -1 if none is, sent at `sent_ms` to the leader of
-    `sent_epoch`; `open_attempts` are those that may have been appended. `waits` says that a predecessor has to be
-    repeated first. `halves` makes two batches of its records, None where it cannot be parted.
+    `request_id` is the attempt whose response is outstanding, -1 if none, sent at `sent_ms` to the leader of
+    `sent_epoch`; `open_attempts` are those that may have been appended. `waits`: a predecessor has to be repeated
+    first. `split` returns two batches with the halves of its records; None if the batch cannot be split.
     """
 
     content: RecordBatch
     finished: Callable[[TimeMs, BatchResult], None]
     deadline_ms: TimeMs = 0
     final_errors: Collection[ErrorCode] = ()
-    halves: Callable[[], list[ProducerBatch]] | None = None
+    split: Callable[[], list[ProducerBatch]] | None = None
     sequence: int = NO_SEQUENCE
     request_id: int = -1
     sent_ms: TimeMs = NEVER
@@ -96,8 +98,8 @@ class ProducerBatch:
     open_attempts: set[int] = field(default_factory=set)
 
 
-class Lane:
-    """See the module docstring."""
+class PartitionSender:
+    """Delivers the batches of one partition and one `acks`. `identity` is None for a sender without idempotence."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Lane:
         self._partition = partition
         self._acks = acks
         self._name = f"{partition.topic}/{partition.partition}/{acks}"
-        self._in_flight = config.int_value(MAX_IN_FLIGHT_REQUESTS)
+        self._max_in_flight = config.int_value(MAX_IN_FLIGHT_REQUESTS)
         self._delivery_ms = config.int_value(DELIVERY_TIMEOUT_MS)
         self._request_ms = config.int_value(REQUEST_TIMEOUT_MS)
         self._backoff_ms = config.int_value(RETRY_BACKOFF_MS)
@@ -123,93 +125,95 @@ class Lane:
         self._leader = NO_LEADER
         self._leader_epoch: Epoch = NO_EPOCH
         self._topic_id = ""
-        self._pausing = False
-        self._looking = False
-        self._heard_ms: TimeMs = NEVER
+        self._is_backing_off = False
+        self._is_searching = False
+        self._last_ack_ms: TimeMs = NEVER
         self._producer_id = NO_PRODUCER_ID
         self._producer_epoch = 0
         self._next_sequence = 0
-        self._used_up = NO_PRODUCER_ID
-        self._is_broken = False
+        self._exhausted_id = NO_PRODUCER_ID
+        self._needs_new_epoch = False
 
     @property
     def is_idle(self) -> bool:
         """Whether all batches have ended."""
         return not (self._waiting or self._window)
 
-    def put(self, now_ms: TimeMs, batch: ProducerBatch, *, afresh: bool = False) -> None:
-        """Takes a batch. A lane that was idle looks for the leader anew if it has not heard from it for a while, or if
-        it is to begin `afresh`.
+    def enqueue(self, now_ms: TimeMs, batch: ProducerBatch, *, new_search: bool = False) -> None:
+        """Adds a batch. An idle sender searches the leader first, if it has had no response for a while or with
+        `new_search`.
         """
         batch.deadline_ms = now_ms + self._delivery_ms
         if self.is_idle:
             self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", batch.deadline_ms, self._expire)
-            if afresh or now_ms - self._heard_ms >= WATCH_MS:
+            if new_search or now_ms - self._last_ack_ms >= WATCH_MS:
                 self._leader = NO_LEADER
         self._waiting.append(batch)
-        self._go(now_ms)
+        self._send_ready(now_ms)
 
     # -- what a batch needs to leave -----------------------------------------------------------------------------------
 
-    def _go(self, now_ms: TimeMs) -> None:
-        """Sends what may be sent, and asks for what is missing for it: the leader, the producer id."""
+    def _send_ready(self, now_ms: TimeMs) -> None:
+        """Sends the batches that are ready, and requests what is missing to send more: the leader, the producer id."""
         while self._window and self._window[0].done:
             self._window.popleft()
         if self.is_idle:
-            self._rest()
+            self._cancel_timers()
             return
-        if self._is_broken and not self._window:
-            self._begin_epoch()
-        if self._pausing:
+        if self._needs_new_epoch and not self._window:
+            self._bump_epoch()
+        if self._is_backing_off:
             return
         if self._leader == NO_LEADER:
-            self._look(now_ms)
+            self._search_leader(now_ms)
         if self._identity is not None and self._producer_id == NO_PRODUCER_ID:
-            self._identity.want(now_ms, self._name, self._identified, self._used_up)
+            self._identity.request_id(now_ms, self._name, self._receive_producer_id, self._exhausted_id)
         elif self._leader != NO_LEADER:
-            self._pump(now_ms)
+            self._send_batches(now_ms)
 
-    def _rest(self) -> None:
-        self._looking = self._pausing = False
+    def _cancel_timers(self) -> None:
+        self._is_searching = self._is_backing_off = False
         self._context.cancel_timer(f"{WATCH_PREFIX}{self._name}")
         self._context.cancel_timer(f"{DEADLINE_PREFIX}{self._name}")
-        self._finder.leave(self._partition.topic, self._name)
+        self._finder.cancel(self._partition.topic, self._name)
         if self._identity is not None:
-            self._identity.leave(self._name)
+            self._identity.cancel(self._name)
 
-    def _look(self, now_ms: TimeMs) -> None:
-        if not self._looking:
-            self._looking = True
-            self._finder.search(now_ms, self._partition.topic, self._name, self._found)
-            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._watch)
+    def _search_leader(self, now_ms: TimeMs) -> None:
+        if not self._is_searching:
+            self._is_searching = True
+            self._finder.search(now_ms, self._partition.topic, self._name, self._receive_leader)
+            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._check_progress)
 
-    def _watch(self, now_ms: TimeMs) -> None:
-        """A pause is over, or it is time to see whether the leader that owes answers still leads."""
-        self._looking = self._pausing = False
+    def _check_progress(self, now_ms: TimeMs) -> None:
+        """After a back-off, or a while without responses: gives up attempts that have timed out, and searches the
+        leader again.
+        """
+        self._is_searching = self._is_backing_off = False
         if self._identity is not None:
             for batch in self._window:
                 if batch.request_id >= 0 and now_ms - batch.sent_ms >= self._request_ms:
-                    self._give_up_attempt(batch)
-        if self._leader == NO_LEADER or now_ms - self._heard_ms >= WATCH_MS:
-            self._look(now_ms)
+                    self._stop_waiting(batch)
+        if self._leader == NO_LEADER or now_ms - self._last_ack_ms >= WATCH_MS:
+            self._search_leader(now_ms)
         else:
-            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._watch)
-            self._go(now_ms)
+            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._check_progress)
+            self._send_ready(now_ms)
 
-    def _pause(self, now_ms: TimeMs) -> None:
-        """The leader cannot take a batch just now, or is none any more: look again in a moment."""
-        if not self._pausing:
-            self._pausing, self._leader = True, NO_LEADER
-            self._finder.leave(self._partition.topic, self._name)
-            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + self._backoff_ms, self._watch)
+    def _back_off(self, now_ms: TimeMs) -> None:
+        """After a retriable error: sends nothing for `retry.backoff.ms`, then searches the leader."""
+        if not self._is_backing_off:
+            self._is_backing_off, self._leader = True, NO_LEADER
+            self._finder.cancel(self._partition.topic, self._name)
+            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + self._backoff_ms, self._check_progress)
 
-    def _found(self, now_ms: TimeMs, findings: Findings) -> None:
-        found = findings.partitions.get(self._partition.partition)
+    def _receive_leader(self, now_ms: TimeMs, leaders: TopicLeaders) -> None:
+        found = leaders.partitions.get(self._partition.partition)
         if found is None:
             self._leader = NO_LEADER
-            if findings.denied is not ErrorCode.NONE:
-                self._fail_all(now_ms, findings.denied)
-            if findings.is_heard:
+            if leaders.error is not ErrorCode.NONE:
+                self._fail_all(now_ms, leaders.error)
+            if leaders.is_answered:
                 for batch in (*self._window, *self._waiting):
                     batch.last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return
@@ -221,33 +225,33 @@ class Lane:
         if partition.leader_epoch >= self._leader_epoch:
             self._leader, self._leader_epoch = partition.leader, partition.leader_epoch
             if self._leader != NO_LEADER:
-                self._go(now_ms)
+                self._send_ready(now_ms)
 
-    def _identified(self, now_ms: TimeMs, producer_id: int, error: ErrorCode) -> None:
+    def _receive_producer_id(self, now_ms: TimeMs, producer_id: int, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             self._fail_all(now_ms, error)
             return
         self._producer_id, self._producer_epoch = producer_id, 0
-        self._go(now_ms)
+        self._send_ready(now_ms)
 
-    def _begin_epoch(self) -> None:
-        """Goes on at sequence 0 of the next epoch, with what is still in the window. After the last epoch of a producer
-        id the lane needs another one.
+    def _bump_epoch(self) -> None:
+        """Continues with the batches of the window at sequence 0 of the next producer epoch; after the last epoch of a
+        producer id, of a new id.
         """
-        self._is_broken = False
+        self._needs_new_epoch = False
         self._next_sequence = 0
         if self._producer_epoch < MAX_PRODUCER_EPOCH:
             self._producer_epoch += 1
         else:
-            self._used_up, self._producer_id = self._producer_id, NO_PRODUCER_ID
+            self._exhausted_id, self._producer_id = self._producer_id, NO_PRODUCER_ID
         for batch in self._window:
-            self._give_up_attempt(batch)
+            self._stop_waiting(batch)
             batch.sequence, batch.waits = NO_SEQUENCE, False
 
     # -- sending and answers -------------------------------------------------------------------------------------------
 
-    def _pump(self, now_ms: TimeMs) -> None:
-        """Sends again what needs it, in order, then what is new."""
+    def _send_batches(self, now_ms: TimeMs) -> None:
+        """Repeats the batches of the window that need it, in order, then sends new ones."""
         is_first, repeated = True, False
         for batch in [batch for batch in self._window if not batch.done]:
             answer_is_due = batch.request_id >= 0 and batch.sent_epoch >= self._leader_epoch
@@ -255,7 +259,7 @@ class Lane:
                 self._send(now_ms, batch)
                 repeated = True
             is_first = False
-        while self._waiting and len(self._window) < self._in_flight and not self._is_broken:
+        while self._waiting and len(self._window) < self._max_in_flight and not self._needs_new_epoch:
             batch = self._waiting.popleft()
             if self._acks == 0:
                 self._send(now_ms, batch)
@@ -265,15 +269,15 @@ class Lane:
                 self._send(now_ms, batch)
         watch = f"{WATCH_PREFIX}{self._name}"
         if self.is_idle:
-            self._rest()
+            self._cancel_timers()
         elif watch not in self._context.timers:
-            self._context.set_timer(watch, now_ms + WATCH_MS, self._watch)
+            self._context.set_timer(watch, now_ms + WATCH_MS, self._check_progress)
 
     def _send(self, now_ms: TimeMs, batch: ProducerBatch) -> None:
-        self._give_up_attempt(batch)
+        self._stop_waiting(batch)
         if batch.sequence == NO_SEQUENCE and (self._identity is not None or not batch.open_attempts):
-            self._seal(batch)
-        number = self._context.expect(ProduceResponse, lambda at_ms, answer: self._answered(at_ms, batch, answer))
+            self._assign_sequence(batch)
+        number = self._context.expect(ProduceResponse, lambda at_ms, answer: self._receive(at_ms, batch, answer))
         batch.request_id, batch.sent_ms, batch.sent_epoch, batch.waits = number, now_ms, self._leader_epoch, False
         batch.open_attempts.add(number)
         request = _REQUEST(
@@ -286,15 +290,15 @@ class Lane:
         )
         self._context.out.send(self._leader, request)
 
-    def _seal(self, batch: ProducerBatch) -> None:
-        """Gives the batch the next place in the sequence."""
+    def _assign_sequence(self, batch: ProducerBatch) -> None:
+        """Assigns the next sequence number to a batch and stamps it."""
         if self._identity is not None:
             batch.sequence = self._next_sequence
             self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
         self._stamp(batch)
 
     def _stamp(self, batch: ProducerBatch) -> None:
-        """Writes the batch's place in the sequence into it, and its checksum."""
+        """Writes producer id, epoch, sequence number and checksum into a batch."""
         content = batch.content
         if batch.sequence != NO_SEQUENCE:
             content = changed(
@@ -307,43 +311,43 @@ class Lane:
             content = changed(content, crc=checksum_of(content, self._context.checksum))
         batch.content = content
 
-    def _give_up_attempt(self, batch: ProducerBatch) -> None:
-        """Its answer is not waited for any more; what it may have done is not forgotten."""
+    def _stop_waiting(self, batch: ProducerBatch) -> None:
+        """Ignores the response to the last attempt; the attempt stays one that may have been appended."""
         if batch.request_id >= 0:
             self._context.forget(batch.request_id)
             batch.request_id = -1
 
-    def _answered(self, now_ms: TimeMs, batch: ProducerBatch, response: ProduceResponse) -> None:
-        self._give_up_attempt(batch)
+    def _receive(self, now_ms: TimeMs, batch: ProducerBatch, response: ProduceResponse) -> None:
+        self._stop_waiting(batch)
         error = response.error
         if error is ErrorCode.NONE:
-            self._heard_ms = now_ms
+            self._last_ack_ms = now_ms
             self._end(now_ms, batch, BatchResult(error, response.base_offset))
-            self._go(now_ms)
+            self._send_ready(now_ms)
             return
         batch.last_error = error
         if response.base_offset == NO_OFFSET and error is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             batch.open_attempts.discard(response.correlation_id)
-        if error in _GAP and self._identity is not None:
-            self._gap(batch)
-        elif error is ErrorCode.MESSAGE_TOO_LARGE and batch.halves is not None and not batch.open_attempts:
-            self._part(batch, batch.halves())
+        if error in _GAP_ERRORS and self._identity is not None:
+            self._handle_gap(batch)
+        elif error is ErrorCode.MESSAGE_TOO_LARGE and batch.split is not None and not batch.open_attempts:
+            self._replace(batch, batch.split())
         elif error in batch.final_errors or error not in RETRIABLE:
             self._fail(now_ms, batch, error)
         else:
-            self._pause(now_ms)
-        self._go(now_ms)
+            self._back_off(now_ms)
+        self._send_ready(now_ms)
 
-    def _gap(self, batch: ProducerBatch) -> None:
-        """The leader's log lacks what comes before the batch."""
+    def _handle_gap(self, batch: ProducerBatch) -> None:
+        """The leader's log lacks the predecessor of the batch."""
         first = next(item for item in self._window if not item.done)
         if batch is first:
-            self._begin_epoch()
+            self._bump_epoch()
         else:
             batch.waits = True
 
-    def _part(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Puts parts of a batch that is in no log in its place; those of a sequence number keep to its sequence."""
+    def _replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """Replaces a batch that no log contains by its halves, which take over its sequence numbers."""
         sequence = batch.sequence
         for part in parts:
             part.deadline_ms, part.sent_ms, part.last_error = batch.deadline_ms, batch.sent_ms, batch.last_error
@@ -357,29 +361,29 @@ class Lane:
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _expire(self, now_ms: TimeMs) -> None:
-        """The time of the oldest batches is up."""
+        """Fails the batches whose `delivery.timeout.ms` is over."""
         for batch in [*self._window, *self._waiting]:
             if not batch.done and batch.deadline_ms <= now_ms:
                 self._fail(now_ms, batch, batch.last_error)
         left = [batch.deadline_ms for batch in (*self._window, *self._waiting) if not batch.done]
         if left:
             self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", min(left), self._expire)
-        self._go(now_ms)
+        self._send_ready(now_ms)
 
     def _fail_all(self, now_ms: TimeMs, error: ErrorCode) -> None:
         for batch in [*self._window, *self._waiting]:
             if not batch.done:
                 self._fail(now_ms, batch, error)
-        self._go(now_ms)
+        self._send_ready(now_ms)
 
     def _fail(self, now_ms: TimeMs, batch: ProducerBatch, error: ErrorCode) -> None:
         if batch.sequence != NO_SEQUENCE:
-            self._is_broken = True
+            self._needs_new_epoch = True
         if self._waiting and batch.sent_ms == NEVER:
             self._waiting.remove(batch)
         self._end(now_ms, batch, BatchResult(error, unknown=bool(batch.open_attempts)))
 
     def _end(self, now_ms: TimeMs, batch: ProducerBatch, result: BatchResult) -> None:
-        self._give_up_attempt(batch)
+        self._stop_waiting(batch)
         batch.done = True
         batch.finished(now_ms, result)
