@@ -52,60 +52,34 @@ class Metric:
 
 
 METRICS = (
+    Metric("loss_rate", "losses", RATE, "loss events", "times that acknowledged acks=all records were lost", LOSS),
     Metric(
-        name="loss_rate",
-        column="losses",
-        estimator=RATE,
-        title="loss events",
-        meaning="times that one or more acknowledged acks=all records were lost",
-        trace_kind=LOSS,
+        "lost_records_per_year", "lost_records", RATE, "lost records", "acknowledged acks=all records lost", LOSS, True
+    ),
+    Metric("offline_fraction", "offline", FRACTION, "offline", "time without a leader"),
+    Metric(
+        "reject_fraction",
+        "refuses",
+        FRACTION,
+        "rejecting",
+        "time with fewer than min ISR replicas in sync, so that acks=all writes are rejected, with or without a leader",
+    ),
+    Metric("stall_fraction", "stalled", FRACTION, "stalled", "time in which the recorded leader does not answer"),
+    Metric(
+        "unclean_recoveries_per_year",
+        "unclean_recoveries",
+        RATE,
+        "unclean recoveries",
+        "elections of a leader that may lack acknowledged records",
+        UNCLEAN_RECOVERY,
     ),
     Metric(
-        name="lost_records_per_year",
-        column="lost_records",
-        estimator=RATE,
-        title="lost records",
-        meaning="acknowledged acks=all records that were lost",
-        trace_kind=LOSS,
-        sums_values=True,
-    ),
-    Metric(
-        name="offline_fraction",
-        column="offline",
-        estimator=FRACTION,
-        title="offline",
-        meaning="time without a leader",
-    ),
-    Metric(
-        name="reject_fraction",
-        column="refuses",
-        estimator=FRACTION,
-        title="rejecting",
-        meaning="time with fewer than min ISR replicas in sync, so that acks=all writes are rejected, with or "
-        "without a leader",
-    ),
-    Metric(
-        name="stall_fraction",
-        column="stalled",
-        estimator=FRACTION,
-        title="stalled",
-        meaning="time in which the recorded leader does not answer",
-    ),
-    Metric(
-        name="unclean_recoveries_per_year",
-        column="unclean_recoveries",
-        estimator=RATE,
-        title="unclean recoveries",
-        meaning="elections of a leader that may lack acknowledged records",
-        trace_kind=UNCLEAN_RECOVERY,
-    ),
-    Metric(
-        name="high_watermark_regressions_per_year",
-        column="hw_regressions",
-        estimator=RATE,
-        title="high watermark regressions",
-        meaning="times that the high watermark that consumers see decreased",
-        trace_kind=HW_REGRESSION,
+        "high_watermark_regressions_per_year",
+        "hw_regressions",
+        RATE,
+        "high watermark regressions",
+        "times that the high watermark that consumers see decreased",
+        HW_REGRESSION,
     ),
 )
 

@@ -109,7 +109,7 @@ class _Trial:
         self.began_ms = cluster.now_ms
         self.measuring = True
         for partition in self.partitions:
-            self._row(partition)
+            self._add_state(partition)
             self._write(partition)
         for broker in cluster.spec.broker_ids:
             self._schedule_failure(broker)
@@ -147,22 +147,23 @@ class _Trial:
     def _fail(self, broker: NodeId, incarnation: int) -> None:
         """The broker's time to failure is over; nothing happens if it has failed otherwise in the meantime."""
         if self.cluster.incarnation_of(broker) == incarnation:
-            self._begin(failure(self.params, self.random, broker, self.cluster.now_ms))
+            self._inject(failure(self.params, self.random, broker, self.cluster.now_ms))
 
-    def _begin(self, fault: Failure) -> None:
+    def _inject(self, fault: Failure) -> None:
         """Injects a failure and schedules the repair, unless one is scheduled."""
         broker = fault.node
         if isinstance(fault, Crash):
             self._crash(fault)
         else:
-            self._add(CRASH, node=broker, detail="clean")
+            self._add(TraceRow(self._time_ms, CRASH, node=broker, detail="clean"))
             self.cluster.command(broker, ShutdownCommand())
         if broker not in self.repairing:
             self.repairing[broker] = fault.end_ms
             self.cluster.call_at(fault.end_ms, lambda: self._repair(broker))
 
     def _crash(self, fault: Crash) -> None:
-        self._add(CRASH, node=fault.node, detail="unclean" if fault.loses == "nothing" else "lossy")
+        detail = "unclean" if fault.loses == "nothing" else "lossy"
+        self._add(TraceRow(self._time_ms, CRASH, node=fault.node, detail=detail))
         self.cluster.crash(fault.node, fault.loss)
         for name, partition in self.partitions.items():
             if partition.leader == fault.node:
@@ -173,7 +174,7 @@ class _Trial:
             self.cluster.call_at(self.cluster.now_ms + RETRY_START_MS, lambda: self._repair(broker))
             return
         del self.repairing[broker]
-        self._add(START, node=broker)
+        self._add(TraceRow(self._time_ms, START, node=broker))
         self.cluster.start(broker)
         self._schedule_failure(broker)
 
@@ -186,7 +187,7 @@ class _Trial:
         now_ms = self.cluster.now_ms
         for broker in self.cluster.spec.broker_ids:
             if broker in self.cluster.nodes:
-                self._begin(power_failure(self.params, self.random, broker, now_ms, self.repairing.get(broker)))
+                self._inject(power_failure(self.params, self.random, broker, now_ms, self.repairing.get(broker)))
         self._schedule_power_event()
 
     # -- workload ------------------------------------------------------------------------------------------------------
@@ -249,21 +250,21 @@ class _Trial:
         partition.min_isr = detail["min_isr"]
         partition.serves = partition.serves and same_epoch
         if detail["recovering"] and not partition.recovering:
-            self._add(UNCLEAN_RECOVERY, partition=name.partition, node=partition.leader)
+            self._add(TraceRow(self._time_ms, UNCLEAN_RECOVERY, name.partition, partition.leader))
         partition.recovering = detail["recovering"]
-        self._row(name)
+        self._add_state(name)
         if self.measuring:
             self._write(name)
 
     def _handle_new_leader(self, name: TopicPartition, node: NodeId, detail: Mapping[str, Any]) -> None:
         """A replica has become leader: records the acknowledged records that its log lacks as a loss."""
         if self.regressions.observe_leader(name, detail["leader_epoch"], detail["log_end"]):
-            self._add(HW_REGRESSION, partition=name.partition, node=node)
+            self._add(TraceRow(self._time_ms, HW_REGRESSION, name.partition, node))
         if detail["leader_epoch"] < self.partitions[name].leader_epoch:
             return
         lost = self._remove_lost(name, node, detail["log_end"])
         if lost:
-            self._add(LOSS, partition=name.partition, node=node, value=lost)
+            self._add(TraceRow(self._time_ms, LOSS, name.partition, node, value=lost))
         partition = self.partitions[name]
         if (node, detail["leader_epoch"]) == (partition.leader, partition.leader_epoch):
             self._set_serves(name, True)
@@ -293,23 +294,31 @@ class _Trial:
         partition = self.partitions[name]
         if partition.serves != serves:
             partition.serves = serves
-            self._row(name)
+            self._add_state(name)
 
-    def _row(self, name: TopicPartition) -> None:
+    def _add_state(self, name: TopicPartition) -> None:
         partition = self.partitions[name]
         self._add(
-            STATE,
-            partition=name.partition,
-            leader=partition.leader,
-            leader_serves=partition.serves,
-            isr_size=partition.isr_size,
-            elr_size=partition.elr_size,
-            min_isr=partition.min_isr,
+            TraceRow(
+                self._time_ms,
+                STATE,
+                name.partition,
+                leader=partition.leader,
+                leader_serves=partition.serves,
+                isr_size=partition.isr_size,
+                elr_size=partition.elr_size,
+                min_isr=partition.min_isr,
+            )
         )
 
-    def _add(self, kind: str, **fields: Any) -> None:
+    @property
+    def _time_ms(self) -> TimeMs:
+        """Virtual time since the measurement began."""
+        return self.cluster.now_ms - self.began_ms
+
+    def _add(self, row: TraceRow) -> None:
         if self.measuring:
-            self.rows.append(TraceRow(self.cluster.now_ms - self.began_ms, kind, **fields))
+            self.rows.append(row)
 
 
 def _cluster_config(params: CellParameters) -> ClusterConfig:
