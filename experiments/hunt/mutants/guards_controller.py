@@ -35,11 +35,11 @@ STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecor
 QUORUM = ("ReplicationQuorumSuperset", *STORED)
 UNVOUCHED = PlanFocus(
     Bias(weights={"crash": 2, "power_loss": 2, "cut": 1}, within_tolerance=False),
-    why="More replicas lose data than the promise allows, so that nobody is left who is vouched for.",
+    why="More replicas lose data than the promise allows, so no replica is left that is known to be complete.",
 )
 LOSSES = PlanFocus(
     Bias(replicas=3, min_isr=3, weights={"crash": 2, "power_loss": 1, "heartbeat_loss": 1}),
-    why="Whoever leaves the ISR is in the ELR, and some lose what they had.",
+    why="Replicas that leave the ISR enter the ELR, and some of them lose records.",
 )
 MOVES = PlanFocus(
     Bias(brokers=5, weights={"reassign": 2, "crash": 1, "cut": 1}, config=dict(CONFIG)),
@@ -205,7 +205,7 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="stale-partition-epoch-accepted",
         guard="AlterPartition with an older partition epoch is refused with INVALID_UPDATE_VERSION (B18, KIP-497).",
-        instead="It is taken for a proposal on the present state.",
+        instead="It is applied to the present state.",
         expected=QUORUM,
         patches=(Patch(alter_partition, "validate", _with_state(_any_partition_epoch)),),
         focus=PlanFocus(
@@ -218,13 +218,13 @@ GUARDS: tuple[Mutant, ...] = (
                 brokers=4,
                 send_every_ms=50,
             ),
-            why="A proposal is late, and its partition is to move in the meantime.",
+            why="A proposal is late, and a reassignment of its partition begins in between.",
         ),
     ),
     Mutant(
         name="deposed-leader-alters",
         guard="AlterPartition of an older leader epoch is refused with FENCED_LEADER_EPOCH (B19).",
-        instead="It is taken for a proposal of the present leader.",
+        instead="It is applied as if the present leader had sent it.",
         expected=QUORUM,
         patches=(Patch(alter_partition, "validate", _with_state(_any_leader)),),
         focus=PlanFocus(
@@ -234,13 +234,13 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.lose_heartbeats(0, 4_000, 6_900),
                 recipes.cut_from_controller(0, 5_500, END_MS),
             ),
-            why="A proposal is held up until another leads, and the proposer is unfenced.",
+            why="A proposal is delayed until another broker leads and the proposer is unfenced.",
         ),
     ),
     Mutant(
         name="late-requests-taken",
-        guard="Heartbeats and proposals of a broker's life count once, in the order of their sending (B19, B22).",
-        instead="They count as they come, and when they come again.",
+        guard="Heartbeats and proposals of an incarnation count once, in the order of sending (B19, B22).",
+        instead="They count in the order of arrival, and duplicates count again.",
         expected=QUORUM,
         patches=(Patch(SendingOrder, "takes", always_returns(True)),),
         focus=PlanFocus(
@@ -251,13 +251,13 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.duplicate_proposals(0, 4_000, 8_100, 9_600),
                 recipes.lose_fetch_responses(2, BROKERS, 9_500, END_MS),
             ),
-            why="A proposal is refused since its member is fenced, and comes once more when that is over.",
+            why="A proposal is refused because its member is fenced, and a copy arrives after the member was unfenced.",
         ),
     ),
     Mutant(
         name="registration-of-a-former-process-taken",
-        guard="A broker takes the answer to the registration of its present incarnation (B20).",
-        instead="It takes any, and lives on in the epoch of a former process.",
+        guard="A broker accepts the registration response of its present incarnation only (B20).",
+        instead="It accepts any, and runs under the epoch of a former process.",
         expected=STORED,
         patches=(Patch(BrokerLifecycleManager, "_is_to_this_incarnation", always_returns(True)),),
         focus=PlanFocus(
@@ -268,13 +268,13 @@ GUARDS: tuple[Mutant, ...] = (
                 ),
                 recipes.fail_power(1, 6_600, 6_650),
             ),
-            why="A broker loses its log and is back at once, and a registration of the process before comes once more.",
+            why="A broker loses its log and restarts at once, and a copy of its former process's registration arrives.",
         ),
     ),
     Mutant(
         name="stale-broker-epoch-accepted",
         guard="A proposed member whose broker epoch is not that of its registration is refused (KIP-903, B6).",
-        instead="A log end of a former life brings the broker into the ISR.",
+        instead="A log end of a former incarnation brings the broker into the ISR.",
         expected=STORED,
         patches=(Patch(alter_partition, "has_registered_epoch", always_returns(True)),),
         focus=PlanFocus(
@@ -284,13 +284,13 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.fail_power(2, 6_500, 9_100),
                 recipes.lose_fetch_responses(2, BROKERS, 9_000, END_MS),
             ),
-            why="A proposal is held up until the member that it adds has lost its log and is back.",
+            why="A proposal is delayed until the member that it adds has lost its log and restarted.",
         ),
     ),
     Mutant(
         name="fenced-member-accepted",
         guard="A proposed member that is fenced or shuts down is refused with INELIGIBLE_REPLICA (B6).",
-        instead="It comes into the ISR.",
+        instead="It enters the ISR.",
         expected=("ValidControllerState",),
         patches=(Patch(alter_partition, "_validate_isr", _propose_with_fenced),),
         focus=PlanFocus(
@@ -299,7 +299,7 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.cut_from_controller(0, 6_500, END_MS),
                 recipes.lose_heartbeats(2, 6_600, END_MS),
             ),
-            why="A follower catches up whose fencing its leader has not heard of.",
+            why="A follower catches up, and its leader has not read that it is fenced.",
         ),
     ),
     Mutant(
@@ -314,15 +314,15 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="unclean-member-kept-in-elr",
-        guard="A broker that comes back from an unclean shutdown leaves every ELR (E20).",
-        instead="It stays eligible, whatever it has lost.",
+        guard="A broker that registers after an unclean shutdown leaves every ELR (E20).",
+        instead="It stays eligible, although it may have lost records.",
         expected=STORED,
         patches=(Patch(partition_change, "_follow_isr", _unclean_stays),),
         focus=LOSSES,
     ),
     Mutant(
         name="unclean-restart-taken-as-clean",
-        guard="A registration without the last broker epoch tells of an unclean shutdown (E21).",
+        guard="A registration without the last broker epoch counts as unclean (E21).",
         instead="Every registration counts as clean.",
         expected=STORED,
         patches=(Patch(brokers, "register", _always_clean),),
@@ -330,8 +330,8 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="clean-shutdown-file-outlives-start",
-        guard="The clean-shutdown file is deleted at the start, and counts for the epoch that it names (E22, M16).",
-        instead="It vouches for all lives that follow.",
+        guard="The clean-shutdown file is deleted at the start, and is valid for the epoch in it (E22, M16).",
+        instead="It makes all later incarnations look clean.",
         expected=STORED,
         patches=(
             Patch(brokers, "register", _any_clean_epoch),
@@ -342,7 +342,7 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="clean-shutdown-without-flush",
         guard="The clean-shutdown file is written once all logs are flushed (E22).",
-        instead="The file vouches for a page cache.",
+        instead="It is written while records are in the page cache only.",
         expected=STORED,
         patches=(Patch(Flusher, "flush_all", _no_flush),),
         focus=PlanFocus(
@@ -355,14 +355,14 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="fenced-replica-elected",
         guard="Only an active broker is elected (E17, E29).",
-        instead="Any member of ISR or ELR is, be it fenced.",
+        instead="Any member of ISR or ELR is elected, fenced or not.",
         expected=("ValidControllerState",),
         patches=(Patch(partition_change, "elect", _elect_fenced),),
     ),
     Mutant(
         name="elected-outside-isr-and-elr",
-        guard="A clean election chooses from the ISR, or from the ELR where that is empty (E29).",
-        instead="It chooses any active replica.",
+        guard="A clean election elects from the ISR, or from the ELR if the ISR is empty (E29).",
+        instead="It elects any active replica.",
         expected=("RecoveryStateKept", "ValidControllerIsrAndElr", *STORED),
         patches=(Patch(partition_change, "elect", _elect_anyone),),
     ),
@@ -389,8 +389,8 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="last-known-elr-forgotten",
-        guard="Who leaves ISR and ELR uncleanly is remembered in the last known ELR (E23, E27).",
-        instead="Nobody is.",
+        guard="Replicas that leave ISR and ELR uncleanly enter the last known ELR (E23, E27).",
+        instead="The last known ELR stays empty.",
         expected=("MinIsrRecoveryQuorum",),
         patches=(Patch(partition_change, "_follow_isr", _nobody_is_remembered),),
         focus=UNVOUCHED,
@@ -405,7 +405,7 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="recovery-state-forgotten",
-        guard="A partition is RECOVERING until its leader clears that, whoever is elected meanwhile (N13, C8).",
+        guard="A partition stays RECOVERING until its leader clears that, also through further elections (N13, C8).",
         instead="The next clean election clears it.",
         expected=("RecoveryStateKept",),
         patches=(Patch(partition_change, "_change_recovery_state", _election_recovers),),
@@ -415,13 +415,13 @@ GUARDS: tuple[Mutant, ...] = (
                 *(recipes.lose_heartbeats(broker, 6_500, 9_500) for broker in BROKERS),
                 config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"},
             ),
-            why="A leader that was elected uncleanly takes its time over its routine, and is fenced in it.",
+            why="A leader that was elected uncleanly is fenced during its data-loss routine.",
         ),
     ),
     Mutant(
         name="reassignment-completes-below-min-isr",
         guard="A reassignment completes when min ISR members of the final assignment are in sync (E32, M75).",
-        instead="It completes as soon as the adding replicas are.",
+        instead="It completes as soon as the adding replicas are in sync.",
         expected=("ReassignmentKeepsMinIsr", *STORED),
         patches=(Patch(partition_change, "_move_keeps_min_isr", always_returns(True)),),
         focus=PlanFocus(
@@ -461,7 +461,7 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="metadata-answered-before-it-is-durable",
-        guard="The controller replays and answers what is flushed to the metadata log (contract, rule 4).",
+        guard="The controller replays and acknowledges flushed metadata records only (contract, rule 4).",
         instead="It does so once the records are in the page cache.",
         expected=("MetadataLogMatching",),
         patches=(Patch(QuorumLog, "flush", _unflushed_metadata),),
@@ -477,7 +477,7 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="metadata-applied-out-of-order",
         guard="A broker replays the records of the metadata log in their order.",
-        instead="The first of several comes last.",
+        instead="It replays the first of several records last.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
         patches=(Patch(BrokerNode, "_replay", _first_comes_last),),
     ),

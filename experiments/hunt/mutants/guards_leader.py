@@ -27,7 +27,7 @@ QUORUM = ("ReplicationQuorumSuperset", "LeaderCandidateCompleteness", "LeaderCom
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 
 LEADERS_CHANGE = PlanFocus(
-    Bias(themes=("handovers", "controller gone")), why="Leaders change while records are on their way."
+    Bias(themes=("handovers", "controller gone")), why="Leaders change while records are in flight."
 )
 
 
@@ -159,21 +159,21 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="high-watermark-below-min-isr",
         guard="The high watermark does not move while the ISR is smaller than min ISR (E1, E2).",
-        instead="It moves with however small an ISR.",
+        instead="It moves with an ISR of any size.",
         expected=(*STORED, "HighWatermarkMonotone", "LogMatching", "ConsistentRead"),
         patches=(Patch(leadership, "high_watermark_target", _without_min_isr),),
     ),
     Mutant(
         name="followers-presumed-complete",
-        guard="A new leader knows of no follower's log end before that has fetched in its epoch (A27, N5).",
-        instead="ISR members count as holding what the leader holds.",
+        guard="To a new leader a follower's log end is unknown until it fetches in the new epoch (A27, N5).",
+        instead="It takes ISR members to have the leader's whole log.",
         expected=(*STORED, "LogMatching", "ConsistentRead"),
         patches=(Patch(leadership, "begin", _presumed_complete),),
         focus=LEADERS_CHANGE,
     ),
     Mutant(
         name="expansion-without-catching-up",
-        guard="A follower is proposed for the ISR when it has what is committed (N5, B6).",
+        guard="A follower is proposed for the ISR when it has all committed records (N5, B6).",
         instead="It is proposed as soon as it fetches.",
         expected=STORED,
         patches=(Patch(leadership, "may_join", _join_without_catching_up),),
@@ -192,13 +192,13 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.lose_fetch_responses(1, BROKERS, 6_800, 8_300),
                 recipes.kill(0, 8_200, END_MS),
             ),
-            why="A leader has not heard how far its predecessor had committed, nor has a follower the records.",
+            why="A new leader does not know its predecessor's high watermark, and a follower lacks the records.",
         ),
     ),
     Mutant(
         name="two-proposals-in-flight",
         guard="One proposal is in flight per partition (B21).",
-        instead="Another one takes its place, and the maximal ISR forgets the first.",
+        instead="Another one replaces it, and the maximal ISR no longer includes the first.",
         expected=QUORUM,
         patches=(
             Patch(leadership, "may_propose", always_returns(True)),
@@ -213,13 +213,13 @@ GUARDS: tuple[Mutant, ...] = (
                 brokers=4,
                 replicas=4,
             ),
-            why="Another follower catches up while the leader waits to hear of the first.",
+            why="Another follower catches up while the leader waits for the response to its first proposal.",
         ),
     ),
     Mutant(
         name="proposal-given-up-on-silence",
-        guard="A proposal stays open until the controller has definitely answered (B22).",
-        instead="It is given up when no answer comes in time.",
+        guard="A proposal stays pending until the controller has responded (B22).",
+        instead="It is dropped when the request times out.",
         expected=QUORUM,
         patches=(Patch(IsrManager, "fire", _give_up),),
         focus=PlanFocus(
@@ -228,13 +228,13 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.cut_from_controller(0, 5_500, END_MS),
                 recipes.lose_fetch_responses(2, BROKERS, 6_400, END_MS),
             ),
-            why="The leader does not hear that its proposal was taken.",
+            why="The leader does not learn that its proposal was committed.",
         ),
     ),
     Mutant(
         name="proposal-given-up-on-epoch-error",
-        guard="On an epoch error the proposal stays open until the metadata shows what has become of it (B19).",
-        instead="It is withdrawn, though an earlier sending of it may have been committed.",
+        guard="After an epoch error the proposal stays pending until the metadata shows its outcome (B19).",
+        instead="It is dropped, although an earlier copy of it may have been committed.",
         expected=QUORUM,
         patches=(
             Patch(
@@ -250,13 +250,13 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.lose_proposal_responses(0, 5_500, 6_600),
                 recipes.lose_fetch_responses(2, BROKERS, 6_400, END_MS),
             ),
-            why="The answer to the first sending of a proposal is lost; the second is late.",
+            why="The response to a proposal is lost; the repeated proposal gets an epoch error.",
         ),
     ),
     Mutant(
         name="isr-adopted-before-its-configs",
-        guard="An answer that lies ahead of the replayed metadata is left to the log to bring (M8).",
-        instead="The new ISR counts at once, under a min ISR that has been raised since.",
+        guard="A response that is newer than the replayed metadata is ignored; the metadata log brings its state (M8).",
+        instead="The new ISR counts at once, with a min ISR that is no longer valid.",
         expected=STORED,
         patches=(Patch(leader, "apply_result", _apply_any_result),),
         focus=PlanFocus(
@@ -267,13 +267,13 @@ GUARDS: tuple[Mutant, ...] = (
                 replicas=2,
                 min_isr=1,
             ),
-            why="The leader has not read that min ISR was raised when its smaller ISR is taken.",
+            why="The leader has not read that min ISR was raised when its smaller ISR is committed.",
         ),
     ),
     Mutant(
         name="expansion-with-former-broker-epoch",
         guard="A proposal names the broker epoch under which a member has fetched (KIP-903, B6).",
-        instead="It names the epoch that the metadata knows, for a log end of a former life.",
+        instead="It names the epoch in the metadata, with a log end of a former incarnation.",
         expected=STORED,
         patches=(
             Patch(IsrManager, "_epoch_of", _epoch_of_metadata),
@@ -286,20 +286,20 @@ GUARDS: tuple[Mutant, ...] = (
                 send_every_ms=5_000,
                 config={REPLICA_LAG_TIME_MAX_MS: 8_000},
             ),
-            why="A follower that was caught up loses all, registers anew, and its first fetch is lost.",
+            why="A caught-up follower loses its log and registers again, and its first fetch is lost.",
         ),
     ),
     Mutant(
         name="log-end-taken-before-divergence",
         guard="A follower's log end counts once its log agrees with the leader's up to there (M43, N1).",
-        instead="It counts as the follower names it.",
+        instead="It counts as the fetch request has it.",
         expected=(*STORED, "LogMatching", "ConsistentRead", "AllConverges"),
         patches=(Patch(PartitionLeader, "_accept_fetch", _count_before_comparing),),
     ),
     Mutant(
         name="fetch-from-old-leader-epoch-accepted",
         guard="A fetch of an older leader epoch is refused with FENCED_LEADER_EPOCH (A26, KIP-320).",
-        instead="It is answered like any other.",
+        instead="It is processed like any other.",
         expected=("ValidReplicaState", *STORED),
         patches=(Patch(PartitionLeader, "_fetch_error", _any_leader_epoch),),
         focus=PlanFocus(
@@ -308,20 +308,20 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.lose_heartbeats(0, 3_200, 6_000),
                 elect_at_ms=(8_000, 10_000),
             ),
-            why="Leadership goes away and comes back while a follower does not hear of it.",
+            why="Leadership moves away and back while a follower does not receive the metadata.",
         ),
     ),
     Mutant(
         name="acks-all-answered-at-append",
-        guard="acks=all is answered when the high watermark has passed the batch (E5).",
-        instead="It is answered as soon as the leader has appended.",
+        guard="An acks=all produce is acknowledged when the high watermark has passed the batch (E5).",
+        instead="It is acknowledged as soon as the leader has appended.",
         expected=("History.LostRecord", "History.MovedRecord"),
         patches=(Patch(DelayedProduces, "delay", _answer_at_once),),
         focus=LEADERS_CHANGE,
     ),
     Mutant(
         name="failed-append-acknowledged",
-        guard="A batch that the disk did not take is refused with KAFKA_STORAGE_ERROR (KIP-112).",
+        guard="A batch that could not be written to disk is refused with KAFKA_STORAGE_ERROR (KIP-112).",
         instead="It is acknowledged at the offset that it would have had.",
         expected=("History.LostRecord", "History.MovedRecord"),
         patches=(Patch(PartitionLeader, "_refuse_produce", _acknowledge_failure),),
@@ -329,13 +329,13 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="reads-beyond-high-watermark",
-        guard="A consumer sees nothing at or above the high watermark (E7).",
-        instead="It sees all that the leader has.",
+        guard="A consumer reads nothing at or above the high watermark (E7).",
+        instead="It reads the leader's whole log.",
         expected=("History.VanishedRead", "History.ReadsDiffer", "History.ReadBeyondHighWatermark"),
         patches=(Patch(reads, "read", _show_everything),),
         focus=PlanFocus(
             Bias(themes=("deposed writer",), config={REQUEST_TIMEOUT_MS: 1_000, DELIVERY_TIMEOUT_MS: 1_500}),
-            why="Leaders are deposed with records that nobody else has, and that their producer gives up.",
+            why="Leaders are deposed with records that no other replica has and that their producer gives up.",
         ),
     ),
 )

@@ -32,17 +32,19 @@ DIVERGED = ("LogMatching", "ConsistentRead", "History.ReplicasDiffer", *STORED)
 STALLED = ("AllConverges", "EveryCommandIsAnswered")
 SESSIONS = PlanFocus(
     Bias(partitions=5, themes=("sessions",)),
-    why="Single fetches and answers of followers with several partitions are lost, late or doubled.",
+    why="Single fetch requests and responses of followers with several partitions are lost, delayed or duplicated.",
 )
 REPEATS = PlanFocus(
     Bias(themes=("producer trouble", "all restart"), config={ENABLE_IDEMPOTENCE: True}),
-    why="Answers to the producer are lost, and it repeats what is in the log already.",
+    why="Responses to the producer are lost, and it repeats batches that are in the log.",
 )
 RESTARTS = PlanFocus(
     Bias(themes=("all restart",), config={ENABLE_IDEMPOTENCE: True}),
-    why="All brokers restart while the producer waits for answers.",
+    why="All brokers restart while the producer waits for responses.",
 )
-OVERTAKEN = PlanFocus(Bias(themes=("deposed writer",)), why="Leaders are deposed with records that nobody else has.")
+OVERTAKEN = PlanFocus(
+    Bias(themes=("deposed writer",)), why="Leaders are deposed with records that no other replica has."
+)
 
 OVERTAKEN_TWICE = PlanFocus(
     script=script(
@@ -50,7 +52,7 @@ OVERTAKEN_TWICE = PlanFocus(
         recipes.disturb((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
         send_every_ms=5_000,
     ),
-    why="A deposed leader is told twice where its log parts from its leader's.",
+    why="A deposed leader receives the diverging epoch of its log twice.",
 )
 OVERTAKEN_BY_EPOCHS = PlanFocus(
     script=script(
@@ -63,7 +65,7 @@ OVERTAKEN_BY_EPOCHS = PlanFocus(
         send_every_ms=5_000,
         elect_at_ms=(7_900, 10_800),
     ),
-    why="A leader that lacks a record says so late: that is committed by then, and it leads once more.",
+    why="A response of a leader that lacks a record arrives after the record was committed.",
 )
 
 
@@ -212,16 +214,16 @@ def _renumber(original: Callable[..., None]) -> Callable[..., None]:
 GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="truncation-skipped",
-        guard="A follower whose log parts from the leader's drops what lies behind (N1, M43).",
-        instead="The leader answers as if the logs agreed.",
+        guard="A follower whose log diverges from the leader's truncates to the point of divergence (N1, M43).",
+        instead="The leader responds as if the logs agreed.",
         expected=(*DIVERGED, *STALLED),
         patches=(Patch(ReplicaLog, "divergence", always_returns(None)),),
         focus=OVERTAKEN,
     ),
     Mutant(
         name="truncation-to-high-watermark",
-        guard="A follower truncates where the leader epochs part, not to its own high watermark (N1, KIP-101).",
-        instead="It drops all above its high watermark whenever it begins to follow.",
+        guard="A follower truncates by leader epoch, not to its own high watermark (N1, KIP-101).",
+        instead="It truncates to its high watermark whenever it becomes a follower.",
         expected=STORED,
         patches=(Patch(Fetcher, "follow", _truncate_to_high_watermark),),
         focus=LEADERS_CHANGE,
@@ -229,22 +231,22 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="truncation-to-the-own-end-only",
         guard="A follower truncates to the smaller of the two ends of the last common epoch (M43, KIP-279).",
-        instead="It takes its own end, and keeps what the leader does not have.",
+        instead="It truncates to its own end, and keeps records that the leader does not have.",
         expected=(*DIVERGED, *STALLED),
         patches=(Patch(ReplicaLog, "truncation_offset", _own_end),),
         focus=OVERTAKEN,
     ),
     Mutant(
         name="fetch-state-outlives-its-leader-epoch",
-        guard="A follower begins anew in every leader epoch, also with the same leader (A26, KIP-320).",
-        instead="It goes on with what it asked for in the epoch before.",
+        guard="A follower begins a new fetch state in every leader epoch, also with the same leader (A26, KIP-320).",
+        instead="It continues with the fetch state of the former epoch.",
         expected=("ValidFetcherState", *STALLED),
         patches=(Patch(ReplicaManager, "_apply_partition", _keep_fetch_state),),
     ),
     Mutant(
         name="fetch-behind-a-lost-one-taken",
         guard="A fetch whose predecessor in its session was lost is refused (KIP-227).",
-        instead="It is taken, and the leader never learns the fetch state in the lost one.",
+        instead="It is accepted, and the leader never learns the fetch state in the lost one.",
         expected=STALLED,
         patches=(
             Patch(fetch_streams, "_is_next_request", _take_any_request),
@@ -262,18 +264,18 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="fetch-of-a-former-session-taken",
         guard="A fetch of a former session is dropped (KIP-227).",
-        instead="A late one replaces the follower's fetch state, and its log end, by older ones.",
+        instead="A late one replaces the follower's fetch state and log end by older ones.",
         expected=(*STALLED, *STORED),
         patches=(Patch(FetchStreams, "accept_request", _take_any_session),),
         focus=PlanFocus(
             Bias(brokers=3, replicas=3, min_isr=2, partitions=5, themes=("sessions",)),
-            why="Every broker follows several partitions, and single fetches are late, and come after newer ones.",
+            why="Every broker follows several partitions, and single fetches are delayed and overtaken.",
         ),
     ),
     Mutant(
         name="answers-not-counted",
-        guard="Leader and follower count the answers of a session, and begin anew where one was lost (KIP-227).",
-        instead="A lost answer is waited for.",
+        guard="Leader and follower number the responses of a session; a lost one ends the session (KIP-227).",
+        instead="The follower waits for the lost response.",
         expected=STALLED,
         patches=(
             Patch(Fetcher, "_count", _count_answers_blindly),
@@ -283,32 +285,32 @@ GUARDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lost-requests-not-told",
-        guard="A follower is told that its leader lacks some of its requests, or its session (KIP-227).",
-        instead="It is told nothing.",
+        guard="A leader that misses requests of a session, or the session, responds with an error (KIP-227).",
+        instead="It does not respond.",
         expected=STALLED,
         patches=(Patch(fetch_streams, "_refusal_of_session", always_returns(ErrorCode.NONE)),),
         focus=SESSIONS,
     ),
     Mutant(
         name="answer-to-another-offset-taken",
-        guard="An answer is taken if it matches the fetch state: same epoch, same offset, same record before it (A26).",
-        instead="One to any fetch of the epoch is taken.",
+        guard="A response must match the fetch state: same epoch, same offset, same record before it (A26).",
+        instead="A response to any fetch of the epoch is accepted.",
         expected=("ProtocolInvariantError", *DIVERGED),
         patches=(Patch(fetcher, "answers_fetch_state", _any_offset),),
         focus=SESSIONS,
     ),
     Mutant(
         name="answer-from-before-truncation-taken",
-        guard="An answer is taken if the record before its offset is the follower's own (A26, N1).",
-        instead="Where to truncate is done once more, when the log is at the same offset again.",
+        guard="A response is accepted if the record before its offset is the follower's own (A26, N1).",
+        instead="A truncation is repeated when the log has reached the same offset again.",
         expected=STORED,
         patches=(Patch(FetchPartitionResult, "answers", _any_record_before),),
         focus=OVERTAKEN_TWICE,
     ),
     Mutant(
         name="answer-of-a-former-leader-epoch-taken",
-        guard="An answer is taken in the leader epoch in which it was asked for (A26, N1).",
-        instead="One of a former epoch of the same leader truncates what has been committed since.",
+        guard="A response is accepted in the leader epoch of its request only (A26, N1).",
+        instead="A response of a former epoch of the same leader truncates records that were committed since.",
         expected=STORED,
         patches=(Patch(FetchPartitionResult, "answers", _any_epoch_of_leader),),
         focus=OVERTAKEN_BY_EPOCHS,
@@ -316,20 +318,18 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="retention-of-uncommitted-records",
         guard="Nothing at or above the high watermark is deleted.",
-        instead="Old segments go, whoever has them.",
+        instead="Old segments are deleted although followers lack them.",
         expected=("ValidReplicaState", *STORED),
         patches=(
             Patch(ReplicaLog, "delete_segments_before", _delete_uncommitted),
             Patch(flushing, "retained_from", _retain_regardless),
         ),
-        focus=PlanFocus(
-            Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers late."
-        ),
+        focus=PlanFocus(Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers lag."),
     ),
     Mutant(
         name="high-watermark-moves-back",
         guard="The high watermark never moves back (N6).",
-        instead="It follows the followers, down as well as up.",
+        instead="It moves back when a follower's log end does.",
         expected=("ValidReplicaState", "HighWatermarkMonotone", *STALLED),
         patches=(Patch(ReplicaLog, "advance_high_watermark", _move_back),),
         focus=PlanFocus(
@@ -338,19 +338,19 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.fail_power(2, 3_500, 3_600),
                 config={REPLICA_LAG_TIME_MAX_MS: 8_000},
             ),
-            why="A member of the ISR comes back without its records before the leader has read that it was gone.",
+            why="A member of the ISR restarts without its records before the leader has read of its restart.",
         ),
     ),
     Mutant(
         name="high-watermark-beyond-log-end",
         guard="A replica's high watermark is at most its log end.",
-        instead="A follower believes all that it is told.",
+        instead="A follower takes the leader's high watermark as it is.",
         expected=("ValidReplicaState", "IndexError", *DIVERGED),
         patches=(Patch(ReplicaLog, "advance_high_watermark", _beyond_the_end),),
     ),
     Mutant(
         name="duplicate-not-recognised",
-        guard="A batch that is in the log already is answered and not appended (KIP-98).",
+        guard="A batch that is in the log already is acknowledged and not appended (KIP-98).",
         instead="It is appended again.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
         patches=(Patch(producer_state, "_check_sequence", _duplicates_pass),),
@@ -359,26 +359,26 @@ GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="sequences-not-compared",
         guard="A batch is appended if its sequence number follows the producer's last one (KIP-98).",
-        instead="It is appended as it comes.",
+        instead="It is appended in the order of arrival.",
         expected=("History.ReorderedRecords", "History.DuplicatedRecord"),
         patches=(Patch(ProducerState, "check", always_returns((ErrorCode.NONE, None))),),
         focus=PlanFocus(
             Bias(themes=("producer trouble",), config={ENABLE_IDEMPOTENCE: True}),
-            why="Single batches of many in flight are lost on their way.",
+            why="Single batches of many in flight are lost.",
         ),
     ),
     Mutant(
         name="producers-not-rebuilt-at-restart",
-        guard="A log that is opened learns what it says of its producers (KIP-98).",
-        instead="It knows nobody, and takes what is repeated for new.",
+        guard="The producer state is rebuilt from the log when it is opened (KIP-98).",
+        instead="It stays empty, and repeated batches count as new.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
         patches=(Patch(ReplicaLog, "_scan_producers", always_returns(None)),),
         focus=RESTARTS,
     ),
     Mutant(
         name="producers-not-rebuilt-at-truncation",
-        guard="What is truncated is taken back from the state of its producers (KIP-98).",
-        instead="A batch that was dropped counts as there, and its repetition is acknowledged.",
+        guard="Truncation also truncates the producer state (KIP-98).",
+        instead="A truncated batch counts as stored, and its repetition is acknowledged.",
         expected=("History.LostRecord", "History.MovedRecord", "History.ReorderedRecords", *STALLED),
         patches=(Patch(ProducerState, "truncate", _not_taken_back),),
         focus=PlanFocus(
@@ -388,13 +388,13 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 3_000, 6_000),
                 elect_at_ms=(8_000, 9_000),
             ),
-            why="A leader is deposed, truncates, and leads again before its producer has found another.",
+            why="A leader is deposed, truncates, and leads again before its producer has found another leader.",
         ),
     ),
     Mutant(
         name="repetition-numbered-anew",
         guard="A batch that is sent again keeps its sequence number (KIP-98).",
-        instead="It gets the next one, and is taken for another batch.",
+        instead="It gets the next one, and counts as another batch.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords", *STALLED),
         patches=(Patch(PartitionSender, "_send", _renumber),),
         focus=REPEATS,

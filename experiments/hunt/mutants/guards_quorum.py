@@ -29,23 +29,23 @@ STUCK = ("EventuallyLeaderElected", "ReconfigurationNotStuck", "ValuesEventually
 ANYWHERE = QuorumFocus()
 REBOOTS = QuorumFocus(
     ChaosBias(sizes=(3, 5), static=True, faults=("bounce", "reordering")),
-    why="Replicas restart as soon as they have given a vote, and requests for votes are late.",
+    why="Replicas restart as soon as they have granted a vote, and vote requests are delayed.",
 )
 LONELY_LEADERS = QuorumFocus(ChaosBias(sizes=(3, 5), always=("cut",)), why="Leaders are cut off.")
 CHANGING = QuorumFocus(
     ChaosBias(sizes=(3, 4, 5), static=False, faults=("cut", "additions", "removals"), steps=150),
-    why="Voters come and go, and leaders are cut off with a change that nobody else has.",
+    why="Voters are added and removed, and leaders are cut off with a change that no other replica has.",
 )
 DEPOSED_LEADERS = QuorumFocus(
     ChaosBias(sizes=(3, 5), faults=("crash", "cut", "one-way cut")),
     why="Leaders are cut off and crash, and so do others.",
 )
 MISTAKES = QuorumFocus(
-    ChaosBias(sizes=(1, 2, 3), static=False, always=("mistakes",)), why="The operator adds disks that there are not."
+    ChaosBias(sizes=(1, 2, 3), static=False, always=("mistakes",)), why="The operator adds disks that do not exist."
 )
 SLOW_FETCHES = QuorumFocus(
     ChaosBias(sizes=(3, 4), static=False, faults=("reordering", "additions", "removals")),
-    why="Leaders are removed, and fetches take their time.",
+    why="Leaders are removed, and fetches are delayed.",
 )
 SNAPSHOTS = QuorumFocus(ChaosBias(always=("crash", "snapshots")), why="Replicas take snapshots, and restart with them.")
 
@@ -180,7 +180,7 @@ def _without_voters(original: Callable[[Snapshot], bytes]) -> Callable[[Snapshot
 GUARDS = (
     Mutant(
         "vote-forgotten-at-restart",
-        "Whom a replica has voted for is on its disk before it says so (KIP-595).",
+        "A replica's vote is on its disk before the vote response is sent (KIP-595).",
         "After a restart it votes in the same epoch again.",
         VOTES,
         (Patch(state_file, "decode", _forget_the_vote),),
@@ -188,24 +188,24 @@ GUARDS = (
     ),
     Mutant(
         "epoch-forgotten-at-restart",
-        "The epoch that a replica has reached is on its disk before it says so (KIP-595).",
-        "After a restart it is in the one of its last record.",
+        "The epoch that a replica has reached is on its disk before it sends it (KIP-595).",
+        "After a restart it is in the epoch of its last record.",
         VOTES,
         (Patch(state_file, "decode", _forget_the_epoch),),
         ANYWHERE,
     ),
     Mutant(
         "uuid-forgotten-at-restart",
-        "The uuid of a disk is made once and kept on it (D5).",
-        "Every restart makes another one.",
+        "The uuid of a disk is created once and stored on it (D5).",
+        "Every restart creates another one.",
         STUCK,
         (Patch(state_file, "decode", _forget_the_uuid),),
         ANYWHERE,
     ),
     Mutant(
         "vote-given-twice",
-        "A replica gives one vote in an epoch (KIP-595).",
-        "It gives one to whoever asks.",
+        "A replica grants one vote per epoch (KIP-595).",
+        "It grants one to every candidate.",
         VOTES,
         (Patch(replica, "can_grant_vote", _twice),),
         REBOOTS,
@@ -213,15 +213,15 @@ GUARDS = (
     Mutant(
         "half-is-a-majority",
         "A majority is more than half of the voters (KIP-595).",
-        "Half of them will do.",
+        "Half of them count as a majority.",
         (*COUNTED, *VOTES, *STUCK),
         (Patch(VoterSet, "majority", lambda original: property(lambda self: (len(self) + 1) // 2)),),
         ANYWHERE,
     ),
     Mutant(
         "vote-for-a-shorter-log",
-        "A vote goes to a candidate whose log ends at or behind the voter's own (KIP-595).",
-        "It goes to any.",
+        "A vote is granted to a candidate whose log is at least as long as the voter's (KIP-595).",
+        "It is granted to any.",
         LOST,
         (Patch(replica, "can_grant_vote", _to_any_log),),
         DEPOSED_LEADERS,
@@ -229,7 +229,7 @@ GUARDS = (
     Mutant(
         "uuid-ignored",
         "A voter is an id and the uuid of its disk (KIP-853, D4, M78).",
-        "A disk that replaces another passes for it.",
+        "A disk that replaces another counts as the same voter.",
         (*COUNTED, *VOTES, "StatesMatchRoles"),
         (
             Patch(replica, "matches_voter", _by_id),
@@ -243,7 +243,7 @@ GUARDS = (
     ),
     Mutant(
         "pre-vote-under-a-live-leader",
-        "Who has heard from its leader grants no pre-vote (KIP-996).",
+        "A replica that has heard from its leader grants no pre-vote (KIP-996).",
         "A voter that is cut off deposes the leader of all others.",
         (HEALTHY_LEADER_STAYS,),
         (Patch(replica, "can_grant_vote", _pre_vote_to_anybody),),
@@ -251,16 +251,16 @@ GUARDS = (
     ),
     Mutant(
         "no-pre-vote",
-        "Before it begins an epoch a replica asks whether it would win it (KIP-996).",
-        "It begins it.",
+        "A replica asks for pre-votes before it begins an epoch (KIP-996).",
+        "It begins the epoch at once.",
         (HEALTHY_LEADER_STAYS,),
         (Patch(QuorumReplica, "_become_prospective", _stand_at_once),),
         ANYWHERE,
     ),
     Mutant(
         "observer-stands",
-        "Who is no voter begins no election (KIP-853).",
-        "Any replica does that has a uuid.",
+        "A replica that is no voter begins no election (KIP-853).",
+        "Any replica with a uuid does.",
         ("StatesMatchRoles",),
         (Patch(QuorumContext, "can_be_candidate", lambda original: property(lambda self: self.can_vote)),),
         ANYWHERE,
@@ -268,7 +268,7 @@ GUARDS = (
     Mutant(
         "check-quorum-skipped",
         "A leader that no majority fetches from resigns (KIP-595).",
-        "It leads on, for itself.",
+        "It stays leader.",
         ("CheckQuorumResign",),
         (Patch(LeaderState, "has_active_majority", always_returns(True)),),
         LONELY_LEADERS,
@@ -276,14 +276,14 @@ GUARDS = (
     Mutant(
         "removed-leader-stays",
         "A leader that is removed resigns when that is committed (D18, M82).",
-        "It leads on.",
+        "It stays leader.",
         ("StatesMatchRoles",),
         (Patch(QuorumLeader, "is_removed", lambda original: property(always_returns(False)(None))),),
         ANYWHERE,
     ),
     Mutant(
         "removed-leader-counts-itself",
-        "A leader that is no voter any more does not count itself (D18).",
+        "A leader that is no longer a voter does not count itself (D18).",
         "It does.",
         COUNTED,
         (Patch(LeaderState, "majority_end_offset", _with_itself),),
@@ -292,7 +292,7 @@ GUARDS = (
     Mutant(
         "change-counted-by-the-voters-before",
         "The high watermark counts with the voters of the newest change, committed or not (D8, D22).",
-        "It counts with those before it.",
+        "It counts with the former voters.",
         COUNTED,
         (Patch(QuorumLeader, "_advance_high_watermark", _by_the_voters_before),),
         ANYWHERE,
@@ -300,7 +300,7 @@ GUARDS = (
     Mutant(
         "high-watermark-over-former-epochs",
         "The high watermark rises over a record of the leader's own epoch only (KIP-595).",
-        "It rises over what a leader before has left on a majority.",
+        "It rises over records of former leaders that a majority has.",
         COUNTED,
         (Patch(LeaderState, "majority_end_offset", _over_any_epoch),),
         ANYWHERE,
@@ -324,7 +324,7 @@ GUARDS = (
     Mutant(
         "voter-added-that-lags",
         "A voter is added when it has all that the leader has (D12, M79).",
-        "It is added at once, though nobody has ever heard of it.",
+        "It is added at once, although no replica has ever received a message from it.",
         ("ChangesTakeTurns", *STUCK),
         (Patch(leader, "blocking_reason", _without_catching_up),),
         MISTAKES,
@@ -339,39 +339,39 @@ GUARDS = (
     ),
     Mutant(
         "change-acknowledged-when-appended",
-        "Who asks for a change is told that it is made when it is committed (D12).",
-        "It is told so when it is appended.",
+        "A change of the voters is acknowledged when it is committed (D12).",
+        "It is acknowledged when it is appended.",
         ("AckedChangeIsCommitted",),
         (Patch(QuorumLeader, "_append_change", _say_so_at_once),),
         ANYWHERE,
     ),
     Mutant(
         "change-outlives-its-record",
-        "With a change of the voters that is truncated the set before it counts again (D9, M80).",
-        "The change goes on to count.",
+        "When a change of the voters is truncated, the former set counts again (D9, M80).",
+        "The change stays in force.",
         ("ConfigMatchesLog",),
         (Patch(VoterHistory, "truncate", always_returns(None)),),
         CHANGING,
     ),
     Mutant(
         "truncation-below-the-high-watermark",
-        "A follower drops what lies behind the end of the last common epoch, and nothing that is committed (KIP-595).",
-        "It drops all that its snapshot does not cover.",
+        "A follower truncates to the end of the last common epoch, and no committed record (KIP-595).",
+        "It truncates everything that its snapshot does not cover.",
         LOST,
         (Patch(QuorumFollower, "_truncate", _to_the_snapshot),),
         ANYWHERE,
     ),
     Mutant(
         "divergence-not-looked-for",
-        "A leader sends records to a follower whose log is the beginning of its own (KIP-595).",
-        "It sends them to any.",
+        "A leader sends records only to a follower whose log is a prefix of its own (KIP-595).",
+        "It sends them to every follower.",
         COUNTED,
         (Patch(QuorumLog, "validate_fetch_position", always_returns(None)),),
         ANYWHERE,
     ),
     Mutant(
         "records-not-flushed",
-        "Records are on the disk before the fetch that tells of them, and before they count for the leader (KIP-595).",
+        "Records are flushed before the next fetch request reports them, and before the leader counts them (KIP-595).",
         "They are in the page cache.",
         COUNTED,
         (Patch(QuorumLog, "flush", always_returns(None)),),

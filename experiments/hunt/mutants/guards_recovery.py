@@ -92,8 +92,8 @@ PROACTIVE = {UNCLEAN_RECOVERY_STRATEGY: "proactive"}
 GUARDS: tuple[Mutant, ...] = (
     Mutant(
         name="recovery-answers-of-any-life",
-        guard="An answer counts from the life under which its broker is registered (F8).",
-        instead="It counts from any.",
+        guard="A response counts if it is from the incarnation under which its broker is registered (F8).",
+        instead="It counts from any incarnation.",
         expected=("RecoveryElectsWhoAnswered",),
         patches=(
             Patch(RecoveryTask, "_is_of_registered_incarnation", always_returns(True)),
@@ -102,13 +102,13 @@ GUARDS: tuple[Mutant, ...] = (
         ),
         focus=PlanFocus(
             script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(2, 9_500, 9_800)),
-            why="A broker answers and restarts while another one, who must be heard, is not.",
+            why="A broker responds and restarts while the response of another, required one is lost.",
         ),
     ),
     Mutant(
         name="recovery-answers-of-any-leader-epoch",
-        guard="An answer counts from a replica that knows the partition's leader epoch (F9).",
-        instead="It counts whatever the replica knows.",
+        guard="A response counts if its replica knows the partition's leader epoch (F9).",
+        instead="It counts with any leader epoch.",
         expected=("RecoveryAnswersHold",),
         patches=(Patch(RecoveryTask, "_knows_leader_epoch", always_returns(True)),),
         focus=PlanFocus(
@@ -119,19 +119,21 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.disturb((FIRST_CONTROLLER,), (2,), "delay", 6_500, END_MS, delay_ms=400, only="metadata"),
                 config=PROACTIVE,
             ),
-            why="The one replica that is left learns late that nobody leads.",
+            why="The only remaining replica learns late that there is no leader.",
         ),
     ),
     Mutant(
         name="recovery-does-not-wait-for-the-last-known-elr",
-        guard="A balanced recovery elects nobody before all of the last known ELR have answered (F11).",
-        instead="It takes who has answered by the deadline.",
+        guard="A balanced recovery waits until all members of the last known ELR have responded (F11).",
+        instead="It elects from those that have responded by the deadline.",
         expected=("RecoveryHearsAllItMust",),
         patches=(
             Patch(RecoveryTask, "_has_required", always_returns(True)),
             Patch(recovery_decisions, "_all_required_answered", always_returns(True)),
         ),
-        focus=PlanFocus(script=script(*LOST, _unheard(1, 7_000, END_MS)), why="One who must be heard is not."),
+        focus=PlanFocus(
+            script=script(*LOST, _unheard(1, 7_000, END_MS)), why="The responses of a required replica are lost."
+        ),
     ),
     Mutant(
         name="recovery-longer-log-beats-higher-epoch",
@@ -147,20 +149,22 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.kill(2, 6_000, 9_700),
                 send_every_ms=100,
             ),
-            why="A leader that is cut off goes on writing for itself; the next one loses the end of what it writes.",
+            why="A leader that is cut off goes on appending; the next leader loses the end of its log.",
         ),
     ),
     Mutant(
         name="recovery-shortest-log-wins",
         guard="The longest log of the highest leader epoch wins (F5).",
-        instead="The shortest does.",
+        instead="The shortest wins.",
         expected=("RecoveryElectsTheMost",),
         patches=(Patch(ranking, "_rank", _shorter_first),),
-        focus=PlanFocus(script=script(*LOST), why="The replicas of a leaderless partition hold more and less."),
+        focus=PlanFocus(
+            script=script(*LOST), why="The replicas of a leaderless partition have logs of different lengths."
+        ),
     ),
     Mutant(
         name="recovery-outlasts-a-clean-election",
-        guard="Somebody who leads ends the recovery, and its result is void (F16, M72).",
+        guard="The election of a leader ends the recovery, and its result is ignored (F16, M72).",
         instead="The recovery goes on and elects.",
         expected=("RecoveryOnlyWhereNobodyCanLead", "RecoveryAnswersHold"),
         patches=(
@@ -176,24 +180,24 @@ GUARDS: tuple[Mutant, ...] = (
                 recipes.disturb((2,), (RECOVERY_MANAGER,), "delay", 9_000, 14_000, delay_ms=4_000, only="recoveries"),
                 config=PROACTIVE,
             ),
-            why="A member of the ELR comes back before the answer of the only other replica arrives.",
+            why="A member of the ELR restarts before the response of the only other replica arrives.",
         ),
     ),
     Mutant(
         name="recovery-not-stated-again",
-        guard="The controller states running recoveries again and again (F14, M70).",
-        instead="It states each of them once.",
+        guard="The controller repeats its request for running recoveries (F14, M70).",
+        instead="It sends each request once.",
         expected=("AllConverges",),
         patches=(Patch(RecoveryRequests, "fire", _not_stated_again),),
         focus=PlanFocus(
             script=script(*LOST, recipes.kill(RECOVERY_MANAGER, 7_000, 12_000)),
-            why="The recovery manager is down when recoveries are stated.",
+            why="The recovery manager is down when recoveries are requested.",
         ),
     ),
     Mutant(
         name="recovery-survives-the-controller",
-        guard="A new controller begins recoveries of its own (F15, M68).",
-        instead="It takes up the ids of the one before, and the answers that the manager has for them.",
+        guard="A new controller begins new recoveries (F15, M68).",
+        instead="It reuses the ids of the former controller, and the responses that the manager has for them.",
         expected=("RecoveryBeginsAfresh",),
         patches=(Patch(RecoveryRequests, "_next_id", _count_from_one),),
         focus=PlanFocus(
