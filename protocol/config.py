@@ -367,26 +367,26 @@ ENABLE_OF_STRATEGY = {"proactive": True, "balanced": False, "manual": False}
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Switches of the protocol; each is named after the rule that it turns on."""
+    """Switches of protocol rules; the source of each rule is given with it."""
 
     elr: bool
-    """Eligible leader replicas are kept and elected from; the ISR may become empty (E12-E31)."""
+    """The controller keeps eligible leader replicas and elects from them; the ISR may become empty (E12-E31)."""
     effective_min_isr: bool
-    """min.insync.replicas above the replica count counts as the replica count (E8)."""
+    """The effective min ISR is limited by the number of replicas (E8)."""
     high_watermark_needs_min_isr: bool
-    """The high watermark moves only while the committed ISR has min ISR members (E1-E4)."""
+    """The high watermark advances only while the committed ISR has min ISR members (E1-E4)."""
     last_known_leader_in_elr: bool = False
-    """Kafka's first phase: the last known leader is what `last_known_elr` holds, and is elected from there (K5)."""
+    """As in Kafka's first phase, `last_known_elr` holds the last known leader, which is elected from there (K5)."""
     track_last_known_leader: bool = False
-    """The last known leader has a field of its own (E24, N15)."""
+    """A field of its own records the last known leader (E24, N15)."""
     unclean_recovery: bool = False
-    """A leaderless partition is recovered by its strategy; nobody is elected uncleanly otherwise (F1-F4, F25)."""
+    """Unclean recovery by strategy replaces unclean elections (F1-F4, F25)."""
 
 
-def with_strategy_meant(changes: Mapping[str, Value], features: Features, strategy: str) -> Mapping[str, Value | str]:
-    """Changes of configs (None removes a value), with the strategy that `unclean.leader.election.enable` among them
-    means. `strategy` is in force: it goes on where it fits. As they are where unclean recovery is off, or where they
-    set a strategy themselves.
+def with_implied_strategy(changes: Mapping[str, Value], features: Features, strategy: str) -> Mapping[str, Value | str]:
+    """`changes` of configs (None removes a value), with the strategy that a change of `unclean.leader.election.enable`
+    among them implies (H6). `strategy` is the one in force; it stays if it agrees. Returns `changes` as they are
+    without unclean recovery, or if they set a strategy themselves.
     """
     enable = changes.get(UNCLEAN_LEADER_ELECTION_ENABLE)
     if not features.unclean_recovery or enable is None or changes.get(UNCLEAN_RECOVERY_STRATEGY) is not None:
@@ -405,20 +405,18 @@ METADATA_VERSION_KIP_497 = 1
 METADATA_VERSION_ELR = 2
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {METADATA_VERSION: (1, 2), UNCLEAN_RECOVERY_ENABLED: (0, 1)}
-"""Feature levels that this code can run, lowest and highest. `metadata.version` 1 is the world before KIP-966, 2 brings
-ELR, the clean-shutdown epoch and empty ISRs (K2-K4, K7); `unclean.recovery.enabled` is KIP-966's flag (K8, N24).
+"""The lowest and highest supported level of each feature. `metadata.version` 1 is before KIP-966; 2 adds the ELR,
+clean-shutdown epochs and empty ISRs (K2-K4, K7). `unclean.recovery.enabled` is KIP-966's flag (K8, N24).
 """
 
 
 def record_version(levels: Mapping[str, int]) -> int:
-    """The version in which metadata records are written under these levels: 0 has no ELR fields (G34, K11)."""
+    """The version of metadata records under these feature levels: 0 has no ELR fields (G34, K11)."""
     return int(levels[METADATA_VERSION] >= METADATA_VERSION_ELR)
 
 
 def features_at(levels: Mapping[str, int]) -> Features:
-    """The switches that finalized feature levels stand for; ProtocolInvariantError for levels that this code cannot
-    run.
-    """
+    """The switches of finalized feature levels. Raises ProtocolInvariantError for unsupported levels."""
     for name, level in levels.items():
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
         if not lowest <= level <= highest:
@@ -431,8 +429,8 @@ def features_at(levels: Mapping[str, int]) -> Features:
 
 
 class Generation(Enum):
-    """Protocol generations that can be run; see docs/architecture.md for what each switches on. A cluster starts at the
-    feature levels of its generation, and moves to another one by changing its levels.
+    """The protocol generations (docs/architecture.md, "Protocol generations"). A cluster starts with the feature levels
+    of its generation and moves to another generation by changing them.
     """
 
     KIP_497 = "kip-497"
@@ -441,10 +439,12 @@ class Generation(Enum):
 
     @property
     def feature_levels(self) -> Mapping[str, int]:
+        """The levels at which a cluster of this generation starts."""
         return _LEVELS[self]
 
     @property
     def features(self) -> Features:
+        """The switches at these levels."""
         return features_at(_LEVELS[self])
 
 
@@ -457,16 +457,16 @@ _LEVELS: Mapping[Generation, Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """The static configuration of a cluster's nodes: the generation in which it is born, and cluster-wide config values
-    (typed, all present).
-    """
+    """The static configuration of a cluster's nodes: its initial generation, and a typed value for every config."""
 
     generation: Generation = Generation.KIP_966
     values: Mapping[str, ConfigValue] = field(default_factory=lambda: {d.name: d.default for d in CONFIGS.values()})
 
     @classmethod
     def of(cls, generation: Generation, overrides: Mapping[str, object] | None = None) -> ClusterConfig:
-        """Defaults with `overrides` on top; ConfigError for what does not exist or does not fit."""
+        """The defaults with `overrides`. Raises ConfigError for unknown configs, values that are not allowed, and
+        static voters together with bootstrap servers.
+        """
         values: dict[str, ConfigValue] = {definition.name: definition.default for definition in CONFIGS.values()}
         parsed = {name: parse_config(name, value) for name, value in (overrides or {}).items()}
         if parsed.get(CONTROLLER_QUORUM_VOTERS) and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
@@ -475,7 +475,7 @@ class ClusterConfig:
                 CONTROLLER_QUORUM_VOTERS, found, f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
             )
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
-        return cls(generation, {**values, **with_strategy_meant(parsed, generation.features, strategy)})
+        return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)})
 
     def int_value(self, name: str) -> int:
         """The value of an integer config, in the unit of its name."""

@@ -31,7 +31,7 @@ from protocol.config import (
     ConfigError,
     config_text,
     parse_config,
-    with_strategy_meant,
+    with_implied_strategy,
 )
 from protocol.controller.context import ControllerState
 from protocol.controller.draft import Draft
@@ -93,7 +93,7 @@ def _alter(
             error, message = refused.error, refused.message
         else:
             strategy = str(draft.config(topic_id, UNCLEAN_RECOVERY_STRATEGY))
-            changes = with_strategy_meant(changes_of(resource, topic_id), draft.features, strategy)
+            changes = with_implied_strategy(changes_of(resource, topic_id), draft.features, strategy)
             for name, value in changes.items():
                 set_config(draft, topic_id, name, value)
             if UNCLEAN_LEADER_ELECTION_ENABLE in changes:

@@ -17,7 +17,7 @@ from protocol.config import (
     UNCLEAN_RECOVERY_STRATEGY,
     ConfigError,
     parse_config,
-    with_strategy_meant,
+    with_implied_strategy,
 )
 from protocol.controller.context import ControllerState
 from protocol.controller.partitions import partition_records, require_batch
@@ -138,7 +138,7 @@ def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     values = {config.name: config.value for config in topic.configs}
     strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
-    stated = with_strategy_meant(values, state.image.features, strategy)
+    stated = with_implied_strategy(values, state.image.features, strategy)
     return [ConfigRecord(topic_id=topic_id, name=name, value=value) for name, value in stated.items()]
 
 

@@ -75,13 +75,13 @@ def test_values_are_typed(name: str, value: object, expected: object) -> None:
     ],
 )
 @pytest.mark.covers("H3")
-def test_wrong_values_say_what_is_allowed(name: str, value: object, allowed: str) -> None:
+def test_a_rejected_value_names_the_allowed_ones(name: str, value: object, allowed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(name, value)
     assert (caught.value.name, str(caught.value.found), caught.value.allowed) == (name, str(value), allowed)
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config("min.insync.replica", 1)
     assert caught.value.found == "min.insync.replica"
@@ -109,18 +109,18 @@ def test_only_topic_scoped_configs_may_be_overridden_by_a_topic(name: str) -> No
         (Generation.KIP_966_ELR, {"unclean.leader.election.enable": True}, "balanced"),
     ],
 )
-def test_a_cluster_that_is_born_with_recovery_takes_the_older_switch_at_its_word(
+def test_with_unclean_recovery_the_older_config_sets_the_strategy(
     generation: Generation, values: dict[str, object], strategy: str
 ) -> None:
     assert ClusterConfig.of(generation, values).values["unclean.recovery.strategy"] == strategy
 
 
-def test_what_leader_and_controller_must_agree_on_is_a_topic_config() -> None:
+def test_configs_shared_by_leader_and_controller_are_topic_scoped() -> None:
     assert {"min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy"} <= TOPIC_SCOPED
 
 
 @given(st.sampled_from([c for c in CONFIGS.values() if type(c.default) is int]), st.integers(-5, NEVER))
-def test_integers_are_taken_within_their_range_and_in_either_spelling(definition: ConfigDef, value: int) -> None:
+def test_integers_in_range_parse_from_numbers_and_text(definition: ConfigDef, value: int) -> None:
     for spelling in (value, str(value)):
         if definition.minimum <= value <= definition.maximum:
             assert parse_config(definition.name, spelling) == value
@@ -129,13 +129,13 @@ def test_integers_are_taken_within_their_range_and_in_either_spelling(definition
                 parse_config(definition.name, spelling)
 
 
-def test_every_default_is_a_value_that_its_config_takes() -> None:
+def test_every_default_is_an_allowed_value() -> None:
     for name, definition in CONFIGS.items():
         assert parse_config(name, definition.default) == definition.default
     assert dict(ClusterConfig().values) == {name: definition.default for name, definition in CONFIGS.items()}
 
 
-def test_cluster_config_puts_overrides_on_top_of_defaults() -> None:
+def test_overrides_replace_defaults() -> None:
     config = ClusterConfig.of(Generation.KIP_497, {"broker.session.timeout.ms": "250"})
     assert config.int_value("broker.session.timeout.ms") == 250
     assert config.int_value("broker.heartbeat.interval.ms") == CONFIGS["broker.heartbeat.interval.ms"].default
@@ -174,7 +174,7 @@ def test_a_generation_is_a_set_of_switches(generation: Generation, switches: set
 @pytest.mark.parametrize(
     "levels", [{METADATA_VERSION: 0}, {METADATA_VERSION: 3}, {"kraft.version": 1}, {"unclean.recovery.enabled": -1}]
 )
-def test_levels_that_this_code_cannot_run_are_no_features(levels: dict[str, int]) -> None:
+def test_unsupported_feature_levels_are_rejected(levels: dict[str, int]) -> None:
     with pytest.raises(ProtocolInvariantError, match="not supported"):
         features_at({**Generation.KIP_966.feature_levels, **levels})
 
@@ -197,7 +197,7 @@ NODES = st.one_of(
 
 
 @given(st.data())
-def test_a_value_is_read_back_as_it_was_written(data: st.DataObject) -> None:
+def test_values_round_trip_as_text(data: st.DataObject) -> None:
     definition = data.draw(st.sampled_from(list(CONFIGS.values())))
     if definition.choices:
         value = data.draw(st.sampled_from(definition.choices))
@@ -212,7 +212,7 @@ def test_a_value_is_read_back_as_it_was_written(data: st.DataObject) -> None:
     assert definition.parse(config_text(value)) == value
 
 
-def test_what_nodes_read_as_they_start_cannot_be_changed_while_they_run() -> None:
+def test_configs_read_at_start_are_read_only() -> None:
     dynamic = {name for name, definition in CONFIGS.items() if not definition.read_only}
     assert dynamic == TOPIC_SCOPED | {"num.partitions", "default.replication.factor"}
 
@@ -226,7 +226,7 @@ def test_what_nodes_read_as_they_start_cannot_be_changed_while_they_run() -> Non
         ("unclean.recovery.strategy", "STRING"),
     ],
 )
-def test_types_have_the_names_that_users_know(name: str, kind: str) -> None:
+def test_types_have_kafkas_names(name: str, kind: str) -> None:
     assert CONFIGS[name].type_name == kind
 
 
@@ -252,9 +252,7 @@ QUORUM_CONFIGS = (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS)
         ("1000,1001@host:9093,controller-1002:9093", (1000, 1001, 1002)),
     ],
 )
-def test_controllers_are_listed_by_their_ids_with_or_without_where_they_listen(
-    name: str, value: str, ids: tuple[int, ...]
-) -> None:
+def test_node_lists_parse_ids_with_and_without_endpoints(name: str, value: str, ids: tuple[int, ...]) -> None:
     config = ClusterConfig.of(Generation.KIP_966, {name: value})
     assert node_ids(config.values[name]) == ids
 
@@ -281,7 +279,7 @@ def test_controllers_are_listed_by_their_ids_with_or_without_where_they_listen(
         None,
     ],
 )
-def test_what_lists_no_controllers_says_what_would(name: str, value: object) -> None:
+def test_an_invalid_node_list_names_the_allowed_form(name: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(name, value)
     assert (caught.value.name, str(caught.value.found)) == (name, str(value))
@@ -289,7 +287,7 @@ def test_what_lists_no_controllers_says_what_would(name: str, value: object) -> 
 
 
 @pytest.mark.covers("H11")
-def test_voters_are_static_or_found_but_not_both() -> None:
+def test_static_voters_and_bootstrap_servers_exclude_each_other() -> None:
     both: dict[str, object] = {CONTROLLER_QUORUM_VOTERS: "1000", CONTROLLER_QUORUM_BOOTSTRAP_SERVERS: "1001"}
     with pytest.raises(ConfigError) as caught:
         ClusterConfig.of(Generation.KIP_966, both)
@@ -300,7 +298,7 @@ def test_voters_are_static_or_found_but_not_both() -> None:
 
 
 @pytest.mark.covers("D2")
-def test_a_replica_asks_the_servers_that_are_named_or_else_all_controllers() -> None:
+def test_bootstrap_servers_default_to_all_controllers() -> None:
     def quorum(**values: object) -> QuorumConfig:
         overrides = {f"controller.quorum.{name.replace('_', '.')}": value for name, value in values.items()}
         return QuorumConfig.of(ClusterConfig.of(Generation.KIP_966, overrides), (1000, 1001, 1002), "cluster")

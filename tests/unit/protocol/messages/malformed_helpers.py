@@ -1,8 +1,5 @@
-"""Requests with every field drawn at random from what is valid in the present state, what lies at a limit, and what is
-nonsense; and bytes that differ a little from those of a message.
-
-The values come from a `random.Random` that the test seeds, so that Hypothesis can drop requests from a failing run
-without drawing every field itself. `Controller` is the controller node that they are thrown at, with things under way.
+"""Generates requests with random fields: valid in the present state, at a limit, or invalid; and bytes of damaged
+messages. Everything is a function of a seeded random source.
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ _LENGTHS = (0, 1, 1, 1, 2, 2, 3)
 
 
 def pools(image: MetadataImage, topics: Sequence[str] = ("t", "u", "new", "no")) -> Mapping[str, Sequence[object]]:
-    """Values by the name of the field, from the present state; fields without a pool take `NUMBERS` or `TEXTS`."""
+    """Values by field name, from the present state; fields without a pool draw from `NUMBERS` or `TEXTS`."""
     states = [state for _, state in image.partitions()]
     broker_epochs = [registration.broker_epoch for registration in image.brokers.values()]
     offsets = (0, image.next_offset - 1, image.next_offset, image.next_offset, image.next_offset + 1)
@@ -89,7 +86,7 @@ def pools(image: MetadataImage, topics: Sequence[str] = ("t", "u", "new", "no"))
         "configuration_keys": (*CONFIGS, *TEXTS),
         "principal": ("User:ANONYMOUS", "User:root", "User:alice", "Node:broker-0", ""),
         "host": ("*", "192.0.2.1"),
-        "incarnation_id": ("", "life-0", "life-1", "another"),
+        "incarnation_id": ("", "incarnation-0", "incarnation-1", "another"),
         "partition_index": (0, 0, 1, 2, *NUMBERS),
         "partition_id": (0, 0, 1, 2, *NUMBERS),
         "partitions": (0, 0, 1, 2, *NUMBERS),
@@ -118,7 +115,7 @@ def pools(image: MetadataImage, topics: Sequence[str] = ("t", "u", "new", "no"))
 
 
 def request(model: type[M], rng: Random, values: Mapping[str, Sequence[object]], **fields: object) -> M:
-    """A message of that type; `fields` are given. Every value fits its type, so that the message can be made."""
+    """A message of that type with valid types of values; `fields` are set."""
     hints = get_type_hints(model, include_extras=True)
     drawn = {
         name: fields[name] if name in fields else _value(hints[name], name, rng, values) for name in model.model_fields
@@ -127,7 +124,7 @@ def request(model: type[M], rng: Random, values: Mapping[str, Sequence[object]],
 
 
 def varied(message: M, rng: Random, values: Mapping[str, Sequence[object]]) -> M:
-    """The message with one field drawn anew, its own or one of a message in it."""
+    """A copy with one random field drawn anew, its own or one of a nested message."""
     names = list(type(message).model_fields)
     inner = [name for name in names if _holds_messages(getattr(message, name))]
     if inner and rng.random() < 0.7:
@@ -170,7 +167,7 @@ def _value(kind: Any, name: str, rng: Random, values: Mapping[str, Sequence[obje
 
 
 def _within(limits: Sequence[Any], draw: Callable[[], Any]) -> Any:
-    """Draws until the value is within the limits of its type, which most are."""
+    """Draws until the value is within the limits of its type."""
     while True:
         value = draw()
         if not isinstance(value, int) or isinstance(value, bool | Enum):
@@ -212,7 +209,7 @@ class Controller:
         self.effects: list[Effect] = []
         for broker in (0, 1, 2, 3):
             registration = BrokerRegistrationRequest(
-                correlation_id=1, broker_id=broker, incarnation_id=f"life-{broker}"
+                correlation_id=1, broker_id=broker, incarnation_id=f"incarnation-{broker}"
             )
             self.receive(broker, registration)
         for broker in (0, 1, 2):
@@ -224,7 +221,7 @@ class Controller:
         self.receive(CLIENT, self.admin(admin_requests.reassign("t", 1, (0, 1, 3))))
 
     def started(self) -> ControllerNode:
-        """The node as its storage has it."""
+        """A node started from the same storage."""
         node = ControllerNode(CONTROLLER, [CONTROLLER], self.config, self.storage, Random(1))
         node.start(0)
         return node
@@ -242,7 +239,7 @@ class Controller:
         return len(self.node.records)
 
     def receive(self, sender: int, message: Message) -> Controller:
-        """An election that waits for replicas' answers gets none: its time passes at once."""
+        """Passes a message; an election that waits for replicas' log info times out at once."""
         self.effects = self.node.receive(self.now_ms, sender, message)
         for effect in self.effects:
             if isinstance(effect, SetTimer) and effect.name == ELECTIONS_TIMER:
@@ -269,7 +266,7 @@ class Controller:
         return answer
 
     def proposal(self, index: int, *isr: int, **fields: object) -> PartitionIsrProposal:
-        """A leader's honest proposal for a partition of `t`, but for `fields`."""
+        """A leader's valid proposal for a partition of `t`, changed by `fields`."""
         topic = self.image.topic_named("t")
         assert topic is not None
         state = topic.partitions[index]
@@ -285,7 +282,7 @@ class Controller:
         )
 
     def alter(self, *proposals: PartitionIsrProposal, broker: int = 0) -> list[ErrorCode]:
-        """What each proposal is answered with, or the request as a whole."""
+        """The error of each proposal, or of the whole request."""
         [answer] = self.receive(broker, self.alteration(broker, *proposals)).sends(AlterPartitionResponse)
         return [answer.error] if answer.error is not NONE else [result.error for result in answer.partitions]
 
@@ -294,7 +291,7 @@ class Controller:
         assert self.alter(self.proposal(index, *dict.fromkeys((0, *isr)))) == [NONE]
 
     def live(self, rng: Random) -> tuple[int, Message]:
-        """What somebody in a sound cluster may send now, and who; sessions end at times, too."""
+        """A sender and a message of a healthy cluster; now and then a session expires."""
         broker = rng.choice((0, 1, 2, 3))
         if rng.random() < 0.2 and broker in self.image.brokers:
             self.node.fire(self.now_ms, f"{SESSION_PREFIX}{broker}")

@@ -1,8 +1,4 @@
-"""The codec: every message type there and back, and nothing but messages accepted.
-
-Messages are generated from the fields of the models themselves, nested messages and records included, so that a new
-message type is tested by being declared.
-"""
+"""The codec: round trips of every message type, and rejection of everything else."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ TYPES = sorted(
 
 
 def framed(body: bytes) -> bytes:
-    """A body with the checksum that makes it credible."""
+    """A body with a valid checksum."""
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
@@ -48,7 +44,7 @@ def message_body(*parts: object) -> bytes:
 
 
 def values_of(annotation: Any, bounds: Sequence[Any] = ()) -> st.SearchStrategy[Any]:
-    """Values of a field's type within its bounds; a message type stands for itself and all its subclasses."""
+    """Values of a field's type within its bounds; for a message type, of it and all its subclasses."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
@@ -113,17 +109,17 @@ SAMPLES: list[Message] = [
 
 
 @pytest.mark.parametrize("model", TYPES, ids=lambda model: model.__name__)
-def test_every_message_type_survives_the_round_trip(model: type[Message]) -> None:
+def test_every_message_type_round_trips(model: type[Message]) -> None:
     @settings(max_examples=12, deadline=None)
     @given(instances_of(model))
-    def there_and_back(message: Message) -> None:
+    def round_trip(message: Message) -> None:
         frame = encode(message)
         decoded = decode(frame)
         assert type(decoded) is model
         assert decoded == message
         assert encode(decoded) == frame
 
-    there_and_back()
+    round_trip()
 
 
 def test_nested_messages_keep_their_own_type() -> None:
@@ -134,21 +130,21 @@ def test_nested_messages_keep_their_own_type() -> None:
     assert decoded.request.election_type is ElectionType.PREFERRED
 
 
-def test_absent_and_empty_are_told_apart() -> None:
+def test_null_and_empty_values_are_distinct() -> None:
     for value in (None, ()):
         decoded = decode(encode(PartitionChangeRecord(topic_id="T", partition_id=0, isr=value)))
         assert isinstance(decoded, PartitionChangeRecord)
         assert decoded.isr == value
 
 
-def test_the_bytes_of_a_message_stay_the_same() -> None:
+def test_the_encoding_of_a_message_is_stable() -> None:
     body = bytes.fromhex("c70f01") + b"\x95" + b"\xabTopicRecord" + b"\x00" + b"\xa1t" + b"\xa1T" + b"\x00"
     body = b"\xc7" + bytes([len(body) - 3]) + body[2:]
     assert encode(TopicRecord(name="t", topic_id="T")) == framed(body)
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
-def test_every_flipped_bit_and_every_cut_is_refused(message: Message) -> None:
+def test_every_flipped_bit_and_truncation_is_rejected(message: Message) -> None:
     frame = encode(message)
     for bit in range(len(frame) * 8):
         damaged = bytearray(frame)
@@ -162,7 +158,7 @@ def test_every_flipped_bit_and_every_cut_is_refused(message: Message) -> None:
         decode(frame + b"\x00")
 
 
-def test_an_unknown_type_is_named() -> None:
+def test_an_unknown_type_is_rejected_with_its_name() -> None:
     with pytest.raises(UnknownMessageTypeError, match="'NoSuchMessage'"):
         decode(framed(message_body("NoSuchMessage", 1)))
 
@@ -194,7 +190,7 @@ def test_an_unknown_type_is_named() -> None:
         msgpack.packb([message_body("TopicRecord", "t", "T")]),
     ],
 )
-def test_a_credible_frame_that_holds_no_message_is_malformed(body: bytes) -> None:
+def test_a_frame_with_a_valid_checksum_but_no_message_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         decode(framed(body))
 
@@ -212,7 +208,7 @@ def test_bytes_are_a_message_or_a_codec_error(body: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(MESSAGES, st.data())
-def test_a_changed_body_under_a_fresh_checksum_is_a_message_or_a_codec_error(message: Message, data: Any) -> None:
+def test_a_modified_body_with_a_valid_checksum_is_a_message_or_a_codec_error(message: Message, data: Any) -> None:
     body = bytearray(encode(message)[4:])
     position = data.draw(st.integers(0, len(body) - 1))
     body[position] = data.draw(st.integers(0, 255))
@@ -225,7 +221,7 @@ def test_a_changed_body_under_a_fresh_checksum_is_a_message_or_a_codec_error(mes
 
 @settings(max_examples=50, deadline=None)
 @given(MESSAGES)
-def test_messages_are_immutable_and_refuse_unknown_fields(message: Message) -> None:
+def test_messages_are_immutable_and_reject_unknown_fields(message: Message) -> None:
     model = type(message)
     for name in model.model_fields:
         with pytest.raises(ValueError, match="frozen"):
@@ -240,8 +236,8 @@ def test_two_types_cannot_share_a_name() -> None:
         type("TopicRecord", (Message,), {"__module__": __name__})
 
 
-def test_messages_nested_without_end_are_refused() -> None:
-    """A frame whose checksum is right may still be built to exhaust the stack."""
+def test_deeply_nested_messages_are_rejected() -> None:
+    """A frame with a valid checksum could otherwise exhaust the stack."""
     body = b"\xc0"
     for _ in range(2_000):
         body = msgpack.packb(msgpack.ExtType(1, body))

@@ -1,7 +1,7 @@
-"""Input that is wrong: every request is answered once, what is refused changes nothing, and no node breaks.
+"""Malformed and random requests: every request gets one response, a rejected one changes nothing, and no node breaks.
 
-Thousands of requests are thrown at nodes in the middle of their work (`malformed.py`), and the whole state is looked at
-after each. What a wrong field is answered with stands in `test_refusals.py`, or with the tests of the request.
+Thousands of requests reach nodes with work in progress (`malformed_helpers.py`); the whole state is checked after each.
+`test_refusals.py` and the tests of each request check the error that an invalid field gets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ pytestmark = pytest.mark.slow
 PUBLISHED: tuple[type[Message], ...] = tuple(
     kind for kind in AdminRequest.__subclasses__() if kind.__module__ != quorum.__name__
 )
-"""Requests about the quorum are its leader's to answer, in its own time: `tests/sim/test_quorum_admin.py`."""
+"""The leader of the quorum answers these later: `tests/sim/test_quorum_admin.py`."""
 OF_BROKERS: tuple[type[Message], ...] = (
     BrokerRegistrationRequest,
     BrokerHeartbeatRequest,
@@ -154,7 +154,7 @@ CONFIGS = {
 
 
 def log_pools(controller: Controller) -> dict[str, Sequence[object]]:
-    """Values of the fields of a metadata fetch."""
+    """Values for the fields of a metadata fetch."""
     epoch, end = controller.node.replica.epoch, controller.end
     return {
         "cluster_id": (CLUSTER_ID, CLUSTER_ID, CLUSTER_ID, *TEXTS),
@@ -168,7 +168,7 @@ def log_pools(controller: Controller) -> dict[str, Sequence[object]]:
 
 
 def random_request(controller: Controller, rng: Random, number: int) -> tuple[int, Message]:
-    """Sender and message: as in a sound cluster, the same with one field wrong, or all fields drawn."""
+    """A sender and a message: of a healthy cluster, the same with one random field, or with all fields random."""
     values = pools(controller.image) | log_pools(controller)
     how = rng.random()
     if how < 0.6:
@@ -241,7 +241,7 @@ class Traffic:
         self.answers: dict[int, int] = {}
 
     def live(self, rng: Random) -> tuple[int, Message]:
-        """What a client or a follower may send in a sound cluster, and who."""
+        """A sender and a message of a healthy cluster: a client's or a follower's."""
         log = self.bench.replica.log
         fields: dict[str, object] = {"correlation_id": 1, "topic": "t", "partition": 0}
         how = rng.random()
@@ -281,7 +281,7 @@ class Traffic:
             encode(response)
 
     def check_finished(self) -> None:
-        """Whoever still waits is told that time is up; then everyone has had an answer."""
+        """Lets all parked requests time out, then checks that every request got a response."""
         if self.bench.replica.delayed_produces:
             self.bench.fire(PRODUCE_TIMER, 10**9)
             self._count()
@@ -291,7 +291,7 @@ class Traffic:
 
 
 def random_traffic(traffic: Traffic, rng: Random, number: int) -> tuple[int, Message]:
-    """Sender and message: as in a sound cluster, the same with one field wrong, or all fields drawn."""
+    """A sender and a message: of a healthy cluster, the same with one random field, or with all fields random."""
     log, how = traffic.bench.replica.log, rng.random()
     values = {
         **pools(traffic.bench.node.context.image, ("t", "t", "t", "u", "no")),
@@ -321,6 +321,6 @@ def test_a_broker_answers_every_request_and_keeps_its_log(seeds: list[int]) -> N
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
-def test_the_controller_has_an_answer_of_its_own_for_all_administration(kind: type[AdminRequest]) -> None:
+def test_the_controller_handles_every_administration_request(kind: type[AdminRequest]) -> None:
     [answer] = Controller().receive(CLIENT, request(kind, Random(0), {})).sends(AdminResponse)
     assert type(answer) is not AdminResponse

@@ -1,4 +1,4 @@
-"""Record versions: what a version cannot carry is refused or empty, never guessed."""
+"""Record versions: fields that a version lacks are rejected unless they have their defaults."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_latest_version_carries_everything(record: MetadataRecord) -> None:
 @pytest.mark.covers("G34", "K3", "K11")
 @settings(deadline=None)
 @given(VERSIONED)
-def test_version_0_has_no_elr_and_loses_none(record: MetadataRecord) -> None:
+def test_version_0_round_trips_without_elr_fields(record: MetadataRecord) -> None:
     plain = without_elr(record)
     frame = encode(plain, 0)
     assert decode(frame) == plain
@@ -110,7 +110,7 @@ def test_version_0_has_no_elr_and_loses_none(record: MetadataRecord) -> None:
 
 @pytest.mark.covers("G34", "K11")
 @pytest.mark.parametrize("field", ELR_FIELDS)
-def test_version_0_cannot_say_that_the_elr_goes(field: str) -> None:
+def test_version_0_cannot_encode_elr_fields(field: str) -> None:
     value = NO_LEADER if field == "last_known_leader" else ()
     record = PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0, field: value})
     with pytest.raises(ProtocolInvariantError, match=field):
@@ -119,7 +119,7 @@ def test_version_0_cannot_say_that_the_elr_goes(field: str) -> None:
 
 
 @pytest.mark.parametrize("record", OTHERS, ids=lambda record: type(record).__name__)
-def test_records_without_versions_are_the_same_in_all(record: MetadataRecord) -> None:
+def test_records_without_versions_have_the_same_bytes_in_all(record: MetadataRecord) -> None:
     assert encode(record, 0) == encode(record, 1) == encode(record)
     assert decode(encode(record, 0)) == record
 
@@ -160,7 +160,7 @@ def test_a_damaged_record_is_another_record_or_a_codec_error(
 
 
 @pytest.mark.covers("G22", "G34", "K3")
-def test_records_of_the_old_version_load_with_an_empty_elr_and_are_changed_by_new_ones() -> None:
+def test_records_of_version_0_replay_with_an_empty_elr() -> None:
     image = MetadataImage(config_of(Generation.KIP_966))
     old = PartitionRecord(topic_id="T", partition_id=0, replicas=(0, 1, 2), isr=(0, 1), leader=0, leader_epoch=4)
     shrink = PartitionChangeRecord(topic_id="T", partition_id=0, isr=(0,))

@@ -1,4 +1,4 @@
-"""Messages that are built unchecked are the messages that pydantic builds, in everything that anybody asks of them."""
+"""Messages built without validation equal those that pydantic builds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("model", "fields"), CASES)
-def test_it_is_the_message_that_pydantic_builds(model: type[Frozen], fields: dict) -> None:
+def test_a_trusted_message_equals_the_validated_one(model: type[Frozen], fields: dict) -> None:
     built, checked = trusted(model)(**fields), model(**fields)
     assert type(built) is model
     assert built == checked
@@ -40,7 +40,7 @@ def test_it_is_the_message_that_pydantic_builds(model: type[Frozen], fields: dic
 
 
 @pytest.mark.parametrize(("model", "fields"), CASES)
-def test_it_is_frozen_and_lacks_nothing(model: type[Frozen], fields: dict) -> None:
+def test_a_trusted_message_is_frozen_and_complete(model: type[Frozen], fields: dict) -> None:
     with pytest.raises(ValidationError):
         trusted(model)(**fields).error = ErrorCode.NONE
     with pytest.raises(TypeError):
@@ -63,12 +63,12 @@ class Judged(Frozen):
 
 
 @pytest.mark.parametrize("model", [Filled, Judged])
-def test_a_model_that_does_more_than_hold_values_is_not_built_unchecked(model: type[Frozen]) -> None:
+def test_a_model_with_validators_or_factories_is_rejected(model: type[Frozen]) -> None:
     with pytest.raises(TypeError, match=model.__name__):
         trusted(model)
 
 
-def test_a_changed_one_differs_in_what_was_changed() -> None:
+def test_changed_replaces_only_the_given_fields() -> None:
     before = FetchPartition(topic_id="t", partition_id=0, current_leader_epoch=1, fetch_offset=9)
     after = changed(before, high_watermark=5, fetch_offset=10)
     assert after == before.model_copy(update={"high_watermark": 5, "fetch_offset": 10})

@@ -79,10 +79,12 @@ def test_a_leader_is_active_when_a_majority_has_the_first_record_of_its_epoch() 
 def test_who_has_begun_says_so_when_its_first_records_are_committed() -> None:
     bench = Bench().elect().fetch()
     assert bench.image.feature_levels == Generation.KIP_966.feature_levels
-    assert bench.said == []
+    assert bench.external_effects == []
     assert list(bench.node.records)[FORMATTED + 1 :] == [], "what is not committed is none of a checker's business"
     bench.fetch()
-    assert [effect.kind for effect in bench.said if isinstance(effect, Trace)].count("controller_started") == 1
+    assert [effect.kind for effect in bench.external_effects if isinstance(effect, Trace)].count(
+        "controller_started"
+    ) == 1
     assert list(bench.node.records)[FORMATTED + 1 :] == LEVELS
 
 
@@ -101,15 +103,15 @@ def test_a_lone_controller_has_all_of_its_beginning_on_its_disk_at_once() -> Non
 def test_nothing_is_said_before_a_majority_has_it() -> None:
     bench = Bench().activate().register()
     assert 0 in bench.image.brokers
-    assert bench.said == []
+    assert bench.external_effects == []
     end = bench.end
-    assert bench.fetch(THIRD, end - 1).said == []
+    assert bench.fetch(THIRD, end - 1).external_effects == []
     assert [batch.next_offset for batch in bench.sent(QuorumFetchResponse).batches] == [end], "that is how it gets it"
     bench.fetch(THIRD, end)
     assert bench.sent(BrokerRegistrationResponse).broker_epoch == end - 1
     assert bench.traces("committed") == [{"base_offset": end - 1, "end_offset": end}]
     assert [trace["broker"] for trace in bench.traces("broker_registration")] == [0]
-    assert bench.fetch(NEXT, end).said == [], "it is said once"
+    assert bench.fetch(NEXT, end).external_effects == [], "it is said once"
 
 
 def test_answers_leave_in_the_order_of_their_requests_and_no_sooner_than_their_records() -> None:
@@ -141,7 +143,7 @@ def test_what_reads_or_refuses_waits_for_what_it_has_seen() -> None:
 @pytest.mark.covers("E31")
 def test_sessions_run_from_the_heartbeat_on_though_its_answer_is_withheld() -> None:
     bench = Bench().activate().register().fetch().beat()
-    assert bench.said == []
+    assert bench.external_effects == []
     session = [e for e in bench.effects if isinstance(e, SetTimer) and e.name == f"{SESSION_PREFIX}0"]
     assert [timer.at_ms for timer in session] == [9_000]
     assert not bench.fetch().sent(BrokerHeartbeatResponse).is_fenced
@@ -151,7 +153,7 @@ def test_a_session_that_ends_is_told_when_the_fencing_is_committed() -> None:
     bench = Bench().serve()
     bench.now_ms = 9_000
     bench.fire(f"{SESSION_PREFIX}0")
-    assert (bench.image.brokers[0].fenced, bench.said) == (True, [])
+    assert (bench.image.brokers[0].fenced, bench.external_effects) == (True, [])
     bench.fetch()
     assert [trace["leader"] for trace in bench.traces("partition")] == [1]
     assert bench.traces("session_expired") == [{"broker": 0}]
@@ -204,7 +206,7 @@ def test_what_the_next_leader_commits_of_it_is_done_though_it_was_refused() -> N
     end = bench.end
     bench.begin_epoch().follow([leader_change(NEXT)], committed=1)
     assert (bench.image.next_offset, 3 in bench.image.brokers) == (end + 1, True)
-    assert bench.said == [], "the active controller tells of it"
+    assert bench.external_effects == [], "the active controller tells of it"
 
 
 def test_what_the_next_leader_does_not_have_never_was() -> None:
@@ -288,12 +290,12 @@ def test_a_standby_answers_what_only_asks() -> None:
 
 def test_a_standby_knows_what_is_committed_and_nothing_else() -> None:
     bench = standing_by()
-    assert bench.said == []
+    assert bench.external_effects == []
     end = bench.end
     bench.follow(registrations((3,)), committed=0)
     assert (bench.end, bench.image.next_offset, 3 in bench.image.brokers) == (end + 2, end, False)
     bench.follow(committed=0)
-    assert (bench.image.next_offset, 3 in bench.image.brokers, bench.said) == (end + 2, True, [])
+    assert (bench.image.next_offset, 3 in bench.image.brokers, bench.external_effects) == (end + 2, True, [])
 
 
 def test_a_standby_that_starts_again_builds_its_state_from_what_the_leader_says_is_committed() -> None:
@@ -341,9 +343,9 @@ def test_who_takes_over_tells_what_its_predecessor_may_have_left_untold() -> Non
     bench = standing_by()
     told, base = bench.image.next_offset, bench.end
     bench.follow(registrations((3,)), another_topic(), committed=0)
-    assert bench.said == []
+    assert bench.external_effects == []
     bench.elect()
-    assert (bench.said, bench.image.next_offset) == ([], told), "of that nothing is known to be committed"
+    assert (bench.external_effects, bench.image.next_offset) == ([], told), "of that nothing is known to be committed"
     end = bench.end
     bench.fetch(THIRD)
     assert [(trace["base_offset"], trace["end_offset"]) for trace in bench.traces("committed")] == [
@@ -352,7 +354,9 @@ def test_who_takes_over_tells_what_its_predecessor_may_have_left_untold() -> Non
         (base + 4, end),
     ]
     assert {trace["broker"] for trace in bench.traces("broker_registration")} == {3}
-    assert [effect.partition.topic for effect in bench.said if isinstance(effect, Trace) and effect.partition] == ["u"]
+    assert [
+        effect.partition.topic for effect in bench.external_effects if isinstance(effect, Trace) and effect.partition
+    ] == ["u"]
     assert bench.traces("controller_started") == [{"next_offset": end}]
     assert bench.node.is_active
 

@@ -72,7 +72,7 @@ class Bench:
         return message
 
     @property
-    def said(self) -> list[Effect]:
+    def external_effects(self) -> list[Effect]:
         """Effects that reach nodes other than replicas of the log."""
         return [
             effect
@@ -148,9 +148,9 @@ class Bench:
 
     # -- its clients ---------------------------------------------------------------------------------------------------
 
-    def register(self, broker: int = 0, life: str = "one") -> Bench:
+    def register(self, broker: int = 0, incarnation_id: str = "one") -> Bench:
         self.number += 1
-        request = BrokerRegistrationRequest(correlation_id=self.number, broker_id=broker, incarnation_id=life)
+        request = BrokerRegistrationRequest(correlation_id=self.number, broker_id=broker, incarnation_id=incarnation_id)
         return self.receive(broker, request)
 
     def beat(self, broker: int = 0, **fields: object) -> Bench:

@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[VoterRequest, VoterSet, bool, ErrorCode, str]] = {
         ErrorCode.INVALID_REQUEST,
         "replica 1005 has no uuid and cannot be a voter",
     ),
-    "add nobody": (
+    "add a negative id": (
         add(ReplicaKey(-1, "u")),
         THREE,
         False,
