@@ -1,7 +1,11 @@
-"""Benchmarks: what each measures stands in its module, measured figures in docs/benchmarks.md.
+"""Benchmarks (`isray bench NAME`). Each module states what it measures; docs/benchmarks.md has measured figures.
 
-A speed is a number of this machine at this moment. To be comparable it is reported as a ratio too, against a baseline
-that the same run has measured: the bare work that nobody could leave out. No test asserts a time.
+A speed depends on the machine and its load. So every bench also reports a ratio to a baseline that it measures in the
+same run: the bare work that no implementation could leave out. No test asserts a time.
+
+The benches are the modules in `BENCHES`. The others are parts of them: `report` (result and statistics), `ray_cluster`
+(a cluster on Ray for a bench), `ceiling` (of `replication`), `quorum_elections`, `quorum_ray` and `quorum_snapshot` (of
+`quorum`), `simpy_model` (of `sim`). `traces` is a command of its own that compares builds.
 """
 
 from __future__ import annotations
@@ -19,4 +23,4 @@ BENCHES: Mapping[str, Callable[[], BenchReport]] = {
     "failover": failover.run,
     "quorum": quorum.run,
 }
-"""Every benchmark with its default sizes, by name."""
+"""The benchmarks by name; called without arguments, each runs with its default sizes."""

@@ -1,10 +1,10 @@
-"""The ceiling of `isray bench replication`: the same hops with bare Ray actor calls, and nothing else.
+"""The ceiling of `isray bench replication`: the same hops with bare Ray actor calls.
 
-A bare producer calls the leader with the payload, the leader calls both followers with it and waits, the follower
-returns, the leader returns: producer -> leader -> follower -> leader -> producer, four hops, the payload carried three
-times (once to the leader, once to each follower), the way back in the calls' return values. Every broker leads its
-share of the partitions and follows in the others, as in the cluster that is measured; each actor is a process of its
-own with async methods. There is no message, no log, no protocol.
+A producer calls the leader with the payload, the leader calls both followers with it and waits for their returns, then
+it returns: producer -> leader -> follower -> leader -> producer. These are four hops with the payload in three calls
+(one to the leader, one to each follower). Every broker leads its share of the partitions and follows in the others, as
+in the measured cluster; each actor is a process of its own with async methods. There are no messages, no logs and no
+protocol.
 
 The bare round trip is one call with the payload from the producer to a broker that returns at once.
 

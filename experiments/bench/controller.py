@@ -1,8 +1,8 @@
-"""`isray bench controller`: what the controller needs to fence a broker that leads and follows in many partitions.
+"""`isray bench controller`: the time in which the controller fences a broker that leads and follows many partitions.
 
-Three brokers hold every partition (replication factor 3, min ISR 2, topics of 100 partitions); each leads a third.
-Broker 0 falls silent: it leaves every ISR, and a third of the partitions get another leader. That is one record per
-partition and one for the registration. Measured are, each as the median of repeated runs on a cluster built anew:
+Three brokers hold every partition (replication factor 3, min ISR 2, topics of 100 partitions); each leads a third. The
+session of broker 0 expires: it leaves every ISR, and a third of the partitions get another leader. That is one record
+per partition and one for the registration. The bench measures, each as the median of repeated runs on a new cluster:
 
 - decide: `brokers.fence`, from the state to the records in memory;
 - write: the records encoded, appended to a log in memory and flushed;
@@ -10,11 +10,11 @@ partition and one for the registration. Measured are, each as the median of repe
 - node: the whole of it on a `ControllerNode`, from the session timer to the effects: decide, write, replay, a trace
   event per partition, and the answers to the metadata fetches of the two other brokers.
 
-The baseline is what cannot be left out with these types: per changed partition one checked change record, one
-partition state, and its place in a dict. `ratio` is (decide + replay) / baseline.
+The baseline is the minimum with these types: per changed partition one checked change record, one partition state, and
+one dict entry. `ratio` is (decide + replay) / baseline.
 
-`peak_bytes` is the most Python memory (tracemalloc) that was allocated and alive at once in a node run of its own that
-is not timed; what the run frees of the state before it is not subtracted.
+`peak_bytes` is the peak of the Python memory (tracemalloc) that a separate, untimed node run allocates; memory of the
+earlier state that the run frees is not subtracted.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ SILENT: BrokerId = 0
 PARTITIONS_PER_TOPIC = 100
 KAFKA_PARTITIONS = 10_000
 KAFKA_DECIDE_MS, KAFKA_REPLAY_MS = (13, 30), (56, 98)
-"""Kafka's own controller code with 10,000 partitions, on two cores, in a warm JVM with the records in memory."""
+"""(fastest, slowest) run of Kafka's own controller code with 10,000 partitions, on two cores, in a warm JVM with the
+records in memory."""
 
 _WARM_UP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size. Times in milliseconds of wall time, medians."""
+    """The figures of one size; times are medians in milliseconds of wall time."""
 
     partitions: int
     records: int
@@ -131,9 +132,11 @@ def config() -> ClusterConfig:
 
 
 def cluster_records(partitions: int) -> list[MetadataRecord]:
-    """Metadata of a cluster whose brokers are all unfenced, and in which the leaders of the partitions rotate."""
+    """The metadata of a cluster with all brokers unfenced and leaders in rotation."""
     records: list[MetadataRecord] = [
-        RegisterBrokerRecord(broker_id=broker, broker_epoch=broker, incarnation_id=f"life-{broker}", fenced=False)
+        RegisterBrokerRecord(
+            broker_id=broker, broker_epoch=broker, incarnation_id=f"incarnation-{broker}", fenced=False
+        )
         for broker in BROKERS
     ]
     for number in range(partitions):
@@ -151,14 +154,14 @@ def cluster_records(partitions: int) -> list[MetadataRecord]:
 
 
 def state_of(records: Sequence[MetadataRecord]) -> ControllerState:
-    """A controller's state that has replayed the records."""
+    """A controller's state after replaying the records."""
     state = ControllerState(config(), Random(0))
     replay(state, records)
     return state
 
 
 def node_of(records: Sequence[MetadataRecord]) -> ControllerNode:
-    """A started controller whose log holds the records, and which the brokers that stay wait for with a fetch."""
+    """A started controller with the records in its log, at which the two other brokers have a parked metadata fetch."""
     storage = formatted_disk()
     _append(storage, records)
     node = ControllerNode(FIRST_CONTROLLER, [FIRST_CONTROLLER], config(), storage, Random(0))
@@ -169,7 +172,7 @@ def node_of(records: Sequence[MetadataRecord]) -> ControllerNode:
     return node
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- measurements ------------------------------------------------------------------------------------------------------
 
 
 def decide(state: ControllerState) -> list[MetadataRecord]:
@@ -183,8 +186,8 @@ def replay(state: ControllerState, records: Sequence[MetadataRecord]) -> None:
         state.replay(record)
 
 
-def fire(node: ControllerNode) -> list[Effect]:
-    """The session of the silent broker ends."""
+def expire_session(node: ControllerNode) -> list[Effect]:
+    """Fires the session timer of the silent broker."""
     return node.fire(config().int_value("broker.session.timeout.ms"), f"{SESSION_PREFIX}{SILENT}")
 
 
@@ -196,7 +199,7 @@ def _append(storage: SimStorage, records: Sequence[MetadataRecord]) -> None:
 
 
 def _bare_work(records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, PartitionState]:
-    """The baseline; see the module docstring."""
+    """The baseline: one checked change record, one partition state and one dict entry per changed partition."""
     table: dict[TopicIdPartition, PartitionState] = {}
     for record in records:
         if isinstance(record, PartitionChangeRecord):
@@ -220,7 +223,7 @@ class _Times:
 
 
 def _times_once(cluster: Sequence[MetadataRecord]) -> _Times:
-    """One run of everything. Garbage of one part is collected before the next, whose own garbage counts."""
+    """Runs every measurement once. Garbage is collected before each, so only its own garbage counts."""
     state = state_of(cluster)
     gc.collect()
     decide_ms, records = timed(lambda: decide(state))
@@ -233,7 +236,7 @@ def _times_once(cluster: Sequence[MetadataRecord]) -> _Times:
     baseline_ms, _ = timed(lambda: _bare_work(records))
     node = node_of(cluster)
     gc.collect()
-    node_ms, _ = timed(lambda: fire(node))
+    node_ms, _ = timed(lambda: expire_session(node))
     return _Times(len(records), decide_ms, replay_ms, write_ms, node_ms, baseline_ms)
 
 
@@ -241,7 +244,7 @@ def _peak_bytes(cluster: Sequence[MetadataRecord]) -> int:
     node = node_of(cluster)
     tracemalloc.start()
     try:
-        fire(node)
+        expire_session(node)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

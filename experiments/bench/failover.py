@@ -1,19 +1,19 @@
-"""`isray bench failover`: how long partitions are without a leader that serves after the death of their broker, on Ray.
+"""`isray bench failover`: how long partitions are unavailable after the death of their leader's broker, on Ray.
 
 A private Ray on this machine; three brokers, replication factor 3, min ISR 2. Broker 0 leads all partitions of one
-topic, the two others take turns as the next replica. Broker 0 is SIGKILLed. The clock starts at detection: the
-controller's `session_expired`, when the session timeout of `SESSION_MS` has run out. How long detection takes after the
-kill is reported besides.
+topic, the two others alternate as the second replica. Broker 0 is killed with SIGKILL. Times count from the detection:
+the controller's `session_expired`, after the session timeout of `SESSION_MS`. The time from the kill to the detection
+is reported separately.
 
-A partition is served when it acknowledges a batch of one record with acks=all (min ISR 2: both survivors have it). From
-before detection on, a load generator offers a batch to every partition of a sample of `SAMPLE`, evenly spread over all
-partitions, the first and the last included, again and again, to both survivors, until one acknowledges: it does not
-look leaders up, so that finding them is not measured. After that every partition is offered one, as fast as they are
-taken: `all_served_ms` is when the last one was acknowledged, counted from detection too; it includes what thousands of
-batches take by themselves, and what it proves is that no partition was left out.
+A partition is available when it acknowledges a batch of one record with acks=all (min ISR 2: both survivors have it).
+Beginning before the detection, a load generator repeatedly sends a batch to each partition of a sample of `SAMPLE`
+(evenly spread, first and last partition included), to both survivors, until one acknowledges; it looks up no leaders,
+so that look-ups are not measured. Then it sends one batch to every partition: `all_served_ms` is the time of the last
+acknowledgement, counted from the detection too. It includes the time that thousands of batches take anyway, and shows
+that every partition is available.
 
-The sample is small so as not to measure the load that the measuring makes. A broker takes up all its leaderships in one
-input, so what lies between two partitions of the sample is served when they are.
+The sample is small so that the probes themselves do not load the brokers. A broker takes over all its leaderships in
+one input, so partitions between two of the sample are available when these are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = (1_000, 10_000)
 REPEATS = 3
 SAMPLE = 50
 SESSION_MS = 9_000
-LOOK_MS = 1_000
+CHECK_EVERY_MS = 1_000
 RETRY_MS = 20
 IN_FLIGHT = 200
 VICTIM, SURVIVORS = 0, (1, 2)
@@ -50,7 +50,7 @@ CONFIG = {MIN_INSYNC_REPLICAS: 2, BROKER_SESSION_TIMEOUT_MS: SESSION_MS, BROKER_
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """One failover; milliseconds from detection, except `detected_ms`, which is from the kill."""
+    """The figures of one failover in milliseconds after the detection; `detected_ms` counts from the kill."""
 
     partitions: int
     detected_ms: int
@@ -73,8 +73,8 @@ class Failover:
 
 
 def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
-    """Measures every size on clusters of its own, in ascending order; the run with the median `max_ms` is reported.
-    Call from the main thread.
+    """Measures every size `repeats` times, each on a new cluster, in ascending order; reports the run with the median
+    `max_ms`. Call from the main thread.
     """
     stay_on_loopback()
     expect_kills()
@@ -120,8 +120,8 @@ def figures_of(
     served_ms: Sequence[TimeMs],
     all_served_ms: Sequence[TimeMs],
 ) -> Failover:
-    """The figures of a run: when the victim was killed, when that was detected, when the partitions of the sample were
-    served, and then all partitions; in the cluster's time.
+    """The figures of a run from the cluster times of the kill, of its detection, and of the first acknowledgement of
+    each partition, in the sample and then of all.
     """
     after = [time - detected_ms for time in served_ms]
     return Failover(
@@ -130,40 +130,42 @@ def figures_of(
 
 
 def assignments(partitions: int) -> list[list[int]]:
-    """Broker 0 leads all; the others take turns."""
+    """The replica lists: broker 0 leads all, the others alternate as the second replica."""
     return [[VICTIM, *(SURVIVORS if index % 2 else reversed(SURVIVORS))] for index in range(partitions)]
 
 
 def sample_of(partitions: int) -> list[int]:
-    """At most `SAMPLE` partitions, evenly spread, the first and the last among them."""
+    """At most `SAMPLE` partitions, evenly spread, with the first and the last one."""
     if partitions <= SAMPLE:
         return list(range(partitions))
     return [round(place * (partitions - 1) / (SAMPLE - 1)) for place in range(SAMPLE)]
 
 
 def _settle(cluster: BenchCluster, partitions: int) -> None:
-    """Waits until all replicas are in sync and the victim leads all partitions. Making thousands of logs may have kept
-    it from its heartbeats for so long that leadership has moved: then it is asked for again, as the preferred leader.
-    BenchError where that does not come to be.
+    """Waits until all replicas are in sync and the victim leads all partitions. While the victim created thousands of
+    logs, late heartbeats may have moved its leaderships: then requests a preferred election. BenchError where the
+    victim does not become leader of all.
     """
     from experiments.bench.ray_cluster import WITHIN_MS, BenchError
 
-    for _ in range(WITHIN_MS // LOOK_MS):
-        cluster.engine.run_for(LOOK_MS)
+    for _ in range(WITHIN_MS // CHECK_EVERY_MS):
+        cluster.engine.run_for(CHECK_EVERY_MS)
         view = cluster.engine.view()
         found = [] if view is None else list(view.partitions.values())
         if len(found) == partitions and all(len(state.isr) == 1 + len(SURVIVORS) for state in found):
             if all(state.leader == VICTIM for state in found):
                 return
             request = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=None)
-            cluster.ask(AdminCommand(command_id=cluster.command_id(), request=request), AdminOutcome)
+            cluster.run_command(AdminCommand(command_id=cluster.command_id(), request=request), AdminOutcome)
     raise BenchError(f"broker {VICTIM} does not lead {partitions:,} partitions with all replicas in sync")
 
 
 def _probe(
     cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[int], not_before_ms: int = 0
 ) -> tuple[TimeMs, ...]:
-    """When each of the partitions acknowledged a batch, which is not before."""
+    """The time at which each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms`
+    have passed.
+    """
     command = ProbeCommand(
         command_id=cluster.command_id(),
         topic=TOPIC,
@@ -174,7 +176,7 @@ def _probe(
         in_flight=IN_FLIGHT,
         retry_ms=RETRY_MS,
     )
-    return cluster.ask(command, ProbeOutcome, not_before_ms=not_before_ms).acknowledged_ms
+    return cluster.run_command(command, ProbeOutcome, not_before_ms=not_before_ms).acknowledged_ms
 
 
 def _detection(cluster: BenchCluster) -> TimeMs:

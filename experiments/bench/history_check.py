@@ -1,10 +1,11 @@
-"""How fast the judge of histories is, and how its time and memory grow.
+"""`isray bench history`: the speed of the history check (`experiments.check.history`), and the growth of its time and
+memory.
 
-The history is that of a soak: producers whose sends are acknowledged in the order in which they were invoked, with
-others under way between them, on several partitions; two readers that follow each; and final logs with a run per send.
-A size is a number of operations. Each is judged in a process of its own, so that its memory is its own; the operations
-are made while they are judged, as they would be read from a file, and the time that the making takes is measured beside
-it and left out. The baseline is a loop that does no more than look at each operation's type.
+The history resembles that of a soak: sends on several partitions that are acknowledged in the order of their invocation
+with others under way between them, two readers per partition, and final logs with one run per send. A size is a number
+of operations. Each size is checked in a process of its own, so that its memory can be measured; the operations are
+generated during the check, as they would be read from a file, and the generation is timed separately and subtracted.
+The baseline is the generation with a test of each operation's type.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PER_ROUND = 2 * SENDS_PER_ROUND + READERS * SENDS_PER_ROUND // 2
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size: seconds of processor time, bytes of memory beyond those of the process before it began."""
+    """The figures of one size: seconds of processor time, and the growth of the process's peak memory in bytes."""
 
     operations: int
     records: int
@@ -47,7 +48,7 @@ class Row:
 
 
 class SyntheticHistory:
-    """A history of about `operations` operations in which nothing is wrong, made anew whenever it is iterated."""
+    """A correct history of about `operations` operations, generated anew by each iteration."""
 
     def __init__(self, operations: int) -> None:
         self._rounds = max(1, operations // _PER_ROUND)
@@ -83,17 +84,17 @@ class SyntheticHistory:
         return [Run(offset + RECORDS_PER_SEND * place, 0, first + place, 0, RECORDS_PER_SEND) for place in places]
 
     def finals(self) -> list[FinalPartition]:
-        """The logs that it has led to."""
+        """The final logs of this history."""
         return [FinalPartition(TopicPartition("t", at), 0, {0: _Log(self, at)}) for at in range(PARTITIONS)]
 
     def log(self, at: int) -> Iterator[Run]:
-        """The runs of a partition."""
+        """The runs of the partition with this index."""
         for turn, number in enumerate(range(at, self._rounds, PARTITIONS)):
             yield from self._runs(number * SENDS_PER_ROUND, turn * SENDS_PER_ROUND * RECORDS_PER_SEND)
 
 
 class _Log:
-    """The log of a partition, made anew whenever it is iterated."""
+    """The log of a partition, generated anew by each iteration."""
 
     def __init__(self, history: SyntheticHistory, at: int) -> None:
         self._history, self._at = history, at
@@ -104,7 +105,7 @@ class _Log:
 
 def run(sizes: Sequence[int] = SIZES) -> BenchReport:
     """Measures every size, in ascending order."""
-    rows = [_apart(size) for size in sorted(set(sizes))]
+    rows = [_measure_in_process(size) for size in sorted(set(sizes))]
     measured = [row.operations for row in rows]
     exponent = growth(measured, [row.judge_s * 1_000 for row in rows])
     largest = rows[-1]
@@ -122,9 +123,9 @@ def run(sizes: Sequence[int] = SIZES) -> BenchReport:
         ],
         "growth_exponent": exponent,
     }
-    told = "" if exponent is None else f"time grows with size ** {exponent}; "
+    growth_note = "" if exponent is None else f"time grows with size ** {exponent}; "
     return BenchReport(
-        title="judging a history that has nothing wrong",
+        title="checking a history that has no violation",
         document=document,
         columns=("operations", "records", "judge s", "operations/s", "making s", "memory MB", "bytes/operation"),
         rows=[
@@ -139,13 +140,14 @@ def run(sizes: Sequence[int] = SIZES) -> BenchReport:
             )
             for row in rows
         ],
-        notes=[told + f"{largest.records:,} records in the largest history"],
+        notes=[growth_note + f"{largest.records:,} records in the largest history"],
     )
 
 
-def _apart(size: int) -> Row:
+def _measure_in_process(size: int) -> Row:
     """Measures one size in a process of its own."""
-    command = [sys.executable, "-c", f"from experiments.bench.history_check import tell; tell({size})"]
+    code = f"from experiments.bench.history_check import print_measurement; print_measurement({size})"
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=PACKAGES_FOLDER, text=True, check=True)
     return Row(**json.loads(done.stdout))
 
@@ -158,7 +160,7 @@ def measure(size: int) -> Row:
     found = judge(history, history.finals())
     judged = process_time()
     if found:
-        raise AssertionError(f"a history that has nothing wrong: {found[0].text}")
+        raise AssertionError(f"a violation in a correct history: {found[0].text}")
     memory = _peak_bytes() - before
     making_s = max(_making_s(history), 1e-6)
     return Row(history.operations, history.records, max(judged - began - making_s, 1e-6), making_s, memory)
@@ -175,10 +177,10 @@ def _making_s(history: SyntheticHistory) -> float:
 
 
 def _peak_bytes() -> int:
-    """The largest resident size that this process has had."""
+    """The peak resident size of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def tell(size: int) -> None:
-    """Prints what one size comes to; the whole of a measuring process."""
+def print_measurement(size: int) -> None:
+    """Measures one size and prints the row as JSON; the entry point of a measuring process."""
     print(json.dumps(asdict(measure(size))))

@@ -1,24 +1,24 @@
-"""`isray bench quorum`: the controllers' metadata log: commits, elections, snapshots.
+"""`isray bench quorum`: commits, elections and snapshots of the controllers' metadata log.
 
-**Commits** (on Ray, real disks). An administration client keeps requests under way; a request is answered when its
-records are committed: on the disk of a majority, each with its fsyncs. Two workloads: `topics`, where a request makes a
-topic of `PARTITIONS` partitions (one batch of as many records and one, `IN_FLIGHT` requests at a time), and `configs`,
-where a request changes one config (batches of one record, many requests at a time). With three controllers and, on a
-cluster of its own, with one. The three brokers stand still meanwhile: what they make of the records is not measured
-(`isray bench failover` does). The baseline is a loop that appends batches of the same length to one file, with an fsync
-after each.
+**Commits** (`quorum_ray.py`; on Ray, real disks). An administration client keeps requests under way; a request is
+answered when its records are committed, that is, on the disks of a majority, with their fsyncs. Two workloads:
+`topics`, where a request creates a topic of `PARTITIONS` partitions (one batch with one record more than that,
+`IN_FLIGHT` requests at a time), and `configs`, where a request changes one config (batches of one record, many requests
+at a time). They run with three controllers and, on another cluster, with one. The three brokers are paused, so that
+their handling of the records is not measured (`isray bench failover` does). The baseline appends batches of the same
+length to one file, with an fsync after each.
 
-**Elections.** Three controllers; the active one gets a SIGKILL; the clock runs until the next one says that it is
-active (`controller_started`). On Ray, again and again, and in the simulator, a cluster per seed
-(`experiments/bench/quorum_elections.py`). The bound is the fetch timeout, twice the election timeout, and 2 s.
+**Elections.** Three controllers; the active one is killed with SIGKILL; the time runs until the next one emits
+`controller_started`. On Ray repeatedly on one cluster, in the simulator on one cluster per seed
+(`quorum_elections.py`). The bound is the fetch timeout, twice the election timeout, and 2 s.
 
-**Snapshots** (`experiments/bench/quorum_snapshot.py`). Metadata of 100,000 partitions, written and loaded.
+**Snapshots** (`quorum_snapshot.py`). The metadata of 100,000 partitions, written and loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from experiments.bench.quorum_elections import CONTROLLERS, bound_ms, config, distribution, simulated_ms
 from experiments.bench.quorum_snapshot import SnapshotRow, measure
@@ -40,8 +40,9 @@ def run(
     partitions: int = SNAPSHOT_PARTITIONS,
     repeats: int = REPEATS,
 ) -> BenchReport:
-    """Measures everything; call from the main thread. `requests` per run of a workload, `repeats` of commits and
-    snapshots, of which the medians are reported.
+    """Measures commits, elections and snapshots; call from the main thread. `requests` per run of a workload, `kills`
+    elections on Ray, `seeds` elections in the simulator, `partitions` in the snapshot; commits and snapshots are
+    repeated, and the medians reported.
     """
     stay_on_loopback()
     expect_kills()
@@ -57,7 +58,7 @@ def run(
 def report_of(
     rates: Sequence[Commits], killed_ms: Sequence[int], simulated: Sequence[int], snapshot: SnapshotRow, repeats: int
 ) -> BenchReport:
-    """The report of what was measured; of every workload there is a rate with one controller."""
+    """The report of the measurements; `rates` must contain each workload with one controller."""
     values = config()
     elections = {"ray": distribution(killed_ms), "sim": distribution(simulated)}
     return BenchReport(
@@ -89,7 +90,7 @@ def report_of(
 
 
 def _of_one(rate: Commits, rates: Sequence[Commits]) -> float:
-    """The rate over that of one controller with the same workload."""
+    """The ratio of the rate to that of one controller with the same workload."""
     [alone] = [other for other in rates if other.controllers == 1 and other.workload == rate.workload]
     return round(rate.rate / alone.rate, 3)
 
@@ -101,7 +102,7 @@ def _commit_texts(rate: Commits, rates: Sequence[Commits]) -> list[str]:
     return [f"commits, {rate.workload}", figure, against, f"{of_one:.2f}, {rate.of_bare:.3f}"]
 
 
-def _election_texts(where: str, found: dict[str, Any]) -> list[str]:
+def _election_texts(where: str, found: Mapping[str, int]) -> list[str]:
     times = ", ".join(f"{name} {found[f'{name}_ms']:,} ms" for name in ("p50", "p90", "max"))
     above = f"{found['above_bound']} of {found['kills']} above"
     return [f"elections, {where}", times, f"bound {bound_ms(config()):,} ms", above]

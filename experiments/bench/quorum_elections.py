@@ -1,8 +1,8 @@
-"""How long a quorum of three is without an active controller, from the death of one to the next, in the simulator.
+"""The time from the death of the active controller to the next active one, in a quorum of three, in the simulator; and
+the bound and statistics of election times.
 
-Every seed is a cluster of its own: which controller leads, when it dies between two fetches of the others, what
-timeouts are drawn, and how long messages take, are its dice's. Time is virtual: what is counted is waiting and
-messages, never the processor.
+Every seed is a cluster of its own, which draws the leading controller, the time of its death between two fetches of the
+others, election timeouts and latencies. Time is virtual: it counts timeouts and latencies, no processor time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocol.ids import NodeId, TimeMs
 CONTROLLERS = 3
 WITHIN_MS = 120_000
 SPREAD_MS = 2_000
-"""When in this time the active controller dies is drawn."""
+"""The time of the active controller's death is drawn from a range of this length."""
 GRACE_MS = 2_000
 SETTLED = frozenset({"leader", "follower"})
 
@@ -34,31 +34,31 @@ def config() -> ClusterConfig:
 
 
 def bound_ms(values: ClusterConfig) -> int:
-    """What an election may take: the followers miss their leader after the fetch timeout, a candidate draws at most
-    twice the election timeout, and `GRACE_MS` are for the votes and the first commit.
+    """The bound of an election time: the fetch timeout, after which followers notice the leader's death, twice the
+    election timeout, the most that a candidate draws, and `GRACE_MS` for the votes and the first commit.
     """
     fetch_ms = values.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS)
     return fetch_ms + 2 * values.int_value(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS) + GRACE_MS
 
 
 def is_settled(engine: Engine) -> bool:
-    """Whether one controller is active and all others follow it."""
+    """Whether a controller is active and all others lead or follow in the quorum."""
     roles = [part.role for part in engine.quorum().values()]
     return engine.active_controller() is not None and len(roles) == CONTROLLERS and set(roles) <= SETTLED
 
 
 def became_active(engine: Engine, after_ms: TimeMs, but: NodeId) -> TimeMs | None:
-    """When the first controller other than `but` has said that it is active, later than that; None until then."""
+    """The time of the first `controller_started` after `after_ms` of a controller other than `but`; None until then."""
     started = (event for event in engine.traces() if event.trace.kind == "controller_started")
     return next((event.time_ms for event in started if event.time_ms > after_ms and event.node != but), None)
 
 
 def simulated_ms(seed: int) -> int:
-    """How long it took with this seed. AssertionError where nobody became active."""
+    """The election time with this seed. AssertionError where no controller becomes active."""
     engine = CheckedEngine(ClusterSpec(1, CONTROLLERS, config(), seed))
     for node in engine.spec.node_ids:
         engine.start(node)
-    assert engine.run_until(lambda: is_settled(engine), WITHIN_MS), "nobody leads the quorum"
+    assert engine.run_until(lambda: is_settled(engine), WITHIN_MS), "the quorum has no leader"
     engine.run_for(Random(f"bench/{seed}").randrange(SPREAD_MS))
     active = engine.active_controller()
     assert active is not None
@@ -71,12 +71,12 @@ def simulated_ms(seed: int) -> int:
 
 
 def rank(values: Sequence[int], share: float) -> int:
-    """The smallest of the values, at least one, that so great a share of them does not exceed."""
+    """The smallest value that at least `share` of the values do not exceed; `values` must not be empty."""
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
-def distribution(times_ms: Sequence[int]) -> dict[str, object]:
-    """Count, p50, p90 and max of times, and how many are above the bound."""
+def distribution(times_ms: Sequence[int]) -> dict[str, int]:
+    """Count, p50, p90 and maximum of election times, and the number of those above the bound."""
     bound = bound_ms(config())
     return {
         "kills": len(times_ms),

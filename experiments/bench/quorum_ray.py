@@ -1,4 +1,4 @@
-"""The part of `isray bench quorum` that runs on Ray: commits of the metadata log, and elections after real kills."""
+"""The part of `isray bench quorum` on Ray: commits of the metadata log, and elections after SIGKILL."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ from protocol.messages.metadata_batch import pack_records
 
 TOPICS, CONFIGS = "topics", "configs"
 PARTITIONS = 500
-"""Of each topic that is made."""
+"""Partitions of each created topic."""
 IN_FLIGHT = {TOPICS: 4, CONFIGS: 64}
 TIMES = {TOPICS: 1, CONFIGS: 20}
-"""Requests of a run, for each that was asked for."""
+"""Factor on the number of requests of a run."""
 RECORDS = {TOPICS: 1 + PARTITIONS, CONFIGS: 1}
-"""Records that one request comes to."""
+"""Records per request."""
 CONFIG_OF = "configured"
 CONFIG = {BROKER_SESSION_TIMEOUT_MS: 3_600_000}
-"""The brokers are paused while commits are measured, and must not be fenced for that."""
+"""The brokers are paused while commits are measured; their sessions must not expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """A load and what came of it: so many requests of a workload, one batch of `batch_bytes` each, were all answered,
-    that is committed, in `elapsed_s`; half of them within `p50_ms`. `bare_s` is what as many appends with an fsync
-    take.
+    """The measurement of a workload: `requests` requests, each a batch of `batch_bytes`, were committed in `elapsed_s`,
+    with the median latency `p50_ms`. `bare_s` is the time of as many appends with an fsync.
     """
 
     workload: str
@@ -60,7 +59,7 @@ class Commits:
 
     @property
     def of_bare(self) -> float:
-        """The rate over that of the bare appends."""
+        """The ratio of the rate to that of the bare appends."""
         return self.bare_s / self.elapsed_s
 
     def document(self) -> dict[str, object]:
@@ -79,8 +78,8 @@ class Commits:
 
 
 def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
-    """Both workloads on a cluster of so many controllers, after a first run that is not counted; of the repeats the run
-    with the median rate is reported.
+    """Runs both workloads on a cluster with `controllers` controllers, once for warm-up and then `repeats` times;
+    returns the run with the median rate of each.
     """
     found: dict[str, list[Commits]] = {TOPICS: [], CONFIGS: []}
     with bench_cluster(CONFIG, controllers) as cluster:
@@ -92,11 +91,11 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
             _pipelined(client, _requests(workload, 0, requests), IN_FLIGHT[workload])
             batch_bytes = _batch_bytes(cluster, RECORDS[workload])
             for turn in range(1, repeats + 1):
-                wanted = _requests(workload, turn, requests)
-                latencies_s, elapsed_s = _pipelined(client, wanted, IN_FLIGHT[workload])
-                bare_s = bare_appends(batch_bytes, len(wanted))
+                made = _requests(workload, turn, requests)
+                latencies_s, elapsed_s = _pipelined(client, made, IN_FLIGHT[workload])
+                bare_s = bare_appends(batch_bytes, len(made))
                 p50_ms = median_low(latencies_s) * 1e3
-                runs.append(Commits(workload, controllers, len(wanted), elapsed_s, p50_ms, batch_bytes, bare_s))
+                runs.append(Commits(workload, controllers, len(made), elapsed_s, p50_ms, batch_bytes, bare_s))
     return [sorted(runs, key=lambda run: run.rate)[(len(runs) - 1) // 2] for runs in found.values()]
 
 
@@ -111,23 +110,25 @@ def _request(workload: str, turn: int, number: int) -> AdminRequest:
 
 
 def _pipelined(client: Any, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
-    """The seconds until each request was answered, and until all were; BenchError where one was refused."""
+    """(latency of each request, time until all were answered) in seconds; BenchError where a request was refused."""
     frames = [encode(request) for request in requests]
-    asked: dict[Any, float] = {}
+    sent_s: dict[Any, float] = {}
     latencies_s: list[float] = []
     began_s = time.perf_counter()
     for frame in frames:
-        if len(asked) >= in_flight:
-            latencies_s += _answered(asked)
-        asked[client.request.remote(frame)] = time.perf_counter()
-    while asked:
-        latencies_s += _answered(asked)
+        if len(sent_s) >= in_flight:
+            latencies_s += _await_answers(sent_s)
+        sent_s[client.request.remote(frame)] = time.perf_counter()
+    while sent_s:
+        latencies_s += _await_answers(sent_s)
     return latencies_s, time.perf_counter() - began_s
 
 
-def _answered(asked: dict[Any, float]) -> list[float]:
-    """Waits for an answer, and takes all that are there."""
-    ready, _ = ray.wait(list(asked), num_returns=1)
+def _await_answers(sent_s: dict[Any, float]) -> list[float]:
+    """Waits for at least one answer; removes the answered calls from `sent_s` and returns their latencies in
+    seconds.
+    """
+    ready, _ = ray.wait(list(sent_s), num_returns=1)
     found = []
     for answer in ready:
         outcome = decode(ray.get(answer))
@@ -135,18 +136,18 @@ def _answered(asked: dict[Any, float]) -> list[float]:
         error = outcome.error if outcome.response is None else outcome.response.failure()[0]
         if error is not ErrorCode.NONE:
             raise BenchError(f"refused: {outcome}")
-        found.append(time.perf_counter() - asked.pop(answer))
+        found.append(time.perf_counter() - sent_s.pop(answer))
     return found
 
 
 def _batch_bytes(cluster: BenchCluster, size: int) -> int:
-    """How long the last batch of the log is, which has so many records."""
+    """The encoded length in bytes of the last `size` records of the metadata log."""
     version = record_version(cluster.engine.spec.config.generation.feature_levels)
     return len(pack_records(cluster.engine.metadata_log()[-size:], version))
 
 
 def bare_appends(size: int, count: int) -> float:
-    """The seconds that so many appends of so many bytes take to a file on the disk of the nodes, each with an fsync."""
+    """The time in seconds of `count` appends of `size` bytes to a file on the disk of the nodes, each with an fsync."""
     payload = b"\xa5" * size
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("wb", buffering=0) as file:
         began_s = time.perf_counter()
@@ -157,14 +158,14 @@ def bare_appends(size: int, count: int) -> float:
 
 
 def elections_ms(kills: int, controllers: int) -> list[int]:
-    """How long each of so many elections took, from the SIGKILL of the active controller to `controller_started` of the
-    next. The one that was killed is back, and follows, before the next kill.
+    """The times of `kills` elections, from the SIGKILL of the active controller to `controller_started` of the next.
+    Before each kill the previous victim runs again and follows.
     """
     times_ms = []
     with bench_cluster({}, controllers, brokers=1) as cluster:
         engine = cluster.engine
         for _ in range(kills):
-            cluster.await_(lambda: is_settled(engine), "the quorum is settled")
+            cluster.await_condition(lambda: is_settled(engine), "the quorum is settled")
             active = engine.active_controller()
             assert active is not None
             pid = engine.pids()[active]
@@ -174,10 +175,10 @@ def elections_ms(kills: int, controllers: int) -> list[int]:
             def succeeded(killed: int = active, at_ms: int = killed_ms) -> bool:
                 return became_active(engine, at_ms, killed) is not None
 
-            cluster.await_(succeeded, "another controller is active")
+            cluster.await_condition(succeeded, "another controller is active")
             found_ms = became_active(engine, killed_ms, active)
             assert found_ms is not None
             times_ms.append(found_ms - killed_ms)
-            cluster.await_(lambda killed=active: not engine.is_running(killed), "it is gone")  # type: ignore[misc]
+            cluster.await_condition(lambda killed=active: not engine.is_running(killed), "it has ended")  # type: ignore[misc]
             engine.start(active)
     return times_ms

@@ -1,9 +1,9 @@
-"""A snapshot of the metadata of many partitions: written to a disk, and loaded from it.
+"""The snapshot of the metadata of many partitions: written to a disk, and loaded from it.
 
-Written: the image as records, the records encoded, the snapshot put in its place with an fsync, the log cut behind it
-(`QuorumLog.take_snapshot` on a `DiskStorage`). Loaded: the log opened with its snapshot, the records decoded, an image
-made of them. The baselines are what cannot be left out: msgpack's own packing of the plain values of all records,
-written with an fsync, and its reading of the same bytes; no checksum, no model, no image.
+Writing converts the image to records, encodes them, replaces the snapshot file with an fsync, and deletes the log
+before it (`QuorumLog.take_snapshot` on a `DiskStorage`). Loading opens the log with its snapshot, decodes the records,
+and builds an image from them. The baselines are the minimum: msgpack packs the plain values of all records, which are
+written with an fsync, and unpacks the same bytes, without checksums, models and image.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
@@ -71,7 +70,7 @@ class _Times:
 
 
 def measure(partitions: int, repeats: int) -> SnapshotRow:
-    """The row of so many partitions, in topics of 100 with three replicas each."""
+    """Measures the metadata of `partitions` partitions, in topics of 100 with three replicas each."""
     records = cluster_records(partitions)
     runs = [_times_once(records) for _ in range(repeats)]
     return SnapshotRow(
@@ -108,7 +107,7 @@ def _times_once(records: Sequence[MetadataRecord]) -> _Times:
 
 
 def _filled(storage: Storage, records: Sequence[MetadataRecord]) -> QuorumLog:
-    """A log of the records, in batches, all flushed."""
+    """A flushed log with the records, in batches of `BATCH_RECORDS`."""
     log = QuorumLog(storage, METADATA_LOG, VoterSet())
     for first in range(0, len(records), BATCH_RECORDS):
         part = records[first : first + BATCH_RECORDS]
@@ -123,12 +122,12 @@ def _version() -> int:
 
 
 def write(log: QuorumLog, image: MetadataImage) -> None:
-    """The image becomes the snapshot of the log, whose records all are in it."""
+    """Takes the image as the snapshot of the whole log."""
     log.take_snapshot(log.end_offset, pack_records(image.to_records(), _version()))
 
 
 def load(directory: Path) -> MetadataImage:
-    """The image that the snapshot in a directory makes."""
+    """Builds the image from the snapshot in a directory."""
     with open_storage(directory) as storage:
         snapshot = QuorumLog(storage, METADATA_LOG, VoterSet()).snapshot
         assert snapshot is not None
@@ -137,13 +136,13 @@ def load(directory: Path) -> MetadataImage:
         return image
 
 
-def _bare_load(path: Path) -> list[Any]:
-    """The plain values of all records."""
+def _bare_load(path: Path) -> list[object]:
+    """The plain values of all records of a snapshot file."""
     _, _, _, data = msgpack.unpackb(memoryview(path.read_bytes())[_CRC_BYTES:])
     return [msgpack.unpackb(msgpack.unpackb(frame[_CRC_BYTES:]).data) for frame in msgpack.unpackb(data)]
 
 
-def _bare_write(path: Path, values: Sequence[Any]) -> None:
+def _bare_write(path: Path, values: Sequence[object]) -> None:
     frames = [msgpack.packb(msgpack.ExtType(1, msgpack.packb(value))) for value in values]
     with path.open("wb", buffering=0) as file:
         file.write(msgpack.packb(frames))

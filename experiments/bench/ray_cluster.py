@@ -1,4 +1,4 @@
-"""A cluster on Ray for a benchmark: private, three brokers unless others are asked for, a client, a load generator."""
+"""A cluster on Ray for a benchmark: by default three brokers and a controller, with a client and a load generator."""
 
 from __future__ import annotations
 
@@ -18,45 +18,50 @@ from protocol.messages.commands import AdminCommand, AdminOutcome, Command
 
 BROKERS = 3
 WITHIN_MS = 120_000
-"""How long anything may take that is waited for and not measured."""
+"""Timeout of every wait that is not measured."""
 Found = TypeVar("Found", bound=Message)
 
 
 class BenchCluster:
-    """A running cluster and the few things that benchmarks do with it."""
+    """A running cluster, with the operations of benchmarks."""
 
     def __init__(self, engine: RayEngine) -> None:
         self.engine = engine
         self._commands = 0
 
     def command_id(self) -> int:
+        """A new command id."""
         self._commands += 1
         return self._commands
 
-    def ask(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS, not_before_ms: int = 0) -> Found:
-        """Submits a command and waits for its outcome, which is not there before `not_before_ms` have passed: until
-        then the cluster is not looked at, since looking costs the nodes time.
+    def run_command(
+        self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS, not_before_ms: int = 0
+    ) -> Found:
+        """Submits a command and waits for its outcome. Does not poll the cluster for the first `not_before_ms`, since
+        polls cost the nodes time. BenchError where there is no outcome in time.
         """
         self.engine.submit(command)
         time.sleep(not_before_ms / 1_000)
         return self.outcome(command, outcome, within_ms)
 
     def outcome(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS) -> Found:
-        """Waits for the outcome of a command that was submitted."""
-        self.await_(lambda: self.engine.outcome(command.command_id) is not None, type(command).__name__, within_ms)
+        """Waits for the outcome of a submitted command, which must be of this type."""
+        self.await_condition(
+            lambda: self.engine.outcome(command.command_id) is not None, type(command).__name__, within_ms
+        )
         found = self.engine.outcome(command.command_id)
         assert isinstance(found, outcome), found
         return found
 
-    def await_(self, condition: Callable[[], bool], what: str, within_ms: int = WITHIN_MS) -> None:
-        """BenchError where the condition does not come true."""
+    def await_condition(self, condition: Callable[[], bool], what: str, within_ms: int = WITHIN_MS) -> None:
+        """Waits for a condition; `what` names it in the BenchError where it does not hold in time."""
         if not self.engine.run_until(condition, within_ms):
             raise BenchError(f"{what}: not within {within_ms / 1000:.0f} s")
 
     def create(self, topic: str, assignments: Sequence[Sequence[int]]) -> None:
         """Creates a topic; BenchError where the controller refuses."""
         command = AdminCommand(command_id=self.command_id(), request=create_topic(topic, assignments))
-        outcome = self.ask(command, AdminOutcome)
+        outcome = self.run_command(command, AdminOutcome)
         if outcome.error is not ErrorCode.NONE:
             raise BenchError(f"topic {topic}: {outcome.error.name}: {outcome.message}")
 
@@ -67,14 +72,14 @@ class BenchError(RuntimeError):
 
 @contextmanager
 def bench_cluster(config: Mapping[str, object], controllers: int = 1, brokers: int = BROKERS) -> Iterator[BenchCluster]:
-    """A cluster whose brokers are all unfenced, on the Ray that this process is connected to."""
+    """A cluster with all brokers unfenced, on the Ray that this process is connected to."""
     spec = ClusterSpec(brokers, controllers, ClusterConfig.of(Generation.KIP_966, config))
     engine = RayEngine(spec, with_load=True)
     try:
         for node in (*spec.node_ids, FIRST_LOAD):
             engine.start(node)
         cluster = BenchCluster(engine)
-        cluster.await_(lambda: len(engine.unfenced()) == brokers, "brokers unfenced")
+        cluster.await_condition(lambda: len(engine.unfenced()) == brokers, "brokers unfenced")
         yield cluster
     finally:
         engine.close()

@@ -1,20 +1,21 @@
-"""`isray bench replication`: what the data path carries on Ray, against what bare Ray actor calls carry.
+"""`isray bench replication`: throughput and latency of the data path on Ray, compared with bare Ray actor calls.
 
 A private Ray on this machine; three brokers, replication factor 3, min ISR 2. A load generator (`actors/load.py`) keeps
 batches under way with acks=all, to one partition or to eight in turn, whose leaders rotate over the brokers: `DEPTH`
-batches per partition, and, in a further run with one partition, a single one (light load). A batch counts when its
-acknowledgement has come back. Records are 1 KiB; a batch is one message to the broker.
+batches per partition, and in a further run with one partition a single batch (light load). A batch counts when its
+acknowledgement has arrived. Records are 1 KiB; a batch is one message to the broker.
 
-The ceiling (`experiments/bench/ceiling.py`) carries the same payload over the same hops with bare calls, with as many
-under way, right before: producer -> leader -> both followers -> leader -> producer, four hops, the payload in three
+The ceiling (`experiments/bench/ceiling.py`) carries the same payload over the same hops by bare calls, with as many
+under way, directly before: producer -> leader -> both followers -> leader -> producer, four hops, the payload in three
 calls. Two ratios are the figures of merit:
 
-- `of_ceiling`: batches per second over the ceiling's. Under load it is to be at least 0.5 at 64 KiB, eight partitions.
-- `hop_round_trips` (light load): the median latency over the median latency of the bare round trip over the same hops.
-  It is to be at most 3. `call_round_trips` sets it against one bare call and its return, two hops instead of four.
+- `of_ceiling`: batches per second divided by the ceiling's. The goal under load is at least 0.5 at 64 KiB and eight
+  partitions.
+- `hop_round_trips` (light load): the median latency divided by that of bare calls over the same hops. The goal is at
+  most 3. `call_round_trips` divides by one bare call and its return, two hops instead of four.
 
-Cluster and ceiling are measured in turn, `repeats` times each, in slices that are as long; the reported run is the one
-with the median ratio. All processes share the machine's cores with whatever else runs there.
+Cluster and ceiling are measured alternately, `repeats` times each, for the same duration; the report has the run with
+the median ratio. All processes share the machine's cores with whatever else runs there.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2, MAX_MESSAGE_BYTES: 2 * m
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What is measured at once: batch size in bytes, partitions, batches under way."""
+    """The parameters of one measurement: batch size in bytes, partitions, batches under way."""
 
     batch_bytes: int
     partitions: int
@@ -60,7 +61,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run at a point. Rates in batches per second, times in milliseconds."""
+    """The figures of one run: rates in batches per second, times in milliseconds."""
 
     point: Point
     rate: float
@@ -118,7 +119,7 @@ def run(
     duration_ms: int = DURATION_MS,
     repeats: int = REPEATS,
 ) -> BenchReport:
-    """Measures every combination; call from the main thread."""
+    """Measures every combination of batch sizes and partitions; call from the main thread."""
     stay_on_loopback()
     points = list(points_of(sizes, partitions))
     with ray_session():
@@ -153,7 +154,7 @@ def run(
 
 
 def points_of(sizes: Sequence[int], partitions: Sequence[int]) -> Iterator[Point]:
-    """Light load with one partition first, then every number of partitions at depth, for each size."""
+    """For each size: light load with one partition, then every number of partitions with `DEPTH` batches each."""
     for size in sorted(set(sizes)):
         if 1 in partitions:
             yield Point(size, 1, 1)
@@ -176,12 +177,12 @@ def _measure(cluster: BenchCluster, ceiling: Ceiling, point: Point, duration_ms:
         warm_up_ms=WARM_UP_MS,
         duration_ms=duration_ms,
     )
-    outcome = cluster.ask(command, LoadOutcome, not_before_ms=WARM_UP_MS + duration_ms)
+    outcome = cluster.run_command(command, LoadOutcome, not_before_ms=WARM_UP_MS + duration_ms)
     return row_of(point, outcome, bare, call)
 
 
 def row_of(point: Point, outcome: LoadOutcome, bare: Calls, call: Calls) -> Row:
-    """The row of one run. BenchError where nothing at all came through."""
+    """The row of one run. BenchError where no batch or no bare call ended."""
     from experiments.bench.ray_cluster import BenchError
 
     if not (outcome.acknowledged and bare.latencies_s and call.latencies_s):
@@ -199,7 +200,7 @@ def row_of(point: Point, outcome: LoadOutcome, bare: Calls, call: Calls) -> Row:
 
 
 def median_row(rows: Sequence[Row]) -> Row:
-    """The run with the median ratio to the ceiling, the lower one of two in the middle."""
+    """The run with the median ratio to the ceiling, the lower of two middle ones."""
     return sorted(rows, key=lambda row: row.of_ceiling)[(len(rows) - 1) // 2]
 
 
@@ -212,5 +213,5 @@ def _topic(partitions: int) -> str:
 
 
 def rotated(brokers: int, first: int) -> list[int]:
-    """All brokers, as the replicas of a partition that broker `first`, modulo their number, is to lead."""
+    """The replica list with all brokers that begins with broker `first` modulo their number."""
     return [(first + place) % brokers for place in range(brokers)]

@@ -1,4 +1,4 @@
-"""What a benchmark hands back: one document for programs, one table for people, both of the same figures."""
+"""The result of a benchmark, a JSON document and a table of the same figures, and the statistics that benches share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """`document` is made of plain values. `rows` are texts under `columns`; `notes` are lines below the table."""
+    """`document` is JSON; `rows` are the cells under `columns` as text; `notes` are lines below the table."""
 
     title: str
     document: Mapping[str, object]
@@ -24,14 +24,14 @@ class BenchReport:
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    """How long the work took, in milliseconds of wall time, and its result."""
+    """(milliseconds of wall time, result) of the work."""
     started = perf_counter()
     result = work()
     return (perf_counter() - started) * 1_000, result
 
 
 def median_ms(times_ms: Sequence[float]) -> float:
-    """The median, to the microsecond."""
+    """The median, rounded to microseconds."""
     return round(median(times_ms), 3)
 
 

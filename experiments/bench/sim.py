@@ -1,24 +1,23 @@
-"""`isray bench sim`: how fast one process simulates: the plans of the default fuzz, and the reference study.
+"""`isray bench sim`: the speed of the simulator in one process, with plans of the default fuzz and the reference study.
 
-Of the fuzz the seeds 1, 2, ... are taken. Their plans are measured three times over: the simulation alone (the first
-two phases of a run, no invariant asked), the same with all invariants after every event, and whole runs as `isray fuzz`
-does them, with coverage, the reads of phase 3 and the judge of the history. `trace_hash` is that of the first kind,
-over all plans: the same for every build (`experiments/support/build.py`) on every machine.
+The plans are those of the fuzz seeds 1, 2, ... Each is measured in three ways: the simulation alone (the first two
+phases of a run, without invariants), the same with all invariants after every event, and whole runs as `isray fuzz`
+does them, with coverage, the reads of phase 3 and the history check. `trace_hash` is that of the simulation alone over
+all plans, equal for every build (`experiments/support/build.py`) on every machine.
 
-The reference study is that of the project's interfaces, section 2: three brokers, one partition on all of them,
-acks=all, brokers that fail every 130 days and come back after 15 minutes, swept over min ISR 1 and 2 and the
-generations `kip-497` and `kip-966`. Measured is `run_trial`, trial after trial in this process as a worker of the
-sweep runs them, set-up of the cluster included; invariants are not checked. Each cell is measured several times, and
-the median counts.
+The reference study has three brokers, one partition on all of them, acks=all, and brokers that fail every 130 days and
+return after 15 minutes; it sweeps min ISR 1 and 2 and the generations `kip-497` and `kip-966`. The bench measures
+`run_trial` in this process as a worker of the sweep does, including the set-up of the cluster, without invariants. Each
+cell is measured several times, and the median is reported.
 
-An event is a message that is delivered, a timer that fires, or an action of the experiment. A cluster-year is a year
-of virtual time of one cluster. A quiet cluster costs no events (`experiments/engines/sim/timers.py`), so years per
-second depend on how often brokers fail, and events per second hardly do.
+An event is a delivered message, a fired timer, or an action of the experiment. A cluster-year is a year of virtual time
+of one cluster. An idle cluster needs no events (`experiments/engines/sim/timers.py`), so cluster-years per second
+depend on the failure rate of brokers, and events per second hardly do.
 
-Next to both stands SimPy, in the same process (`simpy_model.py`). Times of plans and of SimPy are processor time.
+SimPy runs in the same process for comparison (`simpy_model.py`). Times of plans and of SimPy are processor time.
 
-The baseline of the study is what no simulator of this kind can leave out: as many events, from a heap, each handed to a
-trivial node that answers with one message, which goes onto the heap. `ratio` is time over that of the baseline.
+The baseline of the study is the minimum of such a simulator: as many events from a heap, each passed to a trivial node
+that answers with one message, which goes onto the heap. `ratio` is the time divided by the baseline's.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ REFERENCE: tuple[CellParameters, ...] = tuple(
     for min_isr in (1, 2)
     for generation in ("kip-497", "kip-966")
 )
-"""The cells of the reference study; what is not swept are the defaults of a study."""
+"""The cells of the reference study; all other parameters are the defaults of a study."""
 
 _NODES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell, or all of them: `trials` trials, with `events` in all. Times in milliseconds of wall time."""
+    """The figures of one cell or of all: `events` of `trials` trials in total; times in milliseconds of wall time."""
 
     name: str
     trials: int
@@ -94,8 +93,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One way to run the plans: events, processor time in milliseconds, and its ratio to SimPy's events per second,
-    None without SimPy.
+    """The figures of one way to run the plans: events, processor time in milliseconds, and events per second divided by
+    SimPy's (None without SimPy).
     """
 
     name: str
@@ -124,7 +123,9 @@ class Speed:
 def run(
     trials: int = TRIALS, repeats: int = REPEATS, cells: Sequence[CellParameters] = REFERENCE, seeds: int = SEEDS
 ) -> BenchReport:
-    """Measures the plans of `seeds` seeds, and `trials` trials of every cell, `repeats` times; all are positive."""
+    """Measures the plans of `seeds` fuzz seeds, and `trials` trials of every cell, `repeats` times; all are
+    positive.
+    """
     run_trial(cells[0], 0)
     rows = [_measure(cell, trials, repeats) for cell in cells]
     total = _total(rows)
@@ -154,7 +155,7 @@ def run(
 
 
 def simulate(parameters: CellParameters, trials: int) -> int:
-    """Runs the trials with the seeds 0, 1, ...; how many events they had."""
+    """Runs the trials with the seeds 0, 1, ...; returns the number of events."""
     return sum(run_trial(parameters, seed).events for seed in range(trials))
 
 
@@ -162,20 +163,20 @@ def simulate(parameters: CellParameters, trials: int) -> int:
 
 
 def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed], str]:
-    """The plans without and with invariants, as whole fuzz runs, and SimPy where it is installed, in alternation; the
-    median of `repeats` times counts. And the trace hash over all plans.
+    """Measures the plans without and with invariants, as whole fuzz runs, and SimPy where it is installed, alternately;
+    returns the medians of `repeats` times by name, and the trace hash over all plans.
     """
     hashes: list[str] = []
 
-    def simulated(invariants: bool) -> int:
+    def count_events(invariants: bool) -> int:
         results = [simulate_plan(plan, invariants=invariants) for plan in plans]
         if not invariants:
             hashes[:] = [trace_hash for _, trace_hash in results]
         return sum(events for events, _ in results)
 
     kinds: dict[str, Callable[[], int]] = {
-        "invariants_off": lambda: simulated(False),
-        "invariants_on": lambda: simulated(True),
+        "invariants_off": lambda: count_events(False),
+        "invariants_on": lambda: count_events(True),
         "fuzz": lambda: sum(run_plan(plan).events for plan in plans),
     }
     events = {name: work() for name, work in kinds.items()}
@@ -218,7 +219,7 @@ class _Relay:
 
 
 def bare_events(count: int) -> TimeMs:
-    """Dispatches `count` events; the virtual time at which the last one was due."""
+    """Dispatches `count` events; returns the virtual time of the last one."""
     nodes = {node: _Relay((node + 1) % _NODES) for node in range(_NODES)}
     message, sequence, now_ms = Request(correlation_id=0), _NODES, 0
     heap = [(node, node, node, message) for node in nodes]
@@ -231,7 +232,7 @@ def bare_events(count: int) -> TimeMs:
     return now_ms
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- the study ---------------------------------------------------------------------------------------------------------
 
 
 def _measure(cell: CellParameters, trials: int, repeats: int) -> Row:

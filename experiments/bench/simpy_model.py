@@ -1,8 +1,8 @@
-"""The simulator that Python's users know: a bare SimPy model that exchanges as many messages and fires as many timers.
+"""A bare SimPy model for comparison, with as many messages and timers as a measured run.
 
-Five processes in a ring; each waits for a message in its store, lets a link's latency pass, and hands the message on. A
-hop is two events of ours, a timer that fires and a message that is delivered, and nothing is done with either: no
-protocol, no disks, no faults, no trace. For SimPy a hop is three events (timeout, put and get).
+Five processes form a ring; each waits for a message in its store, waits for a link's latency, and passes the message
+on. A hop counts as two events, a fired timer and a delivered message, without protocol, disks, faults and trace. For
+SimPy a hop is three events (timeout, put and get).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LATENCY = 1
 
 
 def exchange(events: int) -> int:
-    """Runs the model for so many events (rounded down to whole hops); how many there were."""
+    """Runs the model for `events` events, rounded down to whole hops; returns their number."""
     environment = simpy.Environment()
     stores = [simpy.Store(environment) for _ in range(PROCESSES)]
     hops = 0

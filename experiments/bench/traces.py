@@ -1,7 +1,7 @@
-"""`python -m experiments.bench.traces`: one digest of what the simulator does, to compare builds by (`setup.py`).
+"""`python -m experiments.bench.traces`: prints one digest of the simulator's behaviour, to compare builds (`setup.py`).
 
-It is over the results of whole fuzz runs, trace hash and number of events of each, and over all rows of a trial of each
-cell of the reference study. With `--compiled` it is an error if what runs are the sources.
+The digest covers the results of whole fuzz runs (trace hash, number of events, violation) and all rows of one trial of
+each cell of the reference study. With `--compiled` the exit code is 1 unless the compiled build runs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ SEEDS = 40
 
 def digest(seeds: int) -> str:
     """The digest over the seeds 1, 2, ... of the default fuzz, and the reference study."""
-    told = hashlib.blake2b(digest_size=16)
+    total = hashlib.blake2b(digest_size=16)
     for seed in range(1, seeds + 1):
         result = run_plan(draw(seed))
-        told.update(f"{result.trace_hash} {result.events} {result.violation}".encode())
+        total.update(f"{result.trace_hash} {result.events} {result.violation}".encode())
     for cell in REFERENCE:
-        told.update(repr(run_trial(cell, 0)).encode())
-    return told.hexdigest()
+        total.update(repr(run_trial(cell, 0)).encode())
+    return total.hexdigest()
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """Prints the digest; returns the exit code."""
     if "--compiled" in arguments and not is_compiled():
         print("these are the sources, not a compiled build", file=sys.stderr)
         return 1

@@ -1,15 +1,13 @@
-"""The load of a soak: a producer that never rests, and readers that follow every partition; all that they are told is
-written to the history.
+"""The workload of a soak: one producer and two readers per partition, whose operations are written to a history.
 
-The producer is the cluster's client node: idempotent, acks=all. Sends of `RECORDS_PER_SEND` records each go to the
-partitions in turn, at `rate` records a second as long as no more than `MAX_OUTSTANDING` sends are without an end. What
-cannot be sent for that reason is left out and not made up for: a client of a cluster that is down does not stay behind
-for ever.
+The producer is the cluster's client node: idempotent, acks=all. It sends batches of `RECORDS_PER_SEND` records to the
+partitions in turn, at `rate` records per second, with at most `MAX_OUTSTANDING` sends under way. Sends that the limit
+prevents are skipped and not made up for, so that the producer does not lag behind for ever after an outage.
 
-Two readers follow each partition from its start, or from where retention has left it one. The second goes back by
-`JUMP_BACK` offsets whenever `look_back` is called, so that what was once visible is looked at again after each fault.
+Two readers follow each partition from its log start offset. The second one goes back by `JUMP_BACK` offsets at every
+`rewind`, so that records which were visible are read again after each fault.
 
-`tick` is called as often as may be, from the loop that waits for the cluster.
+The loop that waits for the cluster calls `tick` as often as possible.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ PRODUCER = 0
 
 
 class Clients(Protocol):
-    """The part of the ray engine that a load needs."""
+    """The part of the ray engine that the workload uses."""
 
     def now_ms(self) -> TimeMs: ...
 
@@ -50,7 +48,7 @@ class Clients(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """How much has happened: records by their end, records that were read, answers to reads that were errors."""
+    """Numbers of records sent, acknowledged, failed, with unknown outcome, and read; and the number of failed reads."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -62,8 +60,8 @@ class Counts:
 
 @dataclass(slots=True)
 class _Follower:
-    """One reader of one partition: where it is, and when it may ask again; `command` is the read under way, 0 for
-    none.
+    """One reader of one partition: its next offset, the time of its next read, and the id of the read under way (0 for
+    none).
     """
 
     reader: int
@@ -82,7 +80,9 @@ class _Open:
 
 
 class Workload:
-    """See the module docstring. Command ids are taken from `next_id`."""
+    """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
+    and `next_id` returns new command ids.
+    """
 
     def __init__(
         self,
@@ -106,44 +106,44 @@ class Workload:
 
     @property
     def outstanding(self) -> int:
-        """Sends that have not come to their end."""
+        """The number of sends under way."""
         return len(self._open.sends)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no send and no read is under way."""
         return not (self._open.sends or self._open.reads)
 
     def stop_sending(self) -> None:
-        """No send is invoked from now on; readers go on."""
+        """Makes no further sends; the readers go on."""
         self._sending = False
 
     def stop_reading(self) -> None:
-        """No read is begun from now on."""
+        """Makes no further reads."""
         self._reading = False
 
-    def look_back(self) -> None:
-        """The second reader goes back."""
+    def rewind(self) -> None:
+        """Moves the second reader of each partition back by `JUMP_BACK` offsets."""
         for follower in self._followers:
             if follower.reader:
                 follower.offset = max(0, follower.offset - JUMP_BACK)
 
     def has_read_to(self, ends: Mapping[TopicPartition, Offset]) -> bool:
-        """Whether all readers have come to these offsets."""
+        """Whether all readers have reached these offsets."""
         return all(follower.offset >= ends[follower.partition] for follower in self._followers)
 
     def tick(self) -> None:
-        """Takes in what clients were told, and gives them what is due."""
+        """Handles the outcomes of commands, and submits the sends and reads that are due."""
         now_ms = self._clients.now_ms()
         for command_id, outcome in self._clients.take_outcomes().items():
             if isinstance(outcome, SendOutcome) and command_id in self._open.sends:
-                self._sent(self._open.sends.pop(command_id), outcome)
+                self._handle_send_outcome(self._open.sends.pop(command_id), outcome)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self._open.reads:
-                self._read(now_ms, self._open.reads.pop(command_id), outcome)
+                self._handle_read_outcome(now_ms, self._open.reads.pop(command_id), outcome)
         self._send_due(now_ms)
         for follower in self._followers:
             if self._reading and not follower.command and follower.due_ms <= now_ms:
-                self._follow(follower)
+                self._read(follower)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Workload:
         self._clients.submit(command)
         self.counts.sent += RECORDS_PER_SEND
 
-    def _sent(self, command: SendRecords, outcome: SendOutcome) -> None:
+    def _handle_send_outcome(self, command: SendRecords, outcome: SendOutcome) -> None:
         for part in outcome.ranges:
             result = result_of(part)
             self._write(Ended(command.command_id, part.first, part.count, result, part.base_offset))
@@ -177,7 +177,7 @@ class Workload:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def _follow(self, follower: _Follower) -> None:
+    def _read(self, follower: _Follower) -> None:
         command = ConsumeCommand(
             command_id=self._next_id(),
             topic=follower.partition.topic,
@@ -190,7 +190,7 @@ class Workload:
         self._open.reads[command.command_id] = follower
         self._clients.submit(command)
 
-    def _read(self, now_ms: TimeMs, follower: _Follower, outcome: ConsumeOutcome) -> None:
+    def _handle_read_outcome(self, now_ms: TimeMs, follower: _Follower, outcome: ConsumeOutcome) -> None:
         follower.command, follower.due_ms = 0, now_ms + READ_EVERY_MS
         if outcome.error is not ErrorCode.NONE:
             self.counts.reads_failed += 1
@@ -205,14 +205,14 @@ class Workload:
 
 
 def result_of(part: SentRange) -> RecordOutcome:
-    """What became of records, in the words of the history."""
+    """The result of a range of records as the history names it."""
     if part.error is ErrorCode.NONE:
         return "acknowledged"
     return "unknown" if part.unknown else "failed"
 
 
 def runs_of(batch: RecordBatch) -> Iterator[Run]:
-    """The records of a batch that a producer made up (`protocol.client.records`), as runs."""
+    """The generated records of a batch (`protocol.client.records`) as runs of consecutive ones."""
     offset = batch.base_offset
     run: Run | None = None
     for send, place in map(identity, split(batch.payload)):

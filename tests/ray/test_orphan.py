@@ -67,9 +67,9 @@ def cluster_of_machines() -> Iterator[tuple[SoakCluster, RayNodes]]:
         try:
             lab = SoakCluster(engine, nodes, homes)
             lab.start(engine.spec.node_ids)
-            lab.heal()
+            lab.await_whole()
             lab.create_topic(1)
-            lab.heal()
+            lab.await_whole()
             yield lab, nodes
         finally:
             engine.close()

@@ -1,27 +1,28 @@
-"""Timers under the virtual clock, and why a quiet cluster costs no events.
+"""Timers under the virtual clock, and why an idle cluster needs no events.
 
-Theory. Three exchanges go on for ever in a healthy idle cluster: heartbeats, renewals of parked fetches, and the
-metadata fetch. Each is driven by one periodic timer of a broker (the *active* timer, marked `idle_with`) and pushes
-on a watchdog at the other end (the *passive* timer, marked `renewed_by`). As long as both nodes are up and the links
-between them are sound, firing them changes nothing but their own due times, and these are known in advance: ticks are
-a period apart, and a renewal takes the link's base latency. A watchdog may also be of the node whose timer it is, and
-be pushed on by the peer's answers (marked `echoes`), which takes the latency twice.
+A healthy idle cluster repeats three exchanges for ever: heartbeats, renewals of parked fetches, and the metadata fetch.
+Each is driven by one periodic timer of a broker (the *active* timer, marked `idle_with`) and postpones a watchdog at
+the other end (the *passive* timer, marked `renewed_by`). While both nodes run and the links between them are sound,
+firing these timers changes only their own due times, which are known in advance: ticks are one period apart, and a
+renewal takes the link's base latency. A watchdog may also belong to the node with the active timer and be postponed by
+the peer's answers (marked `echoes`), which takes twice the latency.
 
-So an active timer whose pair is sound is *asleep*: it is in no heap. A passive timer sleeps while its active timer
-does, if they are of the same pair, whichever was set first. Sleep ends
-- when the pair stops being sound: the timer is put back with the due time of its next tick; a tick whose message
-  would be on its way at this moment is fired with the time of that tick, so that the message arrives as it would
-  have; passive timers get the due time that their last renewal would have given them;
-- when the node sets or cancels the timer itself; then a renewal on its way counts as arrived. An answer that is on its
-  way when the pair stops being sound counts as arrived too. The result is the same
-  trace as with all timers fired (test_elision), less the renewals. One thing can differ by a round trip: a renewal
-  that crosses an answer on its way tells the leader again what it has just dealt with, and may so be ahead of the
-  follower's own next fetch.
+So an active timer of a sound pair *sleeps*: it has no event in the heap. A passive timer sleeps while its active timer
+does, if both are of the same pair, whichever was set first. Sleep ends
 
-Most timers are watchdogs that are put off or cancelled long before they are due. So one event per timer lies in the
-heap, at the time for which it was first asked for: setting the timer later, or not at all any more, leaves it there,
-and when it comes up it goes back with the time that the timer has by then. Only a timer that is set earlier gets
-another event, and the one that it had counts for nothing.
+- when the pair stops being sound: the timer gets an event for its next tick. A tick whose message would be on its way
+  now is fired with the time of that tick, so that the message arrives when it would have. Passive timers get the due
+  time that their last renewal would have given them;
+- when the node sets or cancels the timer itself; then a renewal on its way counts as arrived.
+
+An answer that is on its way when the pair stops being sound counts as arrived too. The trace is the same as with all
+timers fired, without the renewals (test_elision). One difference of a round trip is possible: a renewal that crosses an
+answer repeats to the leader what the leader has just handled, and may arrive before the follower's own next fetch.
+
+Most timers are watchdogs that are postponed or cancelled long before they are due. So the heap has one event per timer,
+at the time for which it was first set: postponing or cancelling the timer leaves the event in place, and when it comes
+up it is scheduled again for the timer's present due time. Only a timer that is set to an earlier time gets another
+event, and its previous one is void.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from protocol.contract import SetTimer
 from protocol.ids import NodeId, TimeMs
 
 _NEVER: TimeMs = -1
-"""The time of what is not set."""
+"""The due time of a timer that is not set."""
 
 
 @dataclass(slots=True)
 class _Sleep:
-    """Of an active timer: its next due time when it fell asleep, its period, and whom it idles with."""
+    """The sleep of an active timer: its next due time when it fell asleep, its period, and the other node of
+    its pair.
+    """
 
     due_ms: TimeMs
     period_ms: int
@@ -47,8 +50,8 @@ class _Sleep:
 
 @dataclass(slots=True)
 class _Watch:
-    """Of a passive timer: its due time as last renewed, how far each renewal pushes it, with whom it idles, and how
-    long a renewal takes.
+    """The state of a passive timer: its due time after the last renewal, the time by which a renewal postpones it, the
+    other node of its pair, and the latency of a renewal.
     """
 
     due_ms: TimeMs
@@ -59,9 +62,8 @@ class _Watch:
 
 @dataclass(slots=True, eq=False)
 class Timer:
-    """A timer of a node, set or not; there is one per name for the whole run. `due_ms` is when it is to be fired, and
-    `queued_ms` the time of its event in the heap. A passive timer watches its `active` one, which
-    knows it as one of its `watchers`.
+    """A timer of a node, set or not; there is one object per node and name for the whole run. `due_ms` is its due time,
+    `queued_ms` the time of its event in the heap. A passive timer has an `active` one, which lists it in `watchers`.
     """
 
     owner: NodeId
@@ -72,13 +74,13 @@ class Timer:
     watchers: dict[Timer, _Watch] = field(default_factory=dict)
 
     def watchers_with(self, peer: NodeId) -> list[tuple[Timer, _Watch]]:
-        """The passive timers that idle with the same pair as this active one does if `peer` is its other end."""
+        """The passive timers whose pair is that of this active timer and `peer`."""
         return [item for item in self.watchers.items() if _is_one_pair(item[0].owner, item[1].peer, self.owner, peer)]
 
 
 class Timers:
-    """All timers of all nodes. `push(due, timer)` puts an event into the heap; whether the timer is due when it comes
-    up says `is_due`.
+    """All timers of all nodes. `push(due, timer)` puts an event into the heap; when that event comes up, `is_due`
+    returns whether to fire the timer. `is_sound(a, b)` tests a pair of nodes; `renewal_latency_ms` is the base latency.
     """
 
     def __init__(
@@ -104,17 +106,17 @@ class Timers:
             timer = own[name] = Timer(owner, name)
         return timer
 
-    def set(self, node: NodeId, wanted: SetTimer, now_ms: TimeMs) -> None:
-        """The node set a timer."""
-        timer = self._timer(node, wanted.name)
-        peer, due_ms = wanted.idle_with, wanted.at_ms
-        if self._elide and peer is not None and wanted.renewed_by is not None:
+    def set(self, node: NodeId, effect: SetTimer, now_ms: TimeMs) -> None:
+        """Carries out a node's `SetTimer`."""
+        timer = self._timer(node, effect.name)
+        peer, due_ms = effect.idle_with, effect.at_ms
+        if self._elide and peer is not None and effect.renewed_by is not None:
             watch = _Watch(due_ms, due_ms - now_ms, peer, self._latency_ms)
-            self._watch(timer, self._timer(peer, wanted.renewed_by), watch, now_ms)
+            self._watch(timer, self._timer(peer, effect.renewed_by), watch, now_ms)
             return
-        if self._elide and peer is not None and wanted.echoes is not None:
+        if self._elide and peer is not None and effect.echoes is not None:
             watch = _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms)
-            self._watch(timer, self._timer(node, wanted.echoes), watch, now_ms)
+            self._watch(timer, self._timer(node, effect.echoes), watch, now_ms)
             return
         if timer in self._asleep or timer.active is not None:
             self._cancel(timer, now_ms)
@@ -127,7 +129,7 @@ class Timers:
             self._arm(timer, due_ms)
 
     def _watch(self, timer: Timer, active: Timer, watch: _Watch, now_ms: TimeMs) -> None:
-        """The node set a passive timer."""
+        """Sets a passive timer."""
         if timer.active is not active:
             self._cancel(timer, now_ms)
             timer.active = active
@@ -139,7 +141,7 @@ class Timers:
             timer.due_ms = _NEVER
 
     def cancel(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
-        """The node forgets a timer."""
+        """Carries out a node's `CancelTimer`."""
         self._cancel(self._timer(node, name), now_ms)
 
     def _cancel(self, timer: Timer, now_ms: TimeMs) -> None:
@@ -150,8 +152,8 @@ class Timers:
             self._wake_watchers(timer, sleep, _ticks_before(sleep, now_ms))
 
     def is_due(self, timer: Timer, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
-        """Whether the timer is to be fired now that its event for `queued_ms` has come up; if not, the event has been
-        dealt with.
+        """Whether to fire the timer now that its event for `queued_ms` has come up; otherwise the event is void or has
+        been scheduled again.
         """
         if timer.queued_ms != queued_ms:
             return False
@@ -164,29 +166,29 @@ class Timers:
         return False
 
     def fired(self, timer: Timer) -> None:
-        """The timer is being fired: it is not set unless the node sets it again."""
+        """Records that the timer is being fired, and so is no longer set."""
         timer.due_ms = timer.queued_ms = _NEVER
         _unwatch(timer)
 
     def expire_now(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
-        """Makes a timer due at once, if it is set at all."""
+        """Makes a timer due now, if it is set."""
         timer = self._timer(node, name)
         if timer.due_ms != _NEVER or timer in self._asleep or timer.active is not None:
             self._cancel(timer, now_ms)
             self._arm(timer, now_ms)
 
     def forget_node(self, node: NodeId) -> None:
-        """The node is gone: none of its timers fires any more. Its pairs must have been disturbed first."""
+        """Cancels all timers of a node that has ended. Its pairs must have been disturbed first."""
         for timer in self._timers.get(node, {}).values():
             timer.due_ms = timer.queued_ms = _NEVER
             _unwatch(timer)
 
     def disturb(self, concerns: Callable[[NodeId, NodeId], bool], now_ms: TimeMs) -> list[tuple[TimeMs, NodeId, str]]:
-        """Ends the sleep of all timers whose pair `concerns` says will not be sound any more.
+        """Ends the sleep of all timers of the pairs that are about to become unsound (`concerns(owner, peer)`).
 
         Everything that is due now has been done already, so a tick that falls on now has been sent. Returns the ticks
-        (time, owner, name) whose renewal is on its way: the caller fires them, oldest first, with the time of the tick,
-        before anything else.
+        (time, owner, name) whose renewal is on its way: the caller must fire them, oldest first, with the time of the
+        tick, before anything else.
         """
         on_their_way: list[tuple[TimeMs, NodeId, str]] = []
         for timer, sleep in list(self._asleep.items()):
@@ -210,7 +212,7 @@ class Timers:
             self._push(due_ms, timer)
 
     def _wake_watchers(self, timer: Timer, sleep: _Sleep, ticks: int) -> None:
-        """Arms the passive timers of an active one that had `ticks` arrivals while they slept."""
+        """Arms the passive timers of an active timer that would have ticked `ticks` times during its sleep."""
         for watcher, watch in timer.watchers_with(sleep.peer):
             if ticks:
                 last_arrival = sleep.due_ms + (ticks - 1) * sleep.period_ms + watch.latency_ms
@@ -223,7 +225,9 @@ def _is_one_pair(a: NodeId, b: NodeId, c: NodeId, d: NodeId) -> bool:
 
 
 def _will_renew(timer: Timer, peer: NodeId, due_ms: TimeMs) -> bool:
-    """Whether the next tick of an active timer arrives before any of its watchers is due; if not, nobody sleeps."""
+    """Whether the next tick of an active timer arrives before each of its watchers is due; otherwise it must
+    not sleep.
+    """
     return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in timer.watchers_with(peer))
 
 
@@ -234,7 +238,7 @@ def _unwatch(timer: Timer) -> None:
 
 
 def _ticks_before(sleep: _Sleep, now_ms: TimeMs) -> int:
-    """How many ticks a sleeping timer would have had strictly before now."""
+    """The number of ticks that a sleeping timer would have had before `now_ms`, exclusive."""
     if now_ms <= sleep.due_ms:
         return 0
     return -(-(now_ms - sleep.due_ms) // sleep.period_ms)

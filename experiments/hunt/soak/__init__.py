@@ -1,1 +1,5 @@
-"""`isray soak`: a cluster under load and under faults for as long as one likes, and the judgement on its history."""
+"""`isray soak`: a cluster on Ray under load and faults for a given time, and the check of its history.
+
+`run` is the whole soak: `cluster` the cluster under test, `ray_nodes` its Ray, `schedule` and `faults` what happens to
+it, `experiments.hunt.workload` the load.
+"""

@@ -1,7 +1,7 @@
-"""The cluster of a soak and what faults do with it: signals to processes, waits, and the sign that all is well again.
+"""The cluster of a soak, with the operations that faults need: signals to processes, waiting, a health check.
 
-Everything waits for conditions, with the load going on meanwhile; a condition that does not come true within
-`HEAL_WITHIN_MS` ends the soak with a finding. Signals are real ones, to process ids of this machine.
+Every wait is for a condition, and the workload goes on meanwhile; a condition that does not hold within
+`HEAL_WITHIN_MS` ends the soak with a finding. Signals go to processes of this machine.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from protocol.metadata.partition import PartitionState
 
 TOPIC = "soak"
 HEAL_WITHIN_MS = 120_000
-LOOK_EVERY_MS = 250
+CHECK_EVERY_MS = 250
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class NotHealedError(RuntimeError):
-    """Something that is waited for did not come true in time."""
+    """A condition did not hold in time."""
 
 
 def homes_of(spec: ClusterSpec, nodes: RayNodes) -> dict[NodeId, str]:
-    """On which Ray node each node lives: brokers on one each, and all others on the head, which no fault takes away."""
+    """The Ray node of each node: one for each broker, and the head, which no fault kills, for all others."""
     return dict.fromkeys(spec.member_ids, nodes.head) | dict(zip(spec.broker_ids, nodes.workers, strict=False))
 
 
 class SoakCluster:
-    """See the module docstring. `homes` says on which Ray node each node lives; it changes with the machines."""
+    """A cluster on Ray under test. `homes` is the present Ray node of each node; `pids` are the processes as of the
+    last `await_whole`; `rss` collects the resident bytes of each node's processes every two seconds.
+    """
 
     def __init__(self, engine: RayEngine, nodes: RayNodes, homes: dict[NodeId, str]) -> None:
         self.engine = engine
@@ -47,7 +49,7 @@ class SoakCluster:
         self.pids: dict[NodeId, int] = {}
         self.partitions: tuple[TopicPartition, ...] = ()
         self.rss: dict[NodeId, list[int]] = {}
-        self.load: Workload | None = None
+        self.workload: Workload | None = None
         self._ids = count(1)
         self._next_sample_ms = 0
         self._replicas = len(engine.spec.broker_ids)
@@ -61,7 +63,7 @@ class SoakCluster:
         return self.engine.spec.controller_ids
 
     def controller(self) -> NodeId:
-        """The active controller; it is waited for, since a machine that stalls holds elections by itself."""
+        """The active controller. Waits for one, since a stalled machine alone can cause an election."""
         found: list[NodeId] = []
 
         def is_active() -> bool:
@@ -80,29 +82,31 @@ class SoakCluster:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def wait(self, condition: Callable[[], bool], what: str, within_ms: int = HEAL_WITHIN_MS) -> None:
-        """Lets time pass, with the load going on, until the condition holds. NotHealedError where it does not."""
-        look_at_ms = 0
+        """Runs the workload until the condition holds; `what` names the condition. NotHealedError where it does not
+        hold in time.
+        """
+        next_check_ms = 0
 
-        def looked() -> bool:
-            nonlocal look_at_ms
+        def check() -> bool:
+            nonlocal next_check_ms
             self._tick()
             now_ms = self.engine.now_ms()
-            if now_ms < look_at_ms:
+            if now_ms < next_check_ms:
                 return False
-            look_at_ms = now_ms + LOOK_EVERY_MS
+            next_check_ms = now_ms + CHECK_EVERY_MS
             return condition()
 
-        if not self.engine.run_until(looked, within_ms):
+        if not self.engine.run_until(check, within_ms):
             raise NotHealedError(f"{what}: not within {within_ms / 1000:.0f} s")
 
     def pass_time(self, duration_ms: int) -> None:
-        """Lets time pass, with the load going on."""
+        """Runs the workload for a time."""
         end_ms = self.engine.now_ms() + duration_ms
         self.wait(lambda: self.engine.now_ms() >= end_ms, "time passes", duration_ms + HEAL_WITHIN_MS)
 
     def _tick(self) -> None:
-        if self.load is not None:
-            self.load.tick()
+        if self.workload is not None:
+            self.workload.tick()
         now_ms = self.engine.now_ms()
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + 2_000
@@ -118,7 +122,7 @@ class SoakCluster:
         return None if view is None else view.partitions.get(partition)
 
     def leader(self, partition: TopicPartition) -> BrokerId:
-        """The leader of a partition; it is waited for, since a machine that stalls expires sessions by itself."""
+        """The leader of a partition. Waits for one, since a stalled machine alone can cause a session to expire."""
         leaders: list[BrokerId] = []
 
         def is_led() -> bool:
@@ -131,8 +135,8 @@ class SoakCluster:
         return leaders[0]
 
     def is_whole(self) -> bool:
-        """Whether all nodes run, all controllers lead or follow, all brokers are unfenced, and every partition has all
-        replicas in its ISR.
+        """Whether all nodes run, all controllers lead or follow in the quorum, all brokers are unfenced, and every
+        partition has a leader and all replicas in its ISR.
         """
         view = self.engine.view()
         if view is None or not all(map(self.engine.is_running, self.engine.spec.node_ids)):
@@ -147,20 +151,20 @@ class SoakCluster:
             state is not None and state.leader != NO_LEADER and len(state.isr) == self._replicas for state in states
         )
 
-    def heal(self) -> None:
-        """Waits until the cluster is whole, and learns the process ids of its nodes anew."""
+    def await_whole(self) -> None:
+        """Waits until the cluster is whole, and updates `pids`."""
         self.wait(self.is_whole, "the cluster is whole")
         self.pids = dict(self.engine.pids())
 
     def count_traces(self, kind: str, node: NodeId) -> int:
-        """How many trace events of a kind a node has told."""
+        """The number of trace events of a kind that a node has emitted."""
         return sum(event.trace.kind == kind and event.node == node for event in self.engine.traces())
 
     def create_topic(self, partitions: int) -> None:
-        """The topic of the soak; each broker leads its share. NotHealedError where the controller refuses."""
+        """Creates the topic of the soak with rotated replica lists. NotHealedError where the controller refuses."""
         brokers = self.brokers
-        turns = [brokers[index % len(brokers) :] + brokers[: index % len(brokers)] for index in range(partitions)]
-        request = create_topic(TOPIC, turns, {"min.insync.replicas": len(brokers) - 1})
+        rotated = [brokers[index % len(brokers) :] + brokers[: index % len(brokers)] for index in range(partitions)]
+        request = create_topic(TOPIC, rotated, {"min.insync.replicas": len(brokers) - 1})
         command = AdminCommand(command_id=self.next_id(), request=request)
         self.engine.submit(command)
         self.wait(lambda: self.engine.outcome(command.command_id) is not None, "the topic is created")
@@ -169,33 +173,31 @@ class SoakCluster:
             raise NotHealedError(f"the topic is not created: {outcome}")
         self.partitions = tuple(TopicPartition(TOPIC, index) for index in range(partitions))
 
-    # -- what faults do ------------------------------------------------------------------------------------------------
+    # -- operations of faults ------------------------------------------------------------------------------------------
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
         """Sends a signal to a node's process."""
         os.kill(self.pids[node], number)
 
     def kill(self, nodes: Sequence[NodeId]) -> None:
-        """SIGKILL; returns when Ray has seen the processes die."""
+        """Sends SIGKILL to nodes; returns when Ray has noticed that their processes have ended."""
         for node in nodes:
             self.signal(node, signal.SIGKILL)
         self.wait(lambda: not any(map(self.engine.is_running, nodes)), f"{list(nodes)} are gone")
 
     def start(self, nodes: Sequence[NodeId]) -> None:
-        """Starts nodes that do not run."""
+        """Starts nodes that do not run; returns before they are up."""
         for node in nodes:
             self.engine.start(node)
 
     def memory(self) -> dict[str, dict[str, int]]:
-        """Resident bytes of each broker's process: the most, and the last, that were seen in its present life and
-        those before.
-        """
+        """The largest and the last measured resident bytes of each broker, over all its incarnations."""
         sizes = {node: sizes for node, sizes in sorted(self.rss.items()) if is_broker(node)}
         return {str(node): {"max_bytes": max(found), "last_bytes": found[-1]} for node, found in sizes.items()}
 
 
 def rss_of(pid: int) -> int:
-    """Resident bytes of a process, 0 where it is gone."""
+    """Resident bytes of a process, 0 where it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (FileNotFoundError, ProcessLookupError):

@@ -1,16 +1,16 @@
 """Several Ray nodes on this machine, private to one command: a head, and one further node per broker.
 
-A Ray node is a raylet with its workers. What lives on the head (all nodes but brokers, and this process) survives the
-death of any other Ray node; so a raylet can be killed as a machine's agent would be lost, and another be started in its
-place. Ray notices such a death by its health checks, which are set to find it within two seconds: a process that is
-gone refuses connections at once, while one that is only slow, on a busy machine, has ten seconds for its answer.
+A Ray node is a raylet with its workers. Actors on the head (all nodes but the brokers) and this process survive the
+death of any other Ray node; so a raylet can be killed, as if a machine's Ray agent were lost, and another one started
+in its place. Ray detects such a death by health checks, here within two seconds: an ended process refuses connections
+at once, while one that is slow, on a busy machine, has ten seconds to answer.
 
-SIGKILL of a raylet leaves its workers alive, as long as this process has not reaped it: a worker whose raylet is gone
-for good leaves by itself after a while. That is what makes an *orphan*: an actor that Ray has declared dead, and that
-goes on. `reap` clears the raylet away.
+SIGKILL of a raylet leaves its workers running as long as this process has not reaped the raylet; a worker whose raylet
+is reaped exits after a while. Such a worker is an *orphan*: an actor that Ray has declared dead and that goes on.
+`reap` removes the raylet.
 
-Everything keeps its files in a folder of its own and listens on 127.0.0.1 only, unless this process imported ray before
-`stay_on_loopback` could say so; the kernel ends all of it with this process.
+The Ray nodes keep their files in one folder and listen on 127.0.0.1 only, unless this process imported ray before it
+called `stay_on_loopback`; the kernel ends all of them with this process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SHARED: dict[str, Any] = {
 
 
 class RayNodes:
-    """See the module docstring; made by `ray_nodes`. Nodes are named by their Ray node ids."""
+    """The head and the further nodes of a private Ray, by Ray node id; created by `ray_nodes`."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -54,29 +54,31 @@ class RayNodes:
 
     @property
     def workers(self) -> list[str]:
-        """The nodes other than the head, in the order in which they were added."""
+        """The nodes other than the head, oldest first."""
         return list(self._nodes)
 
     def add(self) -> str:
-        """Starts a node; returns when it is up, which takes seconds. Call from the main thread, as Ray wants it."""
+        """Starts a node and waits seconds until it is up; returns its id. Call from the main thread, as Ray
+        requires.
+        """
         node = start_node(self._cluster)
         self._nodes[node.node_id] = node
         return str(node.node_id)
 
     def kill_raylet(self, node_id: str) -> None:
-        """SIGKILL to the raylet of a node, and to nothing else. Its workers become orphans."""
+        """Sends SIGKILL to the raylet of a node, and to no other process; its workers become orphans."""
         os.kill(_raylet(self._nodes[node_id]).pid, signal.SIGKILL)
 
     def reap(self, node_id: str) -> None:
-        """Clears away what is left of a node whose raylet has been killed, and of its workers those that Ray knows."""
+        """Ends the remaining processes of a node whose raylet has been killed, and the workers that Ray still knows."""
         self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
 
 
 def start_node(cluster: Any, **options: Any) -> Any:
-    """Starts a node of a cluster, on ports that nobody else has."""
+    """Starts a node of a cluster on free ports."""
     from ray._private import ray_constants
 
-    if not ray_constants.ENABLE_RAY_CLUSTER:  # the switch of `stay_on_loopback`, as ray has read it
+    if not ray_constants.ENABLE_RAY_CLUSTER:  # the variable of `stay_on_loopback`, as ray has read it
         options["node_ip_address"] = "127.0.0.1"
     return cluster.add_node(**_SHARED, **options)
 
@@ -88,7 +90,9 @@ def _raylet(node: Any) -> Any:
 
 @contextmanager
 def ray_nodes(workers: int) -> Iterator[RayNodes]:
-    """A head and so many further nodes for the block, to which this process is connected. Call from the main thread."""
+    """Starts a head and `workers` further nodes for the block and connects this process to them. Call from the main
+    thread.
+    """
     stay_on_loopback()
     before = {name: os.environ.get(name) for name in (*PRIVATE_ENVIRONMENT, "RAY_TMPDIR")}
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:

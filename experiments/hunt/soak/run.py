@@ -1,16 +1,16 @@
-"""`isray soak`: load and faults in turn, then the judgement.
+"""`isray soak`: runs load and faults on a cluster, then checks the recording of the run.
 
-A private Ray of one node per broker and a head; replication factor as many as there are brokers, min ISR one less,
-generation `kip-966`, an idempotent producer with acks=all (`load.py`). Faults follow each other by a seeded schedule
-(`schedule.py`, `faults.py`); each begins when the cluster is whole again after the one before. The soak lasts at least
-so many minutes, and at least one round of faults; a fault that has begun is healed. Then sending stops, every send
-comes to its end, readers read to the end, and the recording of the whole run is judged as `isray check` would judge it
-(`experiments/check/recorded.py`).
+The cluster runs on a private Ray with one Ray node per broker and a head. The replication factor is the number of
+brokers, min ISR one less, the generation `kip-966`; the producer is idempotent, with acks=all (`hunt/workload.py`).
+Faults follow each other by a seeded schedule (`schedule.py`, `faults.py`); each begins when the cluster is whole again
+after the previous one. The soak lasts for the given time, and at least one round of faults; a fault that has begun is
+healed. Then the producer stops, all sends end, the readers read to the log ends, and the recording of the run is
+checked as `isray check` does (`experiments/check/recorded.py`).
 
-What is found is a list of lines; none is the pass. The folder `out` is a recording (`experiments/check/recording.py`),
-and keeps beside it:
+The result is a list of findings, one line each; the soak passes if there is none. The folder `out` is a recording
+(`experiments/check/recording.py`), with these files in addition:
 
-    schedule.jsonl    the faults with their times and what they struck
+    schedule.jsonl    the faults with their times and targets
     nodes/            the nodes' data directories, where there are findings
     report.json       what `--json` prints
 """
@@ -33,7 +33,7 @@ from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
-from experiments.hunt.soak.schedule import Planned, schedule
+from experiments.hunt.soak.schedule import ScheduledFault, schedule
 from experiments.hunt.workload import Counts, Workload, runs_of
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Trace
@@ -54,7 +54,7 @@ SCHEDULE, REPORT, DISKS = "schedule.jsonl", "report.json", "nodes"
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """What is asked for; `rate` in records per second."""
+    """The parameters of a soak; `rate` in records per second."""
 
     minutes: float
     seed: int
@@ -67,8 +67,10 @@ class SoakPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A fault that was done: what it struck, and how long the cluster took from its beginning to be whole again."""
+class DoneFault:
+    """A fault that was injected: its target and variant in words, and the time from its begin until the cluster was
+    whole again.
+    """
 
     index: int
     kind: str
@@ -79,13 +81,13 @@ class Done:
 
 @dataclass(slots=True)
 class SoakResult:
-    """What came of a soak. `findings` are lines, none where all is well; `looked_at` counts, by invariant, how often it
-    was looked at.
+    """The result of a soak. `findings` are lines, none if it passed; `looked_at` is the number of checks by invariant;
+    `memory` is `SoakCluster.memory`.
     """
 
     plan: SoakPlan
     seconds: float = 0.0
-    done: list[Done] = field(default_factory=list)
+    done: list[DoneFault] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
@@ -93,13 +95,11 @@ class SoakResult:
 
     @property
     def recovery_ms(self) -> dict[str, list[int]]:
-        """How long the cluster took to be whole again after each fault, by kind and in their order; all kinds of the
-        plan are there.
-        """
+        """The recovery times of all faults by kind, in their order; every kind of the plan has an entry."""
         return {kind: [done.healed_after_ms for done in self.done if done.kind == kind] for kind in self.plan.faults}
 
     def document(self) -> dict[str, object]:
-        """The JSON document."""
+        """The JSON document of `--json` and `report.json`."""
         return {
             "minutes": round(self.seconds / 60, 2),
             "seed": self.plan.seed,
@@ -118,7 +118,7 @@ class SoakResult:
 
 
 def soak(plan: SoakPlan) -> SoakResult:
-    """Runs a soak; writes what it leaves to `plan.out`, an empty or new folder. Call from the main thread."""
+    """Runs a soak and writes its files to `plan.out`, an empty or new folder. Call from the main thread."""
     plan.out.mkdir(parents=True, exist_ok=True)
     result = SoakResult(plan)
     writer = RecordingWriter(plan.out)
@@ -137,20 +137,20 @@ def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakR
     engine = RayEngine(spec, homes=homes, keeps=_is_kept)
     try:
         engine.record_to(writer.event)
-        lab = SoakCluster(engine, nodes, homes)
-        lab.start(spec.node_ids)
-        lab.heal()
-        lab.create_topic(plan.partitions)
-        lab.heal()
-        load = lab.load = Workload(engine, writer.operation, lab.partitions, plan.rate, lab.next_id)
-        result.counts = load.counts
+        cluster = SoakCluster(engine, nodes, homes)
+        cluster.start(spec.node_ids)
+        cluster.await_whole()
+        cluster.create_topic(plan.partitions)
+        cluster.await_whole()
+        workload = cluster.workload = Workload(engine, writer.operation, cluster.partitions, plan.rate, cluster.next_id)
+        result.counts = workload.counts
         try:
-            _strike(plan, lab, load, writer, result)
-            finals = _settle(lab, load)
+            _inject_faults(plan, cluster, workload, writer, result)
+            finals = _settle(cluster, workload)
         except NotHealedError as error:
-            result.findings.append(f"{error}: {_states(lab)}")
-            finals = _final_logs(lab)
-        result.memory = lab.memory()
+            result.findings.append(f"{error}: {_states(cluster)}")
+            finals = _final_logs(cluster)
+        result.memory = cluster.memory()
         metadata = engine.metadata_log()
         writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
         checked = check(Recording(plan.out))
@@ -167,56 +167,58 @@ def _is_kept(trace: Trace) -> bool:
     return trace.kind in KEPT_TRACES
 
 
-def _strike(plan: SoakPlan, lab: SoakCluster, load: Workload, writer: RecordingWriter, result: SoakResult) -> None:
-    """Faults until the time is over, and at least one of each kind."""
+def _inject_faults(
+    plan: SoakPlan, cluster: SoakCluster, workload: Workload, writer: RecordingWriter, result: SoakResult
+) -> None:
+    """Injects faults until the time is over, at least one of each kind."""
     began_s = time.monotonic()
     try:
         for planned in schedule(plan.seed, plan.faults):
             if planned.index >= len(plan.faults) and time.monotonic() - began_s >= plan.minutes * 60:
                 break
-            lab.pass_time(BETWEEN_FAULTS_MS)
-            lab.heal()
-            done = _fault(planned, lab)
+            cluster.pass_time(BETWEEN_FAULTS_MS)
+            cluster.await_whole()
+            done = _inject(planned, cluster)
             result.done.append(done)
-            load.look_back()
+            workload.rewind()
             writer.flush()
             with (plan.out / SCHEDULE).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(done)) + "\n")
         left_ms = int(plan.minutes * 60_000 - (time.monotonic() - began_s) * 1000)
-        lab.pass_time(max(0, left_ms))
+        cluster.pass_time(max(0, left_ms))
     finally:
         result.seconds = time.monotonic() - began_s
 
 
-def _fault(planned: Planned, lab: SoakCluster) -> Done:
-    at_ms = lab.engine.now_ms()
+def _inject(planned: ScheduledFault, cluster: SoakCluster) -> DoneFault:
+    at_ms = cluster.engine.now_ms()
     try:
-        what = FAULTS[planned.kind](lab, Random(planned.dice))
-        lab.heal()
+        what = FAULTS[planned.kind](cluster, Random(planned.seed))
+        cluster.await_whole()
     except NotHealedError as error:
         raise NotHealedError(f"fault {planned.index}, {planned.kind}: {error}") from error
-    return Done(planned.index, planned.kind, at_ms, what, lab.engine.now_ms() - at_ms)
+    return DoneFault(planned.index, planned.kind, at_ms, what, cluster.engine.now_ms() - at_ms)
 
 
-def _settle(lab: SoakCluster, load: Workload) -> list[FinalPartition]:
-    """Lets everything come to its end; the final logs of a cluster that is whole."""
-    load.stop_sending()
-    lab.wait(lambda: not load.outstanding, "every send comes to its end")
-    lab.wait(lambda: _ends(lab) is not None, "all replicas have all records")
-    ends = _ends(lab)
+def _settle(cluster: SoakCluster, workload: Workload) -> list[FinalPartition]:
+    """Ends the workload and waits until all replicas are equal; returns the final logs."""
+    workload.stop_sending()
+    cluster.wait(lambda: not workload.outstanding, "every send has ended")
+    cluster.wait(lambda: _ends(cluster) is not None, "all replicas have all records")
+    ends = _ends(cluster)
     assert ends is not None
-    lab.wait(lambda: load.has_read_to(ends), "the readers come to the end")
-    load.stop_reading()
-    lab.wait(lambda: load.is_over, "every read comes to its end")
-    lab.heal()
-    return _final_logs(lab)
+    cluster.wait(lambda: workload.has_read_to(ends), "the readers reach the log ends")
+    workload.stop_reading()
+    cluster.wait(lambda: workload.is_over, "every read has ended")
+    cluster.await_whole()
+    return _final_logs(cluster)
 
 
-def _ends(lab: SoakCluster) -> dict[TopicPartition, Offset] | None:
-    """Where the logs end, None where replicas differ in that, or a high watermark is not there yet."""
+def _ends(cluster: SoakCluster) -> dict[TopicPartition, Offset] | None:
+    """The log end offsets by partition, None where replicas differ or a high watermark is still lower."""
     ends = {}
-    for partition in lab.partitions:
-        views = [lab.engine.replica(broker, partition) for broker in lab.brokers]
+    for partition in cluster.partitions:
+        views = [cluster.engine.replica(broker, partition) for broker in cluster.brokers]
         found = {view.log_end_offset for view in views if view is not None}
         marks = {view.high_watermark for view in views if view is not None and view.leads}
         if None in views or len(found) != 1 or marks != found:
@@ -225,27 +227,27 @@ def _ends(lab: SoakCluster) -> dict[TopicPartition, Offset] | None:
     return ends
 
 
-def _final_logs(lab: SoakCluster) -> list[FinalPartition]:
-    """The logs of all replicas that are in sync and run."""
+def _final_logs(cluster: SoakCluster) -> list[FinalPartition]:
+    """The logs of all running in-sync replicas."""
     finals = []
-    for partition in lab.partitions:
-        state = lab.state(partition)
+    for partition in cluster.partitions:
+        state = cluster.state(partition)
         isr = () if state is None else state.isr
-        logs = {broker: _log(lab, broker, partition) for broker in isr if lab.engine.is_running(broker)}
+        logs = {broker: _log(cluster, broker, partition) for broker in isr if cluster.engine.is_running(broker)}
         if state is not None and state.leader in logs:
             finals.append(FinalPartition(partition, state.leader, logs))
     return finals
 
 
-def _log(lab: SoakCluster, broker: BrokerId, partition: TopicPartition) -> Sequence[Run]:
-    return [run for batch in lab.engine.log(broker, partition) for run in runs_of(batch)]
+def _log(cluster: SoakCluster, broker: BrokerId, partition: TopicPartition) -> Sequence[Run]:
+    return [run for batch in cluster.engine.log(broker, partition) for run in runs_of(batch)]
 
 
-def _states(lab: SoakCluster) -> str:
-    view = lab.engine.view()
+def _states(cluster: SoakCluster) -> str:
+    view = cluster.engine.view()
     if view is None:
         return "no controller is active"
-    down = [node for node in lab.engine.spec.node_ids if not lab.engine.is_running(node)]
+    down = [node for node in cluster.engine.spec.node_ids if not cluster.engine.is_running(node)]
     fenced = sorted(view.brokers.keys() - view.unfenced)
     parts = [
         f"{p}: leader {s.leader}, isr {list(s.isr)}, elr {list(s.elr)}" for p, s in sorted(view.partitions.items())

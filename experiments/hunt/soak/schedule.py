@@ -1,8 +1,8 @@
-"""Which fault comes next: a function of the seed.
+"""The sequence of faults of a soak, a function of the seed.
 
-Faults come in rounds. A round has every kind once, in an order that is drawn for the round; so the rare ones are not
-left to chance, and every kind meets every other as its predecessor sooner or later. Each fault has a number of its own
-for what else is to be drawn for it (whom it strikes, in which way), so that leaving out a kind changes no other.
+Faults come in rounds. A round has every kind once, in an order that is drawn for the round; so no kind is left to
+chance, and in the long run every kind follows every other. Each fault has a seed of its own for its other draws (its
+target and variant), so that leaving out a kind changes no other fault.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from random import Random
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """The fault number `index`, of a kind; `dice` seeds everything that is drawn for it."""
+class ScheduledFault:
+    """The fault number `index` of a soak; `seed` is that of its random source."""
 
     index: int
     kind: str
-    dice: str
+    seed: str
 
 
-def schedule(seed: int, kinds: Sequence[str]) -> Iterator[Planned]:
-    """Faults without end; `kinds` are distinct and at least one."""
+def schedule(seed: int, kinds: Sequence[str]) -> Iterator[ScheduledFault]:
+    """An endless sequence of faults; `kinds` are distinct names, at least one."""
     index, round_ = 0, 0
     while True:
         order = sorted(kinds)
         Random(f"{seed}/round/{round_}").shuffle(order)
         for kind in order:
-            yield Planned(index, kind, f"{seed}/{kind}/{round_}")
+            yield ScheduledFault(index, kind, f"{seed}/{kind}/{round_}")
             index += 1
         round_ += 1

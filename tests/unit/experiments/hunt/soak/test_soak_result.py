@@ -1,5 +1,5 @@
-"""What a soak hands back: its document, and how long the cluster took to be whole again after each kind of fault; and
-where its nodes live.
+"""The result of a soak: its document with the recovery times by kind of fault; and the placement of its nodes on Ray
+nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.engines.port import ClusterSpec
 from experiments.hunt.soak.cluster import homes_of
-from experiments.hunt.soak.run import Done, SoakPlan, SoakResult
+from experiments.hunt.soak.run import DoneFault, SoakPlan, SoakResult
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER
 
@@ -20,8 +20,8 @@ PLAN = SoakPlan(
 
 
 def test_recovery_times_are_listed_by_kind_in_their_order() -> None:
-    struck = [("cut", 6_100), ("pause", 12_000), ("cut", 6_050)]
-    done = [Done(index, kind, 1_000 * index, "broker 0", after) for index, (kind, after) in enumerate(struck)]
+    injected = [("cut", 6_100), ("pause", 12_000), ("cut", 6_050)]
+    done = [DoneFault(index, kind, 1_000 * index, "broker 0", after) for index, (kind, after) in enumerate(injected)]
     result = SoakResult(PLAN, seconds=120.0, done=done)
     assert list(result.recovery_ms.items()) == [("pause", [12_000]), ("cut", [6_100, 6_050]), ("restart", [])]
     assert result.document()["faults"] == {
@@ -31,7 +31,7 @@ def test_recovery_times_are_listed_by_kind_in_their_order() -> None:
     }
 
 
-def test_nothing_but_brokers_lives_where_a_raylet_may_be_killed() -> None:
+def test_only_brokers_are_placed_on_ray_nodes_whose_raylet_may_be_killed() -> None:
     nodes: Any = SimpleNamespace(head="head", workers=["a", "b", "c", "spare"])
     spec = ClusterSpec(brokers=3, controllers=1, config=ClusterConfig.of(Generation.KIP_966))
     homes = homes_of(spec, nodes)
