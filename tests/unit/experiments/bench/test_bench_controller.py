@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.bench import BENCHES
-from experiments.bench.controller import SILENT, cluster_records, decide, fire, node_of, replay, run, state_of
+from experiments.bench.controller import SILENT, cluster_records, decide, expire_session, node_of, replay, run, state_of
 from experiments.bench.report import growth, median_ms, timed
 from experiments.cli import bench as command
 from experiments.cli.main import app
@@ -48,7 +48,7 @@ def test_deciding_changes_nothing_and_replay_fences() -> None:
 def test_the_node_fences_by_the_same_records_and_tells_everyone() -> None:
     cluster = cluster_records(PARTITIONS)
     node = node_of(cluster)
-    effects = fire(node)
+    effects = expire_session(node)
     records = decide(state_of(cluster))
     assert list(node.records[-len(records) :]) == records
     assert sum(isinstance(effect, Trace) and effect.kind == "partition" for effect in effects) == PARTITIONS
