@@ -1,7 +1,7 @@
 """`isray study`: run, or its three parts sweep, analyze and report alone.
 
 Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
-progress goes to standard error (`experiments/support/progress.py`). Exit code 1 if a trial or the pipeline fails, 2 for
+progress goes to standard error (`experiments/studies/progress.py`). Exit code 1 if a trial or the pipeline fails, 2 for
 wrong input. Ray and matplotlib are imported when they are needed; Spark runs in a process of its own.
 """
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, print_json, wide_console
-from experiments.support.progress import Progress, progress
+from experiments.studies.progress import Progress, progress
 
 if TYPE_CHECKING:
     from experiments.studies.estimates import CellEstimates

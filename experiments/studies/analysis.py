@@ -21,9 +21,9 @@ from experiments.studies.estimates import CellEstimates, read_cells
 from experiments.studies.output import exclusive, read_record
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.stages import stage_of
+from experiments.studies.progress import SILENT, Progress
 from experiments.studies.sweep import check_complete
 from experiments.support.build import PACKAGES_FOLDER
-from experiments.support.progress import SILENT, Progress
 
 EXIT_S = 60
 SHOWN_LINES = 100

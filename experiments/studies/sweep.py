@@ -31,9 +31,9 @@ from experiments.studies.output import (
     remove_leftovers,
     write_batch,
 )
+from experiments.studies.progress import SILENT, Progress
 from experiments.studies.statistics import Moments, rate
 from experiments.support.errors import InputError
-from experiments.support.progress import SILENT, Progress
 
 FIRST_ROUND_TRIALS = 64
 LARGEST_BATCH_TRIALS = 250

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.studies.analysis import show_stages
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
-from experiments.support.progress import LogLines
+from experiments.studies.progress import LogLines
 
 LONGEST_SILENCE_S = 15
 

@@ -1,7 +1,7 @@
-"""Progress of a long command, on standard error: a bar on a terminal, lines in a log.
+"""Progress of `isray study`, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
 
-A log (of a job, or a pipe) gets a line when the stage changes, and one at least every 15 s. The latter come from a
-thread, so that they do not depend on what the command is waiting for.
+A line is written when the stage changes, and at least every 15 s within a stage. The latter come from a thread, so that
+they do not depend on what the command is waiting for.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rich import progress as rich
 from rich.console import Console
 
 INTERVAL_S = 10.0
-"""Between two lines of one stage."""
+"""Time between two lines of one stage."""
 
 
 class Progress:
-    """Shows nothing; the base of what shows something."""
+    """Shows nothing; the subclasses show progress as a bar or as lines."""
 
     def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
-        """The command is in this stage, of which `done` trials of `total` are complete (None: not countable)."""
+        """The command is in `stage`, of which `done` of `total` trials are complete (None: it has no trials)."""
 
 
 SILENT = Progress()
@@ -50,7 +50,7 @@ class LogLines(Progress):
         self._write(f"{self._name}: {self._stage}{count}, {self._now_s() - self._began_s:.0f} s")
 
     def write_until(self, wait: Callable[[float], bool]) -> None:
-        """Writes a line after each interval. `wait` waits for so many seconds; true ends the lines at once."""
+        """Writes a line after each interval. `wait` sleeps for some seconds and returns whether to stop."""
         while not wait(INTERVAL_S):
             self.write_line()
 
