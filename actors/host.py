@@ -30,8 +30,10 @@ from typing import Protocol
 
 from actors.clock import Cancellable, Clock
 from actors.metrics import Meter
-from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
+from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer
 from protocol.errors import CodecError, StorageError
+from protocol.events.base import Trace
+from protocol.events.host import MessageMalformed, TracesDropped
 from protocol.ids import DRIVER, NodeId, TimeMs, node_name
 from protocol.messages.base import Message
 
@@ -112,7 +114,7 @@ class NodeHost:
         """Logs and traces bytes from a peer that could not be decoded; the node receives nothing."""
         text = str(error)[:MAX_REASON]
         _LOG.warning("%s: from %s: %s", node_name(self.node.node_id), node_name(sender), text)
-        self._keep(self._clock.now_ms(), Trace("malformed", None, {"sender": sender, "reason": text}))
+        self._keep(self._clock.now_ms(), MessageMalformed(sender, text))
 
     def _receiver(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
         def receive(now_ms: TimeMs) -> list[Effect]:
@@ -232,7 +234,7 @@ class NodeHost:
         """The trace events with their times, and the messages to the experiment, since the last call."""
         traces, self._traces = list(self._traces), deque()
         if self._traces_dropped:
-            traces.insert(0, (traces[0][0], Trace("traces_dropped", None, {"count": self._traces_dropped})))
+            traces.insert(0, (traces[0][0], TracesDropped(self._traces_dropped)))
             self._traces_dropped = 0
         reports, self._reports = self._reports, []
         self._data.extendleft(reversed(self._withheld))

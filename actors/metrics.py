@@ -40,8 +40,10 @@ from typing import Protocol
 from ray.util.metrics import Counter, Gauge
 
 from actors.clock import Clock
-from protocol.contract import Trace
-from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS, alert_text
+from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS
+from protocol.events.base import Trace
+from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, RecordsAppended
+from protocol.events.controller import AlertRaised, PartitionChanged
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceRequest
@@ -109,31 +111,39 @@ class PartitionSamples:
 
     def of(self, trace: Trace) -> Iterator[Sample]:
         """The samples of one trace event; most events have none."""
-        partition, kind = trace.partition, trace.kind
-        if partition is None:
-            return
-        tags = (("topic", partition.topic), ("partition", str(partition.partition)))
-        if kind == "partition":
-            yield from self._of_controller(partition, trace.detail, tags)
-        elif kind in ("became_leader", "appended", "high_watermark"):
-            for table, field in ((self._log_ends, "log_end"), (self._high_watermarks, "high_watermark")):
-                if field in trace.detail:
-                    table[partition] = _integer(trace.detail[field])
-            yield Sample(HIGH_WATERMARK_LAG, self._log_ends[partition] - self._high_watermarks[partition], tags)
-        elif kind == "became_follower":
-            yield Sample(HIGH_WATERMARK_LAG, 0, tags)
+        match trace:
+            case PartitionChanged():
+                yield from self._of_controller(trace)
+            case BecameLeader(partition=partition, log_end=log_end, high_watermark=high_watermark):
+                self._log_ends[partition] = log_end
+                self._high_watermarks[partition] = high_watermark
+                yield self._lag(partition)
+            case RecordsAppended(partition=partition, log_end=log_end):
+                self._log_ends[partition] = log_end
+                yield self._lag(partition)
+            case HighWatermarkAdvanced(partition=partition, high_watermark=high_watermark):
+                self._high_watermarks[partition] = high_watermark
+                yield self._lag(partition)
+            case BecameFollower(partition=partition):
+                yield Sample(HIGH_WATERMARK_LAG, 0, _tags(partition))
 
-    def _of_controller(
-        self, partition: TopicPartition, detail: Mapping[str, object], tags: tuple[tuple[str, str], ...]
-    ) -> Iterator[Sample]:
-        epoch, is_new = _integer(detail["leader_epoch"]), detail["partition_epoch"] == 0
-        known = self._leader_epochs.get(partition, -1 if is_new else epoch)
-        if epoch > known and detail["leader"] != NO_LEADER:
+    def _lag(self, partition: TopicPartition) -> Sample:
+        lag = self._log_ends[partition] - self._high_watermarks[partition]
+        return Sample(HIGH_WATERMARK_LAG, lag, _tags(partition))
+
+    def _of_controller(self, trace: PartitionChanged) -> Iterator[Sample]:
+        partition, tags, epoch = trace.partition, _tags(trace.partition), trace.leader_epoch
+        known = self._leader_epochs.get(partition, -1 if trace.partition_epoch == 0 else epoch)
+        if epoch > known and trace.leader != NO_LEADER:
             yield Sample(ELECTIONS, 1, tags)
         self._leader_epochs[partition] = epoch
-        yield Sample(ISR_SIZE, _count(detail["isr"]), tags)
-        yield Sample(ELR_SIZE, _count(detail["elr"]), tags)
-        yield Sample(ELECTABLE_LEADERS_COUNT, _count(detail["isr"]) + _count(detail["elr"]), tags)
+        yield Sample(ISR_SIZE, len(trace.isr), tags)
+        yield Sample(ELR_SIZE, len(trace.elr), tags)
+        yield Sample(ELECTABLE_LEADERS_COUNT, len(trace.isr) + len(trace.elr), tags)
+
+
+def _tags(partition: TopicPartition) -> Tags:
+    return (("topic", partition.topic), ("partition", str(partition.partition)))
 
 
 class Changes:
@@ -178,8 +188,8 @@ class RayMeter:
             self._add(Sample(PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
     def traced(self, trace: Trace) -> None:
-        if trace.kind == "alert":
-            _LOG.warning("%s: %s", self._node, alert_text(trace.partition, trace.detail))
+        if isinstance(trace, AlertRaised):
+            _LOG.warning("%s: %s", self._node, trace.text())
         self._traces.append(trace)
 
     def handled(self) -> None:
@@ -210,13 +220,3 @@ class RayMeter:
         if self._samples or self._traces:
             self._is_scheduled = True
             self._clock.call_at(self._clock.now_ms() + EXPORT_AGAIN_MS, self._export)
-
-
-def _integer(value: object) -> int:
-    assert isinstance(value, int), value
-    return value
-
-
-def _count(value: object) -> int:
-    assert isinstance(value, tuple), value
-    return len(value)

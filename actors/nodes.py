@@ -41,8 +41,9 @@ from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import PeerGoneError, Transport
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
-from protocol.contract import Node, Trace
+from protocol.contract import Node
 from protocol.errors import MalformedMessageError
+from protocol.events.base import Trace
 from protocol.ids import (
     NodeId,
     TimeMs,

@@ -55,11 +55,12 @@ which they would have fired as soon as that ends or the node sets them again. A 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.ids import Epoch, NodeId, Offset, TimeMs, TopicPartition
+from protocol.events.base import Trace
+from protocol.ids import Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 
@@ -91,19 +92,6 @@ class CancelTimer:
     """Do not call `fire(name)`. No effect if the timer is not set."""
 
     name: str
-
-
-@dataclass(slots=True)
-class Trace:
-    """Something happened that an observer may want to know; never read by nodes.
-
-    `kind` is one of the words in docs/architecture.md ("Trace events"); `detail` holds plain values (int, str, bool,
-    None, tuples of these).
-    """
-
-    kind: str
-    partition: TopicPartition | None
-    detail: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +126,8 @@ class Outbox:
     def cancel_timer(self, name: str) -> None:
         self.effects.append(CancelTimer(name))
 
-    def trace(self, kind: str, partition: TopicPartition | None = None, /, **detail: object) -> None:
-        self.effects.append(Trace(kind, partition, detail))
+    def trace(self, event: Trace) -> None:
+        self.effects.append(event)
 
     def exit(self) -> None:
         self.effects.append(Exit())

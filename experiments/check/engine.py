@@ -30,9 +30,8 @@ class CheckedEngine(SimEngine):
 
     def recoveries(self) -> Sequence[Recovery]:
         """With what each of them cost."""
-        events = [event for event in self.traces() if event.trace.kind == "recovery"]
         costs = [recovery.lost for recovery in self.suite.truth.recoveries]
-        return [recovery_of(event, lost) for event, lost in zip(events, costs, strict=True)]
+        return [recovery_of(*decided, lost) for decided, lost in zip(self.decided_recoveries(), costs, strict=True)]
 
     def violations(self) -> Sequence[Violation]:
         """Violations so far, after all partitions were checked once more, touched or not."""

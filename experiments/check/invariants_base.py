@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from experiments.check.truth import GroundTruth, Scene
-from protocol.contract import Trace
+from protocol.events.base import PartitionTrace
 from protocol.ids import NodeId, TopicPartition
 
 
 class Invariant:
-    """Base of invariants; `check` is called after each event with the node that acted, `note` with each trace event."""
+    """Base of invariants. `check` is called after each event with the partitions that it touched, `observe` with
+    each trace event about a partition.
+    """
 
     NEEDS_TOLERANCE: ClassVar[bool] = False
     AFTER_BROKERS: ClassVar[bool] = True
@@ -24,7 +26,7 @@ class Invariant:
     def __init__(self, truth: GroundTruth) -> None:
         self.truth = truth
 
-    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         """Judges a trace event as it is emitted."""
         return ""
 

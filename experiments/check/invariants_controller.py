@@ -11,7 +11,9 @@ from collections.abc import Callable
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, Scene
 from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
-from protocol.contract import Trace
+from protocol.events.base import PartitionTrace
+from protocol.events.broker import BecameLeader
+from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, NodeId, TopicPartition, is_broker
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
@@ -26,11 +28,11 @@ class OneLeaderPerEpoch(Invariant):
         super().__init__(truth)
         self._leaders: dict[tuple[TopicPartition, int], NodeId] = {}
 
-    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
-        if trace.kind != "became_leader":
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        if not isinstance(trace, BecameLeader):
             return ""
-        epoch = int(str(trace.detail["leader_epoch"]))
-        first = self._leaders.setdefault((partition, epoch), node)
+        epoch = trace.leader_epoch
+        first = self._leaders.setdefault((trace.partition, epoch), node)
         return "" if first == node else f"brokers {first} and {node} both lead in epoch {epoch}"
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
@@ -157,9 +159,10 @@ class _StepCheck(Invariant):
         super().__init__(truth)
         self._before: dict[TopicPartition, PartitionState] = {}
 
-    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
-        if trace.kind != "partition":
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        if not isinstance(trace, PartitionChanged):
             return ""
+        partition = trace.partition
         state, before = self.truth.controller_state(partition), self._before.get(partition)
         if state is None:
             return ""

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionTruth, Scene
 from protocol.broker.context import Replica
-from protocol.contract import Trace
+from protocol.events.base import PartitionTrace
+from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.ids import NodeId, Offset, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
@@ -157,22 +158,22 @@ class HighWatermarkMonotone(Invariant):
         self._shown: dict[TopicPartition, Offset] = {}
         self._led: dict[TopicPartition, tuple[NodeId, int, Offset]] = {}
 
-    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if not self.truth.features.high_watermark_needs_min_isr:
-            self._shown.pop(partition, None)
+            self._shown.pop(trace.partition, None)
             return ""
-        shown = self._shown.get(partition, 0)
-        if trace.kind == "high_watermark":
-            return self._moved(node, partition, trace)
-        if trace.kind == "became_leader" and int(str(trace.detail["log_end"])) < shown:
-            state = self.truth.controller_state(partition)
-            if state is not None and int(str(trace.detail["leader_epoch"])) < state.leader_epoch:
+        if isinstance(trace, HighWatermarkAdvanced):
+            return self._observe_advance(node, trace)
+        shown = self._shown.get(trace.partition, 0)
+        if isinstance(trace, BecameLeader) and trace.log_end < shown:
+            state = self.truth.controller_state(trace.partition)
+            if state is not None and trace.leader_epoch < state.leader_epoch:
                 return ""  # deposed before it read of its election
-            return f"leader {node} ends at {trace.detail['log_end']}, consumers were shown up to {shown}"
+            return f"leader {node} ends at {trace.log_end}, consumers were shown up to {shown}"
         return ""
 
-    def _moved(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
-        offset, epoch = int(str(trace.detail["high_watermark"])), int(str(trace.detail["leader_epoch"]))
+    def _observe_advance(self, node: NodeId, trace: HighWatermarkAdvanced) -> str:
+        partition, offset, epoch = trace.partition, trace.high_watermark, trace.leader_epoch
         before = self._led.get(partition)
         self._led[partition] = (node, epoch, offset)
         self._shown[partition] = max(self._shown.get(partition, 0), offset)

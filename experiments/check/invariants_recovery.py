@@ -8,13 +8,14 @@ leads, since nobody appends then and nobody truncates; so the logs themselves te
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, Scene
 from protocol.config import UNCLEAN_RECOVERY_TIMEOUT_MS
-from protocol.contract import Trace
+from protocol.events.base import PartitionTrace
+from protocol.events.controller import RecoveryBegan, RecoveryDecided
 from protocol.ids import NO_LEADER, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition
 
 
@@ -42,31 +43,31 @@ def _timeout_ms(scene: Scene) -> int:
 class _OutcomeCheck(Invariant):
     """Judges outcomes of recoveries: `truth.state` is the partition as the recovery found it."""
 
-    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
-        if trace.kind != "recovery":
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        if not isinstance(trace, RecoveryDecided):
             return ""
-        return self._judge(self.truth.scene(node, partition), trace.detail)
+        return self._judge(self.truth.scene(node, trace.partition), trace)
 
     @abstractmethod
-    def _judge(self, scene: Scene, outcome: Mapping[str, Any]) -> str:
+    def _judge(self, scene: Scene, outcome: RecoveryDecided) -> str:
         """What is wrong with the outcome that the controller is about to record."""
 
 
-def _answers(outcome: Mapping[str, Any]) -> list[_Answer]:
-    return [_Answer(*answer) for answer in outcome["answers"]]
+def _answers(outcome: RecoveryDecided) -> list[_Answer]:
+    return [_Answer(*answer) for answer in outcome.answers]
 
 
 class RecoveryElectsWhoAnswered(_OutcomeCheck):
     """The winner has answered, and every answer is of the life under which its broker is registered (F8)."""
 
-    def _judge(self, scene: Scene, outcome: Mapping[str, Any]) -> str:
+    def _judge(self, scene: Scene, outcome: RecoveryDecided) -> str:
         assert scene.image is not None
         for answer in _answers(outcome):
             epoch = scene.image.broker_epoch(answer.broker)
             if epoch != answer.broker_epoch:
                 return f"broker {answer.broker} answered in epoch {answer.broker_epoch}, and is registered in {epoch}"
-        if outcome["leader"] not in {answer.broker for answer in _answers(outcome)}:
-            return f"broker {outcome['leader']} is to lead, and has not answered"
+        if outcome.leader not in {answer.broker for answer in _answers(outcome)}:
+            return f"broker {outcome.leader} is to lead, and has not answered"
         return ""
 
 
@@ -75,13 +76,13 @@ class RecoveryAnswersHold(_OutcomeCheck):
     says (F9).
     """
 
-    def _judge(self, scene: Scene, outcome: Mapping[str, Any]) -> str:
+    def _judge(self, scene: Scene, outcome: RecoveryDecided) -> str:
         for answer in _answers(outcome):
             replica = scene.replica_of(answer.broker)
             if replica is None or not scene.is_registered(answer.broker):
                 continue
             log = replica.log
-            if replica.leader_epoch < outcome["leader_epoch"]:
+            if replica.leader_epoch < outcome.leader_epoch:
                 return f"broker {answer.broker} answered, and lives in epoch {replica.leader_epoch}"
             if (log.latest_epoch, log.end_offset) != (answer.last_epoch, answer.end):
                 found = f"epoch {log.latest_epoch} and end {log.end_offset}"
@@ -92,9 +93,9 @@ class RecoveryAnswersHold(_OutcomeCheck):
 class RecoveryElectsTheMost(_OutcomeCheck):
     """Nobody who answered has a later leader epoch than the winner, or a longer log of the same (F5, M61)."""
 
-    def _judge(self, scene: Scene, outcome: Mapping[str, Any]) -> str:
+    def _judge(self, scene: Scene, outcome: RecoveryDecided) -> str:
         held = {answer.broker: (answer.last_epoch, answer.end) for answer in _answers(outcome)}
-        leader = outcome["leader"]
+        leader = outcome.leader
         more = sorted(broker for broker in held if leader in held and held[broker] > held[leader])
         return f"broker {leader} is to lead, and {more} have more: {held}" if more else ""
 
@@ -109,24 +110,24 @@ class RecoveryHearsAllItMust(_OutcomeCheck):
         super().__init__(truth)
         self._began: dict[TopicPartition, _Wait] = {}
 
-    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
-        if trace.kind == "recovery_began":
-            timeout_ms = _timeout_ms(self.truth.scene(node, partition))
-            self._began[partition] = _Wait(self.truth.cluster.now_ms, timeout_ms)
-        return super().note(node, partition, trace)
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        if isinstance(trace, RecoveryBegan):
+            timeout_ms = _timeout_ms(self.truth.scene(node, trace.partition))
+            self._began[trace.partition] = _Wait(self.truth.cluster.now_ms, timeout_ms)
+        return super().observe(node, trace)
 
-    def _judge(self, scene: Scene, outcome: Mapping[str, Any]) -> str:
+    def _judge(self, scene: Scene, outcome: RecoveryDecided) -> str:
         assert scene.image is not None
         before = scene.truth.state
         heard = {answer.broker for answer in _answers(outcome)}
         required = {*before.isr, *before.elr, *before.last_known_elr} if before is not None else set()
-        if outcome["mode"] == "balanced" and not (required and required <= heard):
+        if outcome.mode == "balanced" and not (required and required <= heard):
             return f"of {sorted(required)}, who had to be heard, {sorted(required - heard)} have not answered"
         began = self._began.get(scene.partition, _Wait(0, 0))
         waited_ms = self.truth.cluster.now_ms - began.since_ms
         timeout_ms = min(began.timeout_ms, _timeout_ms(scene))
-        if outcome["silent"] and waited_ms < timeout_ms:
-            return f"after {waited_ms} of {timeout_ms} ms {outcome['silent']} are not waited for"
+        if outcome.silent and waited_ms < timeout_ms:
+            return f"after {waited_ms} of {timeout_ms} ms {outcome.silent} are not waited for"
         return ""
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
@@ -136,12 +137,12 @@ class RecoveryHearsAllItMust(_OutcomeCheck):
 class RecoveryOnlyWhereNobodyCanLead(_OutcomeCheck):
     """A recovery elects only while it is enabled, nobody leads, and nobody of ISR and ELR may (F16, M72)."""
 
-    def _judge(self, scene: Scene, outcome: Mapping[str, Any]) -> str:
+    def _judge(self, scene: Scene, outcome: RecoveryDecided) -> str:
         state, image = scene.truth.state, scene.image
         if state is None or image is None or not image.features.unclean_recovery:
             return "recovery is disabled, or the partition is gone"
-        if (state.leader, state.leader_epoch) != (NO_LEADER, outcome["leader_epoch"]):
-            asked = outcome["leader_epoch"]
+        if (state.leader, state.leader_epoch) != (NO_LEADER, outcome.leader_epoch):
+            asked = outcome.leader_epoch
             return f"broker {state.leader} leads in epoch {state.leader_epoch}; asked was for epoch {asked}"
         complete = state.isr or state.elr
         candidates = [broker for broker in complete if broker in state.replicas and image.is_active(broker)]
@@ -153,12 +154,12 @@ class RecoveryBeginsAfresh(Invariant):
 
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
-        self._seen: set[object] = set()
+        self._seen: set[int] = set()
 
-    def note(self, node: NodeId, partition: TopicPartition, trace: Trace) -> str:
-        if trace.kind != "recovery_began":
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        if not isinstance(trace, RecoveryBegan):
             return ""
-        number = trace.detail["recovery_id"]
+        number = trace.recovery_id
         if number in self._seen:
             return f"recovery {number} has begun before"
         self._seen.add(number)

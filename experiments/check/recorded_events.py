@@ -11,18 +11,32 @@ A life may end without telling its last events. So nothing is concluded from wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from operator import attrgetter
 
 from experiments.check.recorded_metadata import MetadataHistory
-from experiments.engines.port import INCARNATION_BEGAN, TraceEvent, Violation
+from experiments.engines.port import TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
+from protocol.events.base import PartitionTrace
+from protocol.events.broker import (
+    BecameFollower,
+    BecameLeader,
+    BrokerStateChanged,
+    HighWatermarkAdvanced,
+    IsrCommitted,
+    LogReset,
+    LogTruncated,
+    MetadataPublished,
+    RecordsAppended,
+    RecordsFetched,
+)
+from protocol.events.controller import PartitionChanged, PartitionRemoved
+from protocol.events.host import IncarnationBegan, TracesDropped
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller_traces import partition_detail
+from protocol.nodes.controller_traces import partition_changed
 
-Detail = Mapping[str, Any]
 ACKS_ALL = -1
 
 
@@ -90,45 +104,56 @@ class EventJudge:
         self._recorded = {
             name: _Recorded.of(it.state for it in states) for name, states in sorted(metadata.states.items())
         }
-        self._told: dict[TopicPartition, Detail] = {}
+        self._told: dict[TopicPartition, PartitionChanged] = {}
         self._brokers: dict[NodeId, _Broker] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
         self._led: dict[TopicPartition, list[tuple[Epoch, _Led]]] = {}
-        self._handlers: Mapping[str, Callable[[TraceEvent, _Broker, _Replica], None]] = {
-            "became_leader": self._became_leader,
-            "became_follower": self._became_follower,
-            "appended": self._appended,
-            "fetched": self._fetched,
-            "truncated": self._cut,
-            "reset": self._reset,
-            "high_watermark": self._high_watermark,
-            "isr_committed": self._isr_committed,
-        }
 
     def note(self, event: TraceEvent) -> None:
         """Takes in the next event."""
-        kind, partition = event.trace.kind, event.trace.partition
-        if kind == "traces_dropped":
-            self.gaps.append(f"node {event.node} has let go of {event.trace.detail['count']} events")
+        trace = event.trace
+        if isinstance(trace, TracesDropped):
+            self.gaps.append(f"node {event.node} has let go of {trace.count} events")
             self._settle(event.node, self._metadata.records)
             self._brokers.pop(event.node, None)
-            return
-        if not is_broker(event.node):
-            if partition is not None and partition not in self._metadata.recreated:
-                self._by_controller(event, partition)
-            return
-        if kind == INCARNATION_BEGAN:
+        elif is_broker(event.node):
+            self._note_broker(event)
+        elif isinstance(trace, PartitionTrace) and trace.partition not in self._metadata.recreated:
+            self._by_controller(event, trace)
+
+    def _note_broker(self, event: TraceEvent) -> None:
+        trace = event.trace
+        if isinstance(trace, IncarnationBegan):
             self._settle(event.node, self._metadata.records)
             before = self._brokers.get(event.node, _Broker())
             self._brokers[event.node] = _Broker(former=max(before.former, before.published))
             return
         broker = self._brokers.setdefault(event.node, _Broker())
-        if kind == "metadata_published":
-            self._published(event, broker)
-        elif kind == "broker_state":
-            self._state(event, broker)
-        elif partition is not None and kind in self._handlers and partition not in self._metadata.recreated:
-            self._handlers[kind](event, broker, broker.replicas.setdefault(partition, _Replica()))
+        if isinstance(trace, MetadataPublished):
+            self._published(event, broker, trace.next_offset)
+        elif isinstance(trace, BrokerStateChanged):
+            self._state(event, broker, trace.state)
+        elif isinstance(trace, PartitionTrace) and trace.partition not in self._metadata.recreated:
+            self._note_replica(event, trace, broker, broker.replicas.setdefault(trace.partition, _Replica()))
+
+    def _note_replica(self, event: TraceEvent, trace: PartitionTrace, broker: _Broker, replica: _Replica) -> None:
+        match trace:
+            case BecameLeader():
+                self._became_leader(event, trace, replica)
+            case BecameFollower():
+                self._became_follower(event, trace, replica)
+            case RecordsAppended():
+                self._appended(event, trace, broker, replica)
+            case RecordsFetched():
+                self._grew(event, trace, replica)
+            case LogTruncated():
+                self._cut(event, trace, replica)
+            case LogReset():
+                replica.log_end = replica.high_watermark = trace.to_offset
+            case HighWatermarkAdvanced():
+                self._high_watermark(event, trace, broker, replica)
+            case IsrCommitted():
+                self._isr_committed(event, trace, replica)
 
     def finish(self) -> None:
         """All events have been told."""
@@ -147,37 +172,35 @@ class EventJudge:
             self.violations.append(self._violation(name, event, detail))
 
     def _violation(self, name: str, event: TraceEvent, detail: str) -> Violation:
-        about = f"{event.trace.partition}: " if event.trace.partition is not None else ""
+        partition = event.trace.about()
+        about = "" if partition is None else f"{partition}: "
         return Violation(name, event.time_ms, f"{about}broker {event.node} {detail}")
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
-    def _by_controller(self, event: TraceEvent, partition: TopicPartition) -> None:
+    def _by_controller(self, event: TraceEvent, trace: PartitionTrace) -> None:
         """What a controller tells of a partition is what its records come to, and its epochs rise."""
-        detail: Detail = event.trace.detail
-        if event.trace.kind == "partition_removed":
+        partition = trace.partition
+        if isinstance(trace, PartitionRemoved):
             self._told.pop(partition, None)
-        if event.trace.kind != "partition":
+        if not isinstance(trace, PartitionChanged):
             return
-        before, self._told[partition] = self._told.get(partition), detail
-        if before is not None and before != detail:
-            least = before["leader_epoch"] + (detail["leader"] != before["leader"])
-            if detail["partition_epoch"] <= before["partition_epoch"] or detail["leader_epoch"] < least:
-                epochs = [f"{it['leader_epoch']}/{it['partition_epoch']}" for it in (before, detail)]
-                text = (
-                    f"{partition}: leader {before['leader']}, epochs {epochs[0]}; then {detail['leader']}, {epochs[1]}"
-                )
+        before, self._told[partition] = self._told.get(partition), trace
+        if before is not None and before != trace:
+            least = before.leader_epoch + (trace.leader != before.leader)
+            if trace.partition_epoch <= before.partition_epoch or trace.leader_epoch < least:
+                epochs = [f"{it.leader_epoch}/{it.partition_epoch}" for it in (before, trace)]
+                text = f"{partition}: leader {before.leader}, epochs {epochs[0]}; then {trace.leader}, {epochs[1]}"
                 self.violations.append(Violation("EpochsRise", event.time_ms, text))
-        told = tuple(tuple(it) if isinstance(it, list) else it for it in (detail[name] for name in _TOLD))
-        states = self._of(partition).states.get(int(str(detail["partition_epoch"])), [])
-        holds = told in map(_told_of, states)
-        text = f"node {event.node} has {dict(zip(_TOLD, told, strict=True))}, which no records come to"
+        told = _committed(trace)
+        states = self._of(partition).states.get(trace.partition_epoch, [])
+        holds = told in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
+        text = f"node {event.node} has {dict(zip(_COMMITTED, told, strict=True))}, which no records come to"
         self.counts["MetadataLogMatching"] += 1
         if not holds:
             self.violations.append(Violation("MetadataLogMatching", event.time_ms, f"{partition}: {text}"))
 
-    def _published(self, event: TraceEvent, broker: _Broker) -> None:
-        offset = int(event.trace.detail["next_offset"])  # type: ignore[call-overload]
+    def _published(self, event: TraceEvent, broker: _Broker, offset: Offset) -> None:
         records = self._metadata.records
         wrong = offset < broker.published or offset > records
         detail = f"has replayed {offset} records, before that {broker.published}; there are {records}"
@@ -185,27 +208,23 @@ class EventJudge:
         self._settle(event.node, offset)
         broker.published = max(broker.published, offset)
 
-    def _state(self, event: TraceEvent, broker: _Broker) -> None:
-        if event.trace.detail["state"] != LifecycleState.RUNNING.value:
+    def _state(self, event: TraceEvent, broker: _Broker, state: str) -> None:
+        if state != LifecycleState.RUNNING.value:
             return
         known = self._metadata.registrations.get(event.node, [])
         holds = any(broker.former <= offset < broker.published for offset in known)
         detail = f"runs, and has replayed {broker.published} records; it was registered at {known}"
         self._check("ValidBrokerState", event, holds, detail)
 
-    def _leadership(self, event: TraceEvent, epoch: Epoch) -> None:
+    def _leadership(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch) -> None:
         """The node acts as leader in an epoch: nobody else did, and the controller has recorded it."""
-        partition = event.trace.partition
-        assert partition is not None
         first = self._leaders.setdefault((partition, epoch), event.node)
         self._check(
             "OneLeaderPerEpoch", event, first == event.node, f"leads in epoch {epoch}, in which broker {first} led"
         )
-        self._recorded_leader(event, epoch, event.node)
+        self._recorded_leader(event, partition, epoch, event.node)
 
-    def _recorded_leader(self, event: TraceEvent, epoch: Epoch, leader: NodeId) -> None:
-        partition = event.trace.partition
-        assert partition is not None
+    def _recorded_leader(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch, leader: NodeId) -> None:
         recorded = sorted(self._of(partition).leaders.get(epoch, ()))
         self._check(
             "MetadataLogMatching",
@@ -216,32 +235,28 @@ class EventJudge:
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
-    def _became_leader(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        epoch, end, mark = detail["leader_epoch"], detail["log_end"], detail["high_watermark"]
-        assert event.trace.partition is not None
-        self._leadership(event, epoch)
-        self._may_begin_anew(event, replica, epoch)
-        self._led.setdefault(event.trace.partition, []).append((epoch, _Led(event.node, event.time_ms, end)))
+    def _became_leader(self, event: TraceEvent, trace: BecameLeader, replica: _Replica) -> None:
+        partition, epoch, end, mark = trace.partition, trace.leader_epoch, trace.log_end, trace.high_watermark
+        self._leadership(event, partition, epoch)
+        self._may_begin_anew(event.node, partition, replica, epoch)
+        self._led.setdefault(partition, []).append((epoch, _Led(event.node, event.time_ms, end)))
         self._replica_state(event, replica, epoch, end)
         self._check("ValidReplicaState", event, mark <= end, f"has high watermark {mark}, its log ends at {end}")
         replica.log_end, replica.high_watermark, replica.isr = end, mark, None
 
-    def _became_follower(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        self._recorded_leader(event, detail["leader_epoch"], detail["leader"])
-        self._may_begin_anew(event, replica, detail["leader_epoch"])
-        self._replica_state(event, replica, detail["leader_epoch"], None)
+    def _became_follower(self, event: TraceEvent, trace: BecameFollower, replica: _Replica) -> None:
+        self._recorded_leader(event, trace.partition, trace.leader_epoch, trace.leader)
+        self._may_begin_anew(event.node, trace.partition, replica, trace.leader_epoch)
+        self._replica_state(event, replica, trace.leader_epoch, None)
         replica.isr = None
 
-    def _may_begin_anew(self, event: TraceEvent, replica: _Replica, epoch: Epoch) -> None:
+    def _may_begin_anew(self, node: NodeId, partition: TopicPartition, replica: _Replica, epoch: Epoch) -> None:
         """With a role a replica may begin that has nothing to do with what the broker had under its name: the broker
-        was taken out of the assignment meanwhile, or the partition was removed. Nobody tells when a replica goes.
+        was taken out of the assignment meanwhile, or the partition was removed. No event reports the removal of a
+        replica.
         """
-        partition = event.trace.partition
-        assert partition is not None
         first = self._metadata.first_epoch(partition, epoch)
-        stayed = all(event.node in replicas for replicas in self._of(partition).assignments)
+        stayed = all(node in replicas for replicas in self._of(partition).assignments)
         if first > replica.leader_epoch or not stayed:
             replica.log_end, replica.high_watermark = None, 0
 
@@ -264,40 +279,30 @@ class EventJudge:
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 
-    def _appended(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        self._leadership(event, detail["leader_epoch"])
-        self._grew(event, replica)
-        if detail["acks"] == ACKS_ALL:
-            self._min_isr(event, broker, replica, "took records with acks=all", by_rule=False)
+    def _appended(self, event: TraceEvent, trace: RecordsAppended, broker: _Broker, replica: _Replica) -> None:
+        self._leadership(event, trace.partition, trace.leader_epoch)
+        self._grew(event, trace, replica)
+        if trace.acks == ACKS_ALL:
+            self._min_isr(event, trace.partition, broker, replica, "took records with acks=all", by_rule=False)
 
-    def _fetched(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        self._grew(event, replica)
-
-    def _grew(self, event: TraceEvent, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        epoch, end = detail["leader_epoch"], detail["log_end"]
-        self._replica_state(event, replica, epoch, None)
+    def _grew(self, event: TraceEvent, trace: RecordsAppended | RecordsFetched, replica: _Replica) -> None:
+        end = trace.log_end
+        self._replica_state(event, replica, trace.leader_epoch, None)
         holds = replica.log_end is None or end > replica.log_end
         self._check("ValidReplicaState", event, holds, f"has appended to {replica.log_end} up to {end}")
         replica.log_end = end
 
-    def _cut(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        to, end = detail["to_offset"], detail["log_end"]
+    def _cut(self, event: TraceEvent, trace: LogTruncated, replica: _Replica) -> None:
+        to, end = trace.to_offset, trace.log_end
         self._replica_state(event, replica, replica.leader_epoch, end)
         self._check("ValidReplicaState", event, to <= end, f"has truncated a log that ends at {end} to {to}")
         replica.log_end, replica.high_watermark = to, min(replica.high_watermark, to)
 
-    def _reset(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        replica.log_end = replica.high_watermark = detail["to_offset"]
-
-    def _high_watermark(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        epoch, mark = detail["leader_epoch"], detail["high_watermark"]
-        assert event.trace.partition is not None
-        self._leadership(event, epoch)
+    def _high_watermark(
+        self, event: TraceEvent, trace: HighWatermarkAdvanced, broker: _Broker, replica: _Replica
+    ) -> None:
+        partition, epoch, mark = trace.partition, trace.leader_epoch, trace.high_watermark
+        self._leadership(event, partition, epoch)
         end = mark if replica.log_end is None else replica.log_end
         self._check("ValidReplicaState", event, mark <= end, f"has high watermark {mark}, its log ends at {end}")
         if epoch == replica.leader_epoch:
@@ -309,9 +314,9 @@ class EventJudge:
             )
         self._replica_state(event, replica, epoch, None)
         replica.high_watermark = mark
-        shown = self.shown.setdefault(event.trace.partition, {})
+        shown = self.shown.setdefault(partition, {})
         shown[epoch] = max(shown.get(epoch, 0), mark)
-        self._min_isr(event, broker, replica, f"moved its high watermark to {mark}", by_rule=True)
+        self._min_isr(event, partition, broker, replica, f"moved its high watermark to {mark}", by_rule=True)
 
     def _complete(self, partition: TopicPartition, epoch: Epoch, led: _Led) -> None:
         """Within tolerance a leader has everything that was shown in the epochs before its own."""
@@ -327,11 +332,9 @@ class EventJudge:
 
     # -- in-sync replicas ----------------------------------------------------------------------------------------------
 
-    def _isr_committed(self, event: TraceEvent, broker: _Broker, replica: _Replica) -> None:
-        detail: Detail = event.trace.detail
-        partition, isr, epoch = event.trace.partition, tuple(detail["isr"]), detail["partition_epoch"]
-        assert partition is not None
-        recorded = [state.isr for state in self._of(partition).states.get(epoch, [])]
+    def _isr_committed(self, event: TraceEvent, trace: IsrCommitted, replica: _Replica) -> None:
+        isr, epoch = trace.isr, trace.partition_epoch
+        recorded = [state.isr for state in self._of(trace.partition).states.get(epoch, [])]
         self._check(
             "MetadataLogMatching",
             event,
@@ -340,12 +343,19 @@ class EventJudge:
         )
         replica.isr = isr
 
-    def _min_isr(self, event: TraceEvent, broker: _Broker, replica: _Replica, what: str, *, by_rule: bool) -> None:
+    def _min_isr(
+        self,
+        event: TraceEvent,
+        partition: TopicPartition,
+        broker: _Broker,
+        replica: _Replica,
+        what: str,
+        *,
+        by_rule: bool,
+    ) -> None:
         """An event that needs min ISR members in sync. One that is wrong by the metadata that was told last may be
         right by what the broker has replayed since; that is known when it tells so.
         """
-        partition = event.trace.partition
-        assert partition is not None
         self.counts["MinIsrRespected"] += 1
         most = self._of(partition).most_in_sync.get(replica.leader_epoch, 0)
         members = most if replica.isr is None else len(replica.isr)
@@ -366,13 +376,9 @@ class EventJudge:
         doubts.clear()
 
 
-_TOLD = ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "last_known_leader", "recovering")
-
-
-def _told_of(state: PartitionState) -> tuple[object, ...]:
-    """A state as trace events tell it."""
-    detail = partition_detail(state)
-    return tuple(detail[name] for name in _TOLD)
+_COMMITTED = ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "last_known_leader", "recovering")
+_committed: Callable[[PartitionChanged], tuple[object, ...]] = attrgetter(*_COMMITTED)
+"""The fields of a partition's state that a record determines."""
 
 
 SHOWN_BY_EVENTS = (

@@ -20,13 +20,24 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
-from experiments.check.recording import lost_of
 from experiments.check.suite import InvariantSuite
-from experiments.engines.port import INCARNATION_ENDED, ClusterSpec, TraceEvent, Violation
+from experiments.engines.port import ClusterSpec, TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.disk import SimStorage
 from protocol.config import MIN_INSYNC_REPLICAS
-from protocol.contract import Trace
+from protocol.events.base import Trace
+from protocol.events.broker import MetadataPublished
+from protocol.events.controller import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    ControllerStarted,
+    FeatureLevelChanged,
+    MetadataCommitted,
+    PartitionRemoved,
+    RecoveryDecided,
+    TopicDeleted,
+)
+from protocol.events.host import IncarnationEnded
 from protocol.ids import (
     FIRST_CONTROLLER,
     NO_LEADER,
@@ -44,14 +55,9 @@ from protocol.metadata.image import MetadataDelta
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.controller_traces import broker_registered, partition_changed
 
 UNCLEAN = "UncleanElectionIsLastResort"
-
-
-_BATCH_ENDS = {"committed": "end_offset", "controller_started": "next_offset", "metadata_published": "next_offset"}
-"""Events that name an offset at which a batch ends. A controller that was killed may not have told of its last batches;
-brokers apply whole ones.
-"""
 
 
 class Strike(NamedTuple):
@@ -84,27 +90,33 @@ class Commits:
 
     ends: dict[Offset, TimeMs] = field(default_factory=dict)
     strikes: list[Strike] = field(default_factory=list)
-    recoveries: dict[Offset, list[Trace]] = field(default_factory=dict)
+    recoveries: dict[Offset, list[RecoveryDecided]] = field(default_factory=dict)
     _end: Offset = 0
     _committed: Offset = 0
     _epochs: dict[BrokerId, Epoch] = field(default_factory=dict)
 
     def note(self, event: TraceEvent) -> None:
-        kind, detail = event.trace.kind, event.trace.detail
-        if kind in _BATCH_ENDS:
-            end = int(str(detail[_BATCH_ENDS[kind]]))
-            self._end = max(self._end, end)
-            self.ends.setdefault(end, event.time_ms)
-            if kind == "committed":
+        match event.trace:
+            case MetadataCommitted(end_offset=end):
                 self._committed = end
-        elif kind == "recovery":
-            self.recoveries.setdefault(self._committed, []).append(event.trace)
-        elif kind == "broker_registration":
-            self._epochs[int(str(detail["broker"]))] = int(str(detail["broker_epoch"]))
-        elif kind == INCARNATION_ENDED and is_broker(event.node):
-            epoch = self._epochs.get(event.node, -1)
-            lost = {} if detail["loss"] == "none" else lost_of(detail)
-            self.strikes.append(Strike(self._end, event.node, epoch, None if lost is None else dict(lost)))
+                self._note_end(end, event.time_ms)
+            case ControllerStarted(next_offset=end) | MetadataPublished(next_offset=end):
+                self._note_end(end, event.time_ms)
+            case RecoveryDecided() as decided:
+                self.recoveries.setdefault(self._committed, []).append(decided)
+            case BrokerRegistered(broker=broker, broker_epoch=epoch):
+                self._epochs[broker] = epoch
+            case IncarnationEnded(loss=loss, lost=lost) if is_broker(event.node):
+                known = () if loss == "none" else lost
+                epoch = self._epochs.get(event.node, -1)
+                self.strikes.append(Strike(self._end, event.node, epoch, None if known is None else dict(known)))
+
+    def _note_end(self, end: Offset, time_ms: TimeMs) -> None:
+        """A batch ends at `end`. A controller that was killed may not have reported its last batches; brokers apply
+        whole ones.
+        """
+        self._end = max(self._end, end)
+        self.ends.setdefault(end, time_ms)
 
 
 @dataclass(slots=True)
@@ -243,7 +255,8 @@ class Replay:
             state = self._suite.truth.controller_state(name)
             if state is None:
                 continue
-            self._tell(Trace("partition", name, {}))
+            min_isr = self._image.min_isr(self._image.topic_ids[name.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
+            self._tell(partition_changed(name, state, min_isr))
             self._note_promise(name, state.leader_epoch)
         for key, (former, eligible) in before.items():
             self._judge_election(key, former, eligible)
@@ -258,15 +271,16 @@ class Replay:
         """Notes what a record has changed; the partitions with another state."""
         image, found, offset = self._image, self._found, self._image.next_offset - 1
         for topic in delta.deleted_topics.values():
-            self._tell(Trace("topic_deleted", None, {"topic": topic.name}))
+            self._tell(TopicDeleted(topic.name))
         for key in delta.removed_partitions:
-            self._tell(Trace("partition_removed", image.name_of(key), {}))
+            self._tell(PartitionRemoved(image.name_of(key)))
         if isinstance(record, FeatureLevelRecord):
-            self._tell(Trace("feature_level", None, {"feature": record.name, "level": record.feature_level}))
+            self._tell(FeatureLevelChanged(record.name, record.feature_level))
             found.needs_min_isr.append((offset, image.features.high_watermark_needs_min_isr))
         for broker in delta.brokers:
             self._registered(broker, offset)
-            self._tell(Trace("broker_registration", None, {"broker": broker}))
+            registration = image.brokers.get(broker)
+            self._tell(BrokerUnregistered(broker) if registration is None else broker_registered(broker, registration))
         for key in delta.partitions:
             state = image.partition(key)
             if state is None:

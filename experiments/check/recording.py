@@ -25,9 +25,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -37,7 +37,8 @@ from experiments.engines.port import ClusterSpec, TraceEvent
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, dotted, first_error
 from protocol.config import ClusterConfig, ConfigError, Generation
-from protocol.contract import Trace
+from protocol.events.decode import EventError, decode
+from protocol.events.registry import detail_of
 from protocol.ids import TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.records import MetadataRecord
@@ -119,7 +120,7 @@ class RecordingWriter:
     def event(self, event: TraceEvent) -> None:
         """Appends a trace event."""
         trace = event.trace
-        line = (event.time_ms, event.node, trace.kind, trace.partition, trace.detail)
+        line = (event.time_ms, event.node, trace.kind, trace.about(), detail_of(trace))
         self._trace.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def operation(self, operation: Operation) -> None:
@@ -253,9 +254,12 @@ class Recording:
                 try:
                     time_ms, node, kind, partition, detail = json.loads(line)
                     name = None if partition is None else TopicPartition(*partition)
-                except (ValueError, TypeError) as error:
+                    trace = decode(kind, name, detail)
+                except EventError as error:
+                    raise InputError(str(path), f"line {number}", str(error), ALLOWED) from error
+                except (ValueError, TypeError, AttributeError) as error:
                     raise _damaged(path, number, line) from error
-                yield TraceEvent(time_ms, node, Trace(kind, name, detail))
+                yield TraceEvent(time_ms, node, trace)
 
     def operations(self) -> Iterator[Operation]:
         """The history."""
@@ -312,9 +316,3 @@ def _records(path: Path) -> Iterator[MetadataRecord]:
 
 def _damaged(path: Path, number: int, line: str) -> InputError:
     return InputError(str(path), f"line {number}", line.strip()[:80], ALLOWED)
-
-
-def lost_of(detail: Mapping[str, Any]) -> Mapping[TopicPartition, int] | None:
-    """What a `life_ended` event says of records that were lost, None where nobody knows."""
-    lost: Sequence[Sequence[Any]] | None = detail["lost"]
-    return None if lost is None else {TopicPartition(*name): count for name, count in lost}

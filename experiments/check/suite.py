@@ -15,11 +15,23 @@ from experiments.check.truth import GroundTruth
 from experiments.engines.port import Loss, Violation
 from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import log_name
-from protocol.contract import Trace
+from protocol.events.base import PartitionTrace, Trace
+from protocol.events.broker import MetadataPublished
+from protocol.events.controller import (
+    BrokerRegistered,
+    ControllerStarted,
+    FeatureLevelChanged,
+    MetadataCommitted,
+    PartitionChanged,
+    PartitionRemoved,
+    RecoveryDecided,
+    TopicDeleted,
+)
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
 from protocol.nodes.broker import BrokerNode
 
-_EVERYWHERE = frozenset({"metadata_published", "controller_started", "broker_registration"})
+_EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
+"""Events after which every partition is checked."""
 
 
 class InvariantSuite:
@@ -30,7 +42,7 @@ class InvariantSuite:
         self.violations: list[Violation] = []
         self._cluster = cluster
         self._invariants: list[Invariant] = [invariant(self.truth) for invariant in INVARIANTS]
-        self._listening = [each for each in self._invariants if type(each).note is not Invariant.note]
+        self._listening = [each for each in self._invariants if type(each).observe is not Invariant.observe]
         looking = [each for each in self._invariants if type(each).check is not Invariant.check]
         self._after_brokers = [each for each in looking if each.AFTER_BROKERS]
         self._after_others = [each for each in looking if each.AFTER_CONTROLLERS]
@@ -47,31 +59,34 @@ class InvariantSuite:
         self._watches = False
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        if isinstance(trace, PartitionRemoved):
+            removed = trace.partition
+            self._forget(lambda gone: gone == removed)
+        elif isinstance(trace, PartitionTrace):
+            self._observe_partition(node, trace)
+        elif isinstance(trace, MetadataCommitted):
+            self.truth.note_committed(node, trace.end_offset)
+        elif isinstance(trace, _EVERYWHERE):
+            self._touched.update(dict.fromkeys(self.truth.partitions))
+        elif isinstance(trace, TopicDeleted):
+            topic = trace.topic
+            self._forget(lambda gone: gone.topic == topic)
+        elif isinstance(trace, FeatureLevelChanged):
+            self.truth.note_feature_levels()
+
+    def _observe_partition(self, node: NodeId, trace: PartitionTrace) -> None:
         partition = trace.partition
-        if partition is None:
-            if trace.kind == "committed":
-                self.truth.note_committed(node, int(str(trace.detail["end_offset"])))
-            elif trace.kind in _EVERYWHERE:
-                self._touched.update(dict.fromkeys(self.truth.partitions))
-            elif trace.kind == "topic_deleted":
-                self._forget(lambda gone: gone.topic == trace.detail["topic"])
-            elif trace.kind == "feature_level":
-                self.truth.note_feature_levels()
-            return
-        if trace.kind == "partition_removed":
-            self._forget(lambda gone: gone == partition)
-            return
         broker = self._cluster.nodes.get(node)
         if isinstance(broker, BrokerNode) and not self.truth.scene(node, partition).is_known_to(broker):
             return
         self._touched[partition] = None
-        if trace.kind == "recovery":
-            self.truth.note_recovery(partition, trace.detail)
-        state = self.truth.controller_state(partition) if trace.kind == "partition" else None
+        if isinstance(trace, RecoveryDecided):
+            self.truth.note_recovery(trace)
+        state = self.truth.controller_state(partition) if isinstance(trace, PartitionChanged) else None
         if state is not None:
             self.truth.note_partition(partition, state)
         for invariant in self._listening:
-            wrong = invariant.note(node, partition, trace)
+            wrong = invariant.observe(node, trace)
             if wrong:
                 self._report(invariant, partition, wrong)
 

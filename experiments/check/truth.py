@@ -19,13 +19,14 @@ about to lead, and were there to be lost, since no recovery before had lost them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
 from protocol.config import MIN_INSYNC_REPLICAS, Features
+from protocol.events.controller import RecoveryDecided
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.messages.metadata_batch import unpack_records
 from protocol.metadata.image import MetadataImage, TopicImage
@@ -283,17 +284,16 @@ class GroundTruth:
         truth.state = state
         self._judge(partition)
 
-    def note_recovery(self, partition: TopicPartition, detail: Mapping[str, object]) -> None:
+    def note_recovery(self, decided: RecoveryDecided) -> None:
         """The controller is about to record the outcome of a recovery."""
-        truth, leader = self.of(partition), int(str(detail["leader"]))
-        held = self._held_by(leader, partition)
+        truth, held = self.of(decided.partition), self._held_by(decided.leader, decided.partition)
         start = min(held, default=0)
         shown = [(base, payload) for base, payload in truth.shown.items() if base >= start]
         missing = {batch for batch in shown if held.get(batch[0]) != batch[1]} - truth.lost
         ends = dict(pairwise([*sorted(truth.shown), truth.committed_end]))
         lost = sum(ends[base] - base for base, _ in missing)
         truth.lost |= missing
-        truth.recovery = JudgedRecovery(str(detail["mode"]), leader, int(str(detail["leader_epoch"])), lost)
+        truth.recovery = JudgedRecovery(decided.mode, decided.leader, decided.leader_epoch, lost)
         self.recoveries.append(truth.recovery)
 
     def _held_by(self, broker: NodeId, partition: TopicPartition) -> dict[Offset, bytes]:

@@ -56,7 +56,7 @@ def run_scenario(
     from experiments.scenarios.loader import load_scenario, require_engine
     from experiments.scenarios.recorded import run_recorded
     from experiments.scenarios.runner import Runner
-    from experiments.story.chapter import tell
+    from experiments.story.render import render
 
     scenario = load_scenario(file)
     if trace is not None:
@@ -83,7 +83,7 @@ def run_scenario(
         runner = Runner(scenario, running)
         result = runner.run() if trace is None else run_recorded(runner, trace)
         if story:
-            typer.echo("\n".join(tell(running.traces(), runner.chapters, running.metadata_log())), err=True)
+            typer.echo("\n".join(render(running.traces(), runner.headings, running.metadata_log())), err=True)
     finally:
         running.close()
     if as_json:
@@ -95,7 +95,7 @@ def run_scenario(
 
 
 def _print(result: ScenarioResult) -> None:
-    from experiments.story.chapter import recovery_text
+    from protocol.events.controller import outcome_text
 
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
@@ -121,7 +121,8 @@ def _print(result: ScenarioResult) -> None:
     for recovery in result.recoveries:
         cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
         head = f"{recovery.time_ms / 1000:.3f} s: {recovery.mode} recovery of {recovery.topic}-{recovery.partition}"
-        console.print(f"{head}. {recovery_text(recovery)}{cost}")
+        outcome = outcome_text(recovery.answers, recovery.silent, recovery.absent, recovery.leader, recovery.reason)
+        console.print(f"{head}. {outcome}{cost}")
     verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
     console.print(
         f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "

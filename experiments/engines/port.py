@@ -25,10 +25,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, TypedDict, cast
+from typing import Literal
 
 from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, ClusterConfig
-from protocol.contract import Trace
+from protocol.events.base import Trace
+from protocol.events.controller import FeatureLevelChanged, RecoveryDecided
+from protocol.events.host import IncarnationBegan, IncarnationEnded
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -40,9 +42,8 @@ from protocol.nodes.quorum_view import QuorumView
 from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
-INCARNATION_BEGAN, INCARNATION_ENDED = "life_began", "life_ended"
-"""Kinds of the two events that an engine itself adds to a recording; the strings are part of the file format."""
 LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"]
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,12 @@ class TraceEvent:
 
 def enables_recovery(trace: Trace) -> bool:
     """Whether this trace event enables unclean recovery, so that the recovery manager has to run."""
-    return trace.kind == "feature_level" and trace.detail == {"feature": UNCLEAN_RECOVERY_ENABLED, "level": 1}
+    return isinstance(trace, FeatureLevelChanged) and trace.feature == UNCLEAN_RECOVERY_ENABLED and trace.level == 1
 
 
 def incarnation_began(time_ms: TimeMs, node: NodeId) -> TraceEvent:
     """The recording event for the start of a node's process. Engine events are part of no trace hash."""
-    return TraceEvent(time_ms, node, Trace(INCARNATION_BEGAN, None, {}))
+    return TraceEvent(time_ms, node, IncarnationBegan())
 
 
 def incarnation_ended(
@@ -166,8 +167,8 @@ def incarnation_ended(
     """The recording event for a killed process or a damaged disk: the `Loss` kind, and the number of records that each
     partition lost (None where the engine does not know).
     """
-    listed = None if lost is None else [(name, count) for name, count in sorted(lost.items()) if count]
-    return TraceEvent(time_ms, node, Trace(INCARNATION_ENDED, None, {"loss": loss, "lost": listed}))
+    listed = None if lost is None else tuple((name, count) for name, count in sorted(lost.items()) if count)
+    return TraceEvent(time_ms, node, IncarnationEnded(loss, listed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,33 +193,19 @@ class Recovery:
     lost: int | None = None
 
 
-class _RecoveryDetail(TypedDict):
-    """The fields of a `recovery` trace event that `Recovery` takes over."""
-
-    mode: str
-    leader: NodeId
-    leader_epoch: int
-    reason: str
-    answers: Sequence[tuple[NodeId, int, int, Offset]]
-    silent: Sequence[NodeId]
-    absent: Sequence[NodeId]
-
-
-def recovery_of(event: TraceEvent, lost: int | None = None) -> Recovery:
-    """The recovery that a trace event of the kind `recovery` records."""
-    name, detail = event.trace.partition, cast("_RecoveryDetail", event.trace.detail)
-    assert name is not None
+def recovery_of(time_ms: TimeMs, decided: RecoveryDecided, lost: int | None = None) -> Recovery:
+    """The recovery that a trace event reports."""
     return Recovery(
-        event.time_ms,
-        name.topic,
-        name.partition,
-        detail["mode"],
-        detail["leader"],
-        detail["leader_epoch"],
-        detail["reason"],
-        tuple(detail["answers"]),
-        tuple(detail["silent"]),
-        tuple(detail["absent"]),
+        time_ms,
+        decided.partition.topic,
+        decided.partition.partition,
+        decided.mode,
+        decided.leader,
+        decided.leader_epoch,
+        decided.reason,
+        decided.answers,
+        decided.silent,
+        decided.absent,
         lost,
     )
 
@@ -303,9 +290,13 @@ class Engine(ABC):
     def outcome(self, command_id: int) -> Message | None:
         """The outcome of a command, None while it is under way."""
 
+    def decided_recoveries(self) -> list[tuple[TimeMs, RecoveryDecided]]:
+        """The trace events of the unclean recoveries that elected a leader, in their order, with their times."""
+        return [(event.time_ms, event.trace) for event in self.traces() if isinstance(event.trace, RecoveryDecided)]
+
     def recoveries(self) -> Sequence[Recovery]:
         """The unclean recoveries that have elected a leader so far, oldest first."""
-        return [recovery_of(event) for event in self.traces() if event.trace.kind == "recovery"]
+        return [recovery_of(time_ms, decided) for time_ms, decided in self.decided_recoveries()]
 
     # -- observation ---------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.port import Loss
 from experiments.faults.quorum_operator import QuorumOperator
 from experiments.faults.tolerance import grant_loss
-from experiments.story.chapter import Chapter
+from experiments.story.render import Heading
 from protocol.ids import NodeId, is_controller
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand
@@ -60,7 +60,7 @@ class Controls:
 
     `topic_configs` are the configs with which the topics were created, `next_id` numbers administration commands. With
     `within_tolerance` the loss of a broker's records is limited to what its partitions tolerate (`tolerance.py`), and
-    `withheld` counts the losses that were refused. `chapters` receives one line per fault for the story of the run.
+    `withheld` counts the losses that were refused. `headings` receives one line per fault for the story of the run.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Controls:
         self.engine = engine
         self.cluster = engine.cluster
         self.topic_configs = topic_configs
-        self.chapters: list[Chapter] = []
+        self.headings: list[Heading] = []
         self.withheld = 0
         self.down, self.paused = Holds(), Holds()
         self.operator = QuorumOperator(engine, self.administer)
@@ -81,9 +81,9 @@ class Controls:
         self._next_id = next_id
         self._within_tolerance = within_tolerance
 
-    def add_chapter(self, text: str) -> None:
+    def add_heading(self, text: str) -> None:
         """A line of the story, in front of the trace events from now on."""
-        self.chapters.append(Chapter(text, len(self.cluster.traces)))
+        self.headings.append(Heading(text, len(self.cluster.traces)))
 
     def administer(self, request: AdminRequest) -> int:
         """Submits an administration command and returns its number."""
@@ -108,7 +108,7 @@ class Controls:
             loss = grant_loss(asked, node, self.engine.suite.truth, self.operator)
         if loss != asked:
             self.withheld += 1
-            self.add_chapter(f"node {node} loses nothing: the loss would exceed the tolerance of a partition")
+            self.add_heading(f"node {node} loses nothing: the loss would exceed the tolerance of a partition")
         self.paused.clear(node)
         self.engine.crash(node, loss)
 

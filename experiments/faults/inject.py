@@ -38,12 +38,12 @@ class Injector:
         cluster.call_at(cluster.now_ms + fault.duration_ms, partial(self._heal, number, fault))
 
     def _begin(self, number: int, fault: Fault) -> None:
-        self._controls.add_chapter(f"fault {number} begins for {fault.duration_ms} ms: {fault.words()}")
+        self._controls.add_heading(f"fault {number} begins for {fault.duration_ms} ms: {fault.words()}")
         self.begun[fault.kind] += 1
         fault.begin(self._controls, number)
 
     def _heal(self, number: int, fault: Fault) -> None:
-        self._controls.add_chapter(f"fault {number} ends: {fault.kind}")
+        self._controls.add_heading(f"fault {number} ends: {fault.kind}")
         fault.heal(self._controls, number)
 
     def _supervise(self) -> None:

@@ -7,7 +7,7 @@ although the log starts at or before its offset: what retention has deleted is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgpack
@@ -18,6 +18,8 @@ from experiments.check.regressions import RegressionCounter
 from experiments.engines.port import Engine
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ErrorCode
+from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
+from protocol.events.controller import PartitionChanged, PartitionRemoved, TopicDeleted
 from protocol.ids import NO_LEADER, NodeId, Offset, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
@@ -145,17 +147,17 @@ class ScenarioClients:
         """How often a new leader took back what consumers could see."""
         events, counter = self.engine.traces(), self._regressions
         for event in events[counter.seen :]:
-            name, detail = event.trace.partition, event.trace.detail
-            if name is not None and event.trace.kind == "high_watermark":
-                counter.observe_high_watermark(name, *_ints(detail, "leader_epoch", "high_watermark"))
-            elif name is not None and event.trace.kind == "became_leader":
-                counter.observe_leader(name, *_ints(detail, "leader_epoch", "log_end"))
-            elif name is not None and event.trace.kind == "partition":
-                counter.observe_partition(name, *_ints(detail, "leader_epoch"))
-            elif name is not None and event.trace.kind == "partition_removed":
-                counter.observe_removal(name)
-            elif event.trace.kind == "topic_deleted":
-                counter.observe_topic_deletion(str(detail["topic"]))
+            match event.trace:
+                case HighWatermarkAdvanced(partition=name, leader_epoch=epoch, high_watermark=offset):
+                    counter.observe_high_watermark(name, epoch, offset)
+                case BecameLeader(partition=name, leader_epoch=epoch, log_end=offset):
+                    counter.observe_leader(name, epoch, offset)
+                case PartitionChanged(partition=name, leader_epoch=epoch):
+                    counter.observe_partition(name, epoch)
+                case PartitionRemoved(partition=name):
+                    counter.observe_removal(name)
+                case TopicDeleted(topic=topic):
+                    counter.observe_topic_deletion(topic)
         counter.seen = len(events)
         return counter.counts.get(partition, 0)
 
@@ -177,8 +179,3 @@ def _result_of(outcome: ProduceOutcome, promised: bool) -> RecordOutcome:
     if outcome.error is ErrorCode.NONE:
         return "acknowledged" if promised else "unknown"
     return "unknown" if outcome.unknown else "failed"
-
-
-def _ints(detail: Mapping[str, object], *names: str) -> list[int]:
-    """Whole numbers of a trace event's detail."""
-    return [int(str(detail[name])) for name in names]

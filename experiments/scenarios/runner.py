@@ -40,7 +40,7 @@ from experiments.scenarios.model import (
     VoterStep,
     WaitStep,
 )
-from experiments.story.chapter import Chapter
+from experiments.story.render import Heading
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
@@ -94,7 +94,7 @@ class Runner:
     engine: Engine
     clients: ScenarioClients = field(init=False)
     _injector: Injector | None = field(init=False)
-    chapters: list[Chapter] = field(default_factory=list)
+    headings: list[Heading] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clients, self._injector = ScenarioClients(self.engine), None
@@ -107,7 +107,7 @@ class Runner:
         except StepFailedError as error:
             steps.append(StepResult(-1, "set-up", "start the cluster and create the topics", False, str(error)))
         for index, step in enumerate(self.scenario.steps if not steps else ()):
-            self.chapters.append(Chapter(step.text, len(self.engine.traces())))
+            self.headings.append(Heading(step.text, len(self.engine.traces())))
             try:
                 detail = self._carry_out(step) or ""
                 steps.append(StepResult(index, step.kind, step.text, True, detail))

@@ -9,7 +9,6 @@ the records that were acknowledged to the client. The result is a trace (`trace_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -43,8 +42,11 @@ from protocol.config import (
     ClusterConfig,
     Generation,
 )
-from protocol.contract import Trace
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
+from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
+from protocol.events.client import ProduceCompleted
+from protocol.events.controller import PartitionChanged
 from protocol.ids import FIRST_CLIENT, NO_LEADER, NodeId, TimeMs, TopicPartition
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome, ShutdownCommand
 from protocol.nodes.broker import BrokerNode
@@ -226,47 +228,45 @@ class _Trial:
     # -- observation ---------------------------------------------------------------------------------------------------
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        name = trace.partition
-        if name is None:
-            return
-        detail: Mapping[str, Any] = trace.detail
-        if trace.kind == "partition":
-            self._handle_partition_change(name, detail)
-        elif trace.kind == "became_leader":
-            self._handle_new_leader(name, node, detail)
-        elif trace.kind == "high_watermark":
-            self.regressions.observe_high_watermark(name, detail["leader_epoch"], detail["high_watermark"])
-        elif trace.kind == "produced":
-            command_id: int = detail["command_id"]
+        if isinstance(trace, PartitionChanged):
+            self._handle_partition_change(trace)
+        elif isinstance(trace, BecameLeader):
+            self._handle_new_leader(node, trace)
+        elif isinstance(trace, HighWatermarkAdvanced):
+            self.regressions.observe_high_watermark(trace.partition, trace.leader_epoch, trace.high_watermark)
+        elif isinstance(trace, ProduceCompleted):
+            command_id = trace.command_id
             self.cluster.call_at(now_ms, lambda: self._handle_outcome(self.commands.pop(command_id), command_id))
 
-    def _handle_partition_change(self, name: TopicPartition, detail: Mapping[str, Any]) -> None:
+    def _handle_partition_change(self, trace: PartitionChanged) -> None:
         """The controller has committed a new state: adds a row, and writes a record that depends on the state."""
+        name = trace.partition
         partition = self.partitions[name]
-        same_epoch = partition.leader_epoch == detail["leader_epoch"] and partition.leader == detail["leader"]
-        partition.leader, partition.leader_epoch = detail["leader"], detail["leader_epoch"]
-        in_sync = 0 if partition.leader == NO_LEADER else len(detail["isr"])
-        partition.isr_size, partition.elr_size = in_sync, len(detail["elr"])
-        partition.min_isr = detail["min_isr"]
+        same_epoch = partition.leader_epoch == trace.leader_epoch and partition.leader == trace.leader
+        partition.leader, partition.leader_epoch = trace.leader, trace.leader_epoch
+        in_sync = 0 if partition.leader == NO_LEADER else len(trace.isr)
+        partition.isr_size, partition.elr_size = in_sync, len(trace.elr)
+        partition.min_isr = trace.min_isr
         partition.serves = partition.serves and same_epoch
-        if detail["recovering"] and not partition.recovering:
+        if trace.recovering and not partition.recovering:
             self._add(TraceRow(self._time_ms, UNCLEAN_RECOVERY, name.partition, partition.leader))
-        partition.recovering = detail["recovering"]
+        partition.recovering = trace.recovering
         self._add_state(name)
         if self.measuring:
             self._write(name)
 
-    def _handle_new_leader(self, name: TopicPartition, node: NodeId, detail: Mapping[str, Any]) -> None:
+    def _handle_new_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader: records the acknowledged records that its log lacks as a loss."""
-        if self.regressions.observe_leader(name, detail["leader_epoch"], detail["log_end"]):
+        name = trace.partition
+        if self.regressions.observe_leader(name, trace.leader_epoch, trace.log_end):
             self._add(TraceRow(self._time_ms, HW_REGRESSION, name.partition, node))
-        if detail["leader_epoch"] < self.partitions[name].leader_epoch:
+        if trace.leader_epoch < self.partitions[name].leader_epoch:
             return
-        lost = self._remove_lost(name, node, detail["log_end"])
+        lost = self._remove_lost(name, node, trace.log_end)
         if lost:
             self._add(TraceRow(self._time_ms, LOSS, name.partition, node, value=lost))
         partition = self.partitions[name]
-        if (node, detail["leader_epoch"]) == (partition.leader, partition.leader_epoch):
+        if (node, trace.leader_epoch) == (partition.leader, partition.leader_epoch):
             self._set_serves(name, True)
 
     def _remove_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:

@@ -18,6 +18,7 @@ from protocol.broker.leadership import Leadership
 from protocol.config import ClusterConfig
 from protocol.contract import Outbox, Storage
 from protocol.errors import CorruptLogError
+from protocol.events.broker import StorageFailed
 from protocol.ids import (
     NO_EPOCH,
     NO_LEADER,
@@ -80,7 +81,7 @@ class BrokerContext:
 
     def report_damage(self, replica: Replica, error: CorruptLogError) -> None:
         """Reports a batch that was read or received damaged, for an operator; the broker goes on."""
-        self.out.trace("storage_error", replica.name, reason=str(error), halted=False)
+        self.out.trace(StorageFailed(replica.name, str(error), halted=False))
 
 
 def log_name(key: TopicIdPartition) -> str:

@@ -27,6 +27,7 @@ from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.flushing import Flusher
 from protocol.config import NUM_REPLICA_FETCHERS, REPLICA_FETCH_WAIT_MAX_MS
 from protocol.errors import CorruptLogError, ErrorCode
+from protocol.events.broker import LogReset, LogTruncated, RecordsFetched
 from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
 from protocol.messages.data import (
     FetchPartition,
@@ -233,12 +234,12 @@ class Fetcher:
         if result.diverging_epoch is not None:
             offset = log.truncation_offset(result.diverging_epoch)
             self._context.out.trace(
-                "truncated", replica.name, to_offset=offset, log_end=log.end_offset, high_watermark=log.high_watermark
+                LogTruncated(replica.name, to_offset=offset, log_end=log.end_offset, high_watermark=log.high_watermark)
             )
             log.truncate(offset)
         elif result.batches:
             log.append_as_follower(result.batches)
-            self._context.out.trace("fetched", replica.name, log_end=log.end_offset, leader_epoch=replica.leader_epoch)
+            self._context.out.trace(RecordsFetched(replica.name, log.end_offset, replica.leader_epoch))
             self._flusher.appended(replica, now_ms)
         moved = log.advance_high_watermark(result.high_watermark)
         if result.log_start_offset > log.start_offset:
@@ -253,7 +254,7 @@ class Fetcher:
     def _reset_log(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
         """The leader has deleted records that this log lacks: empties the log and begins it at `start_offset`."""
         log = replica.log
-        self._context.out.trace("reset", replica.name, to_offset=start_offset, log_end=log.end_offset)
+        self._context.out.trace(LogReset(replica.name, to_offset=start_offset, log_end=log.end_offset))
         log.reset(start_offset)
         self._flusher.high_watermark_moved(now_ms)
         self._change_fetch_state(replica)

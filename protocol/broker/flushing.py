@@ -28,6 +28,7 @@ from protocol.config import (
     RETENTION_MS,
 )
 from protocol.errors import CorruptLogError
+from protocol.events.broker import SegmentsDeleted, StorageFailed
 from protocol.ids import Offset, TimeMs, TopicIdPartition
 from protocol.log.retention import retained_from
 
@@ -55,7 +56,7 @@ class Flusher:
             return {} if data is None else _OFFSETS.validate_json(data)
         except ValidationError as error:
             reason = f"{CHECKPOINT_FILE}: no high watermarks: {error.errors()[0]['msg']}"
-            self._context.out.trace("storage_error", None, reason=reason, halted=False)
+            self._context.out.trace(StorageFailed(None, reason, halted=False))
             return {}
 
     def checkpointed_high_watermark(self, key: TopicIdPartition) -> Offset:
@@ -114,7 +115,7 @@ class Flusher:
             segments = log.storage.segments()
             offset = retained_from(segments, log.high_watermark, now_ms, retention_ms, retention_bytes)
             if log.delete_segments_before(offset):
-                self._context.out.trace("segments_deleted", replica.name, log_start=log.start_offset)
+                self._context.out.trace(SegmentsDeleted(replica.name, log.start_offset))
         except CorruptLogError as error:
             self._context.report_damage(replica, error)
 

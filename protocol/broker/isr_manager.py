@@ -12,6 +12,7 @@ from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.leadership import may_propose
 from protocol.config import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from protocol.errors import ErrorCode
+from protocol.events.broker import IsrProposed
 from protocol.ids import Offset, TimeMs, TopicIdPartition
 from protocol.messages.control import (
     AlterPartitionRequest,
@@ -51,7 +52,7 @@ class IsrManager:
             new_isr=tuple(BrokerState(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr),
             leader_recovery_state=int(leadership.proposed_recovery_state),
         )
-        self._context.out.trace("isr_proposed", replica.name, isr=isr, committed=leadership.isr)
+        self._context.out.trace(IsrProposed(replica.name, isr=isr, committed=leadership.isr))
 
     def _epoch_of(self, broker: int, epochs: dict[int, int]) -> int:
         """The broker epoch under which a member fetches (KIP-903); before its first fetch, the registered one."""

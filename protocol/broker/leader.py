@@ -32,6 +32,7 @@ from protocol.broker.reads import Reads
 from protocol.broker.recovery import LeaderRecovery
 from protocol.config import MIN_INSYNC_REPLICAS, RETRY_BACKOFF_MS
 from protocol.errors import ErrorCode, StorageError
+from protocol.events.broker import HighWatermarkAdvanced, IsrCommitted, RecordsAppended
 from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, partition_key
 from protocol.log.producer_state import ProducedBatch
 from protocol.messages.batch import RecordBatch
@@ -124,9 +125,7 @@ class PartitionLeader:
         )
         if not log.advance_high_watermark(target):
             return
-        self._context.out.trace(
-            "high_watermark", replica.name, high_watermark=log.high_watermark, leader_epoch=leadership.leader_epoch
-        )
+        self._context.out.trace(HighWatermarkAdvanced(replica.name, log.high_watermark, leadership.leader_epoch))
         self._flusher.high_watermark_moved(now_ms)
         is_enough = len(leadership.isr) >= min_isr
         error = ErrorCode.NONE if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -187,9 +186,7 @@ class PartitionLeader:
     def _append(self, replica: Replica, leader_epoch: Epoch, request: ProduceRequest, now_ms: TimeMs) -> RecordBatch:
         """Returns the batch as it was appended: with its base offset and leader epoch."""
         batch = replica.log.append_as_leader(request.batch, leader_epoch)
-        self._context.out.trace(
-            "appended", replica.name, log_end=replica.log.end_offset, leader_epoch=leader_epoch, acks=request.acks
-        )
+        self._context.out.trace(RecordsAppended(replica.name, replica.log.end_offset, leader_epoch, request.acks))
         self._flusher.appended(replica, now_ms)
         return batch
 
@@ -337,9 +334,7 @@ class PartitionLeader:
         join.
         """
         leadership = self._leadership(replica)
-        self._context.out.trace(
-            "isr_committed", replica.name, isr=leadership.isr, partition_epoch=leadership.partition_epoch
-        )
+        self._context.out.trace(IsrCommitted(replica.name, leadership.isr, leadership.partition_epoch))
         self.advance_high_watermark(replica, now_ms)
         self._recovery.propose(replica, leadership)
         self._propose_joins(replica)

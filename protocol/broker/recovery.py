@@ -22,6 +22,7 @@ from protocol.broker.isr_manager import IsrManager
 from protocol.broker.leadership import Leadership
 from protocol.config import UNCLEAN_LEADER_HOOK, ConfigError
 from protocol.errors import ProtocolInvariantError
+from protocol.events.broker import DataLossHandled, DataLossRoutineBegan
 from protocol.ids import Epoch, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.metadata.partition import LeaderRecoveryState
 
@@ -79,7 +80,7 @@ class LeaderRecovery:
         if type(duration_ms) is not int or duration_ms < 0:
             raise ProtocolInvariantError(f"the data-loss hook answered {duration_ms!r} for {replica.name}")
         self._context.out.trace(
-            "data_loss_routine", replica.name, leader_epoch=epoch, log_end=log_end, duration_ms=duration_ms
+            DataLossRoutineBegan(replica.name, leader_epoch=epoch, log_end=log_end, duration_ms=duration_ms)
         )
         self._running.add(replica.key)
         if duration_ms:
@@ -103,7 +104,7 @@ class LeaderRecovery:
     def _finish(self, replica: Replica, leadership: Leadership) -> None:
         self._running.discard(replica.key)
         leadership.data_loss_handled = True
-        self._context.out.trace("data_loss_handled", replica.name, leader_epoch=leadership.leader_epoch)
+        self._context.out.trace(DataLossHandled(replica.name, leadership.leader_epoch))
         self.propose(replica, leadership)
 
     def propose(self, replica: Replica, leadership: Leadership) -> None:

@@ -14,6 +14,7 @@ from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
 from protocol.broker.leader import PartitionLeader
 from protocol.config import PRODUCER_ID_EXPIRATION_MS, SEGMENT_BYTES
+from protocol.events.broker import BecameFollower, BecameLeader
 from protocol.ids import METADATA_LOG, NO_LEADER, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.metadata.image import MetadataDelta
@@ -62,7 +63,7 @@ class ReplicaManager:
                 self._become_leader(replica, state, now_ms)
             elif state.leader != NO_LEADER:
                 self._context.out.trace(
-                    "became_follower", replica.name, leader=state.leader, leader_epoch=state.leader_epoch
+                    BecameFollower(replica.name, leader=state.leader, leader_epoch=state.leader_epoch)
                 )
                 self._fetcher.follow(replica)
         elif replica.leadership is not None:
@@ -71,11 +72,12 @@ class ReplicaManager:
     def _become_leader(self, replica: Replica, state: PartitionState, now_ms: TimeMs) -> None:
         replica.leadership = rules.begin(state, self._context.me, replica.log.end_offset, now_ms)
         self._context.out.trace(
-            "became_leader",
-            replica.name,
-            leader_epoch=state.leader_epoch,
-            log_end=replica.log.end_offset,
-            high_watermark=replica.log.high_watermark,
+            BecameLeader(
+                replica.name,
+                leader_epoch=state.leader_epoch,
+                log_end=replica.log.end_offset,
+                high_watermark=replica.log.high_watermark,
+            )
         )
         self._leader.lead(replica, now_ms)
 

@@ -25,6 +25,7 @@ from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSen
 from protocol.client.records import MIN_RECORD_BYTES, join, joined_size, record
 from protocol.config import BATCH_SIZE, BUFFER_MEMORY, ENABLE_IDEMPOTENCE, LINGER_MS, MAX_BLOCK_MS
 from protocol.errors import ErrorCode
+from protocol.events.client import ProduceCompleted
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import (
@@ -323,13 +324,14 @@ class Producer:
 
     def _report_produce(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
         self._context.out.trace(
-            "produced",
-            TopicPartition(command.topic, command.partition),
-            command_id=command.command_id,
-            acks=command.acks,
-            error=end.error.name,
-            unknown=end.unknown,
-            base_offset=end.base_offset,
+            ProduceCompleted(
+                TopicPartition(command.topic, command.partition),
+                command_id=command.command_id,
+                acks=command.acks,
+                error=end.error.name,
+                unknown=end.unknown,
+                base_offset=end.base_offset,
+            )
         )
         outcome = ProduceOutcome(
             command_id=command.command_id, error=end.error, base_offset=end.base_offset, unknown=end.unknown

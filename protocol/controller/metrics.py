@@ -57,7 +57,8 @@ from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE,
 from protocol.controller.context import ControllerState
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.controller.recovery_requests import RecoveryRequests
-from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.events.controller import OFFLINE_PARTITION, UNCLEAN_ELECTION
+from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition
 from protocol.messages.records import (
     ConfigRecord,
     MetadataRecord,
@@ -103,8 +104,6 @@ CLUSTER_METRICS = (
 _WEIGHED_BY = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
 """The configs that decide which gauges count a partition."""
 
-OFFLINE_PARTITION, UNCLEAN_ELECTION = "offline_partition", "unclean_election"
-
 
 class Alert(NamedTuple):
     """What an operator must know (I8): OFFLINE_PARTITION or UNCLEAN_ELECTION, and the partition's leader then."""
@@ -112,14 +111,6 @@ class Alert(NamedTuple):
     key: TopicIdPartition
     kind: str
     state: PartitionState
-
-
-def alert_text(partition: TopicPartition | None, detail: Mapping[str, object]) -> str:
-    """An `alert` trace event in words."""
-    if detail["alert"] == OFFLINE_PARTITION:
-        return f"{partition} is offline: it has no leader"
-    elected = f"broker {detail['leader']} was elected uncleanly in epoch {detail['leader_epoch']}"
-    return f"{partition} may have lost acknowledged records: {elected}"
 
 
 @dataclass(slots=True)

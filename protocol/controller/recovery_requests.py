@@ -28,6 +28,7 @@ from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited, Awai
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
 from protocol.controller.recovery_decisions import RecoveryQuery, is_result_valid, query_for, strategy_query
+from protocol.events.controller import RecoveryBegan, RecoveryCancelled, RecoveryDecided
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicIdPartition
 from protocol.messages.partitions import ElectLeadersResponse
 from protocol.messages.records import MetadataRecord
@@ -198,19 +199,20 @@ class RecoveryRequests:
 
     def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
         self._out.trace(
-            "recovery_began",
-            self._state.image.name_of(key),
-            recovery_id=recovery.recovery_id,
-            mode=recovery.mode.name.lower(),
-            leader_epoch=recovery.leader_epoch,
-            asked=tuple(replica.broker_id for replica in recovery.replicas),
-            required=recovery.required,
+            RecoveryBegan(
+                self._state.image.name_of(key),
+                recovery_id=recovery.recovery_id,
+                mode=recovery.mode.name.lower(),
+                leader_epoch=recovery.leader_epoch,
+                asked=tuple(replica.broker_id for replica in recovery.replicas),
+                required=recovery.required,
+            )
         )
 
     def _trace_cancelled(self, key: TopicIdPartition) -> None:
         partition = self._state.image.partition(key)
         if partition is not None and partition.leader == NO_LEADER:
-            self._out.trace("recovery_cancelled", self._state.image.name_of(key))
+            self._out.trace(RecoveryCancelled(self._state.image.name_of(key)))
 
     def _trace_elected(
         self, key: TopicIdPartition, recovery: PartitionRecovery, result: PartitionRecoveryResult
@@ -218,20 +220,21 @@ class RecoveryRequests:
         asked = {*result.silent, *(answer.broker_id for answer in result.answers)}
         replicas = self._state.image.topics[key.topic_id].partitions[key.partition].replicas
         self._out.trace(
-            "recovery",
-            self._state.image.name_of(key),
-            recovery_id=result.recovery_id,
-            mode=recovery.mode.name.lower(),
-            leader_epoch=result.leader_epoch,
-            leader=result.leader,
-            reason=result.reason,
-            required=recovery.required,
-            answers=tuple(
-                (answer.broker_id, answer.broker_epoch, answer.last_written_leader_epoch, answer.log_end_offset)
-                for answer in result.answers
-            ),
-            silent=result.silent,
-            absent=tuple(broker for broker in replicas if broker not in asked),
+            RecoveryDecided(
+                self._state.image.name_of(key),
+                recovery_id=result.recovery_id,
+                mode=recovery.mode.name.lower(),
+                leader_epoch=result.leader_epoch,
+                leader=result.leader,
+                reason=result.reason,
+                required=recovery.required,
+                answers=tuple(
+                    (answer.broker_id, answer.broker_epoch, answer.last_written_leader_epoch, answer.log_end_offset)
+                    for answer in result.answers
+                ),
+                silent=result.silent,
+                absent=tuple(broker for broker in replicas if broker not in asked),
+            )
         )
 
 

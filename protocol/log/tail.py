@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from protocol.contract import Trace
+from protocol.events.host import RecordsDropped
 from protocol.ids import Offset
 
 TORN = "the file ends within a batch"
@@ -54,7 +54,6 @@ def end_reason(end_offset: Offset, found: ReadBack) -> str | None:
     return None
 
 
-def trace_of(dropped: Dropped) -> Trace:
-    """The trace event `records_dropped`."""
-    detail = {"path": dropped.path, "end_offset": dropped.end_offset, "size": dropped.size, "reason": dropped.why}
-    return Trace("records_dropped", None, detail)
+def trace_of(dropped: Dropped) -> RecordsDropped:
+    """The trace event."""
+    return RecordsDropped(dropped.path, dropped.end_offset, dropped.size, dropped.why)

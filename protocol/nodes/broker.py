@@ -36,6 +36,7 @@ from protocol.broker.replicas import ReplicaManager
 from protocol.config import METADATA_SNAPSHOT_BYTES, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError, StorageError
+from protocol.events.broker import MetadataPublished, StorageFailed
 from protocol.ids import CLUSTER_ID, NO_LEADER, BrokerId, NodeId, TimeMs, is_controller
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminRequest, MetadataRequest
@@ -239,7 +240,7 @@ class BrokerNode:
 
     def _halt(self, failure: StorageError) -> list[Effect]:
         """The disk has failed: stops the broker."""
-        self._out.trace("storage_error", None, reason=str(failure), halted=True)
+        self._out.trace(StorageFailed(None, str(failure), halted=True))
         self._lifecycle.move(LifecycleEvent.DISK_FAILED)
         self._out.exit()
         return self._out.drain()
@@ -289,7 +290,7 @@ class BrokerNode:
             lifecycle.has_published = True
             self._replica_manager.remove_stale_logs()
         self._replica_manager.apply(image.take_delta(), now_ms)
-        self._out.trace("metadata_published", None, broker=self.node_id, next_offset=image.next_offset)
+        self._out.trace(MetadataPublished(self.node_id, image.next_offset))
         unregistered = image.broker_epoch(self.node_id) != self._context.broker_epoch
         state = lifecycle.state
         if state is LifecycleState.CATCHING_UP or (state is LifecycleState.RUNNING and unregistered):

@@ -13,6 +13,8 @@ from protocol.controller import alter_partition, brokers
 from protocol.controller.broker_requests import heartbeat_error, registration_error
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
+from protocol.events.controller import SessionExpired
+from protocol.events.node import RequestRefused
 from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, TimeMs
 from protocol.messages.control import (
     AlterPartitionRequest,
@@ -78,7 +80,7 @@ class BrokerControl:
         broker = self._sessions.expire(timer)
         registration = self._log.state.image.brokers.get(broker)
         if registration is not None and not registration.fenced:
-            self._out.trace("session_expired", None, broker=broker)
+            self._out.trace(SessionExpired(broker))
             self._fence(broker, registration.broker_epoch)
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------
@@ -88,7 +90,7 @@ class BrokerControl:
         broker, image = request.broker_id, self._log.state.image
         error = heartbeat_error(image, request)
         if error is not ErrorCode.NONE:
-            self._out.trace("refused", None, message="BrokerHeartbeatRequest", sender=sender, error=error.name)
+            self._out.trace(RequestRefused("BrokerHeartbeatRequest", sender, error.name))
             number, epoch = request.correlation_id, request.broker_epoch
             self._out.send(sender, BrokerHeartbeatResponse(correlation_id=number, error=error, broker_epoch=epoch))
             return

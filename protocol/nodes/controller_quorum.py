@@ -12,6 +12,7 @@ from __future__ import annotations
 from protocol.contract import Outbox
 from protocol.controller.features import bootstrap_records
 from protocol.errors import ErrorCode
+from protocol.events.controller import ControllerResigned, ControllerStarted
 from protocol.ids import NO_EPOCH, Epoch, NodeId, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.quorum import DescribeQuorumRequest, QuorumFetchRequest
@@ -99,7 +100,7 @@ class ControllerQuorum:
             self._replica.settle(now_ms)
         self._log.metrics.begin(now_ms)
         self._brokers.open_sessions(now_ms)
-        self._out.trace("controller_started", None, next_offset=image.next_offset)
+        self._out.trace(ControllerStarted(image.next_offset))
 
     def _resign(self) -> None:
         self.active_epoch = NO_EPOCH
@@ -108,5 +109,5 @@ class ControllerQuorum:
         for sender, request in self._deferred.discard():
             if (sender, getattr(request, "correlation_id", None)) not in answered:
                 refuse(self._out, sender, request, ErrorCode.NOT_CONTROLLER)
-        self._out.trace("controller_resigned", None, next_offset=self._replica.high_watermark)
+        self._out.trace(ControllerResigned(self._replica.high_watermark))
         self._log.reset()

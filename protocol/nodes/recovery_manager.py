@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, RETRY_BACKOFF_MS, ClusterConfig
 from protocol.contract import Effect, Outbox
 from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.events.node import LogInfoRequested
 from protocol.ids import RECOVERY_MANAGER, NodeId, TimeMs, TopicIdPartition, is_broker, is_controller
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
@@ -153,7 +154,7 @@ class RecoveryManagerNode:
         """Sends what may be sent, and has the node woken when there is more to do."""
         for broker, request in self._sender.requests(now_ms):
             asked = sum(len(topic.partitions) for topic in request.topic_partitions or ())
-            self._out.trace("log_info_asked", None, broker=broker, partitions=asked)
+            self._out.trace(LogInfoRequested(broker, asked))
             self._out.send(broker, request)
         times = [task.deadline_ms for task in self._tasks.values() if not task.told and task.deadline_ms > now_ms]
         times += [task.stated_ms + self._lapse_ms for task in self._tasks.values()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from protocol.contract import Outbox
 from protocol.errors import ErrorCode
+from protocol.events.node import RequestRefused
 from protocol.ids import NodeId
 from protocol.messages.base import Message, Request
 from protocol.messages.control import (
@@ -24,7 +25,7 @@ from protocol.messages.data import (
 
 def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> None:
     """Answers a request, or a replica's fetch, with `error`; drops anything else."""
-    out.trace("refused", None, message=type(message).__name__, sender=sender, error=error.name)
+    out.trace(RequestRefused(type(message).__name__, sender, error.name))
     if isinstance(message, BrokerRegistrationRequest):
         number, incarnation = message.correlation_id, message.incarnation_id
         out.send(sender, BrokerRegistrationResponse(correlation_id=number, error=error, incarnation_id=incarnation))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.events.quorum import QuorumLogTruncated, QuorumSnapshotLoaded
 from protocol.ids import Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import (
     FetchSnapshotRequest,
@@ -161,7 +162,7 @@ class QuorumFollower:
             if snapshot.end_offset > context.high_watermark:
                 context.log.install_snapshot(snapshot)
                 context.high_watermark = snapshot.end_offset
-                context.out.trace("quorum_snapshot", None, end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+                context.out.trace(QuorumSnapshotLoaded(snapshot.end_offset, snapshot.epoch))
         self.send_fetch(now_ms)
 
     def _is_from_leader(self, sender: NodeId, response: QuorumResponse) -> bool:
@@ -191,4 +192,4 @@ class QuorumFollower:
         if target < context.high_watermark:
             raise ProtocolInvariantError(f"{context.key} truncates to {target}, below {context.high_watermark}")
         context.log.truncate(target)
-        context.out.trace("quorum_truncated", None, end_offset=target, epoch=context.epoch)
+        context.out.trace(QuorumLogTruncated(target, context.epoch))

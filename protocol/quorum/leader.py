@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ErrorCode
+from protocol.events.quorum import QuorumVotersChanged
 from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records
@@ -320,7 +321,7 @@ class QuorumLeader:
         elif not self.is_removed and not self._blocking_reason(change):
             change.offset = self.append([change.record(context.voters)]) - 1
             context.log.flush()
-            context.out.trace("quorum_voters", None, voters=tuple(map(str, context.voters.keys)))
+            context.out.trace(QuorumVotersChanged(tuple(map(str, context.voters.keys))))
             self._advance_high_watermark()
 
     def _complete_change(self, change: Change, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:

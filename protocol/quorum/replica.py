@@ -34,6 +34,7 @@ from typing import Any
 
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.events.quorum import QuorumLeaderResigned, QuorumRoleChanged
 from protocol.ids import NO_LEADER, NO_OFFSET, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -281,7 +282,7 @@ class QuorumReplica:
         context.role = role
         self._election = None
         self._follower.reset()
-        self._out.trace("quorum_role", None, role=role.value, epoch=context.epoch, leader=context.leader)
+        self._out.trace(QuorumRoleChanged(role.value, context.epoch, context.leader))
 
     def _become_unattached(self, now_ms: TimeMs, epoch: Epoch) -> None:
         """Enters `epoch`, or stays in the current one, without a leader to fetch from."""
@@ -351,7 +352,7 @@ class QuorumReplica:
         self._leader = QuorumLeader(self._context, now_ms)
 
     def _resign(self, now_ms: TimeMs, leader: QuorumLeader, why: str) -> None:
-        self._out.trace("quorum_resigned", None, epoch=self.epoch, reason=why)
+        self._out.trace(QuorumLeaderResigned(self.epoch, why))
         leader.send_end_epoch()
         self._transition_to(Role.RESIGNED)
         self._context.reset_election_timer(now_ms)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "protocol": (
         frozenset({"ids", "errors", "config"}),
-        frozenset({"messages"}),
+        frozenset({"messages", "events"}),
         frozenset({"contract"}),
         frozenset({"log", "metadata"}),
         frozenset({"quorum", "controller", "recovery", "broker", "zookeeper", "client"}),

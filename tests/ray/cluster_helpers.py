@@ -176,7 +176,7 @@ class Lab:
     def told(self, kind: str, node: NodeId) -> list[str]:
         """The reasons of a node's trace events of a kind."""
         found = [event for event in self.engine.traces() if event.trace.kind == kind and event.node == node]
-        return [str(event.trace.detail["reason"]) for event in found]
+        return [event.trace.reason for event in found]
 
 
 @contextmanager

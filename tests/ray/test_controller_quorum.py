@@ -239,7 +239,7 @@ def test_a_recovery_that_is_under_way_begins_anew_with_the_next_controller(clust
     cluster.await_partition("the third had all", leader=third, isr={second, third})
     assert cluster.payloads(third)[-4:] == [b"%d" % number for number in range(4)]
     events = [event for event in cluster.engine.traces() if event.trace.kind == "became_leader"]
-    leaders = {(event.trace.detail["leader_epoch"], event.node) for event in events if event.trace.partition == T0}
+    leaders = {(event.trace.leader_epoch, event.node) for event in events if event.trace.about() == T0}
     assert len({epoch for epoch, _ in leaders}) == len(leaders)
 
 

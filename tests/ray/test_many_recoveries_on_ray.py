@@ -71,7 +71,7 @@ def test_five_thousand_leaderless_partitions_are_asked_for_in_large_requests_and
     asked: dict[object, list[int]] = {broker: [] for broker in BROKERS}
     for event in traced(lab, "log_info_asked"):
         assert event.node == RECOVERY_MANAGER
-        asked[event.trace.detail["broker"]].append(int(str(event.trace.detail["partitions"])))
+        asked[event.trace.broker].append(event.trace.partitions)
     for broker in known:
         assert max(asked[broker]) == MAX_PARTITIONS_PER_REQUEST
         assert sum(asked[broker]) >= len(names)

@@ -102,9 +102,9 @@ def produce_frame(number: int) -> list[bytes]:
 def refusals(lab: SoakCluster, *, after_ms: int) -> set[tuple[int, str, str]]:
     """(who, what, error) of the requests of the broker's lives that were refused."""
     return {
-        (event.node, str(event.trace.detail["message"]), str(event.trace.detail["error"]))
+        (event.node, event.trace.message, event.trace.error)
         for event in lab.engine.traces()
-        if event.trace.kind == "refused" and event.trace.detail["sender"] == ORPHAN and event.time_ms > after_ms
+        if event.trace.kind == "refused" and event.trace.sender == ORPHAN and event.time_ms > after_ms
     }
 
 

@@ -18,6 +18,7 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
+from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
 
@@ -177,6 +178,6 @@ class Chaos:
     def story(self) -> list[tuple[object, ...]]:
         """The trace without what elision may leave out."""
         return [
-            (event.time_ms, event.node, event.trace.kind, event.trace.partition, tuple(event.trace.detail.items()))
+            (event.time_ms, event.node, event.trace.kind, event.trace.about(), tuple(detail_of(event.trace).items()))
             for event in self.engine.traces()
         ]

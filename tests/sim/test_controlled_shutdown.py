@@ -9,6 +9,7 @@ from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, TraceEvent
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import ClusterConfig, Generation
+from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
 
@@ -52,7 +53,7 @@ def first(engine: CheckedEngine, kind: str, **detail: object) -> TraceEvent:
     return next(
         event
         for event in engine.traces()
-        if event.trace.kind == kind and detail.items() <= dict(event.trace.detail).items()
+        if event.trace.kind == kind and detail.items() <= detail_of(event.trace).items()
     )
 
 

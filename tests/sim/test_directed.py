@@ -6,8 +6,8 @@ import pytest
 
 from experiments.engines.admin_requests import reassign
 from experiments.engines.sim.network import Disturbance
-from protocol.contract import Trace
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import FIRST_CONTROLLER
 from protocol.messages.commands import AdminOutcome
 from protocol.messages.control import AlterPartitionRequest
@@ -54,7 +54,7 @@ def test_an_isr_answer_does_not_overtake_a_higher_min_isr(seed: int) -> None:
         if trace.kind == "isr_proposed" and node == 0 and not proposed:
             proposed.append(now_ms)
             bench.cluster.call_at(now_ms, raise_min_isr)
-        elif trace.kind == "produced" and trace.detail["command_id"] == last and trace.detail["error"] == "NONE":
+        elif trace.kind == "produced" and trace.command_id == last and trace.error == "NONE":
             bench.cluster.call_at(now_ms, lambda: bench.cluster.crash(0, KEEP))
 
     bench.cluster.trace_observers.append(observe)

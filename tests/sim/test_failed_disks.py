@@ -49,7 +49,7 @@ def test_leadership_moves_from_a_broker_whose_disk_fails(failure: type[SimLog]) 
     bench.run_until(5_500)
     assert leader not in bench.cluster.nodes
     [failed] = [event for event in bench.cluster.traces if event.trace.kind == "storage_error"]
-    assert (failed.node, failed.trace.detail["halted"]) == (leader, True)
+    assert (failed.node, failed.trace.halted) == (leader, True)
     session_ms = bench.cluster.spec.config.int_value(BROKER_SESSION_TIMEOUT_MS)
     bench.run_until(5_500 + 2 * session_ms)
     assert bench.state.leader not in (leader, -1)
@@ -102,7 +102,7 @@ def test_a_broker_whose_logs_end_is_damaged_says_what_it_drops_and_fetches_it_ag
     assert not [event for event in bench.cluster.traces if event.trace.kind == "records_dropped"]
     bench.cluster.start(2)
     [told] = [event for event in bench.cluster.traces if event.trace.kind == "records_dropped"]
-    assert (told.node, told.trace.detail["end_offset"], told.trace.detail["reason"]) == (2, end - lost, why)
+    assert (told.node, told.trace.end_offset, told.trace.reason) == (2, end - lost, why)
     bench.run_until(80_000)
     assert sorted(bench.state.isr) == [0, 1, 2]
     assert all(bench.holds(2, command) for command in commands)

@@ -26,9 +26,11 @@ from protocol.broker import leadership as rules
 from protocol.broker.context import Replica
 from protocol.broker.leadership import Leadership
 from protocol.config import ClusterConfig, Generation
-from protocol.contract import Trace
 from protocol.controller import brokers
 from protocol.errors import ErrorCode
+from protocol.events.broker import BecameLeader
+from protocol.events.decode import decode
+from protocol.events.registry import KINDS, detail_names
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
@@ -37,6 +39,7 @@ from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.controller_traces import partition_changed
 from tests.sim.chaos_helpers import Chaos
 from tests.sim.scenario_helpers import ClusterSpec, spec_of
 
@@ -103,9 +106,8 @@ def _forge(log: SimLog) -> None:
 
 
 def _second_leader(engine: CheckedEngine) -> None:
-    detail = {"leader_epoch": 0, "log_end": 7, "high_watermark": 7}
     for observer in engine.cluster.trace_observers:
-        observer(engine.now_ms(), 1, Trace("became_leader", PARTITION, detail))
+        observer(engine.now_ms(), 1, BecameLeader(PARTITION, leader_epoch=0, log_end=7, high_watermark=7))
 
 
 def _leader_forgets(engine: CheckedEngine) -> None:
@@ -136,7 +138,7 @@ def _next_leader_differs(engine: CheckedEngine) -> None:
 
 def _shown_is_taken_back(engine: CheckedEngine) -> None:
     for observer in engine.cluster.trace_observers:
-        observer(engine.now_ms(), 0, Trace("became_leader", PARTITION, {"leader_epoch": 0, "log_end": 6}))
+        observer(engine.now_ms(), 0, BecameLeader(PARTITION, leader_epoch=0, log_end=6, high_watermark=6))
 
 
 def _leader_drops_a_member(engine: CheckedEngine) -> None:
@@ -161,8 +163,10 @@ def _broker_image_differs(engine: CheckedEngine) -> None:
 def _commits(engine: CheckedEngine, **changes: object) -> None:
     """The controller commits a state of the partition that differs by this."""
     _set_state(_controller_image(engine), **changes)
+    state = engine.suite.truth.controller_state(PARTITION)
+    assert state is not None
     for observer in engine.cluster.trace_observers:
-        observer(engine.now_ms(), FIRST_CONTROLLER, Trace("partition", PARTITION, {}))
+        observer(engine.now_ms(), FIRST_CONTROLLER, partition_changed(PARTITION, state, min_isr=2))
 
 
 def _fenced_isr_member(engine: CheckedEngine) -> None:
@@ -207,9 +211,11 @@ def _tells(engine: CheckedEngine, kind: str, **changed: object) -> None:
     image = _controller_image(engine)
     answers = tuple((broker, image.broker_epoch(broker), 0, 7) for broker in range(3))
     detail: dict[str, object] = {"recovery_id": 1, "mode": "balanced", "leader_epoch": 1, "leader": 1}
-    detail |= {"required": (1, 2), "answers": answers, "silent": (), "reason": "", "absent": ()}
+    detail |= {"asked": (0, 1, 2), "required": (1, 2), "answers": answers, "silent": (), "reason": "", "absent": ()}
+    told = {name: (detail | changed)[name] for name in detail_names(KINDS[kind])}
+    trace = decode(kind, PARTITION, told)
     for observer in engine.cluster.trace_observers:
-        observer(engine.now_ms(), FIRST_CONTROLLER, Trace(kind, PARTITION, detail | changed))
+        observer(engine.now_ms(), FIRST_CONTROLLER, trace)
 
 
 def _recovers(engine: CheckedEngine, **changed: object) -> None:

@@ -8,7 +8,7 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
-from experiments.story.chapter import tell
+from experiments.story.render import render
 from experiments.support.errors import InputError
 from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS, FAILOVER_LATENCY
 from tests.sim.scenario_helpers import run_scenario, spec_of
@@ -118,7 +118,7 @@ def test_a_story_tells_of_alerts() -> None:
     scenario = scenario_from(raw(*steps, *ends, config=config), "inline")
     engine = CheckedEngine(spec_of(scenario, 0))
     assert Runner(scenario, engine).run().passed
-    alerts = [line.partition("ALERT: ")[2] for line in tell(engine.traces()) if "ALERT" in line]
+    alerts = [line.partition("ALERT: ")[2] for line in render(engine.traces()) if "ALERT" in line]
     assert alerts == [
         "t-0 is offline: it has no leader",
         "t-0 may have lost acknowledged records: broker 2 was elected uncleanly in epoch 2",

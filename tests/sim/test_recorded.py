@@ -24,7 +24,9 @@ from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
 from experiments.support.errors import InputError
-from protocol.contract import Trace
+from protocol.events.broker import BrokerStateChanged, RecordsAppended
+from protocol.events.decode import decode
+from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
 from tests.sim.scenario_helpers import SCENARIOS, spec_of
@@ -73,13 +75,13 @@ class Tape:
 
     def tell(self, node: int, kind: str, partition: TopicPartition | None = T0, **detail: object) -> None:
         """A further event at the end."""
-        self.events.append(TraceEvent(self.events[-1].time_ms, node, Trace(kind, partition, detail)))
+        self.events.append(TraceEvent(self.events[-1].time_ms, node, decode(kind, partition, detail)))
 
     def change(self, node: int, kind: str, **detail: object) -> None:
         """Makes the last event of a node of that kind say something else."""
         index = max(at for at, it in enumerate(self.events) if (it.node, it.trace.kind) == (node, kind))
         event = self.events[index]
-        trace = Trace(kind, event.trace.partition, {**event.trace.detail, **detail})
+        trace = decode(kind, event.trace.about(), detail_of(event.trace) | detail)
         self.events[index] = TraceEvent(event.time_ms, node, trace)
 
     def commit(self, **fields: Any) -> None:
@@ -153,8 +155,7 @@ def _adopts_another_isr(tape: Tape) -> None:
 
 def _runs_too_early(tape: Tape) -> None:
     begun = next(at for at, it in enumerate(tape.events) if (it.node, it.trace.kind) == (1, "life_began"))
-    detail = {"broker": 1, "state": "running"}
-    tape.events.insert(begun + 1, TraceEvent(0, 1, Trace("broker_state", None, detail)))
+    tape.events.insert(begun + 1, TraceEvent(0, 1, BrokerStateChanged(1, "running")))
 
 
 def _mark_beyond_the_log(tape: Tape) -> None:
@@ -193,7 +194,7 @@ def _shows_records_below_min_isr(tape: Tape) -> None:
 
 def _acknowledged_before_it_was_shown(tape: Tape) -> None:
     last = tape.operations.index(next(it for it in tape.operations[::-1] if isinstance(it, Ended)))
-    tape.events = [it for it in tape.events if it.trace.detail.get("high_watermark") != 10]
+    tape.events = [it for it in tape.events if getattr(it.trace, "high_watermark", None) != 10]
     [final] = tape.finals
     tape.finals = [replace(final, settled=9)]
     assert isinstance(tape.operations[last], Ended)
@@ -330,7 +331,7 @@ def test_metadata_that_came_after_the_last_word_of_a_broker_is_no_ground_for_a_f
     recording = Recording(tmp_path / "lowered")
     tape.events, tape.records = list(recording.events()), list(recording.records)
     told = max(at for at, it in enumerate(tape.events) if (it.node, it.trace.kind) == (1, "metadata_published"))
-    took = Trace("appended", T0, {"leader_epoch": 1, "log_end": 11, "acks": -1})
+    took = RecordsAppended(T0, leader_epoch=1, log_end=11, acks=-1)
     tape.events.insert(told, TraceEvent(0, 1, took))
     tape.change(1, "isr_committed", isr=(1,))
     moved = [it for it in tape.events if (it.node, it.trace.kind) == (1, "isr_committed")]

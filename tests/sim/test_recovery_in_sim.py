@@ -15,6 +15,7 @@ from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
+from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, NodeId, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.cluster import UpgradeType
@@ -78,7 +79,7 @@ class Lost(Bench):
             self.cluster.set_link(broker, RECOVERY_MANAGER, True)
 
     def details(self, kind: str) -> list[Mapping[str, object]]:
-        return [event.trace.detail for event in self.cluster.traces if event.trace.kind == kind]
+        return [detail_of(event.trace) for event in self.cluster.traces if event.trace.kind == kind]
 
     def kinds(self) -> list[str]:
         return [event.trace.kind for event in self.cluster.traces if event.trace.kind.startswith("recovery")]

@@ -7,7 +7,9 @@ import pytest
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
 from protocol.config import Generation
-from protocol.contract import BATCH_OVERHEAD_BYTES, Trace
+from protocol.contract import BATCH_OVERHEAD_BYTES
+from protocol.events.base import Trace
+from protocol.events.controller import PartitionChanged
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
@@ -91,7 +93,7 @@ def test_a_follower_that_only_the_controller_cannot_hear_holds_the_high_watermar
     bench.run_until(90_000)
     assert sorted(bench.state.isr) == [0, 1]
     assert bench.replica(0).log.high_watermark == bench.replica(0).log.end_offset
-    order = [trace.kind for _, _, trace in watch.seen if trace.partition == T0]
+    order = [trace.kind for _, _, trace in watch.seen if trace.about() == T0]
     assert order.index("isr_proposed") < order.index("partition") < order.index("high_watermark")
     assert "isr_committed" in order[order.index("partition") : order.index("high_watermark")]
 
@@ -144,7 +146,7 @@ def test_a_rolling_restart_takes_few_proposals_and_the_isr_does_not_flap() -> No
         bench.run_until(began_ms + 60_000)
         changes: dict[TopicPartition, int] = {}
         for _, _, trace in watch.seen:
-            if trace.kind == "partition" and trace.partition is not None:
+            if isinstance(trace, PartitionChanged):
                 changes[trace.partition] = changes.get(trace.partition, 0) + 1
         assert len(changes) == partitions + 1
         assert set(changes.values()) == {2}, "out by the shutdown, in by the leader, and nothing else"
@@ -195,7 +197,7 @@ def test_a_reassignment_completes_as_soon_as_the_new_replica_is_in_sync() -> Non
     bench.reassign(0, 1, 3)
     bench.run_until(5_000)
     assert (sorted(bench.state.replicas), sorted(bench.state.isr)) == ([0, 1, 3], [0, 1, 3])
-    joined = next(now_ms for now_ms, _, trace in watch.seen if 3 in trace.detail["isr"])  # type: ignore[operator]
+    joined = next(now_ms for now_ms, _, trace in watch.seen if 3 in trace.isr)  # type: ignore[operator]
     assert watch.seen[-1][0] == joined, "the change that lets it in is the last one"
 
 
@@ -235,7 +237,7 @@ def test_a_follower_that_is_far_behind_catches_up_message_by_message() -> None:
     bench.run_until(60_000)
     assert 2 in bench.state.isr
     assert all(bench.holds(2, number) for number in written)
-    steps = [trace.detail["log_end"] for _, node, trace in watch.seen if node == 2]
+    steps = [trace.log_end for _, node, trace in watch.seen if node == 2]
     assert len(steps) > behind * BATCH_OVERHEAD_BYTES // 500, "no message brings more than allowed"
 
 

@@ -17,7 +17,7 @@ from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
-from experiments.story.chapter import Chapter, tell
+from experiments.story.render import Heading, render
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
@@ -35,21 +35,21 @@ def _story_of_scenario(path: Path) -> str:
     runner = Runner(scenario, engine)
     result = runner.run()
     assert result.passed, result.steps[-1]
-    return _told(scenario.name, engine, runner.chapters)
+    return _told(scenario.name, engine, runner.headings)
 
 
-def _told(name: str, engine: CheckedEngine, chapters: list[Chapter]) -> str:
-    return "\n".join([f"# {name}, seed 0", *tell(engine.traces(), chapters, engine.metadata_log())]) + "\n"
+def _told(name: str, engine: CheckedEngine, headings: list[Heading]) -> str:
+    return "\n".join([f"# {name}, seed 0", *render(engine.traces(), headings, engine.metadata_log())]) + "\n"
 
 
 def _story_of_a_stale_clean_shutdown_file() -> str:
     """The file vouches for one epoch only (M16): not for a later life, and not when it is torn."""
     engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966)))
-    chapters: list[Chapter] = []
+    headings: list[Heading] = []
     disk = engine.cluster.disks[2]
 
-    def chapter(text: str) -> None:
-        chapters.append(Chapter(text, len(engine.traces())))
+    def heading(text: str) -> None:
+        headings.append(Heading(text, len(engine.traces())))
 
     def await_elr(elr: set[int], last_known_elr: set[int]) -> None:
         assert engine.run_until(lambda: _eligible(engine) == (elr, last_known_elr), 60_000), _eligible(engine)
@@ -60,29 +60,29 @@ def _story_of_a_stale_clean_shutdown_file() -> str:
     create = admin_requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 3})
     engine.submit(AdminCommand(command_id=1, request=create))
     engine.run_for(1_000)
-    chapter("broker 2 shuts down in good order, and its clean-shutdown file is copied")
+    heading("broker 2 shuts down in good order, and its clean-shutdown file is copied")
     engine.terminate(2)
     assert engine.run_until(lambda: not engine.is_running(2), 60_000)
     await_elr({2}, set())
     copied = disk.read_file(CLEAN_SHUTDOWN_FILE)
     assert copied is not None
-    chapter("broker 2 starts: the file names its last epoch, it stays in the ELR and joins the ISR")
+    heading("broker 2 starts: the file names its last epoch, it stays in the ELR and joins the ISR")
     engine.start(2)
     await_elr(set(), set())
     for text, file in (("the copy of an earlier life", copied), ("torn in the middle", copied[: len(copied) // 2])):
-        chapter("broker 2 crashes")
+        heading("broker 2 crashes")
         engine.crash(2, Loss("none"))
         await_elr({2}, set())
-        chapter(f"broker 2 starts with a clean-shutdown file that is {text}: it counts as unclean")
+        heading(f"broker 2 starts with a clean-shutdown file that is {text}: it counts as unclean")
         disk.write_file(CLEAN_SHUTDOWN_FILE, file)
         engine.set_link(2, 0, False)
         engine.start(2)
         await_elr(set(), {2})
-        chapter("broker 2 reaches its leader")
+        heading("broker 2 reaches its leader")
         engine.set_link(2, 0, True)
         await_elr(set(), set())
     assert not engine.violations()
-    return _told("stale-clean-shutdown-file", engine, chapters)
+    return _told("stale-clean-shutdown-file", engine, headings)
 
 
 def _eligible(engine: CheckedEngine) -> tuple[set[int], set[int]]:

@@ -16,8 +16,8 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import ScenarioResult
 from protocol.config import ClusterConfig, Generation
-from protocol.contract import Trace
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
@@ -157,7 +157,7 @@ def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed:
             for request in (admin_requests.alter_config("t", {"flush.ms": 1_000}), levels_request(engine, FIRST_PHASE)):
                 engine.cluster.call_at(now_ms, partial(administer, request))
         elif trace.kind == "high_watermark" and node == 0:
-            shown.append(int(str(trace.detail["high_watermark"])))
+            shown.append(trace.high_watermark)
 
     engine.cluster.trace_observers.append(observe)
     for node in engine.spec.node_ids:

@@ -11,6 +11,7 @@ from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
+from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
@@ -148,7 +149,7 @@ class WrittenTo:
     def traced(self, kind: str) -> list[tuple[int, int, dict[str, object]]]:
         """Time, node and details of the events of a kind."""
         return [
-            (event.time_ms, event.node, dict(event.trace.detail))
+            (event.time_ms, event.node, detail_of(event.trace))
             for event in self.engine.traces()
             if event.trace.kind == kind
         ]

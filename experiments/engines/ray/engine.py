@@ -41,8 +41,9 @@ from experiments.engines.port import (
 )
 from experiments.engines.ray.recovery_manager import needs_recovery_manager
 from experiments.engines.ray.session import ray_session
-from protocol.contract import Trace
 from protocol.errors import ProtocolInvariantError
+from protocol.events.base import Trace
+from protocol.events.registry import detail_of
 from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -356,5 +357,5 @@ class RayEngine(Engine):
             self.start(RECOVERY_MANAGER)
         for event in sorted(events, key=lambda event: event.time_ms):
             trace = event.trace
-            self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.partition, trace.detail)).encode())
+            self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.about(), detail_of(trace))).encode())
             self._traces.append(event)

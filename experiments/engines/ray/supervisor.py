@@ -25,6 +25,7 @@ from experiments.engines.ray.cluster_state import ClusterState, Plan, Status, cl
 from experiments.engines.ray.recovery_manager import needs_recovery_manager
 from experiments.engines.ray.session import ray_session
 from protocol.config import ClusterConfig
+from protocol.events.broker import StorageFailed
 from protocol.ids import RECOVERY_MANAGER, NodeId, node_name
 
 READY_WITHIN_S = 180.0
@@ -47,8 +48,8 @@ CLUSTER_FAILURES = (NotReadyError, NodeFailedError, PlacementError)
 
 def disk_failure(report: PollReport) -> str:
     """The reason where a disk failure has ended the node, empty otherwise."""
-    traces = [trace for _, trace in report.traces if trace.kind == "storage_error" and trace.detail["halted"]]
-    return f"its disk has failed: {traces[0].detail['reason']}" if traces else ""
+    failures = [trace for _, trace in report.traces if isinstance(trace, StorageFailed) and trace.halted]
+    return f"its disk has failed: {failures[0].reason}" if failures else ""
 
 
 class Supervisor:

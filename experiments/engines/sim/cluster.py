@@ -24,8 +24,10 @@ from experiments.engines.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbanc
 from experiments.engines.sim.timers import Timer, Timers
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK
-from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer, Trace
+from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer
 from protocol.errors import ProtocolInvariantError
+from protocol.events.base import Trace
+from protocol.events.registry import detail_text
 from protocol.ids import (
     DRIVER,
     RECOVERY_MANAGER,
@@ -205,10 +207,10 @@ class SimCluster:
             elif type(effect) is SetTimer:
                 timer = replace(effect, at_ms=effect.at_ms - skew_ms) if skew_ms else effect
                 self._timers.set(node, timer, now_ms)
-            elif type(effect) is Trace:
-                self._trace(now_ms, node, effect)
             elif type(effect) is CancelTimer:
                 self._timers.cancel(node, effect.name, now_ms)
+            elif isinstance(effect, Trace):
+                self._trace(now_ms, node, effect)
             elif type(effect) is Exit:
                 self._end_process(node)
 
@@ -231,11 +233,12 @@ class SimCluster:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        about = (trace.kind, trace.partition)
+        partition = trace.about()
+        about = (trace.kind, partition)
         head = self._heads.get(about)
         if head is None:
-            head = self._heads[about] = f"{trace.kind!r}, {trace.partition!r}"
-        self._unhashed.append(f"({now_ms}, {node}, {head}, {trace.detail!r})")
+            head = self._heads[about] = f"{trace.kind!r}, {partition!r}"
+        self._unhashed.append(f"({now_ms}, {node}, {head}, {detail_text(trace)})")
         if len(self._unhashed) >= _HASHED_AT_ONCE:
             self._hash_traces()
         if self._keep_traces:

@@ -16,7 +16,8 @@ from experiments.engines.port import (
 )
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
-from protocol.contract import Trace
+from protocol.events.base import Trace
+from protocol.events.controller import ControllerStarted, MetadataCommitted
 from protocol.ids import FIRST_CLIENT, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -25,9 +26,6 @@ from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
-
-_COMMITTED_TO = {"committed": "end_offset", "controller_started": "next_offset"}
-"""The field of a controller's trace event, by kind, with the offset up to which the metadata log is committed."""
 
 
 class SimEngine(Engine):
@@ -178,11 +176,14 @@ class SimEngine(Engine):
 
     def _keep_metadata(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         """Collects the committed records, since controllers drop those that a snapshot covers."""
-        field = _COMMITTED_TO.get(trace.kind)
-        if field is None:
+        if isinstance(trace, MetadataCommitted):
+            end = trace.end_offset
+        elif isinstance(trace, ControllerStarted):
+            end = trace.next_offset
+        else:
             return
-        end, controller = trace.detail.get(field), self.cluster.nodes.get(node)
-        if isinstance(end, int) and end > len(self._metadata) and isinstance(controller, ControllerNode):
+        controller = self.cluster.nodes.get(node)
+        if end > len(self._metadata) and isinstance(controller, ControllerNode):
             begin = len(self._metadata) - controller.first_record
             self._metadata += controller.records[begin : end - controller.first_record]
 

@@ -12,11 +12,11 @@ from experiments.faults.controls import Controls, Holds, Part
 from experiments.faults.kinds.processes import loss_of
 from experiments.faults.schema import BrokerFault, Fault, Milliseconds, NodeFault
 from experiments.faults.targets import Targets
-from protocol.contract import Trace
+from protocol.events.base import Trace
+from protocol.events.broker import RecordsAppended, RecordsFetched
 from protocol.ids import NodeId, TimeMs, node_name
 
 MAX_SKEW_MS = 60_000
-_WRITES = frozenset({"appended", "fetched"})
 _DRAWN_SKEWS_MS = (-1_500, -50, 50, 1_500, 20_000)
 _DRAWN_WRITES_MS = (1, 10, 200)
 
@@ -32,7 +32,7 @@ class _SlowDisks(Part):
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         slow = self.write_ms.get(node)
-        if slow and trace.kind in _WRITES:
+        if slow and isinstance(trace, RecordsAppended | RecordsFetched):
             self.controls.cluster.call_at(now_ms, partial(self._stall, node, max(slow.values())))
 
     def _stall(self, node: NodeId, duration_ms: int) -> None:

@@ -21,7 +21,8 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.hunt.explore.values import NOT_OBSERVED, VALUES, Keys, dump
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
-from protocol.contract import Effect, Exit, Send, Trace
+from protocol.contract import Effect, Exit, Send
+from protocol.events.base import Trace
 from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NodeId
 from protocol.messages.base import Message
 from protocol.nodes.broker import BrokerNode

@@ -11,7 +11,7 @@ from experiments.engines.port import TraceEvent
 from experiments.hunt.explore.machines import message_of
 from experiments.hunt.explore.model import LATE, Action, Model, Successor
 from experiments.hunt.explore.search import Counterexample
-from experiments.story.chapter import Chapter, tell
+from experiments.story.render import Heading, render
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
 from protocol.ids import NodeId, node_name
@@ -26,11 +26,11 @@ MS_PER_STEP = 1_000
 def story_of(model: Model, found: Counterexample) -> list[str]:
     """The lines of the story; the last one is the violation."""
     events: list[TraceEvent] = []
-    chapters: list[Chapter] = []
+    headings: list[Heading] = []
     for number, step in enumerate(found.path, 1):
-        chapters.append(Chapter(f"{number}. {_step(model, step.action)}", len(events)))
+        headings.append(Heading(f"{number}. {_step(model, step.action)}", len(events)))
         events += _events(number, step)
-    return [*tell(events, chapters, model.records_of(found.path[-1].state)), f"!! {found.wrong}"]
+    return [*render(events, headings, model.records_of(found.path[-1].state)), f"!! {found.wrong}"]
 
 
 def _events(number: int, step: Successor) -> list[TraceEvent]:

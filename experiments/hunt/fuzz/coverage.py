@@ -18,13 +18,22 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel
 
 from protocol.broker.lifecycle import LifecycleState
-from protocol.contract import Trace
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
+from protocol.events.broker import (
+    BrokerStateChanged,
+    DataLossRoutineBegan,
+    LogReset,
+    LogTruncated,
+    SegmentsDeleted,
+    StorageFailed,
+)
+from protocol.events.controller import ControllerStarted, PartitionChanged, SessionExpired
 from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
 
 FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, NOBODY = "from the ISR", "from the ELR", "last known leader", "unclean", "none"
@@ -38,14 +47,14 @@ _TRANSITIONS = (
     "replicas change",
     "leader recovers",
 )
-_TRACED = {
-    "truncated": "follower truncates",
-    "reset": "follower begins anew",
-    "segments_deleted": "retention deletes",
-    "session_expired": "session expires",
-    "storage_error": "disk fails",
-    "controller_started": "controller starts",
-    "data_loss_routine": "data-loss routine runs",
+_TRACED: Mapping[type[Trace], str] = {
+    LogTruncated: "follower truncates",
+    LogReset: "follower begins anew",
+    SegmentsDeleted: "retention deletes",
+    SessionExpired: "session expires",
+    StorageFailed: "disk fails",
+    ControllerStarted: "controller starts",
+    DataLossRoutineBegan: "data-loss routine runs",
 }
 
 _ANSWERING = ("broker", "controller", "log", "metadata", "nodes", "recovery")
@@ -97,21 +106,21 @@ class Coverage:
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
-        self._states: dict[TopicPartition, Mapping[str, Any]] = {}
+        self._states: dict[TopicPartition, PartitionChanged] = {}
 
     def observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         """A trace event."""
-        if trace.kind == "partition" and trace.partition is not None:
+        if isinstance(trace, PartitionChanged):
             before = self._states.get(trace.partition)
-            self._states[trace.partition] = trace.detail
+            self._states[trace.partition] = trace
             if before is not None:
-                self.counts.update(("transition", name) for name in _changes(before, trace.detail))
-                if trace.detail["leader_epoch"] != before["leader_epoch"]:
-                    self.counts["election", _reason(before, trace.detail)] += 1
-        elif trace.kind == "broker_state":
-            self.counts["broker", str(trace.detail["state"])] += 1
-        elif trace.kind in _TRACED:
-            self.counts["transition", _TRACED[trace.kind]] += 1
+                self.counts.update(("transition", name) for name in _changes(before, trace))
+                if trace.leader_epoch != before.leader_epoch:
+                    self.counts["election", _reason(before, trace)] += 1
+        elif isinstance(trace, BrokerStateChanged):
+            self.counts["broker", trace.state] += 1
+        elif type(trace) in _TRACED:
+            self.counts["transition", _TRACED[type(trace)]] += 1
 
     def message(self, source: NodeId, target: NodeId, message: BaseModel) -> None:
         """A message that was sent."""
@@ -168,23 +177,23 @@ def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
     return {"reached": reached, "never_reached": missed(counts)}
 
 
-def _reason(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    leader = after["leader"]
+def _reason(before: PartitionChanged, after: PartitionChanged) -> str:
+    leader = after.leader
     if leader == NO_LEADER:
         return NOBODY
-    if leader in before["isr"]:
+    if leader in before.isr:
         return FROM_ISR
-    if leader in before["elr"]:
+    if leader in before.elr:
         return FROM_ELR
-    if not after["recovering"]:
+    if not after.recovering:
         return FROM_ISR
-    known = before["last_known_leader"] == leader or (not before["elr"] and leader in before["last_known_elr"])
+    known = before.last_known_leader == leader or (not before.elr and leader in before.last_known_elr)
     return LAST_KNOWN if known else UNCLEAN
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    isr, elr = set(after["isr"]), set(after["elr"])
-    old_isr, old_elr = set(before["isr"]), set(before["elr"])
+def _changes(before: PartitionChanged, after: PartitionChanged) -> Iterator[str]:
+    isr, elr = set(after.isr), set(after.elr)
+    old_isr, old_elr = set(before.isr), set(before.elr)
     changed = (
         bool(old_isr - isr),
         bool(isr - old_isr),
@@ -192,7 +201,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
         bool(elr - old_elr),
         bool(old_elr - elr),
         bool(old_elr) and not elr,
-        set(before["replicas"]) != set(after["replicas"]),
-        bool(before["recovering"]) and not after["recovering"],
+        set(before.replicas) != set(after.replicas),
+        before.recovering and not after.recovering,
     )
     yield from (name for name, is_so in zip(_TRANSITIONS, changed, strict=True) if is_so)

@@ -45,7 +45,7 @@ from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.coverage import Coverage
 from experiments.hunt.fuzz.plan import Elect, Plan, PlanViolation, Read, Send
 from experiments.hunt.workload import result_of, runs_of
-from experiments.story.chapter import Chapter, tell
+from experiments.story.render import Heading, render
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ProtocolError
 from protocol.ids import NO_LEADER, NO_OFFSET, BrokerId, Offset, TopicPartition
@@ -390,11 +390,11 @@ class _PlanRun:
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def _tell(self, text: str) -> None:
-        self._controls.chapters.append(Chapter(text, len(self._cluster.traces)))
+        self._controls.headings.append(Heading(text, len(self._cluster.traces)))
 
     def _story(self, violation: PlanViolation) -> tuple[str, ...]:
         self._tell(f"violated: {violation.invariant}: {violation.detail}")
-        lines = tell(self._cluster.traces, self._controls.chapters, self._engine.metadata_log())
+        lines = render(self._cluster.traces, self._controls.headings, self._engine.metadata_log())
         return tuple(lines[-STORY_LINES:])
 
     def _note_faults(self) -> None:

@@ -31,6 +31,7 @@ from random import Random
 from experiments.engines.ray.engine import DamageKind
 from experiments.hunt.soak.cluster import SoakCluster
 from protocol.errors import ErrorCode
+from protocol.events.node import RequestRefused
 from protocol.ids import BrokerId, NodeId, TopicPartition
 
 PAUSE_MS = 10_000
@@ -196,8 +197,8 @@ def _epoch(cluster: SoakCluster, broker: BrokerId) -> int:
 
 def _refusals(cluster: SoakCluster, sender: NodeId) -> int:
     """The number of requests of a broker that others have refused because of their epochs."""
-    refused = [event.trace.detail for event in cluster.engine.traces() if event.trace.kind == "refused"]
-    return sum(detail["sender"] == sender and detail["error"] in _FENCED for detail in refused)
+    refused = [event.trace for event in cluster.engine.traces() if isinstance(event.trace, RequestRefused)]
+    return sum(refusal.sender == sender and refusal.error in _FENCED for refusal in refused)
 
 
 FAULTS: Mapping[str, Fault] = {

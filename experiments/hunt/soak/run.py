@@ -36,7 +36,11 @@ from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.schedule import ScheduledFault, schedule
 from experiments.hunt.workload import Counts, Workload, runs_of
 from protocol.config import ClusterConfig, Generation
-from protocol.contract import Trace
+from protocol.events.base import Trace
+from protocol.events.broker import StorageFailed
+from protocol.events.controller import AlertRaised, SessionExpired
+from protocol.events.host import RecordsDropped
+from protocol.events.node import RequestRefused
 from protocol.ids import BrokerId, Offset, TopicPartition
 
 CONFIG: Mapping[str, object] = {
@@ -47,7 +51,7 @@ CONFIG: Mapping[str, object] = {
     "request.timeout.ms": 5_000,
     "segment.bytes": 1_048_576,
 }
-KEPT_TRACES = frozenset({"storage_error", "records_dropped", "refused", "session_expired", "alert"})
+KEPT_TRACES = (StorageFailed, RecordsDropped, RequestRefused, SessionExpired, AlertRaised)
 BETWEEN_FAULTS_MS = 1_000
 SCHEDULE, REPORT, DISKS = "schedule.jsonl", "report.json", "nodes"
 
@@ -164,7 +168,7 @@ def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakR
 
 
 def _is_kept(trace: Trace) -> bool:
-    return trace.kind in KEPT_TRACES
+    return isinstance(trace, KEPT_TRACES)
 
 
 def _inject_faults(

@@ -10,9 +10,19 @@ import pytest
 
 from actors import metrics
 from actors.metrics import Changes, PartitionSamples, RayMeter
-from protocol.contract import Trace
 from protocol.controller.metrics import CLUSTER_METRICS
-from protocol.ids import TopicPartition
+from protocol.events.base import Trace
+from protocol.events.broker import (
+    BecameFollower,
+    BecameLeader,
+    BrokerStateChanged,
+    HighWatermarkAdvanced,
+    LogTruncated,
+    RecordsAppended,
+    RecordsFetched,
+)
+from protocol.events.controller import AlertRaised, PartitionChanged
+from protocol.ids import NO_LEADER, TopicPartition
 from protocol.messages.admin import MetadataRequest
 
 T0 = TopicPartition("t", 0)
@@ -42,10 +52,8 @@ class FakeClock:
         return self.time_ms
 
 
-def values(
-    samples: PartitionSamples, kind: str, partition: TopicPartition | None = T0, **detail: object
-) -> dict[str, int]:
-    found = list(samples.of(Trace(kind, partition, detail)))
+def values(samples: PartitionSamples, trace: Trace) -> dict[str, int]:
+    found = list(samples.of(trace))
     assert all(sample.tags == (("topic", "t"), ("partition", "0")) for sample in found)
     return {sample.metric.removeprefix("isray_"): sample.value for sample in found}
 
@@ -58,12 +66,19 @@ def change(
 ) -> dict[str, int]:
     return values(
         samples,
-        "partition",
-        leader=leader,
-        leader_epoch=leader_epoch,
-        partition_epoch=partition_epoch,
-        isr=tuple(range(isr)),
-        elr=tuple(range(elr)),
+        PartitionChanged(
+            T0,
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            replicas=(0, 1, 2),
+            isr=tuple(range(isr)),
+            elr=tuple(range(elr)),
+            last_known_elr=(),
+            last_known_leader=NO_LEADER,
+            recovering=False,
+            min_isr=1,
+        ),
     )
 
 
@@ -83,16 +98,23 @@ def test_a_restarted_controller_does_not_take_the_first_change_it_sees_for_an_el
 
 def test_the_lag_is_what_the_leader_holds_above_its_high_watermark_and_nothing_on_a_follower() -> None:
     samples = PartitionSamples()
-    assert values(samples, "became_leader", leader_epoch=1, log_end=7, high_watermark=5) == {"high_watermark_lag": 2}
-    assert values(samples, "appended", log_end=9, leader_epoch=1, acks=1) == {"high_watermark_lag": 4}
-    assert values(samples, "high_watermark", high_watermark=9, leader_epoch=1) == {"high_watermark_lag": 0}
-    assert values(samples, "appended", log_end=10, leader_epoch=1, acks=1) == {"high_watermark_lag": 1}
-    assert values(samples, "became_follower", leader=2, leader_epoch=2) == {"high_watermark_lag": 0}
+    assert values(samples, BecameLeader(T0, leader_epoch=1, log_end=7, high_watermark=5)) == {"high_watermark_lag": 2}
+    assert values(samples, RecordsAppended(T0, log_end=9, leader_epoch=1, acks=1)) == {"high_watermark_lag": 4}
+    assert values(samples, HighWatermarkAdvanced(T0, high_watermark=9, leader_epoch=1)) == {"high_watermark_lag": 0}
+    assert values(samples, RecordsAppended(T0, log_end=10, leader_epoch=1, acks=1)) == {"high_watermark_lag": 1}
+    assert values(samples, BecameFollower(T0, leader=2, leader_epoch=2)) == {"high_watermark_lag": 0}
 
 
-@pytest.mark.parametrize(("kind", "partition"), [("broker_state", None), ("truncated", T0), ("fetched", T0)])
-def test_other_events_give_nothing(kind: str, partition: TopicPartition | None) -> None:
-    assert values(PartitionSamples(), kind, partition, log_end=3) == {}
+@pytest.mark.parametrize(
+    "trace",
+    [
+        BrokerStateChanged(0, "running"),
+        LogTruncated(T0, to_offset=2, log_end=3, high_watermark=2),
+        RecordsFetched(T0, log_end=3, leader_epoch=1),
+    ],
+)
+def test_other_events_give_nothing(trace: Trace) -> None:
+    assert values(PartitionSamples(), trace) == {}
 
 
 def test_only_what_has_changed_is_exported() -> None:
@@ -108,8 +130,8 @@ def test_only_what_has_changed_is_exported() -> None:
 def test_an_alert_is_a_warning_in_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
     meter = RayMeter("run", "controller-1000", FakeClock())
     with caplog.at_level(logging.WARNING):
-        meter.traced(Trace("alert", T0, {"alert": "offline_partition", "leader": -1, "leader_epoch": 3}))
-        meter.traced(Trace("high_watermark", None, {}))
+        meter.traced(AlertRaised(T0, "offline_partition", leader=NO_LEADER, leader_epoch=3))
+        meter.traced(HighWatermarkAdvanced(T0, high_watermark=0, leader_epoch=0))
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
@@ -176,8 +198,7 @@ def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(
     meter = RayMeter("r", "n", clock)
     for log_end in (5, 7):
         meter.sent(MetadataRequest(correlation_id=1, topic="t"))
-        detail = {"leader_epoch": 1, "log_end": log_end, "high_watermark": 4}
-        meter.traced(Trace("became_leader", T0, detail))
+        meter.traced(BecameLeader(T0, leader_epoch=1, log_end=log_end, high_watermark=4))
         meter.handled()
     assert FakeGauge.tagged == []
     assert clock.ring() == metrics.EXPORT_MS
@@ -193,7 +214,7 @@ def test_many_series_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     clock = FakeClock()
     meter = RayMeter("r", "n", clock)
     for number in range(5):
-        meter.traced(Trace("became_follower", TopicPartition("t", number), {}))
+        meter.traced(BecameFollower(TopicPartition("t", number), leader=1, leader_epoch=0))
     meter.handled()
     exported = []
     while clock.due:

@@ -10,8 +10,12 @@ import pytest
 
 from actors import host
 from actors.host import MAX_REASON, NodeHost
-from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer, Trace
+from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer
 from protocol.errors import MalformedMessageError, ProtocolInvariantError
+from protocol.events.base import Trace
+from protocol.events.broker import BrokerStateChanged
+from protocol.events.controller import SessionExpired
+from protocol.events.registry import detail_of
 from protocol.ids import DRIVER
 from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
@@ -141,7 +145,7 @@ def test_a_frame_is_done_when_its_last_message_has_been_handled() -> None:
 
 
 def test_effects_are_carried_out_in_order_before_the_next_input() -> None:
-    trace = Trace("broker_state", None, {})
+    trace = BrokerStateChanged(0, "running")
     bench = Bench({1: [Send(5, message(10)), trace, Send(DRIVER, message(11)), Send(6, message(12))]})
     bench.clock.time_ms = 42
     bench.deliver(1)
@@ -239,8 +243,8 @@ def test_bytes_that_are_no_message_are_told_of_and_not_handled(caplog: pytest.Lo
     bench.host.malformed(1, MalformedMessageError("x" * 1000))
     bench.clock.settle()
     [(_, trace)], _ = bench.host.drain()
-    assert (trace.kind, trace.detail["sender"]) == ("malformed", 1)
-    assert trace.detail["reason"] == "x" * MAX_REASON
+    assert (trace.kind, trace.sender) == ("malformed", 1)
+    assert trace.reason == "x" * MAX_REASON
     assert "broker-0: from broker-1" in caplog.text
     assert bench.node.inputs == []
     assert bench.host.failure is None
@@ -250,17 +254,17 @@ def test_of_traces_that_nobody_takes_the_newest_are_kept_and_the_others_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(host, "MAX_TRACES", 3)
-    bench = Bench({number: [Trace("t", None, {"number": number})] for number in range(5)})
+    bench = Bench({number: [SessionExpired(number)] for number in range(5)})
     for number in range(5):
         bench.clock.time_ms = 10 * number
         bench.host.deliver(1, [message(number)], False)
         bench.clock.settle()
     traces, _ = bench.host.drain()
-    assert [(at_ms, trace.kind, *trace.detail.values()) for at_ms, trace in traces] == [
+    assert [(at_ms, trace.kind, *detail_of(trace).values()) for at_ms, trace in traces] == [
         (20, "traces_dropped", 2),
-        (20, "t", 2),
-        (30, "t", 3),
-        (40, "t", 4),
+        (20, "session_expired", 2),
+        (30, "session_expired", 3),
+        (40, "session_expired", 4),
     ]
     assert bench.host.drain() == ([], [])
 

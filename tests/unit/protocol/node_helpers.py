@@ -14,9 +14,10 @@ from protocol.broker.context import Replica
 from protocol.broker.lifecycle import LifecycleState
 from protocol.broker.recovery import DataLossHook, no_routine
 from protocol.config import ClusterConfig, Generation
-from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
+from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import NodeId, TopicIdPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch

@@ -13,7 +13,8 @@ from experiments.bench.report import growth, median_ms, timed
 from experiments.cli import bench as command
 from experiments.cli.main import app
 from experiments.support.errors import InputError
-from protocol.contract import Send, Trace
+from protocol.contract import Send
+from protocol.events.base import Trace
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 

@@ -99,7 +99,7 @@ class Pair:
         for effect in bench.effects:
             if isinstance(effect, Send) and isinstance(effect.message, FetchRequest | FetchResponse):
                 self.on_the_way.append((effect.to, bench.me, effect.message))
-        self.cuts += [int(str(trace.detail["to_offset"])) for trace in bench.traces("truncated")]
+        self.cuts += [trace.to_offset for trace in bench.traces("truncated")]
 
     def settle(self) -> None:
         """Delivers messages, in the order sent, until there are none."""

@@ -6,6 +6,7 @@ import pytest
 
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.errors import ErrorCode
+from protocol.events.registry import detail_of
 from protocol.ids import METADATA_LOG
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import (
@@ -281,7 +282,7 @@ def test_where_the_leader_has_deleted_what_it_lacks_a_log_begins_anew(records: i
     found = fetch_state(bench)
     assert (found.fetch_offset, found.last_fetched_epoch) == (10, -1)
     [reset] = bench.traces("reset")
-    assert reset.detail == {"to_offset": 10, "log_end": records}
+    assert detail_of(reset) == {"to_offset": 10, "log_end": records}
     answer(bench, 10, last_fetched_epoch=-1, batches=(batch(1, 10, 3),), high_watermark=11)
     assert (log.end_offset, log.high_watermark, log.latest_epoch) == (11, 11, 3)
 

@@ -16,6 +16,7 @@ from protocol.broker.recovery import RECOVERY_PREFIX, hook_named, no_routine
 from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.contract import CancelTimer, Node
 from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.events.registry import detail_of
 from protocol.ids import TopicPartition
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse, PartitionIsrResult
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord, RemoveTopicRecord
@@ -89,11 +90,11 @@ def test_the_state_is_cleared_only_after_the_hook_has_run() -> None:
     assert timer is not None
     assert timer.at_ms == bench.now_ms + 10_000
     [began] = bench.traces("data_loss_routine")
-    assert (began.partition, began.detail) == (PARTITION, {"leader_epoch": 4, "log_end": 0, "duration_ms": 10_000})
+    assert (began.partition, detail_of(began)) == (PARTITION, {"leader_epoch": 4, "log_end": 0, "duration_ms": 10_000})
     assert bench.traces("data_loss_handled") == []
     bench.fire(TIMER, timer.at_ms)
     assert proposals(bench) == [([0], RECOVERED)]
-    assert [trace.detail for trace in bench.traces("data_loss_handled")] == [{"leader_epoch": 4}]
+    assert [detail_of(trace) for trace in bench.traces("data_loss_handled")] == [{"leader_epoch": 4}]
     answer(bench, bench.sent(AlterPartitionRequest))
     assert bench.replica.leadership is not None
     assert bench.replica.leadership.recovery_state is RECOVERED
@@ -263,6 +264,6 @@ def test_an_actor_runs_the_hook_that_its_config_names(tmp_path: Path) -> None:
     assert isinstance(node, BrokerNode)
     bench.node = node
     bench.run().publish(*topic_records(1, isr=(0,), leader_recovery_state=1))
-    assert [trace.detail["duration_ms"] for trace in bench.traces("data_loss_routine")] == [10_000]
+    assert [trace.duration_ms for trace in bench.traces("data_loss_routine")] == [10_000]
     with pytest.raises(ConfigError, match=r"unclean\.leader\.hook"):
         actor_of(tmp_path / "other", "experiments.scenarios.hooks:nothing")

@@ -123,7 +123,7 @@ def consume(bench: BrokerBench) -> ConsumeResponse:
 
 
 def halted(bench: BrokerBench) -> list[object]:
-    return [trace.detail["halted"] for trace in bench.traces("storage_error")]
+    return [trace.halted for trace in bench.traces("storage_error")]
 
 
 def has_ended(bench: BrokerBench) -> bool:

@@ -10,11 +10,12 @@ from experiments.engines.admin_requests import alter_config, create_topic, elect
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig, Generation
-from protocol.contract import Effect, Send, Trace
+from protocol.contract import Effect, Send
 from protocol.controller import metrics
-from protocol.controller.metrics import alert_text
 from protocol.controller.recovery_requests import RECOVERY_TIMER
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
+from protocol.events.controller import AlertRaised
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
@@ -137,7 +138,7 @@ class Bench:
 
     def alerts(self) -> list[str]:
         """What was alerted to since this was last asked."""
-        alerts = [alert_text(trace.partition, trace.detail) for trace in self.traces if trace.kind == "alert"]
+        alerts = [trace.text() for trace in self.traces if isinstance(trace, AlertRaised)]
         self.traces.clear()
         return alerts
 

@@ -9,13 +9,14 @@ import pytest
 
 from experiments.engines import admin_requests
 from protocol.config import Generation
-from protocol.contract import Outbox, Send, SetTimer, Trace
+from protocol.contract import Outbox, Send, SetTimer
 from protocol.controller import brokers
 from protocol.controller.administration import plan
 from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need, strategy_query
 from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER
 from protocol.messages.base import Message
 from protocol.messages.cluster import UpgradeType
@@ -328,9 +329,9 @@ def test_what_was_answered_and_who_won_is_told() -> None:
     assert found.stated is not None
     found.take(result(found.stated, 0, 0, reason="it alone answered", silent=(1,)))
     [trace] = found.traces("recovery")
-    assert trace.detail["answers"] == ((0, 0, 3, 0),)
-    assert (trace.detail["leader"], trace.detail["reason"]) == (0, "it alone answered")
-    assert (trace.detail["silent"], trace.detail["absent"], trace.detail["required"]) == ((1,), (2,), (0,))
+    assert trace.answers == ((0, 0, 3, 0),)
+    assert (trace.leader, trace.reason) == (0, "it alone answered")
+    assert (trace.silent, trace.absent, trace.required) == ((1,), (2,), (0,))
 
 
 @pytest.mark.covers("F8", "F9", "F11", "F13", "F16", "M65", "M67", "M72")

@@ -10,7 +10,8 @@ import pytest
 from actors.storage import DiskStorage
 from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimStorage
-from protocol.contract import BATCH_OVERHEAD_BYTES, Trace
+from protocol.contract import BATCH_OVERHEAD_BYTES
+from protocol.events.host import RecordsDropped
 from protocol.ids import NO_OFFSET
 from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, end_reason, trace_of
 from tests.unit.actors.disk_helpers import batch, segment_file, written
@@ -35,8 +36,7 @@ def test_the_first_batch_that_is_not_whole_or_not_in_its_place_ends_the_log(foun
 
 def test_what_is_dropped_is_told() -> None:
     told = trace_of(Dropped("logs/T/0/0.log", end_offset=7, position=90, size=40, why=TORN))
-    detail = {"path": "logs/T/0/0.log", "end_offset": 7, "size": 40, "reason": TORN}
-    assert told == Trace("records_dropped", None, detail)
+    assert told == RecordsDropped("logs/T/0/0.log", end_offset=7, size=40, reason=TORN)
 
 
 def simulated(flushed: int, unflushed: int) -> SimStorage:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from protocol.broker.flushing import RETENTION_TIMER
 from protocol.config import Generation
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
+from protocol.events.registry import detail_of
 from protocol.log.retention import UNLIMITED, retained_from, should_roll
 from protocol.messages.batch import RecordBatch
 from protocol.messages.records import ConfigRecord
@@ -143,7 +144,7 @@ def test_what_is_in_excess_is_deleted_and_the_timer_ends_with_the_last_closed_se
     produce(bench, 6)
     bench.fire(RETENTION_TIMER, at_ms=INTERVAL_MS)
     assert bases(bench) == [4]
-    assert [trace.detail for trace in bench.traces("segments_deleted")] == [{"log_start": 4}]
+    assert [detail_of(trace) for trace in bench.traces("segments_deleted")] == [{"log_start": 4}]
     assert bench.timer(RETENTION_TIMER) is None
     assert (bench.replica.log.start_offset, bench.replica.log.epochs.entries()) == (4, [(0, 4)])
 

@@ -13,8 +13,9 @@ from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.client.metadata import GATHER_PREFIX
-from protocol.contract import Effect, Exit, Send, Trace
+from protocol.contract import Effect, Exit, Send
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import DRIVER
 from protocol.messages.acls import (
     AclEntry,
@@ -273,7 +274,7 @@ def test_a_client_is_not_sent_the_metadata_log_for_its_asking() -> None:
     for fetch in (whole, snapshot):
         refused, answer = controller.receive(CLIENT, fetch)
         assert isinstance(refused, Trace)
-        assert (refused.kind, refused.detail["error"]) == ("refused", "CLUSTER_AUTHORIZATION_FAILED")
+        assert (refused.kind, refused.error) == ("refused", "CLUSTER_AUTHORIZATION_FAILED")
         kind, error = fetch.response_type(), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert answer == Send(CLIENT, kind(correlation_id=fetch.correlation_id, error=error))
     assert answered(controller.receive(0, whole), QuorumFetchResponse).batches
@@ -394,7 +395,7 @@ def test_a_broker_takes_the_controllers_answers_from_controllers_only(
     state, epoch = bench.node.state, bench.node.replica.epoch
     [refused] = bench.receive(sender, message).effects
     assert isinstance(refused, Trace)
-    assert (refused.kind, refused.detail["sender"]) == ("refused", sender)
+    assert (refused.kind, refused.sender) == ("refused", sender)
     assert (bench.node.state, bench.node.context.controller_id) == (state, CONTROLLER)
     assert (bench.node.replica.epoch, bench.node.replica.leader) == (epoch, CONTROLLER)
 

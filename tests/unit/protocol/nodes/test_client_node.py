@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from experiments.engines import admin_requests
 from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX
 from protocol.client.metadata import GATHER_PREFIX
-from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
+from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import RETRIABLE, ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import DRIVER
 from protocol.messages.admin import (
     MetadataRequest,
@@ -435,4 +436,4 @@ def test_commands_under_way_do_not_disturb_each_other() -> None:
 def test_what_no_client_understands_is_dropped() -> None:
     [refused] = produce().receive(DRIVER, ShutdownCommand()).effects
     assert isinstance(refused, Trace)
-    assert (refused.kind, refused.detail["message"]) == ("refused", "ShutdownCommand")
+    assert (refused.kind, refused.message) == ("refused", "ShutdownCommand")

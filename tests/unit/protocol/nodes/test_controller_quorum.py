@@ -12,9 +12,10 @@ from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import Generation
-from protocol.contract import CancelTimer, Exit, SetTimer, Trace
+from protocol.contract import CancelTimer, Exit, SetTimer
 from protocol.controller.awaited_elections import ELECTIONS_TIMER
 from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.events.base import PartitionTrace, Trace
 from protocol.ids import CLUSTER_ID, METADATA_LOG, RECOVERY_MANAGER
 from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse
 from protocol.messages.base import Message, Request, Response
@@ -354,9 +355,7 @@ def test_who_takes_over_tells_what_its_predecessor_may_have_left_untold() -> Non
         (base + 4, end),
     ]
     assert {trace["broker"] for trace in bench.traces("broker_registration")} == {3}
-    assert [
-        effect.partition.topic for effect in bench.external_effects if isinstance(effect, Trace) and effect.partition
-    ] == ["u"]
+    assert [effect.partition.topic for effect in bench.external_effects if isinstance(effect, PartitionTrace)] == ["u"]
     assert bench.traces("controller_started") == [{"next_offset": end}]
     assert bench.node.is_active
 

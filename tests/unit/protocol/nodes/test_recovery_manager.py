@@ -8,8 +8,10 @@ from typing import TypeVar
 import pytest
 
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS
-from protocol.contract import CancelTimer, Effect, Send, SetTimer, Trace
+from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
+from protocol.events.node import LogInfoRequested
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
@@ -135,7 +137,7 @@ def test_partitions_of_one_statement_share_requests() -> None:
     assert request.topic_partitions is not None
     assert request.topic_partitions[0].partitions == (0, 1, 2)
     [told] = [effect for effect in bench.effects if isinstance(effect, Trace)]
-    assert (told.kind, told.partition, told.detail) == ("log_info_asked", None, {"broker": 0, "partitions": 3})
+    assert told == LogInfoRequested(broker=0, partitions=3)
     assert len(bench.answer(0).results()) == 3
 
 

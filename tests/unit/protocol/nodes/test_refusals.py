@@ -10,8 +10,9 @@ import pytest
 
 from experiments.engines import admin_requests
 from experiments.support.metadata_fetch import metadata_fetch
-from protocol.contract import Send, SetTimer, Trace
+from protocol.contract import Send, SetTimer
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import ClientRequest, Message, Request, Response
 from protocol.messages.commands import ProduceCommand
@@ -205,7 +206,7 @@ def test_the_partitions_of_a_request_are_one_batch_of_the_log() -> None:
     before = controller.end
     assert controller.alter(controller.proposal(0, 0, 2), controller.proposal(2, 0, 1)) == [NONE, NONE]
     [committed] = [e for e in controller.effects if isinstance(e, Trace) and e.kind == "committed"]
-    assert (committed.detail["base_offset"], committed.detail["end_offset"]) == (before, before + 2)
+    assert (committed.base_offset, committed.end_offset) == (before, before + 2)
     assert [type(record) for record in controller.node.records[before:]] == [PartitionChangeRecord] * 2
 
 
@@ -330,7 +331,7 @@ def test_what_nobody_waits_for_is_dropped_with_a_trace(message: Message) -> None
     for effects in (controller.receive(1, message).effects, broker.receive(1, message).effects):
         [refused] = effects
         assert isinstance(refused, Trace)
-        assert (refused.kind, refused.detail["message"], refused.detail["sender"]) == (
+        assert (refused.kind, refused.message, refused.sender) == (
             "refused",
             type(message).__name__,
             1,

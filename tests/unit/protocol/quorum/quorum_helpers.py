@@ -10,8 +10,10 @@ from experiments.engines import admin_requests
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig, Generation
-from protocol.contract import Effect, Send, Trace
+from protocol.contract import Effect, Send
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
+from protocol.events.registry import detail_of
 from protocol.ids import CLUSTER_ID
 from protocol.messages.admin import AdminResponse
 from protocol.messages.base import Message
@@ -82,7 +84,7 @@ class Bench:
         ]
 
     def traces(self, kind: str) -> list[dict[str, object]]:
-        return [dict(e.detail) for e in self.effects if isinstance(e, Trace) and e.kind == kind]
+        return [detail_of(e) for e in self.effects if isinstance(e, Trace) and e.kind == kind]
 
     @property
     def image(self) -> MetadataImage:

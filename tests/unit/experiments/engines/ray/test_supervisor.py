@@ -14,7 +14,9 @@ from experiments.engines.ray import supervisor
 from experiments.engines.ray.cluster_state import ClusterState
 from experiments.engines.ray.supervisor import Report, Supervisor
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig, Generation
-from protocol.contract import Trace
+from protocol.events.base import Trace
+from protocol.events.broker import StorageFailed
+from protocol.events.controller import FeatureLevelChanged
 from protocol.ids import RECOVERY_MANAGER, NodeId
 
 
@@ -39,7 +41,7 @@ class EndingCluster:
 
 
 def storage_error(reason: str, halted: bool) -> Trace:
-    return Trace("storage_error", None, {"reason": reason, "halted": halted})
+    return StorageFailed(None, reason, halted=halted)
 
 
 def watching_over(cluster: EndingCluster, say: Report) -> Supervisor:
@@ -73,7 +75,7 @@ class EnablingCluster(EndingCluster):
     """All nodes go on, and unclean recovery is enabled, or disabled, again and again."""
 
     def __init__(self, level: int) -> None:
-        super().__init__(Trace("feature_level", None, {"feature": UNCLEAN_RECOVERY_ENABLED, "level": level}))
+        super().__init__(FeatureLevelChanged(UNCLEAN_RECOVERY_ENABLED, level))
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
         return [(0, PollReport([(5, trace) for trace in self.traces], [], False, None))]

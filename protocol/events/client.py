@@ -1,0 +1,30 @@
+"""Events that a client emits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from protocol.events.base import PartitionTrace
+from protocol.ids import Offset
+
+
+@dataclass(slots=True)
+class ProduceCompleted(PartitionTrace):
+    """A produce command has its outcome: acknowledged, failed, or unknown."""
+
+    kind: ClassVar[str] = "produced"
+
+    command_id: Annotated[int, "id of the command"]
+    acks: Annotated[int, "acks of the producer: 0, 1, or -1 for all"]
+    error: Annotated[str, "name of the error code, `NONE` where the records are acknowledged"]
+    unknown: Annotated[bool, "whether the records may be in the log in spite of the error"]
+    base_offset: Annotated[Offset, "offset of the first record, -1 where it is not known"]
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the records are acknowledged."""
+        return self.error == "NONE"
+
+    def sentence(self) -> str:
+        return "" if self.is_acknowledged else f"a record for {self.partition} was refused: {self.error}"
