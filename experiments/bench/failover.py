@@ -27,6 +27,7 @@ from experiments.bench.report import BenchReport, growth
 from experiments.engines.port import Loss
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
+from protocol.events.controller import SessionExpired
 from protocol.ids import TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.load import ProbeCommand, ProbeOutcome
@@ -180,4 +181,4 @@ def _probe(
 
 
 def _detection(cluster: BenchCluster) -> TimeMs:
-    return next(event.time_ms for event in cluster.engine.traces() if event.trace.kind == "session_expired")
+    return next(event.time_ms for event in cluster.engine.traces() if isinstance(event.trace, SessionExpired))

@@ -45,7 +45,6 @@ from protocol.quorum.voters import ReplicaKey, VoterSet
 LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"]
 
 
-
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A cluster to run: numbers of brokers and controllers, static config, and the seed of all random sources.

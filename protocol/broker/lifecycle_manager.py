@@ -24,6 +24,7 @@ from protocol.broker.lifecycle import (
 )
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS
 from protocol.errors import ErrorCode
+from protocol.events.broker import BrokerStateChanged
 from protocol.ids import NO_EPOCH, NodeId, TimeMs
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
@@ -73,7 +74,7 @@ class BrokerLifecycleManager:
         state = next_state(self.state, event)
         if state is not self.state:
             self.state = state
-            self._out.trace("broker_state", None, broker=self._context.me, state=state.value)
+            self._out.trace(BrokerStateChanged(self._context.me, state.value))
 
     # -- registration --------------------------------------------------------------------------------------------------
 

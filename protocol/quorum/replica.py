@@ -68,10 +68,9 @@ TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, BEGIN_TIMER, CHANGE_TIMER})
 
 
 class QuorumReplica:
-    """One replica of the metadata log.
-
-    Effects are added to `out`. `rng` draws election timeouts. `can_vote` is false for brokers: permanent observers
-    without a uuid. Call `start` first. A StorageError from any method means that the node must exit.
+    """One replica of the metadata log. Effects are added to `out`. `rng` draws election timeouts. `can_vote` is false
+    for brokers: permanent observers without a uuid. Call `start` first. A StorageError from any method means that the
+    node must exit.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from pathlib import Path
@@ -16,18 +15,6 @@ PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/recovery.
 SHIPPED = {path.stem for path in (ROOT / "experiments" / "scenarios").glob("*.yaml")}
 
 _PATH = re.compile(r"(?:protocol|actors|experiments|tests|docs)/[\w./-]*\w")
-
-
-def traced_kinds() -> set[str]:
-    """The first argument of every `.trace("kind", ...)` in `protocol`."""
-    calls = (
-        node
-        for path in (ROOT / "protocol").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "trace"
-    )
-    kinds = (call.args[0] for call in calls if call.args)
-    return {kind.value for kind in kinds if isinstance(kind, ast.Constant) and isinstance(kind.value, str)}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -45,11 +32,6 @@ def test_every_dependency_has_its_line() -> None:
     ]
     justified = {re.sub(r"[\[(].*", "", name).strip() for cell in cells for name in cell.split(",")}
     assert names <= justified
-
-
-def test_trace_events_are_explained() -> None:
-    section = ARCHITECTURE.split("### Trace events")[1].split("\n## ")[0]
-    assert traced_kinds() <= set(re.findall(r"`(\w+)`", section))
 
 
 def test_every_scenario_has_its_line_and_no_other_is_named() -> None:

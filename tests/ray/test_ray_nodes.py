@@ -125,7 +125,7 @@ def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes
         laboratory.engine.crash(1, Loss("none"))
         laboratory.until(lambda: laboratory.engine.metrics()[OFFLINE] == 1, "nobody leads")
         [alert] = [event for event in laboratory.engine.traces() if event.trace.kind == "alert"]
-        assert (alert.trace.partition, alert.trace.detail["alert"]) == (T0, "offline_partition")
+        assert (alert.trace.partition, alert.trace.alert) == (T0, "offline_partition")
 
         def served() -> bool:
             parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'run="{laboratory.engine.run}"']
