@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from experiments.check.regressions import RegressionCounter
 from experiments.engines.admin_requests import create_topic
