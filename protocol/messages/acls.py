@@ -14,24 +14,30 @@ from protocol.messages.base import Message
 
 ANY_HOST = "*"
 CLUSTER_NAME = "kafka-cluster"
-"""The name of the one resource of type CLUSTER."""
+"""The name of the only resource of type CLUSTER."""
 WILDCARD = "*"
-"""As a resource name: any name. As the name in a principal: anyone."""
+"""As a resource name: any name. As the name in a principal: any principal."""
 USER_PREFIX = "User:"
-"""What every principal of an entry begins with."""
+"""The prefix of every principal in an entry."""
 
 
 class AclResourceType(Enum):
+    """Kafka's wire values."""
+
     TOPIC = 2
     CLUSTER = 4
 
 
 class PatternType(Enum):
+    """Kafka's wire values. PREFIXED matches every resource name that starts with the entry's."""
+
     LITERAL = 3
     PREFIXED = 4
 
 
 class AclOperation(Enum):
+    """Kafka's wire values."""
+
     ALL = 2
     READ = 3
     WRITE = 4
@@ -45,12 +51,16 @@ class AclOperation(Enum):
 
 
 class AclPermissionType(Enum):
+    """Kafka's wire values. A matching DENY entry overrides every ALLOW entry."""
+
     DENY = 2
     ALLOW = 3
 
 
 class AclEntry(Message):
-    """`principal` is `User:NAME`, or `User:*` for everyone."""
+    """An access control entry: `principal` (`User:NAME`, or `User:*` for all) is allowed or denied an operation on a
+    resource.
+    """
 
     resource_type: AclResourceType
     resource_name: str
@@ -62,7 +72,7 @@ class AclEntry(Message):
 
 
 class AclFilter(Message):
-    """Matches entries that agree with every field that is given."""
+    """Matches entries whose fields equal every field that is not null."""
 
     resource_type: AclResourceType | None = None
     resource_name: str | None = None
@@ -78,11 +88,13 @@ class AclFilter(Message):
 
 
 class CreateAclsRequest(AdminRequest):
+    """Creates access control entries."""
+
     creations: tuple[AclEntry, ...]
 
 
 class CreateAclsResponse(AdminResponse):
-    """One result per entry."""
+    """One result per entry to create."""
 
     results: tuple[Result, ...] = ()
 
@@ -91,16 +103,20 @@ class CreateAclsResponse(AdminResponse):
 
 
 class DeleteAclsRequest(AdminRequest):
+    """Deletes the entries that match a filter."""
+
     filters: tuple[AclFilter, ...]
 
 
 class DeleteAclsResult(Result):
-    """The entries that a filter matched, and that are gone."""
+    """The entries that a filter matched, which are deleted."""
 
     matching_acls: tuple[AclEntry, ...] = ()
 
 
 class DeleteAclsResponse(AdminResponse):
+    """One result per filter."""
+
     filter_results: tuple[DeleteAclsResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:
@@ -108,10 +124,14 @@ class DeleteAclsResponse(AdminResponse):
 
 
 class DescribeAclsRequest(AdminRequest):
+    """Requests the entries that match a filter."""
+
     READ_ONLY: ClassVar[bool] = True
 
     filter: AclFilter = AclFilter()
 
 
 class DescribeAclsResponse(AdminResponse):
+    """The matching entries."""
+
     acls: tuple[AclEntry, ...] = ()

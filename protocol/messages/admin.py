@@ -1,9 +1,9 @@
-"""Administration: what a client asks, in general.
+"""Base classes of administration requests, and the metadata request of clients.
 
-Each request has a response type of its own, with one `Result` per thing that was asked for: one that is wrong does
-not keep the others from being done. A response is sent when the records that the request made are committed. Wrong
-input is answered with an `ErrorCode` and changes nothing (requirements G31-G33). The requests themselves: `topics.py`,
-`partitions.py`, `configs.py`, `cluster.py`, `acls.py`; `quorum.py` has those about the metadata log's replicas.
+Each request type has a response type with one `Result` per part of the request: an invalid part does not prevent the
+others. The response is sent when the records of the request are committed. Invalid input gets an `ErrorCode` and
+changes nothing (requirements G31-G33). The requests are in `topics.py`, `partitions.py`, `configs.py`, `cluster.py` and
+`acls.py`; `quorum.py` has those about the replicas of the metadata log.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from protocol.messages.base import ClientRequest, Int32, Message, Response
 
 
 class AdminRequest(ClientRequest):
-    """Base of administration requests. `READ_ONLY` ones are answered by brokers and controllers alike, from the
-    metadata that they have.
+    """Base of administration requests. Brokers and controllers answer `READ_ONLY` ones from their replayed metadata;
+    the active controller handles the others.
     """
 
     CONTROL: ClassVar[bool] = True
@@ -26,25 +26,27 @@ class AdminRequest(ClientRequest):
 
 
 class Result(Message):
-    """What became of one thing that was asked for. `message` says in a few words what was wrong."""
+    """The result for one part of a request; `message` describes the error."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
 
 
 class AdminResponse(Response):
-    """`error` and `message` concern the request as a whole; `results` are its parts."""
+    """Base of administration responses. `error` and `message` concern the request as a whole; `parts()` are the results
+    of its parts.
+    """
 
     CONTROL: ClassVar[bool] = True
 
     message: str = ""
 
     def parts(self) -> Sequence[Result]:
-        """The results of all parts, in the order of the request; response types override it."""
+        """The results of all parts in the order of the request; response types override this."""
         return ()
 
     def failure(self) -> tuple[ErrorCode, str]:
-        """The first error, of the whole or of a part, with its message; (NONE, "") if all went well."""
+        """The first error and its message, of the whole request or of a part; (NONE, "") if there is none."""
         whole = Result(error=self.error, message=self.message)
         failed = (item for item in (whole, *self.parts()) if item.error is not ErrorCode.NONE)
         first = next(failed, whole)
@@ -52,7 +54,7 @@ class AdminResponse(Response):
 
 
 class PartitionMetadata(Message):
-    """A partition as clients need it."""
+    """The leader of a partition."""
 
     partition: Int32
     leader: Int32 = NO_LEADER
@@ -60,16 +62,20 @@ class PartitionMetadata(Message):
 
 
 class TopicMetadata(Message):
+    """A topic with the leaders of its partitions."""
+
     name: str
     topic_id: str
     partitions: tuple[PartitionMetadata, ...]
 
 
 class MetadataRequest(ClientRequest):
-    """A client asks a broker who leads what; `topic` names the one that it is interested in."""
+    """A client requests the leaders of the partitions of `topic` from a broker."""
 
     topic: str
 
 
 class MetadataResponse(Response):
+    """The requested topic, if it exists."""
+
     topics: tuple[TopicMetadata, ...] = ()

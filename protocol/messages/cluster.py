@@ -12,20 +12,24 @@ from protocol.messages.base import Int16, Int32, Int64, Message
 
 
 class UnregisterBrokerRequest(AdminRequest):
-    """Forgets a broker that is not coming back; its replicas stay assigned."""
+    """Removes the registration of a broker that will not return; its replicas stay assigned."""
 
     broker_id: Int32
 
 
 class UnregisterBrokerResponse(AdminResponse):
-    pass
+    """Confirms that the registration is removed."""
 
 
 class DescribeClusterRequest(AdminRequest):
+    """Requests the registered brokers and the active controller."""
+
     READ_ONLY: ClassVar[bool] = True
 
 
 class DescribedBroker(Message):
+    """A registered broker."""
+
     broker_id: Int32
     broker_epoch: Int64
     rack: str | None = None
@@ -34,14 +38,14 @@ class DescribedBroker(Message):
 
 
 class DescribeClusterResponse(AdminResponse):
-    """All registered brokers, in order."""
+    """All registered brokers by id, and the active controller (-1: unknown)."""
 
     brokers: tuple[DescribedBroker, ...] = ()
     controller_id: Int32 = NO_LEADER
 
 
 class UpgradeType(Enum):
-    """What a feature update may do: raise the level; lower it if nothing is lost by it; lower it whatever is lost."""
+    """What a feature update may do: raise the level; lower it without loss of metadata; lower it regardless of loss."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -49,23 +53,29 @@ class UpgradeType(Enum):
 
 
 class FeatureUpdate(Message):
+    """A new finalized level of a feature."""
+
     feature: str
     max_version_level: Int16
     upgrade_type: UpgradeType = UpgradeType.UPGRADE
 
 
 class UpdateFeaturesRequest(AdminRequest):
-    """Changes finalized feature levels, all of them or none."""
+    """Changes finalized feature levels, all of them or none (KIP-584)."""
 
     feature_updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False
 
 
 class FeatureResult(Result):
+    """The result for one feature."""
+
     feature: str
 
 
 class UpdateFeaturesResponse(AdminResponse):
+    """One result per feature."""
+
     features: tuple[FeatureResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:
@@ -73,10 +83,14 @@ class UpdateFeaturesResponse(AdminResponse):
 
 
 class DescribeFeaturesRequest(AdminRequest):
+    """Requests the finalized and supported levels of all features."""
+
     READ_ONLY: ClassVar[bool] = True
 
 
 class DescribedFeature(Message):
+    """A feature: the levels that this release supports, and the finalized one."""
+
     name: str
     min_version_level: Int16
     max_version_level: Int16
@@ -84,4 +98,6 @@ class DescribedFeature(Message):
 
 
 class DescribeFeaturesResponse(AdminResponse):
+    """All features."""
+
     features: tuple[DescribedFeature, ...] = ()

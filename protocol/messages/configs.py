@@ -1,7 +1,7 @@
-"""Configs: describe, alter, and alter incrementally, of a topic or of the whole cluster.
+"""Describe and alter the configs of a topic or of the whole cluster.
 
-A resource of type BROKER with an empty name is the cluster-wide default. Single brokers have no configs of their own:
-leader and controller must agree about them (H15).
+A resource of type BROKER with an empty name is the cluster-wide default. Single brokers have no configs of their own,
+because leader and controller must agree (H15).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ConfigResourceType(Enum):
 
 
 class ConfigOperation(Enum):
-    """Kafka's wire values. APPEND and SUBTRACT are for lists, of which there are none here."""
+    """Kafka's wire values. APPEND and SUBTRACT are for list configs, of which there are none."""
 
     SET = 0
     DELETE = 1
@@ -31,7 +31,7 @@ class ConfigOperation(Enum):
 
 
 class ConfigSource(Enum):
-    """Where a value in force comes from, as Kafka numbers it."""
+    """The source of a value, by Kafka's wire values."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
@@ -40,13 +40,15 @@ class ConfigSource(Enum):
 
 
 class AlterableConfig(Message):
+    """A change of one config."""
+
     name: str
     operation: ConfigOperation = ConfigOperation.SET
     value: str | None = None
 
 
 class AlterConfigsResource(Message):
-    """What to alter of one resource."""
+    """The changes of one resource."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -54,14 +56,14 @@ class AlterConfigsResource(Message):
 
 
 class AlterConfigsRequest(AdminRequest):
-    """Replaces all overrides of each resource: what is not named is removed. Every operation is SET."""
+    """Replaces all overrides of each resource: configs that are not named lose theirs. Every operation is SET."""
 
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
 
 class IncrementalAlterConfigsRequest(AdminRequest):
-    """Changes the overrides that are named, each resource as a whole or not at all."""
+    """Changes the named overrides, atomically per resource (KIP-339)."""
 
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
@@ -72,12 +74,14 @@ class IncrementalAlterConfigsRequest(AdminRequest):
 
 
 class AlterConfigsResult(Result):
+    """The result for one resource."""
+
     resource_type: ConfigResourceType
     resource_name: str
 
 
 class AlterConfigsResponse(AdminResponse):
-    """The answer to AlterConfigs and IncrementalAlterConfigs."""
+    """One result per resource; the response to AlterConfigs and IncrementalAlterConfigs."""
 
     resources: tuple[AlterConfigsResult, ...] = ()
 
@@ -109,7 +113,7 @@ class ListConfigResourcesResponse(AdminResponse):
 
 
 class DescribeConfigsResource(Message):
-    """All configs of a resource, or those named."""
+    """A resource to describe: all its configs, or those named."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -117,6 +121,8 @@ class DescribeConfigsResource(Message):
 
 
 class DescribeConfigsRequest(AdminRequest):
+    """Requests configs of resources; with `include_synonyms` also the values that are not in force."""
+
     READ_ONLY: ClassVar[bool] = True
 
     resources: tuple[DescribeConfigsResource, ...]
@@ -124,7 +130,7 @@ class DescribeConfigsRequest(AdminRequest):
 
 
 class DescribedConfigSynonym(Message):
-    """One of the places where a config has a value, the one in force first."""
+    """One value of a config with its source; the value in force is first."""
 
     name: str
     value: str
@@ -132,6 +138,8 @@ class DescribedConfigSynonym(Message):
 
 
 class DescribedConfig(Message):
+    """A config with the value in force and its source."""
+
     name: str
     value: str
     read_only: bool
@@ -141,12 +149,16 @@ class DescribedConfig(Message):
 
 
 class DescribeConfigsResult(Result):
+    """The configs of one resource."""
+
     resource_type: ConfigResourceType
     resource_name: str
     configs: tuple[DescribedConfig, ...] = ()
 
 
 class DescribeConfigsResponse(AdminResponse):
+    """One result per resource."""
+
     results: tuple[DescribeConfigsResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:

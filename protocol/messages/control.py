@@ -1,8 +1,7 @@
-"""Messages between brokers and controllers.
+"""Requests between brokers and controllers.
 
 Registration and heartbeats are KIP-631 with KIP-966's previous broker epoch (G23); AlterPartition is KIP-497 with the
-later names (G6-G8, B1-B24); the metadata fetch carries the controller's log to brokers, who are its observers. Every
-answer repeats the `correlation_id` of its request.
+later field names (G6-G8, B1-B24). Every response repeats the `correlation_id` of its request.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from protocol.messages.base import Int8, Int32, Int64, Message, Request, Respons
 
 
 class BrokerRegistrationRequest(Request):
-    """A new incarnation of a broker asks for its epoch. `previous_broker_epoch` is what its clean-shutdown file held,
-    -1 without one (G23, E21).
+    """A new incarnation of a broker registers and requests a broker epoch. `previous_broker_epoch` is that of its
+    clean-shutdown file, -1 without one (G23, E21).
     """
 
     CONTROL: ClassVar[bool] = True
@@ -28,8 +27,8 @@ class BrokerRegistrationRequest(Request):
 
 
 class BrokerRegistrationResponse(Response):
-    """`incarnation_id` is what the request said: an answer finds its way by broker id, and may be to a request of a
-    former process, or of one that registers anew since it has lost its epoch.
+    """The broker epoch of the registered incarnation. `incarnation_id` repeats the request's: a response is delivered
+    by broker id and may belong to an earlier incarnation, or to one that registers again.
     """
 
     CONTROL: ClassVar[bool] = True
@@ -39,7 +38,7 @@ class BrokerRegistrationResponse(Response):
 
 
 class BrokerHeartbeatRequest(Request):
-    """Keeps a broker's session; `current_metadata_offset` is the offset behind the last record that it applied."""
+    """Renews a broker's session. `current_metadata_offset` is the end offset of the metadata that it has applied."""
 
     CONTROL: ClassVar[bool] = True
     RENEWAL: ClassVar[bool] = True
@@ -52,8 +51,9 @@ class BrokerHeartbeatRequest(Request):
 
 
 class BrokerHeartbeatResponse(Response):
-    """`broker_epoch` is what the heartbeat said: an answer finds its way by broker id, and two lives of a broker may be
-    alive at a time (Apache Kafka answers on the connection that asked). -1 is meant for whichever life takes it.
+    """The broker's state by the controller. `broker_epoch` repeats the heartbeat's, because a response is delivered by
+    broker id and two incarnations of a broker may exist at a time (Kafka responds on the connection of the request). -1
+    addresses any incarnation.
     """
 
     CONTROL: ClassVar[bool] = True
@@ -66,14 +66,14 @@ class BrokerHeartbeatResponse(Response):
 
 
 class BrokerState(Message):
-    """A broker id with the epoch under which the sender knows it."""
+    """A broker id with the broker epoch that the sender knows."""
 
     broker_id: Int32
     broker_epoch: Int64
 
 
 class PartitionIsrProposal(Message):
-    """One partition of an AlterPartition request."""
+    """The proposed ISR of one partition."""
 
     topic_id: str
     partition_id: Int32
@@ -84,7 +84,7 @@ class PartitionIsrProposal(Message):
 
 
 class AlterPartitionRequest(Request):
-    """A leader proposes new ISRs for any number of its partitions (B15)."""
+    """A leader proposes new ISRs for some of its partitions (B15)."""
 
     CONTROL: ClassVar[bool] = True
 
@@ -94,9 +94,8 @@ class AlterPartitionRequest(Request):
 
 
 class PartitionIsrResult(Message):
-    """The controller's answer for one partition: an error, or the state that is now committed.
-
-    `metadata_offset` is the offset behind the records that made it.
+    """The result for one partition: an error, or the committed state. `metadata_offset` is the end offset of the
+    records that committed it.
     """
 
     topic_id: str
@@ -111,6 +110,8 @@ class PartitionIsrResult(Message):
 
 
 class AlterPartitionResponse(Response):
+    """One result per partition."""
+
     CONTROL: ClassVar[bool] = True
 
     partitions: tuple[PartitionIsrResult, ...] = ()

@@ -206,5 +206,7 @@ class ListOffsetsRequest(ClientRequest):
 
 
 class ListOffsetsResponse(Response):
+    """The offset, and the leader epoch of the responding leader."""
+
     offset: Int64 = NO_OFFSET
     leader_epoch: Int32 = NO_EPOCH

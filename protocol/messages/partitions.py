@@ -11,7 +11,7 @@ from protocol.messages.base import Int32, Message
 
 
 class ElectionType(Enum):
-    """Wire values as requirements N14 settles them."""
+    """How to elect. Wire values are those of requirements N14."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -21,7 +21,7 @@ class ElectionType(Enum):
 
 
 class TopicPartitions(Message):
-    """Partitions of a topic. `desired_leaders` goes with DESIGNATION only, index by index with `partitions`."""
+    """Partitions of a topic. `desired_leaders`, for DESIGNATION only, corresponds to `partitions` by index."""
 
     topic: str
     partitions: tuple[Int32, ...]
@@ -37,12 +37,14 @@ class ElectLeadersRequest(AdminRequest):
 
 
 class PartitionResult(Result):
+    """The result for one partition."""
+
     topic: str
     partition_index: Int32
 
 
 class ElectLeadersResponse(AdminResponse):
-    """For all partitions, those that needed no election are left out."""
+    """One result per partition. For a request about all partitions, those that needed no election are omitted."""
 
     partitions: tuple[PartitionResult, ...] = ()
 
@@ -51,25 +53,29 @@ class ElectLeadersResponse(AdminResponse):
 
 
 class ReassignablePartition(Message):
-    """The replicas that a partition shall have; None takes back the reassignment that is under way."""
+    """The new replicas of a partition; None cancels the reassignment in progress."""
 
     partition_index: Int32
     replicas: tuple[Int32, ...] | None
 
 
 class ReassignableTopic(Message):
+    """The partitions of a topic to reassign."""
+
     name: str
     partitions: tuple[ReassignablePartition, ...]
 
 
 class AlterPartitionReassignmentsRequest(AdminRequest):
-    """Starts and cancels reassignments, each partition by itself."""
+    """Starts and cancels reassignments, independently per partition (KIP-455)."""
 
     topics: tuple[ReassignableTopic, ...]
     timeout_ms: Int32 = 60_000
 
 
 class AlterPartitionReassignmentsResponse(AdminResponse):
+    """One result per partition."""
+
     partitions: tuple[PartitionResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:
@@ -77,12 +83,14 @@ class AlterPartitionReassignmentsResponse(AdminResponse):
 
 
 class ListPartitionReassignmentsTopic(Message):
+    """Partitions of a topic to list."""
+
     name: str
     partition_indexes: tuple[Int32, ...]
 
 
 class ListPartitionReassignmentsRequest(AdminRequest):
-    """Which of these partitions are being reassigned; of all, where `topics` is None."""
+    """Requests which of these partitions are being reassigned; `topics` None means all partitions."""
 
     READ_ONLY: ClassVar[bool] = True
 
@@ -91,6 +99,8 @@ class ListPartitionReassignmentsRequest(AdminRequest):
 
 
 class OngoingPartitionReassignment(Message):
+    """A partition that is being reassigned: its replicas, and which of them are added and removed."""
+
     topic: str
     partition_index: Int32
     replicas: tuple[Int32, ...]
@@ -99,4 +109,6 @@ class OngoingPartitionReassignment(Message):
 
 
 class ListPartitionReassignmentsResponse(AdminResponse):
+    """The partitions that are being reassigned."""
+
     partitions: tuple[OngoingPartitionReassignment, ...] = ()

@@ -12,5 +12,7 @@ class InitProducerIdRequest(AdminRequest):
 
 
 class InitProducerIdResponse(AdminResponse):
+    """A new producer id and its epoch (KIP-98)."""
+
     producer_id: Int64 = NO_PRODUCER_ID
     producer_epoch: Int16 = -1

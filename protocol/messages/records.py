@@ -1,12 +1,12 @@
-"""Metadata records: the only way in which controller state changes (decide, append, replay).
+"""Metadata records: the only way to change controller state (generate, append, replay).
 
 Field names are Kafka's in snake_case. In a change record `None` means "unchanged"; the two integer fields that cannot
-be null on Kafka's wire use -2 (leader, last known leader) and -1 (leader recovery state) for it (requirements
-G20-G22, N15).
+be null on Kafka's wire use -2 (leader, last known leader) and -1 (leader recovery state) instead (requirements G20-G22,
+N15).
 
-Partition records of version 1 carry the ELR fields; version 0 is what a cluster writes below metadata version 2, and
-what it reads has none (G34, K3). Removing partitions is no part of Kafka's protocol: `first_leader_epoch` keeps a
-partition that comes again under the same index from being taken for the one that was.
+Partition records of version 1 have the ELR fields; a cluster below metadata version 2 writes version 0, without them
+(G34, K3). Kafka cannot remove partitions; here `first_leader_epoch` distinguishes a new partition from a removed one
+with the same index.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class MetadataRecord(Message):
 
 
 class RegisterBrokerRecord(MetadataRecord):
-    """A broker registered (KIP-631): it is fenced until a later record unfences it. `broker_epoch` is the record's
-    offset.
+    """A broker has registered (KIP-631) and is fenced until a later record unfences it. `broker_epoch` is the offset of
+    the record.
     """
 
     broker_id: Int32
@@ -48,8 +48,8 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
 
 
 class TopicRecord(MetadataRecord):
-    """A topic exists under this id. New partitions of it start with `first_leader_epoch`, which lies behind all epochs
-    of partitions that it has lost.
+    """Creates a topic. Its new partitions start with `first_leader_epoch`, which is above all epochs of partitions that
+    were removed from it.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TopicRecord(MetadataRecord):
 
 
 class RemoveTopicRecord(MetadataRecord):
-    """A topic and all its partitions and configs are gone."""
+    """Deletes a topic with all its partitions and configs."""
 
     topic_id: str
 
@@ -72,7 +72,7 @@ class ConfigRecord(MetadataRecord):
 
 
 class PartitionRecord(MetadataRecord):
-    """A new partition (G21, G22). `first_leader_epoch` is the leader epoch with which it came into being."""
+    """Creates a partition (G21, G22). `first_leader_epoch` is the leader epoch of its creation."""
 
     SINCE: ClassVar[Mapping[str, int]] = {
         "eligible_leader_replicas": 1,
@@ -115,14 +115,14 @@ class PartitionChangeRecord(MetadataRecord):
 
 
 class RemovePartitionRecord(MetadataRecord):
-    """A partition and its records are gone."""
+    """Removes a partition with its records."""
 
     topic_id: str
     partition_id: Int32
 
 
 class UnregisterBrokerRecord(MetadataRecord):
-    """The broker's registration is gone."""
+    """Removes the registration of a broker."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -136,18 +136,18 @@ class FeatureLevelRecord(MetadataRecord):
 
 
 class ProducerIdsRecord(MetadataRecord):
-    """All producer ids below this one have been given out."""
+    """All producer ids below this one have been assigned."""
 
     next_producer_id: Int64
 
 
 class AccessControlEntryRecord(MetadataRecord):
-    """An access control entry exists."""
+    """Creates an access control entry."""
 
     entry: AclEntry
 
 
 class RemoveAccessControlEntryRecord(MetadataRecord):
-    """An access control entry is gone."""
+    """Deletes an access control entry."""
 
     entry: AclEntry

@@ -1,10 +1,10 @@
-"""Messages of unclean recovery: what brokers are asked for, and what controller and recovery manager tell each other.
+"""Messages of unclean recovery between the controller, the Unclean Recovery Manager (URM) and brokers.
 
-GetReplicaLogInfo is KIP-966's (G29, G30), with an error per partition, which the KIP forgot (N22). Between the
-controller and the manager nothing is an answer: the controller *states* which recoveries it wants, and states them
-again until it has heard how they ended; the manager states a result, and states it again when the recovery is stated
-again. So every one of these messages may be lost, or come twice, and a manager that has forgotten everything is told
-everything (F14).
+GetReplicaLogInfo is KIP-966's (G29, G30), with an error per partition, which the KIP lacks (N22). Messages between the
+controller and the URM are not requests and responses: the controller publishes the recoveries it requires and repeats
+them until it has received their results; the URM publishes a result, and repeats it when the controller repeats the
+recovery. Every one of these messages may therefore be lost or duplicated, and a URM that has lost its state receives
+all of it again (F14).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_PARTITIONS_PER_REQUEST = 2_000
 
 
 class ReplicaLogInfoTopic(Message):
-    """Partitions of a topic whose logs are asked for."""
+    """Partitions of a topic whose log information is requested."""
 
     topic_id: str
     partitions: tuple[Int32, ...]
 
 
 class GetReplicaLogInfoRequest(Request):
-    """Asks the broker `broker_id` for the ends of its logs; of all that it hosts, where `topic_partitions` is None."""
+    """Requests the log ends of replicas from broker `broker_id`; of all its replicas if `topic_partitions` is None."""
 
     CONTROL: ClassVar[bool] = True
 
@@ -38,8 +38,8 @@ class GetReplicaLogInfoRequest(Request):
 
 
 class ReplicaLogInfo(Message):
-    """The end of one replica's log: the leader epoch of its last record (-1: it has none), the offset behind it, and
-    the leader epoch of the partition as the broker knows it from the metadata. With an error only the names count.
+    """The log end of one replica: the leader epoch of its last record (-1: the log is empty), its log end offset, and
+    the leader epoch of the partition by the broker's metadata. With an error only the ids are set.
     """
 
     topic_id: str
@@ -51,7 +51,7 @@ class ReplicaLogInfo(Message):
 
 
 class GetReplicaLogInfoResponse(Response):
-    """`broker_epoch` is that of the life which answers."""
+    """The log ends of replicas; `broker_epoch` is that of the responding incarnation."""
 
     CONTROL: ClassVar[bool] = True
 
@@ -60,16 +60,18 @@ class GetReplicaLogInfoResponse(Response):
 
 
 class RecoveryMode(Enum):
-    """When a recovery has heard enough (F11, F12)."""
+    """When a recovery chooses a leader (F11, F12). BALANCED waits for all required replicas, and until the timeout for
+    the others; PROACTIVE waits until the timeout, or for the first response after it.
+    """
 
     BALANCED = 0
     PROACTIVE = 1
 
 
 class PartitionRecovery(Message):
-    """A recovery that the controller wants. `recovery_id` names it for good. `replicas` are those that may lead now, in
-    the order of the assignment, each with the epoch under which it is registered; `required` must all be heard of
-    before anyone is chosen. `timeout_ms` counts from when the manager first hears of the recovery.
+    """A recovery that the controller requires. `recovery_id` is unique. `replicas` are those that may lead, in the
+    order of the assignment, with the broker epochs of their registrations; all `required` ones must respond before a
+    leader is chosen. `timeout_ms` starts when the URM first receives the recovery.
     """
 
     recovery_id: Int64
@@ -83,8 +85,8 @@ class PartitionRecovery(Message):
 
 
 class RecoverPartitions(Message):
-    """The controller wants these recoveries as they stand here. One that the manager knows goes on, with the replicas
-    that are named now; another recovery of the same partition ends.
+    """The recoveries that the controller requires. A recovery that the URM knows continues with the replicas given
+    here; another recovery of the same partition replaces it.
     """
 
     CONTROL: ClassVar[bool] = True
@@ -93,13 +95,15 @@ class RecoverPartitions(Message):
 
 
 class CancelledRecovery(Message):
+    """A recovery to cancel."""
+
     recovery_id: Int64
     topic_id: str
     partition_id: Int32
 
 
 class CancelRecoveries(Message):
-    """The controller wants no leader of these recoveries, be it that they have done their work."""
+    """The controller no longer needs these recoveries."""
 
     CONTROL: ClassVar[bool] = True
 
@@ -107,7 +111,7 @@ class CancelRecoveries(Message):
 
 
 class ReplicaAnswer(Message):
-    """What a replica answered, in the life `broker_epoch` of its broker."""
+    """The response of a replica whose broker was in incarnation `broker_epoch`."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -116,8 +120,8 @@ class ReplicaAnswer(Message):
 
 
 class PartitionRecoveryResult(Message):
-    """What a recovery comes to: elect `leader`, for these answers. `reason` says by what it won, in a few words;
-    `silent` were asked and have not answered.
+    """The result of a recovery: elect `leader`, on the basis of `answers`. `reason` is a short explanation; `silent`
+    replicas did not respond.
     """
 
     recovery_id: Int64
@@ -131,7 +135,7 @@ class PartitionRecoveryResult(Message):
 
 
 class RecoveryResults(Message):
-    """The manager's results; they count for as long as nothing that they rest on has changed."""
+    """Results of recoveries. The controller ignores a result if the state that it is based on has changed."""
 
     CONTROL: ClassVar[bool] = True
 

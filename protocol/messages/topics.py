@@ -27,6 +27,8 @@ class ReplicaAssignment(Message):
 
 
 class CreatableTopicConfig(Message):
+    """A config override of a new topic."""
+
     name: str
     value: str | None
 
@@ -42,13 +44,15 @@ class CreatableTopic(Message):
 
 
 class CreateTopicsRequest(AdminRequest):
-    """`validate_only`: says what would happen, and changes nothing."""
+    """Creates topics; with `validate_only` it only checks the request."""
 
     topics: tuple[CreatableTopic, ...]
     validate_only: bool = False
 
 
 class CreatableTopicResult(Result):
+    """The result for one topic; id and counts are those of the created topic."""
+
     name: str
     topic_id: str = ""
     num_partitions: Int32 = -1
@@ -56,6 +60,8 @@ class CreatableTopicResult(Result):
 
 
 class CreateTopicsResponse(AdminResponse):
+    """One result per topic."""
+
     topics: tuple[CreatableTopicResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:
@@ -63,22 +69,28 @@ class CreateTopicsResponse(AdminResponse):
 
 
 class DeleteTopicState(Message):
-    """A topic by name or by id; exactly one of them is given."""
+    """A topic by name or by id; exactly one of them is set."""
 
     name: str | None = None
     topic_id: str | None = None
 
 
 class DeleteTopicsRequest(AdminRequest):
+    """Deletes topics with all their records."""
+
     topics: tuple[DeleteTopicState, ...]
 
 
 class DeletableTopicResult(Result):
+    """The result for one topic."""
+
     name: str | None = None
     topic_id: str | None = None
 
 
 class DeleteTopicsResponse(AdminResponse):
+    """One result per topic."""
+
     topics: tuple[DeletableTopicResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:
@@ -86,8 +98,8 @@ class DeleteTopicsResponse(AdminResponse):
 
 
 class CreatePartitionsTopic(Message):
-    """`count` is how many partitions the topic has afterwards; `assignments` has one replica list per new partition,
-    None leaves the placement to the controller.
+    """A topic with `count` partitions afterwards. `assignments` has the replicas of each new partition; None lets the
+    controller place them.
     """
 
     name: str
@@ -96,17 +108,21 @@ class CreatePartitionsTopic(Message):
 
 
 class CreatePartitionsRequest(AdminRequest):
+    """Adds partitions to topics; with `validate_only` it only checks the request."""
+
     topics: tuple[CreatePartitionsTopic, ...]
     validate_only: bool = False
 
 
 class TopicResult(Result):
-    """What became of a request for one topic."""
+    """The result for one topic."""
 
     name: str
 
 
 class CreatePartitionsResponse(AdminResponse):
+    """One result per topic."""
+
     topics: tuple[TopicResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:
@@ -114,8 +130,8 @@ class CreatePartitionsResponse(AdminResponse):
 
 
 class RemovePartitionsTopic(Message):
-    """Partitions to remove with their records: the last ones of the topic, so that indexes stay without gaps, and not
-    all of them.
+    """Partitions to remove with their records: the last ones of the topic, so that indexes stay contiguous, and not all
+    of them.
     """
 
     name: str
@@ -123,10 +139,14 @@ class RemovePartitionsTopic(Message):
 
 
 class RemovePartitionsRequest(AdminRequest):
+    """Removes partitions of topics (V3; A9, A21)."""
+
     topics: tuple[RemovePartitionsTopic, ...]
 
 
 class RemovePartitionsResponse(AdminResponse):
+    """One result per topic."""
+
     topics: tuple[TopicResult, ...] = ()
 
     def parts(self) -> Sequence[Result]:
@@ -134,15 +154,15 @@ class RemovePartitionsResponse(AdminResponse):
 
 
 class Cursor(Message):
-    """Where a description goes on: at this partition of this topic."""
+    """The position at which a description continues: a partition of a topic."""
 
     topic_name: str
     partition_index: Int32
 
 
 class DescribeTopicRequest(AdminRequest):
-    """Describes up to 20 topics by name, or all (none named). An answer that would hold more than
-    `response_partition_limit` partitions ends there and says with `next_cursor` where to go on (E36, G24).
+    """Requests a description of up to 20 topics by name, or of all topics (no names). A response with
+    `response_partition_limit` partitions ends there and sets `next_cursor` to continue at (E36, G24).
     """
 
     READ_ONLY: ClassVar[bool] = True
@@ -153,7 +173,9 @@ class DescribeTopicRequest(AdminRequest):
 
 
 class DescribedPartition(Result):
-    """A partition as the metadata has it. `offline_replicas` are those whose broker is fenced or unknown."""
+    """A partition by the metadata of the responding node. `offline_replicas` are those whose broker is fenced or
+    unknown.
+    """
 
     partition_index: Int32
     leader_id: Int32 = NO_LEADER
@@ -171,8 +193,8 @@ class DescribedPartition(Result):
 
 
 class DescribedTopic(Result):
-    """ELR fields are None while the cluster's feature level has no ELR. `min_insync_replicas` is the effective value;
-    `topic_authorized_operations` has bit N set if the principal may do the operation of wire value N.
+    """A topic. ELR fields are None while the cluster's feature level has no ELR. `min_insync_replicas` is the effective
+    value; `topic_authorized_operations` has bit N set if the principal may perform the operation with wire value N.
     """
 
     name: str
@@ -184,6 +206,8 @@ class DescribedTopic(Result):
 
 
 class DescribeTopicResponse(AdminResponse):
+    """The described topics, and where to continue if the response is incomplete."""
+
     topics: tuple[DescribedTopic, ...] = ()
     next_cursor: Cursor | None = None
 
