@@ -1,8 +1,8 @@
-"""The optional compiled build: with ISRAY_COMPILE=1 the modules below become extension modules, made by mypyc.
+"""The optional compiled build: with ISRAY_COMPILE=1, mypyc compiles the modules below to extension modules.
 
-Everything else about the distribution is in pyproject.toml. The sources are the default, and what tests and mutants
-run on; extension modules stand beside them in a wheel, and are what Python then imports. Messages stay as they are,
-since pydantic makes their classes.
+Everything else about the distribution is in pyproject.toml. The sources are the default; tests and mutants run on them.
+In a compiled wheel the extension modules are beside the sources, and Python imports them first. Messages are not
+compiled, since pydantic creates their classes.
 """
 
 from __future__ import annotations
@@ -37,23 +37,27 @@ COMPILED = (
     "experiments/check/suite.py",
     "experiments/check/invariants*.py",
 )
-"""What runs for every event."""
+"""The modules that run for every event."""
 
 PRIVATE = ("-fvisibility=hidden", "-fno-semantic-interposition")
-"""Nothing else links to the modules' functions, so the C compiler may inline and call them directly."""
+"""C compiler flags: no other code links to the modules' functions, so the compiler may inline and call them
+directly.
+"""
 
 IN_C = {"protocol.messages.making": "protocol/messages/making.c"}
-"""Modules that stand for those of the same name, written in C."""
+"""C sources that replace the Python module of the same name."""
 
 
 def compiled() -> list[str]:
-    """The modules, as paths from here."""
+    """The paths of the modules to compile, relative to this file, sorted."""
     found = {path.relative_to(HERE).as_posix() for pattern in COMPILED for path in HERE.glob(pattern)}
     return sorted(path for path in found if not path.endswith("__init__.py"))
 
 
 def extensions() -> list[Extension]:
-    """mypyc's extensions of the modules as `build_tools/desugar.py` writes them, beside all others as they are."""
+    """Stages a copy of the packages with the compiled modules rewritten (`build_tools/desugar.py`), and
+    compiles them.
+    """
     sys.path.insert(0, str(HERE))
     from mypyc.build import mypycify
 

@@ -1,12 +1,11 @@
-/* How compiled modules read an attribute and ask for a class; setup.py has it included before what mypyc writes.
+/* Attribute access and isinstance in compiled modules; setup.py includes this file before the code of mypyc.
 
-   A message is a pydantic model. Its class has a __getattr__ for what is not found, and so each of its fields is read
-   through the general machinery of a class with that hook, which searches the class three times before it looks into the
-   dict in which the fields lie. No name of a field is one of the class too, so here the dict is asked first, then the
-   class without its hook, and everything that neither has is left to Python.
+   A message is a pydantic model. Its class has a __getattr__ for missing attributes, so CPython reads each field through
+   the slow path of a class with that hook, which searches the class three times before the instance's dict. No field has
+   the name of a class attribute, so this code looks in the dict first, then in the class without its hook, and leaves
+   everything else to Python.
 
-   The class of these classes has an __instancecheck__ of its own, written in Python, which asks whether somebody has
-   registered a class as a subclass. Nobody does. */
+   The metaclass has an __instancecheck__ in Python that looks for virtual subclasses. There are none. */
 
 #include <Python.h>
 

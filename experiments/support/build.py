@@ -1,7 +1,8 @@
-"""Which build of the packages runs: the sources, or extension modules that mypyc has made of some of them (`setup.py`).
+"""Which build of the packages runs: the sources, or the extension modules that mypyc compiles from some of them
+(`setup.py`).
 
-Both give the same trace hashes. In extension modules calls are bound when they are compiled, so nothing can be replaced
-in them while they run: guards are switched off in the sources only (`experiments/hunt/mutants`).
+Both give the same trace hashes. Calls within extension modules are bound at compile time, so functions cannot be
+replaced at run time: mutants need the sources (`experiments/hunt/mutants`).
 """
 
 from __future__ import annotations

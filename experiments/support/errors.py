@@ -1,7 +1,7 @@
-"""Input errors: the one way in which a command says that what it was given is wrong.
+"""Input errors: every command reports wrong input by an `InputError`.
 
-A user's mistake is answered with exit code 2 and one line that names the file, the field, what was found and what is
-allowed. Everything that reads a user's file raises :class:`InputError`; the command line turns it into that line.
+The command line prints it as one line that names the file or option, the field, what was found and what is allowed, and
+exits with code 2.
 """
 
 from __future__ import annotations

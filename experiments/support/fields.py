@@ -1,12 +1,12 @@
 """Field types that scenario, study and timeline files share: durations, names, configs, indices.
 
-Each is an `Annotated` type that pydantic checks; what it refuses says what is allowed.
+Each is an `Annotated` type that pydantic checks; the error of a refused value lists what is allowed.
 """
 
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -21,28 +21,21 @@ GENERATIONS = tuple(generation.value for generation in Generation)
 
 
 class StrictModel(BaseModel):
-    """Frozen, strict, nothing unknown."""
+    """A frozen model that refuses unknown fields and converts no types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def _duration(value: object) -> int:
-    return parse_duration_ms(value)
+def _one_of(names: tuple[str, ...]) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value not in names:
+            raise ValueError(f"allowed: one of {', '.join(names)}")
+        return value
+
+    return BeforeValidator(check)
 
 
-def _error_name(value: object) -> object:
-    if value not in ERROR_NAMES:
-        raise ValueError(f"allowed: one of {', '.join(ERROR_NAMES)}")
-    return value
-
-
-def _generation(value: object) -> object:
-    if value not in GENERATIONS:
-        raise ValueError(f"allowed: one of {', '.join(GENERATIONS)}")
-    return value
-
-
-def _config(topic: bool) -> Any:
+def _configs(topic: bool) -> BeforeValidator:
     def check(value: object) -> object:
         if not isinstance(value, dict):
             raise ValueError("allowed: a mapping of config names to values")
@@ -55,21 +48,23 @@ def _config(topic: bool) -> Any:
     return BeforeValidator(check)
 
 
-DurationMs = Annotated[int, BeforeValidator(_duration)]
-
-
-def _topic_name(value: str) -> str:
+def _check_topic_name(value: str) -> str:
     if name_error(value) is not None:
         allowed = f"at most {MAX_NAME_LENGTH} ASCII letters, digits, '.', '_' and '-'; not '.' or '..'"
         raise ValueError(f"allowed: {allowed}")
     return value
 
 
-TopicName = Annotated[str, Field(min_length=1), AfterValidator(_topic_name)]
-ErrorName = Annotated[str, BeforeValidator(_error_name)]
-GenerationName = Annotated[str, BeforeValidator(_generation)]
+DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
+"""Milliseconds, written as `250ms`, `15m`, `1y`."""
+TopicName = Annotated[str, Field(min_length=1), AfterValidator(_check_topic_name)]
+ErrorName = Annotated[str, _one_of(ERROR_NAMES)]
+GenerationName = Annotated[str, _one_of(GENERATIONS)]
 ConfigSetting = int | bool | str
-TopicConfig = Annotated[dict[str, ConfigSetting], _config(topic=True)]
-ClusterConfigs = Annotated[dict[str, ConfigSetting], _config(topic=False)]
+TopicConfig = Annotated[dict[str, ConfigSetting], _configs(topic=True)]
+"""Topic configs by their Kafka names; each value is checked."""
+ClusterConfigs = Annotated[dict[str, ConfigSetting], _configs(topic=False)]
+"""Static configs of nodes by their Kafka names; each value is checked."""
 Index = Annotated[int, Field(ge=0)]
 Assignment = Annotated[list[Index], Field(min_length=1)]
+"""The replica list of a partition."""

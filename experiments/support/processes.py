@@ -1,4 +1,4 @@
-"""Work spread over processes of this machine, none of which outlives the block that it is done in."""
+"""A pool of processes on this machine, all of which end with the block that uses it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from multiprocessing import active_children, get_context
 
 @contextmanager
 def process_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of so many forked processes. What leaves the block early, such as an interrupt, ends them at once."""
+    """A pool of `jobs` forked processes; an exception that leaves the block, such as an interrupt, ends them at
+    once.
+    """
     others = set(active_children())
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_leave_interrupts_to_the_caller) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_ignore_interrupts) as pool:
         try:
             yield pool
         except BaseException:
@@ -22,6 +24,6 @@ def process_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-def _leave_interrupts_to_the_caller() -> None:
-    """A terminal sends an interrupt to all; who began the work ends it."""
+def _ignore_interrupts() -> None:
+    """Ignores SIGINT, which a terminal sends to all processes of a command: the parent ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

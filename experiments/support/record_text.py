@@ -1,4 +1,4 @@
-"""Metadata records in words, for stories and dumps: the type without its suffix, whom it concerns, what it sets."""
+"""Metadata records as text, for stories and dumps: the type without its suffix, its subject, and the fields it sets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _INTERNAL = frozenset({"incarnation_id"})
 
 
 def topic_names(records: Iterable[MetadataRecord]) -> dict[str, str]:
-    """Topic id -> name, of all topics that a log has ever had."""
+    """The names by topic id of all topics that the records create."""
     return {record.topic_id: record.name for record in records if isinstance(record, TopicRecord)}
 
 
 def record_text(record: MetadataRecord, topics: Mapping[str, str]) -> str:
-    """One line: `PartitionChange t-0: isr {0 1}, eligible_leader_replicas {2}`, `AddVoter 1001:UUID`."""
+    """A record as one line: `PartitionChange t-0: isr {0 1}, eligible_leader_replicas {2}`, `AddVoter 1001:UUID`."""
     values = {name: getattr(record, name) for name in type(record).model_fields}
     kind = type(record).__name__.removesuffix("Record")
     subject = _subject(values, topics)
@@ -55,10 +55,10 @@ def _value(value: object) -> str:
 
 
 def replica_text(replica_id: object, uuid: object) -> str:
-    """A replica of the metadata log: `1001:UUID`, `1001` where its disk is not known."""
+    """A replica of the metadata log: `1001:UUID`, or `1001` where its directory id is not known."""
     return f"{replica_id}:{uuid}" if uuid else str(replica_id)
 
 
 def endpoint_text(endpoint: Endpoint) -> str:
-    """Where a replica of the metadata log listens: `CONTROLLER://localhost:9093`."""
+    """An endpoint of a replica of the metadata log: `CONTROLLER://localhost:9093`."""
     return f"{endpoint.name}://{endpoint.host}:{endpoint.port}"

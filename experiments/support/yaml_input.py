@@ -1,9 +1,9 @@
-"""Reading users' YAML: strictly, and with one line that says what is wrong."""
+"""Reads users' YAML files strictly, and turns what is wrong into an `InputError` of one line."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from experiments.support.errors import InputError
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML that refuses a key given twice instead of silently taking the last."""
+    """Refuses a duplicate key, of which YAML would take the last value."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
@@ -26,7 +26,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
-    """The mapping in a YAML file; InputError names `what` was expected."""
+    """The mapping in a YAML file; `what` names the expected content in the InputError for any other file."""
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -51,9 +51,7 @@ def flow_yaml(value: object) -> str:
 
 
 def first_error(error: ValidationError) -> ErrorDetails:
-    """The error to report of several: an unknown field, where there is one, says more than what is missing because of
-    it.
-    """
+    """The error to report first: an unknown field, if there is one, since it often causes the others."""
     errors = error.errors()
     return next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
 
@@ -62,7 +60,7 @@ _TYPE_NAMES = frozenset({"int", "str", "bool", "float"})
 
 
 def dotted(location: Sequence[object]) -> str:
-    """`("steps", 3, "produce")` as `steps[3].produce`. What pydantic says of the members of a union is left out."""
+    """`("steps", 3, "produce")` as `steps[3].produce`, without pydantic's names of union members."""
     text = ""
     for part in location:
         if isinstance(part, str) and ("[" in part or part in _TYPE_NAMES):
@@ -85,7 +83,7 @@ _SHAPES = {
 
 
 def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
-    """What would have been allowed, in words; `fields` are the names that the place takes."""
+    """The allowed values for an error, in words; `fields` are the fields of the mapping at that place."""
     kind = details["type"]
     if kind == "extra_forbidden":
         return f"one of {', '.join(fields)}" if fields else "no such field"
