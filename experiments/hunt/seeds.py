@@ -1,8 +1,8 @@
-"""The hunt: seeds, spread over processes or over a Ray cluster, each drawn, run and, where it breaks, shrunk and saved.
+"""Runs the plans of a range of seeds in processes or on a Ray cluster, and shrinks and saves each violation.
 
-A seed's result depends on the seed alone (and on the generation and the mutant that were asked for), not on who runs
-it, so results come in any order and are sorted. Workers shrink what they find and hand back the file; the caller writes
-it. An interrupt ends the workers; what they had handed back is the result.
+The result of a seed depends on the seed, the generation and the mutant alone, so results arrive in any order and are
+sorted. Workers shrink violations and return the timeline file; the caller writes it. An interrupt ends the workers; the
+results that they had returned are reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, TimelineFile, save
@@ -34,8 +33,8 @@ TASKS_PER_WORKER = 2
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What is asked for: `seeds` in order, each at most once; None for a drawn generation, for the real protocol, for
-    no limit of time. `jobs` is a number of processes, or ON_RAY.
+    """The specification of a hunt: `seeds` in order, each at most once; `generation` None for a drawn one, `mutant`
+    None for the protocol as it is, `minutes` None for no limit. `jobs` is a number of processes, or ON_RAY.
     """
 
     seeds: Sequence[int]
@@ -47,7 +46,7 @@ class Hunt:
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What came of one seed; `file` where something was violated. `events` are those of the first run."""
+    """The result of one seed: the events of its first run, what it reached, and the timeline file of a violation."""
 
     seed: int
     events: int
@@ -57,7 +56,7 @@ class SeedResult:
 
 @dataclass(slots=True)
 class HuntResult:
-    """What came of all seeds that were run, in order; `interrupted`: these are not all that were asked for."""
+    """The results of all seeds that were run; `interrupted`: an interrupt left out the others."""
 
     seeds: int = 0
     events: int = 0
@@ -88,25 +87,25 @@ class HuntResult:
         }
 
 
-def hunt(asked: Hunt, out: Path) -> HuntResult:
-    """Runs the seeds; writes each violation's timeline to `out` as it is found. A KeyboardInterrupt ends it early.
-    InputError for a mutant that there is not, or an `out` that takes no files.
+def hunt(spec: Hunt, out: Path) -> HuntResult:
+    """Runs the seeds; writes each violation's timeline file to `out` when it is found. A KeyboardInterrupt ends it
+    early. InputError for an unknown mutant, or an `out` that cannot hold files.
     """
-    with mutated(asked.mutant):
+    with mutated(spec.mutant):
         pass
     if not _can_hold_files(out):
         raise InputError("--out", "", str(out), "a folder that can be written to, or nothing yet in such a folder")
     began_s = time.monotonic()
-    deadline_s = None if asked.minutes is None else began_s + asked.minutes * 60
+    deadline_s = None if spec.minutes is None else began_s + spec.minutes * 60
 
     def is_over() -> bool:
         return deadline_s is not None and time.monotonic() >= deadline_s
 
     result = HuntResult()
     try:
-        with closing(_spread(asked, is_over)) as spread:
+        with closing(_spread(spec, is_over)) as spread:
             for done in spread:
-                _take(result, done, out, asked.mutant)
+                _add_result(result, done, out, spec.mutant)
     except KeyboardInterrupt:
         result.interrupted = True
     result.violations.sort(key=lambda found: found[0])
@@ -120,7 +119,7 @@ def _can_hold_files(out: Path) -> bool:
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
-def _take(result: HuntResult, done: SeedResult, out: Path, mutant: str | None) -> None:
+def _add_result(result: HuntResult, done: SeedResult, out: Path, mutant: str | None) -> None:
     result.seeds += 1
     result.events += done.events
     result.counts.update(done.counts)
@@ -132,7 +131,7 @@ def _take(result: HuntResult, done: SeedResult, out: Path, mutant: str | None) -
 
 
 def hunt_seed(seed: int, generation: Generation | None = None, mutant: str | None = None) -> SeedResult:
-    """Draws and runs one seed, and shrinks what it breaks."""
+    """Draws and runs the plan of one seed, and shrinks a violation."""
     plan = draw(seed, generation)
     with mutated(mutant):
         first = run_plan(plan)
@@ -141,7 +140,7 @@ def hunt_seed(seed: int, generation: Generation | None = None, mutant: str | Non
 
 
 def shrunk_file(plan: Plan, first: PlanResult, mutant: str | None) -> TimelineFile:
-    """The file of a violation, shrunk. The mutant must be switched off already."""
+    """The timeline file of a violation, shrunk. The block of `mutated` must be active."""
     small, result, _ = shrink(plan, first, run_plan)
     return TimelineFile(
         mutant=mutant,
@@ -161,22 +160,22 @@ def _task(seeds: Sequence[int], generation: Generation | None, mutant: str | Non
     return [hunt_seed(seed, generation, mutant) for seed in seeds]
 
 
-def _spread(asked: Hunt, is_over: Callable[[], bool]) -> Generator[SeedResult]:
-    size = SEEDS_PER_TASK if asked.jobs != 1 else 1
-    parts = [asked.seeds[begin : begin + size] for begin in range(0, len(asked.seeds), size)]
-    if asked.jobs == 1:
+def _spread(spec: Hunt, is_over: Callable[[], bool]) -> Generator[SeedResult]:
+    size = SEEDS_PER_TASK if spec.jobs != 1 else 1
+    parts = [spec.seeds[begin : begin + size] for begin in range(0, len(spec.seeds), size)]
+    if spec.jobs == 1:
         for part in parts:
             if is_over():
                 return
-            yield from _task(part, asked.generation, asked.mutant)
-    elif isinstance(asked.jobs, int):
-        yield from _over_processes(asked, parts, is_over, asked.jobs)
+            yield from _task(part, spec.generation, spec.mutant)
+    elif isinstance(spec.jobs, int):
+        yield from _over_processes(spec, parts, is_over, spec.jobs)
     else:
-        yield from _over_ray(asked, parts, is_over)
+        yield from _over_ray(spec, parts, is_over)
 
 
 def _over_processes(
-    asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool], jobs: int
+    spec: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool], jobs: int
 ) -> Iterator[SeedResult]:
     with process_pool(jobs) as pool:
         waiting = iter(parts)
@@ -186,7 +185,7 @@ def _over_processes(
                 part = next(waiting, None)
                 if part is None:
                     break
-                under_way.add(pool.submit(_task, part, asked.generation, asked.mutant))
+                under_way.add(pool.submit(_task, part, spec.generation, spec.mutant))
             if not under_way:
                 return
             done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
@@ -194,24 +193,24 @@ def _over_processes(
                 yield from future.result()
 
 
-def _over_ray(asked: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool]) -> Iterator[SeedResult]:
-    """A Ray task for every part; call `stay_on_loopback` before anything imports ray."""
+def _over_ray(spec: Hunt, parts: Iterable[Sequence[int]], is_over: Callable[[], bool]) -> Iterator[SeedResult]:
+    """Runs each part as a Ray task. The caller has called `stay_on_loopback` before Ray is imported."""
     from experiments.engines.ray.session import ray_session
 
     with ray_session():
         import ray
 
         remote = ray.remote(_task)
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        resources: dict[str, float] = ray.cluster_resources()
         cpus = max(1, int(resources.get("CPU", 1)))
         waiting = iter(parts)
-        under_way: list[Any] = []
+        under_way: list[ray.ObjectRef[list[SeedResult]]] = []
         while True:
             while len(under_way) < TASKS_PER_WORKER * cpus and not is_over():
                 part = next(waiting, None)
                 if part is None:
                     break
-                under_way.append(remote.remote(part, asked.generation, asked.mutant))
+                under_way.append(remote.remote(part, spec.generation, spec.mutant))
             if not under_way:
                 return
             done, under_way = ray.wait(under_way)

@@ -97,11 +97,11 @@ import os, signal, sys
 import experiments.hunt.seeds as module
 from experiments.cli.main import run
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what runs in the background
-take = module._take
+take = module._add_result
 def take_and_stop(*arguments):
     take(*arguments)
     os.kill(os.getpid(), signal.SIGINT)
-module._take = take_and_stop
+module._add_result = take_and_stop
 run()
 """
     arguments = ["fuzz", "--seeds", "0..99999", "--jobs", jobs, "--out", str(tmp_path), "--json"]

@@ -1,1 +1,1 @@
-"""The hunt for defects: clusters drawn at random, broken, healed and judged; what is found is shrunk and replayed."""
+"""Fuzzing: random plans of faults and load, run on the simulator and checked; violations are shrunk and replayed."""

@@ -1,7 +1,7 @@
-"""What of a plan is not left to the dice.
+"""Parts of a plan that are fixed and not drawn.
 
-A bias says where the swarm is to look: `isray fuzz` has none, a theme asks for the sizes and configs that it needs
-(`themes.py`), and a mutant for the faults that bring it out (`experiments/hunt/mutants`).
+`isray fuzz` has no bias; a theme fixes the sizes and configs that it needs (`themes.py`), and a mutant the faults that
+reveal it (`experiments/hunt/mutants`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from protocol.config import Generation
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """None, or an empty mapping: drawn. `topic` and `config` take the place of single drawn settings of the topic and
-    of the cluster; `weights` are those of the kinds of faults, of which then no others are drawn; `themes` are names,
-    none of which there may be. Unless plans are to stay `within_tolerance`, crashes take what they ask for.
+    """What is None or an empty mapping is drawn. `topic` and `config` replace single drawn settings of the topic and of
+    the cluster; `weights` limits faults to its kinds; `themes` are the names of the plan's themes (empty: none).
+    Without `within_tolerance` disks lose what the faults ask for.
     """
 
     generation: Generation | None = None
@@ -33,7 +33,7 @@ class Bias:
     within_tolerance: bool = True
 
     def or_else(self, other: Bias) -> Bias:
-        """This bias, and the other's sizes and configs where this one says nothing."""
+        """This bias, with the other's sizes and configs where this one has none."""
         return replace(
             self,
             generation=self.generation or other.generation,

@@ -1,12 +1,12 @@
-"""What a hunt has reached of the protocol: elections by their reason, transitions, error codes.
+"""Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes.
 
-A hunt that finds nothing says something only about what it has reached. Everything here is counted from trace events
-and messages; what is never reached has its line too. Error codes are counted in answers and in all their parts; those
+Clean runs are evidence only for behaviour that they have reached. Everything here is counted from trace events
+and messages; what is never reached is listed too. Error codes are counted in answers and in all their parts; those
 that could be reached are read from the protocol's own source: the codes that brokers and controllers name other than to
 compare with them.
 
-An election is a change of leader in the controller's state of a partition. Its reason is what vouched for the new
-leader in the state before: membership of the ISR, which the same change may have given it where it completes a
+An election is a change of leader in the controller's state of a partition. Its reason is why the new leader was
+eligible in the state before: membership of the ISR, which the same change may have given it where it completes a
 reassignment; of the ELR; being the last known leader; nothing (an unclean election).
 """
 
@@ -36,7 +36,8 @@ from protocol.events.broker import (
 from protocol.events.controller import ControllerStarted, PartitionChanged, SessionExpired
 from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
 
-FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, NOBODY = "from the ISR", "from the ELR", "last known leader", "unclean", "none"
+FROM_ISR, FROM_ELR, LAST_KNOWN = "from the ISR", "from the ELR", "last known leader"
+UNCLEAN, LEADERLESS = "unclean", "none"
 _TRANSITIONS = (
     "ISR shrinks",
     "ISR grows",
@@ -65,7 +66,7 @@ _ANSWERING = ("broker", "controller", "log", "metadata", "nodes", "recovery")
 def known() -> Mapping[str, tuple[str, ...]]:
     """What can be reached, by group."""
     return {
-        "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, NOBODY),
+        "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS),
         "transition": (*_TRANSITIONS, *_TRACED.values()),
         "broker": tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING),
         "error": answerable(),
@@ -133,8 +134,8 @@ class Coverage:
                 if part is not None:
                     self.message(source, target, part)
 
-    def note(self, group: str, name: str, count: int) -> None:
-        """Something of another group, which has no list of what can be reached."""
+    def add(self, group: str, name: str, count: int) -> None:
+        """Counts something of a group without a list of what can be reached."""
         self.counts[group, name] += count
 
 
@@ -180,7 +181,7 @@ def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
 def _reason(before: PartitionChanged, after: PartitionChanged) -> str:
     leader = after.leader
     if leader == NO_LEADER:
-        return NOBODY
+        return LEADERLESS
     if leader in before.isr:
         return FROM_ISR
     if leader in before.elr:

@@ -1,6 +1,6 @@
-"""A run of the hunt as a value: the cluster, what its clients do, and what goes wrong; and the file that keeps it.
+"""A plan: the cluster, the operations of its clients and the faults of one run; and the timeline file that stores it.
 
-A *plan* is all that a run depends on. Its operations and faults stand alone, each with its time, so that any of them
+A run depends on its plan alone. Operations and faults are independent of each other, each with its time, so any of them
 can be left out. The file (YAML, `isray-timeline`) holds a plan with what came of it: the violation, the trace hash at
 that moment, what shrinking took away, and the story of the last steps. `isray replay` needs nothing else.
 """
@@ -28,7 +28,7 @@ WHAT = "a timeline file of isray fuzz"
 
 
 class _Operation(Value):
-    """What a client does at a time; `id` is its command's, and stays when others are left out."""
+    """An operation of a client at a time; `id` is its command's number, also when other operations are left out."""
 
     at_ms: Index
     id: Annotated[int, Field(ge=1, lt=1_000_000)]
@@ -41,7 +41,7 @@ class _Operation(Value):
 
 
 class Send(_Operation):
-    """The producer is given records (`SendRecords`); acks -1 means all."""
+    """The producer sends records (`SendRecords`); acks -1 means all."""
 
     kind: Literal["send"] = "send"
     acks: Literal[-1, 0, 1] = -1
@@ -50,7 +50,7 @@ class Send(_Operation):
 
 
 class Read(_Operation):
-    """A reader goes on from where its last read ended, or from the beginning; nothing while that is under way."""
+    """A reader continues where its last read ended, or from the start; nothing while its last read is open."""
 
     kind: Literal["read"] = "read"
     reader: Index
@@ -69,9 +69,9 @@ Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
 
 
 class Plan(Value):
-    """See the module docstring. `voters` are the controllers with which the quorum begins, none: all. `jitter_ms` is
-    that of the network. Unless the run is to stay `within_tolerance`, crashes take what they ask for; then only what
-    holds at any loss is held against it.
+    """Everything that a run depends on. `voters` are the controllers with which the quorum begins (empty: all);
+    `jitter_ms` is the network's. Without `within_tolerance` disks lose what the faults ask for, and only rules that
+    hold at any loss are checked.
     """
 
     seed: Index
@@ -93,7 +93,7 @@ class Plan(Value):
 
     @property
     def end_ms(self) -> int:
-        """When the last operation has begun and the last fault is over."""
+        """When the last operation has begun and the last fault has ended."""
         times = [operation.at_ms for operation in self.operations] + [fault.end_ms for fault in self.faults]
         return max(times, default=0)
 
@@ -117,7 +117,7 @@ class Sizes(Value):
 
 
 class PlanViolation(Value):
-    """What was violated, at which event and time; `detail` is one line."""
+    """The violated invariant, the event (`step`) and time; `detail` is one line."""
 
     invariant: str
     step: int
@@ -154,13 +154,13 @@ def load(path: Path) -> TimelineFile:
     except ValidationError as error:
         details = first_error(error)
         raise InputError(str(path), dotted(details["loc"]), details["input"], allowed_by(details)) from error
-    for field, found, allowed in _misfits(file.plan):
+    for field, found, allowed in _dangling_references(file.plan):
         raise InputError(str(path), field, found, allowed)
     return file
 
 
-def _misfits(plan: Plan) -> Iterator[tuple[str, object, str]]:
-    """What in a plan speaks of things that it does not have: field, found, allowed."""
+def _dangling_references(plan: Plan) -> Iterator[tuple[str, object, str]]:
+    """References to nodes, topics and partitions that the plan does not have: field, found, allowed."""
     spec = plan.spec()
     nodes = frozenset(spec.node_ids)
     sizes = {topic.name: len(topic.assignments) for topic in plan.topics}

@@ -1,14 +1,13 @@
-"""One run of a plan: break and load, heal, judge; and what was violated, if anything.
+"""Runs a plan: load and faults, convergence, and the check of the history.
 
-Phase 1 is the plan's operations and faults, at their times. Phase 2 begins when the last fault is over: the cluster
-must become whole by itself, and every command must have come to its end, both within `WHOLE_WITHIN_MS` of virtual time.
-Phase 3 reads every partition from its start and hands the history to the judge (`experiments/check/history.py`). The
-invariants are asked after every event of all phases. The first violation ends the run; the same plan gives the same
-events, up to it and beyond.
+Phase 1 is the plan's operations and faults, at their times. Phase 2 begins when the last fault has ended: the cluster
+must converge by itself, and every command must have an outcome, both within `WHOLE_WITHIN_MS` of virtual time. Phase 3
+reads every partition from its start and checks the history (`experiments/check/history.py`). Invariants are checked
+after every event of all phases. The first violation ends the run. The same plan always gives the same events.
 
-What the judge may hold against a run depends on what was promised. Only acks=all is a promise, and only within the
-tolerance of a partition; only an idempotent producer promises order, and that nothing is there twice. Replicas must be
-equal and commands must end, come what may.
+Which findings on the history are violations depends on what was promised. Only acks=all promises durability, and only
+within the tolerance of a partition; only idempotent producers promise order and no duplicates. Replicas must be equal
+and commands must have outcomes in any case.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from experiments.check.history import (
     Unanswered,
     judge,
 )
-from experiments.check.history import Operation as Told
+from experiments.check.history import Operation as HistoryOperation
 from experiments.check.recording import RecordingWriter
 from experiments.engines.admin_requests import create_topic, elect_leader
 from experiments.engines.sim.memory import rare_collections
@@ -61,23 +60,23 @@ BEGIN_MS = 3_000
 WHOLE_WITHIN_MS = 300_000
 LOOK_EVERY_MS = 500
 MAX_EVENTS = 500_000
-"""Many times what a plan of the swarm comes to."""
+"""Many times the events of any plan of the swarm."""
 FIRST_OWN_ID = 1_000_000
-"""Ids of the commands that no operation stands for."""
+"""Ids of commands that are not operations of the plan."""
 FINAL_READER = -1
 STORY_LINES = 60
 
 WHOLE, ANSWERED, HISTORY = "AllConverges", "EveryCommandIsAnswered", "History"
 _BREAKS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
-"""What a node that is wrong may raise."""
+"""What a defective node may raise."""
 _ALWAYS_WRONG = (ReplicasDiffer, Unanswered)
 _Outcome = TypeVar("_Outcome", SendOutcome, ConsumeOutcome)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What came of a run: its number of events, the violation (None: all is well), the trace hash at the end, and the
-    story of the last steps, told only where something is violated.
+    """The result of a run: the number of events, the trace hash at the end, the violation or None, the story of the
+    last steps (empty without a violation), and what the run has reached.
     """
 
     events: int
@@ -88,7 +87,7 @@ class PlanResult:
 
 
 class _Violated(Exception):
-    """Ends a run."""
+    """Ends a run at a violation."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(detail)
@@ -98,9 +97,9 @@ class _Violated(Exception):
 def run_plan(
     plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False
 ) -> PlanResult:
-    """Runs a plan to its end, or to the first violation. With a folder for it, new or empty, a recording is written
-    there; of a run that something ended early it has neither history nor logs. With `paranoid` every message is encoded
-    and decoded on its way; without `elide_idle` timers fire that change nothing. Neither changes the trace.
+    """Runs a plan to its end, or to the first violation. With a folder (new or empty) for a `recording`, one is written
+    there; after a violation it has neither history nor final logs. With `paranoid` every message is encoded and
+    decoded; without `elide_idle` timers fire that change nothing. Neither changes the trace.
     """
     run = _PlanRun(plan, elide_idle, paranoid)
     with rare_collections():
@@ -114,9 +113,8 @@ def run_plan(
 
 
 def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
-    """The first two phases of a plan, for benchmarks: nothing but the simulation, and the invariants if they are asked
-    for. The number of events, and the trace hash. Where no invariant is asked nobody knows of outstanding losses
-    either, so that some crashes may lose more than in a run.
+    """Runs the first two phases of a plan, for benchmarks, with or without invariants. Returns the number of events and
+    the trace hash. Without invariants outstanding losses are not tracked, so some crashes may lose more than in a run.
     """
     with rare_collections():
         return _PlanRun(plan).simulate(invariants)
@@ -124,7 +122,7 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
 
 @dataclass(slots=True)
 class _Clients:
-    """What clients were told to do. `offsets` says where readers are; `reads` are reads with their readers."""
+    """The commands of clients: sends, reads with their readers, the latest read of each reader and partition."""
 
     sends: dict[int, Send] = field(default_factory=dict)
     reads: dict[int, tuple[int, TopicPartition]] = field(default_factory=dict)
@@ -174,7 +172,7 @@ class _PlanRun:
             place = traceback.extract_tb(error.__traceback__)[-1]
             detail = f"{error} ({place.filename.rpartition('/')[2]}, {place.name})"
             violation = self._violation(type(error).__name__, detail)
-        self._note_faults()
+        self._count_faults()
         story = () if violation is None else self._story(violation)
         return PlanResult(self._cluster.event_count, self._cluster.trace_hash(), violation, story, self._coverage)
 
@@ -185,21 +183,21 @@ class _PlanRun:
         )
 
     def simulate(self, invariants: bool) -> tuple[int, str]:
-        """See `simulate_plan`."""
+        """Runs the first two phases (`simulate_plan`)."""
         self._cluster.trace_observers.remove(self._coverage.observe)
         self._cluster.on_message = None
         if not invariants:
             self._engine.suite.stop()
         self._begin()
         self._pass_until(self._plan.end_ms)
-        self._become_whole()
+        self._converge()
         return self._cluster.event_count, self._cluster.trace_hash()
 
     def _phases(self) -> None:
         self._begin()
         self._pass_until(self._plan.end_ms)
-        self._tell("all faults are over, all operations have begun")
-        self._become_whole()
+        self._add_heading("all faults have ended, all operations have begun")
+        self._converge()
         self._read_to_the_end()
         self._judge()
 
@@ -214,7 +212,7 @@ class _PlanRun:
         self._injector.schedule(self._plan.faults)
 
     def _create_topics(self) -> None:
-        """As soon as all brokers are in service."""
+        """Creates the topics as soon as all brokers are unfenced."""
         if not self._engine.unfenced().issuperset(self._engine.spec.broker_ids):
             self._cluster.call_at(self._cluster.now_ms + CREATE_AGAIN_MS, self._create_topics)
             return
@@ -223,7 +221,7 @@ class _PlanRun:
             self._engine.submit(AdminCommand(command_id=self._next_id(), request=request))
 
     def _pass_until(self, until_ms: int) -> None:
-        """Lets time pass; ends the run where an invariant does not hold."""
+        """Lets time pass; raises on a violation."""
         cluster, violations = self._cluster, self._engine.suite.violations
         while cluster.step(until_ms):
             if violations:
@@ -282,19 +280,19 @@ class _PlanRun:
 
     # -- phase 2 -------------------------------------------------------------------------------------------------------
 
-    def _become_whole(self) -> None:
+    def _converge(self) -> None:
         deadline_ms = self._cluster.now_ms + WHOLE_WITHIN_MS
-        while self._lacks():
+        while self._is_unconverged():
             if self._cluster.now_ms >= deadline_ms:
-                invariant, lacks = next(self._lacks_in_words())
-                raise _Violated(invariant, f"{WHOLE_WITHIN_MS} ms after the last fault {lacks}")
+                invariant, reason = next(self._unconverged())
+                raise _Violated(invariant, f"{WHOLE_WITHIN_MS} ms after the last fault {reason}")
             self._pass_until(self._cluster.now_ms + LOOK_EVERY_MS)
 
-    def _lacks(self) -> bool:
-        return next(self._lacks_in_words(), None) is not None
+    def _is_unconverged(self) -> bool:
+        return next(self._unconverged(), None) is not None
 
-    def _lacks_in_words(self) -> Iterator[tuple[str, str]]:
-        """What is not yet as it must be, the name of the rule with it."""
+    def _unconverged(self) -> Iterator[tuple[str, str]]:
+        """What has not converged yet: the name of the rule, and the reason in words."""
         view = self._engine.view()
         if view is None:
             yield WHOLE, "there is no controller"
@@ -313,14 +311,14 @@ class _PlanRun:
             elif state.adding_replicas or state.removing_replicas or state.leader_recovery_state:
                 yield WHOLE, f"{partition} is still being moved or recovered"
             else:
-                yield from self._parted(partition, state.replicas)
+                yield from self._differing_logs(partition, state.replicas)
         if not self._controls.operator.is_settled():
-            yield WHOLE, "the quorum of the controllers is not whole"
+            yield WHOLE, "the quorum of the controllers has not converged"
         open_commands = [number for number in self._clients.commands if self._engine.outcome(number) is None]
         if open_commands:
             yield ANSWERED, f"commands {open_commands[:10]} have no outcome"
 
-    def _parted(self, partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> Iterator[tuple[str, str]]:
+    def _differing_logs(self, partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> Iterator[tuple[str, str]]:
         views = {broker: self._engine.replica(broker, partition) for broker in replicas}
         ends = {broker: None if view is None else view.log_end_offset for broker, view in views.items()}
         marks = {view.high_watermark for view in views.values() if view is not None and view.leads}
@@ -337,7 +335,7 @@ class _PlanRun:
     def _read_to_the_end(self) -> None:
         for partition in self._partitions():
             self._consume(self._next_id(), FINAL_READER, partition, EARLIEST, 0)
-        self._become_whole()
+        self._converge()
         self._engine.suite.check_everything()
         if self._engine.suite.violations:
             found = self._engine.suite.violations[0]
@@ -346,7 +344,7 @@ class _PlanRun:
     def _judge(self) -> None:
         finals = [self._final(partition) for partition in self._partitions()]
         for finding in judge(self._history(), finals):
-            if self._counts(finding):
+            if self._is_violation(finding):
                 raise _Violated(f"{HISTORY}.{type(finding).__name__}", finding.text)
 
     def _final(self, partition: TopicPartition) -> FinalPartition:
@@ -355,9 +353,9 @@ class _PlanRun:
         state = view.partitions[partition]
         return final_partition(self._engine, partition, state.leader, state.isr, runs_of)
 
-    def _history(self) -> Iterator[Told]:
-        """What clients did and were told. Plain sends are each a producer of their own, since they promise no order
-        among each other; of what is acknowledged by less than all nothing is promised.
+    def _history(self) -> Iterator[HistoryOperation]:
+        """The history of the clients. Each send without idempotence counts as a producer of its own, since such sends
+        promise no order; an acknowledgement by fewer replicas than all counts as unknown, since it promises nothing.
         """
         for number, send in self._clients.sends.items():
             idempotent = self._is_idempotent(number)
@@ -377,8 +375,8 @@ class _PlanRun:
     def _is_idempotent(self, send: int) -> bool:
         return self._clients.sends[send].acks == -1 and bool(self._engine.spec.config.values[ENABLE_IDEMPOTENCE])
 
-    def _counts(self, finding: Finding) -> bool:
-        """Whether the finding breaks a promise."""
+    def _is_violation(self, finding: Finding) -> bool:
+        """Whether the finding is a violation in this run."""
         if isinstance(finding, _ALWAYS_WRONG):
             return True
         if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._is_idempotent(finding.record.send):
@@ -387,30 +385,30 @@ class _PlanRun:
             return False
         return self._engine.suite.truth.of(finding.partition).tolerant
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- the story -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, text: str) -> None:
+    def _add_heading(self, text: str) -> None:
         self._controls.headings.append(Heading(text, len(self._cluster.traces)))
 
     def _story(self, violation: PlanViolation) -> tuple[str, ...]:
-        self._tell(f"violated: {violation.invariant}: {violation.detail}")
+        self._add_heading(f"violated: {violation.invariant}: {violation.detail}")
         lines = render(self._cluster.traces, self._controls.headings, self._engine.metadata_log())
         return tuple(lines[-STORY_LINES:])
 
-    def _note_faults(self) -> None:
-        """Faults and outcomes for the coverage table."""
+    def _count_faults(self) -> None:
+        """Adds faults and outcomes to the coverage table."""
         for kind, count in sorted(self._injector.begun.items()):
-            self._coverage.note("fault", kind, count)
+            self._coverage.add("fault", kind, count)
         kept = [of.tolerant for of in self._engine.suite.truth.partitions.values()]
-        self._coverage.note("tolerance", "losses withheld", self._controls.withheld)
-        self._coverage.note("tolerance", "partitions within it", sum(kept))
-        self._coverage.note("tolerance", "partitions beyond it", len(kept) - sum(kept))
+        self._coverage.add("tolerance", "losses withheld", self._controls.withheld)
+        self._coverage.add("tolerance", "partitions within it", sum(kept))
+        self._coverage.add("tolerance", "partitions beyond it", len(kept) - sum(kept))
         for number, send in self._clients.sends.items():
             outcome = self._engine.outcome(number)
             if isinstance(outcome, SendOutcome):
                 for part in outcome.ranges:
                     acks = "all" if send.acks == -1 else str(send.acks)
-                    self._coverage.note("records", f"acks {acks}, {result_of(part)}", part.count)
+                    self._coverage.add("records", f"acks {acks}, {result_of(part)}", part.count)
 
 
 def _outcome(outcome: Message | None, kind: type[_Outcome]) -> _Outcome:

@@ -1,4 +1,4 @@
-"""Delta debugging: the smallest plan that shows the same violation, as far as leaving out parts can find it.
+"""Delta debugging: a smaller plan with the same violation, found by leaving out parts.
 
 The parts are the faults and the operations of a plan. Complements of ever smaller pieces are tried, as in ddmin (Zeller
 and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002), faults first, since they explain most; then
@@ -20,24 +20,24 @@ MAX_RUNS = 400
 _Part = TypeVar("_Part")
 
 
-class _Enough(Exception):
-    """The number of runs is used up."""
+class _BudgetUsed(Exception):
+    """The budget of runs is used up."""
 
 
 def shrink(
     plan: Plan, first: PlanResult, run: Callable[[Plan], PlanResult], max_runs: int = MAX_RUNS
 ) -> tuple[Plan, PlanResult, int]:
-    """A plan that breaks the same invariant as `first`, the result of `plan`, did; its result; how many runs it took.
-    ValueError where `first` broke none.
+    """A smaller plan that violates the same invariant as `plan`, whose result is `first`; its result; the number of
+    runs. ValueError if `first` has no violation.
     """
     if first.violation is None:
-        raise ValueError("nothing was violated")
+        raise ValueError("the result has no violation")
     search = _Search(plan, first, run, max_runs)
     try:
-        search.leave_out_what_comes_later()
+        search.leave_out_later_parts()
         for name in ("faults", "operations", "faults"):
             search.minimise(name)
-    except _Enough:
+    except _BudgetUsed:
         pass
     return search.plan, search.result, search.runs
 
@@ -51,9 +51,9 @@ class _Search:
         self._invariant = _invariant(first)
 
     def _breaks(self, candidate: Plan) -> bool:
-        """Whether the candidate shows the violation; if so, it is the smallest so far."""
+        """Runs the candidate; if it has the violation, it becomes the smallest plan so far."""
         if self.runs >= self._max_runs:
-            raise _Enough
+            raise _BudgetUsed
         self.runs += 1
         result = self._run(candidate)
         if _invariant(result) != self._invariant:
@@ -61,8 +61,8 @@ class _Search:
         self.plan, self.result = candidate, result
         return True
 
-    def leave_out_what_comes_later(self) -> None:
-        """What begins after the violation has no part in it."""
+    def leave_out_later_parts(self) -> None:
+        """Leaves out everything that begins after the violation."""
         assert self.result.violation is not None
         at_ms = self.result.violation.time_ms
         faults = tuple(fault for fault in self.plan.faults if fault.at_ms <= at_ms)
@@ -72,7 +72,7 @@ class _Search:
             self._breaks(candidate)
 
     def minimise(self, name: str) -> None:
-        """Leaves out as many parts of that name as it can."""
+        """Leaves out as many faults or operations (`name`) as possible."""
 
         def breaks(parts: Sequence[object]) -> bool:
             return self._breaks(self.plan.model_copy(update={name: tuple(parts)}))

@@ -1,8 +1,8 @@
 """The swarm: a plan for every seed.
 
 Each seed draws its own sizes, configs and kinds of faults, most of them left out: what a kind of fault hides, when it
-is common, shows where it is missing (swarm testing). Nothing but the seed, the generation and a bias, if there is one,
-goes into a plan. Times are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them
+is common, shows where it is missing (swarm testing). A plan depends on the seed, the generation and the bias
+alone. Times are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them
 meet.
 
 Three plans in four are *staged*: episodes of two themes (`themes.py`) follow each other, in some plans with single
@@ -27,7 +27,8 @@ from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
-from experiments.hunt.fuzz.themes import THEMES, Election, Part, Quiet, Scene
+from experiments.hunt.fuzz.scene import Election, Part, Quiet, Scene
+from experiments.hunt.fuzz.themes import THEMES
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
 from protocol.config import (
@@ -81,9 +82,9 @@ _ELECTIONS: Mapping[str, Sequence[int]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Tempo:
-    """Times in ms to draw from: how long clients go on, how long before that no fault begins any more, the mean times
-    between operations and between faults, how long faults last, session timeouts with their heartbeat intervals, and
-    how long leaders and clients wait.
+    """Times in ms to draw from: the length of the load, the part at its end in which no fault begins, the mean times
+    between operations and between faults, durations of faults, session timeouts with heartbeat intervals, and the
+    timeouts of leaders and clients (`patience`).
     """
 
     lengths: Sequence[int]
@@ -137,7 +138,7 @@ _STEADY = _Tempo(
 
 
 def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:
-    """The plan of a seed; what neither the generation nor the bias says is drawn."""
+    """The plan of a seed; what neither the generation nor the bias fixes is drawn."""
     rng = Random(f"{seed}/swarm")
     drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
     themes = themes_of(seed, bias)
@@ -193,7 +194,7 @@ def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int
 
 
 def themes_of(seed: int, bias: Bias = NO_BIAS) -> tuple[str, ...]:
-    """The themes of a seed; none: faults one by one."""
+    """The themes of a seed; empty: single faults."""
     if bias.themes is not None:
         return bias.themes
     if bias.weights or seed % 4 == 3:
@@ -244,14 +245,14 @@ def _operations(rng: Random, tempo: _Tempo, partitions: int, length_ms: int) -> 
 
 
 def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Operation:
-    """Mostly something to write, or else something to read, and seldom an election."""
-    dice = rng.random()
-    if dice < 0.70:
+    """A send in 70 % of cases, a read in 28 %, an election in 2 %."""
+    share = rng.random()
+    if share < 0.70:
         size = rng.choice((12, 12, 100))
         return Send.model_validate(
             place | {"acks": rng.choice(acks), "records": rng.choice((1, 1, 3, 20)), "record_bytes": size}
         )
-    if dice < 0.98:
+    if share < 0.98:
         reader, again, wait_ms = rng.randrange(READERS), rng.random() < 0.2, rng.choice((0, 0, 500))
         return Read(**place, reader=reader, from_start=again, max_wait_ms=wait_ms)
     return Elect(**place, unclean=rng.random() < 0.2)
@@ -313,7 +314,7 @@ def _scene(rng: Random, at_ms: int, targets: Targets, topic: TopicModel, config:
 
 
 def _as_staged(operations: Sequence[Operation], staged: Sequence[tuple[int, Part]]) -> tuple[Operation, ...]:
-    """The operations without those that come in a quiet time, and the elections of episodes."""
+    """The operations outside quiet times, and the elections of the episodes."""
     quiet = [part for _, part in staged if isinstance(part, Quiet)]
     asked = [(partition, part) for partition, part in staged if isinstance(part, Election)]
     elections = (

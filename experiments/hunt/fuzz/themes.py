@@ -1,19 +1,17 @@
-"""Themes: short sequences of faults that live near each other, with random times and random parts.
+"""Themes: short sequences of faults that follow each other closely, with random times and random parts.
 
-Faults that are drawn one by one seldom meet in the order in which a protocol is weakest: something is held up,
-meanwhile somebody fails, and then what was held up arrives. An *episode* is such an order. It happens to one partition:
-its `leader`, a `member` that follows, and the `others` that do. An episode begins by asking for the preferred leader,
-so that it is about whom it thinks it is about in most cases; in the rest it is one more random sequence. Themes know
-the protocol's times (session, lag) and its kinds of messages; that is all they know.
+Faults that are drawn one by one rarely come in the order to which a protocol is most sensitive: a message is delayed,
+a node fails meanwhile, then the message arrives. An *episode* is such a sequence for one partition, with its `leader`,
+a follower called `member`, and the `others`. An episode begins with a preferred leader election, so that in most cases
+the leader is the one it expects; in the other cases it is one more random sequence. Themes depend on the protocol's
+timeouts (session, lag) and its message types only.
 
-A theme may need sizes or configs to have its effect; these are its bias.
+A theme may need sizes or configs to be effective; these are its bias.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from random import Random
 
 from experiments.faults import recipes
 from experiments.faults.kinds.administration import Configure, Reassign
@@ -23,6 +21,7 @@ from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
+from experiments.hunt.fuzz.scene import Election, Part, Quiet, Scene
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -41,64 +40,16 @@ from protocol.ids import RECOVERY_MANAGER, NodeId
 RECOVERIES = Bias(
     generation=Generation.KIP_966, replicas=3, min_isr=2, partitions=1, config={UNCLEAN_RECOVERY_TIMEOUT_MS: 2_000}
 )
-"""Partitions that are recovered, by a manager with little patience."""
-
-
-@dataclass(frozen=True, slots=True)
-class Election:
-    """The preferred leader of the episode's partition is asked for."""
-
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Quiet:
-    """Clients begin nothing from `at_ms` to `end_ms`."""
-
-    at_ms: int
-    end_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What an episode is about. `at_ms` is when it begins; `away_ms` how long a follower must hear nothing to be out of
-    the ISR, `gone_ms` how long a broker must be silent to be fenced, both with some time to spare. `recovers`: there is
-    a recovery manager.
-    """
-
-    rng: Random
-    at_ms: int
-    topic: str
-    partition: int
-    min_isr: int
-    brokers: Sequence[NodeId]
-    leader: NodeId
-    member: NodeId
-    others: Sequence[NodeId]
-    away_ms: int
-    gone_ms: int
-    recovers: bool
-
-    def after(self, begin_ms: int, least_ms: int, most_ms: int) -> int:
-        """A time that much later."""
-        return begin_ms + self.rng.randint(least_ms, most_ms)
-
-    def perhaps(self, probability: float = 0.5) -> bool:
-        return self.rng.random() < probability
-
-    @property
-    def followers(self) -> tuple[NodeId, ...]:
-        return (self.member, *self.others)
+"""Partitions in unclean recovery, with a short recovery timeout."""
 
 
 _SESSION_EFFECTS: Sequence[Effect] = ("lose", "lose", "duplicate", "reorder")
 _PRODUCER_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder")
-Part = Fault | Election | Quiet
 Episode = Callable[[Scene], Iterator[Part]]
 
 
 def _empty_member(scene: Scene) -> Iterator[Part]:
-    """A proposal is held up while the member that it adds loses what it had and comes back."""
+    """A proposal is delayed while the member that it adds loses its unflushed records and restarts."""
     back_ms = scene.at_ms + scene.away_ms
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
     arrives_ms = scene.after(back_ms, 3_000, 5_500)
@@ -109,8 +60,8 @@ def _empty_member(scene: Scene) -> Iterator[Part]:
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, starts_ms - 20, scene.after(arrives_ms, 500, 3_000))
 
 
-def _unheard_answer(scene: Scene) -> Iterator[Part]:
-    """A leader does not hear what became of its proposal, while members come and go."""
+def _lost_proposal_response(scene: Scene) -> Iterator[Part]:
+    """A leader does not learn the outcome of its proposal while members leave and rejoin."""
     back_ms = scene.at_ms + scene.away_ms
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
     end_ms = scene.after(back_ms, 3_000, 5_500)
@@ -127,7 +78,7 @@ def _unheard_answer(scene: Scene) -> Iterator[Part]:
 
 
 def _raised_min_isr(scene: Scene) -> Iterator[Part]:
-    """Min ISR is raised while a smaller ISR is proposed, and the leader reads of neither."""
+    """Min ISR is raised while a smaller ISR is proposed, and the leader receives no metadata."""
     end_ms = scene.after(scene.at_ms + scene.away_ms, 2_500, 4_000)
     for follower in scene.followers if scene.perhaps(0.8) else (scene.member,):
         yield recipes.lose_fetch_responses(follower, scene.brokers, scene.at_ms, end_ms)
@@ -141,20 +92,22 @@ def _raised_min_isr(scene: Scene) -> Iterator[Part]:
     )
 
 
-def _there_and_back(scene: Scene) -> Iterator[Part]:
-    """Leadership goes away and comes back while a follower does not hear of it."""
+def _leadership_returns(scene: Scene) -> Iterator[Part]:
+    """Leadership moves away and back while a follower does not receive the metadata."""
     unseen_ms = scene.after(scene.at_ms, 50, 400)
     yield recipes.lose_heartbeats(scene.leader, unseen_ms, unseen_ms + scene.gone_ms)
     back_ms = scene.after(unseen_ms + scene.gone_ms, 1_000, 2_000)
     later_ms = scene.after(back_ms, 1_000, 2_500)
     yield Election(back_ms)
     yield Election(later_ms)
-    not_hearing = recipes.cut_from_controller if scene.perhaps(0.7) else recipes.lose_metadata
-    yield not_hearing(scene.member, scene.at_ms, scene.after(later_ms, 1_000, 4_000))
+    lose = recipes.cut_from_controller if scene.perhaps(0.7) else recipes.lose_metadata
+    yield lose(scene.member, scene.at_ms, scene.after(later_ms, 1_000, 4_000))
 
 
-def _unheard_fencing(scene: Scene) -> Iterator[Part]:
-    """A follower catches up whose fencing its leader has not heard of; what was refused for it may come once more."""
+def _unread_fencing(scene: Scene) -> Iterator[Part]:
+    """A follower that is fenced catches up before its leader has read of the fencing; a refused proposal may arrive
+    again.
+    """
     unseen_ms = scene.at_ms + scene.away_ms
     fenced_ms = unseen_ms + scene.gone_ms
     back_ms = scene.after(fenced_ms, 0, 700)
@@ -171,7 +124,7 @@ def _unheard_fencing(scene: Scene) -> Iterator[Part]:
 
 
 def _deposed_proposer(scene: Scene) -> Iterator[Part]:
-    """A proposal is held up until another leads, and the proposer is unfenced and knows nothing of that."""
+    """A proposal is delayed until another broker leads and the proposer, unaware of that, is unfenced."""
     unseen_ms = scene.after(scene.at_ms + scene.away_ms, -1_000, 200)
     seen_ms = unseen_ms + scene.gone_ms
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, scene.after(unseen_ms, 300, 1_200))
@@ -183,7 +136,7 @@ def _deposed_proposer(scene: Scene) -> Iterator[Part]:
 
 
 def _late_proposals(scene: Scene) -> Iterator[Part]:
-    """Proposals come late, or twice, when others have followed, or when the partition is to move."""
+    """Proposals arrive late or twice, after newer proposals or during a reassignment."""
     back_ms = scene.at_ms + scene.away_ms
     end_ms = scene.after(back_ms, 4_000, 6_000)
     held_up = recipes.reorder_proposals if scene.perhaps() else recipes.duplicate_proposals
@@ -202,13 +155,13 @@ def _late_proposals(scene: Scene) -> Iterator[Part]:
 
 
 def _elsewhere(scene: Scene) -> tuple[NodeId, ...]:
-    """As many replicas, none of them the leader, as far as there are others."""
+    """As many replicas, none of them the leader, if there are enough brokers."""
     others = [broker for broker in scene.brokers if broker != scene.leader]
     return tuple(scene.rng.sample(others, min(1 + len(scene.followers), len(others))))
 
 
 def _power_after_shutdown(scene: Scene) -> Iterator[Part]:
-    """The power fails after a clean shutdown, or when the broker is back from it."""
+    """The power fails after a clean shutdown, or after the restart that follows it."""
     broker = scene.rng.choice((scene.leader, *scene.followers))
     up_ms = scene.after(scene.at_ms, 1_200, 2_500)
     yield Restart(at_ms=scene.at_ms, duration_ms=up_ms - scene.at_ms, node=broker)
@@ -217,7 +170,7 @@ def _power_after_shutdown(scene: Scene) -> Iterator[Part]:
 
 
 def _all_restart(scene: Scene) -> Iterator[Part]:
-    """All brokers restart while a producer waits for answers."""
+    """All brokers restart while a producer waits for responses."""
     deaf_ms = scene.after(scene.at_ms, 0, 500)
     fails_ms = scene.after(deaf_ms, 50, 1_200)
     yield Cut(
@@ -232,7 +185,7 @@ def _all_restart(scene: Scene) -> Iterator[Part]:
 
 
 def _sessions(scene: Scene) -> Iterator[Part]:
-    """Single fetches and answers of a follower are lost, late or doubled."""
+    """Single fetch requests and responses of a follower are lost, delayed or duplicated."""
     begin_ms = scene.at_ms
     for _ in range(4):
         end_ms = scene.after(begin_ms, 500, 2_500)
@@ -253,7 +206,7 @@ def _sessions(scene: Scene) -> Iterator[Part]:
 
 
 def _unaware_successor(scene: Scene) -> Iterator[Part]:
-    """A leader has not heard how far its predecessor had committed, nor has a follower the records."""
+    """A new leader does not know its predecessor's high watermark, and a follower lacks the records."""
     back_ms = scene.after(scene.at_ms + scene.away_ms, 200, 800)
     taken_ms = scene.after(back_ms, 700, 1_200)
     fails_ms = scene.after(taken_ms, 700, 1_500)
@@ -267,7 +220,7 @@ def _unaware_successor(scene: Scene) -> Iterator[Part]:
 
 
 def _quick_return(scene: Scene) -> Iterator[Part]:
-    """A follower that was caught up loses what it had and is back at once; who should hear of that does not."""
+    """A caught-up follower loses its unflushed records and restarts at once; its leader does not learn of that."""
     back_ms = scene.after(scene.at_ms, 30, 150)
     yield recipes.fail_power(scene.member, scene.at_ms, back_ms)
     end_ms = scene.after(back_ms, 1_500, 4_500)
@@ -279,7 +232,7 @@ def _quick_return(scene: Scene) -> Iterator[Part]:
 
 
 def _slow_routine(scene: Scene) -> Iterator[Part]:
-    """All brokers restart, and who is elected for want of better takes its time, and is fenced in it."""
+    """All brokers restart, and a leader that was elected uncleanly is fenced during its slow data-loss routine."""
     for broker in scene.brokers:
         yield recipes.kill(broker, scene.at_ms, scene.after(scene.at_ms, 1, 300))
     unseen_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_000)
@@ -303,7 +256,7 @@ def _move_away(scene: Scene) -> Iterator[Part]:
 
 
 def _deposed_writer(scene: Scene) -> Iterator[Part]:
-    """A leader is deposed with records that nobody else has, and leads again, perhaps before its clients knew."""
+    """A leader is deposed with records that no other replica has, and leads again, perhaps unnoticed by clients."""
     end_ms = scene.after(scene.at_ms + scene.gone_ms, 300, 1_500)
     back_ms = scene.after(end_ms, 1_500, 2_500)
     yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, end_ms)
@@ -314,8 +267,8 @@ def _deposed_writer(scene: Scene) -> Iterator[Part]:
             yield recipes.isolate(follower, CLIENT, scene.at_ms - 100, scene.after(back_ms, 1_500, 3_000))
 
 
-def _told_twice(scene: Scene) -> Iterator[Part]:
-    """A leader is deposed in a quiet time, and what it is told when it follows comes twice."""
+def _repeated_divergence(scene: Scene) -> Iterator[Part]:
+    """A leader is deposed in a quiet time, and its fetch responses as a follower are duplicated."""
     back_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_500)
     yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
     yield Quiet(scene.after(scene.at_ms, 50, 600), scene.after(back_ms, 1_000, 3_000))
@@ -325,7 +278,7 @@ def _told_twice(scene: Scene) -> Iterator[Part]:
 
 
 def _short_segments(scene: Scene) -> Iterator[Part]:
-    """Segments are short-lived and followers late; then the leader fails."""
+    """Segments are short-lived and followers lag; then the leader crashes."""
     end_ms = scene.after(scene.at_ms, 500, scene.away_ms)
     for follower in scene.followers:
         if scene.perhaps(0.8):
@@ -334,7 +287,7 @@ def _short_segments(scene: Scene) -> Iterator[Part]:
 
 
 def _producer_trouble(scene: Scene) -> Iterator[Part]:
-    """Batches and their answers are lost, late or doubled, while leaders change."""
+    """Batches and their responses are lost, delayed or duplicated while leaders change."""
     for _ in range(2):
         ends = CLIENT, tuple(scene.brokers)
         source, target = ends if scene.perhaps() else ends[::-1]
@@ -356,7 +309,7 @@ def _producer_trouble(scene: Scene) -> Iterator[Part]:
 
 
 def _full_disks(scene: Scene) -> Iterator[Part]:
-    """One disk after the other runs full while it is written to."""
+    """Disks become full one after the other during writes."""
     for broker in (scene.leader, *scene.followers):
         if broker == scene.leader or scene.perhaps():
             begins_ms = scene.after(scene.at_ms, 0, 3_000)
@@ -364,7 +317,7 @@ def _full_disks(scene: Scene) -> Iterator[Part]:
 
 
 def _handovers(scene: Scene) -> Iterator[Part]:
-    """Leaders change, again and again, while records are on their way."""
+    """Leaders change several times while records are in flight."""
     begin_ms = scene.at_ms
     for _ in range(3):
         broker = scene.rng.choice((scene.leader, scene.leader, *scene.followers))
@@ -390,14 +343,14 @@ def _controller_gone(scene: Scene) -> Iterator[Part]:
 
 
 def _recovered_by(scene: Scene, strategy: str, begin_ms: int, end_ms: int) -> Fault:
-    """The topic's strategy, for so long."""
+    """Sets the topic's recovery strategy for a time."""
     config: dict[str, int | bool | str] = {UNCLEAN_RECOVERY_STRATEGY: strategy}
     return Configure(at_ms=begin_ms, duration_ms=end_ms - begin_ms, topic=scene.topic, config=config)
 
 
-def _unheard_candidate(scene: Scene) -> Iterator[Part]:
-    """All replicas restart, one of them before the others; who must be heard is not, while another one, who has
-    answered, restarts; and manager and controller may fail meanwhile.
+def _missing_candidate(scene: Scene) -> Iterator[Part]:
+    """All replicas restart, one of them before the others; the response of a required replica is lost while another
+    one, which has responded, restarts; the recovery manager or the controller may fail meanwhile.
     """
     rest_ms = scene.after(scene.at_ms + scene.gone_ms, 0, 500)
     back_ms = scene.after(rest_ms, 100, scene.gone_ms)
@@ -422,9 +375,9 @@ def _unheard_candidate(scene: Scene) -> Iterator[Part]:
         yield recipes.kill(RECOVERY_MANAGER, rest_ms, heard_ms)
 
 
-def _late_news(scene: Scene) -> Iterator[Part]:
-    """Nobody in sync is left, and the only candidate learns late that nobody leads, or answers late; meanwhile who is
-    eligible may come back.
+def _late_metadata(scene: Scene) -> Iterator[Part]:
+    """No in-sync replica is left, and the only candidate learns late that there is no leader, or responds late; an
+    eligible replica may return meanwhile.
     """
     fails_ms = scene.at_ms + scene.away_ms
     back_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
@@ -443,8 +396,8 @@ def _late_news(scene: Scene) -> Iterator[Part]:
 
 
 def _longer_log(scene: Scene) -> Iterator[Part]:
-    """A leader that is cut off goes on writing for itself; the next one writes little and loses some of it, and then
-    nobody leads.
+    """A leader that is cut off goes on appending; the next leader appends little and loses some of it, and then the
+    partition has no leader.
     """
     back_ms = scene.after(scene.at_ms + 2 * scene.gone_ms, 1_000, 2_000)
     leads_ms = scene.at_ms + scene.gone_ms
@@ -459,13 +412,13 @@ def _longer_log(scene: Scene) -> Iterator[Part]:
 
 THEMES: dict[str, tuple[Episode, Bias]] = {
     "empty member": (_empty_member, Bias(replicas=3, min_isr=2)),
-    "unheard answer": (_unheard_answer, NO_BIAS),
-    "unheard candidate": (_unheard_candidate, RECOVERIES),
-    "late news": (_late_news, RECOVERIES),
+    "lost proposal response": (_lost_proposal_response, NO_BIAS),
+    "missing candidate": (_missing_candidate, RECOVERIES),
+    "late metadata": (_late_metadata, RECOVERIES),
     "longer log": (_longer_log, RECOVERIES),
     "raised min ISR": (_raised_min_isr, Bias(min_isr=1)),
-    "there and back": (_there_and_back, NO_BIAS),
-    "unheard fencing": (_unheard_fencing, NO_BIAS),
+    "leadership returns": (_leadership_returns, NO_BIAS),
+    "unread fencing": (_unread_fencing, NO_BIAS),
     "deposed proposer": (_deposed_proposer, NO_BIAS),
     "late proposals": (_late_proposals, Bias(brokers=4)),
     "power after shutdown": (_power_after_shutdown, Bias(replicas=3, min_isr=3)),
@@ -487,7 +440,7 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "slow routine": (_slow_routine, Bias(config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"})),
     "move away": (_move_away, Bias(brokers=4)),
     "deposed writer": (_deposed_writer, NO_BIAS),
-    "told twice": (_told_twice, NO_BIAS),
+    "repeated divergence": (_repeated_divergence, NO_BIAS),
     "short segments": (
         _short_segments,
         Bias(topic={SEGMENT_BYTES: 200, RETENTION_BYTES: 500}, config={LOG_RETENTION_CHECK_INTERVAL_MS: 200}),
@@ -497,4 +450,4 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "handovers": (_handovers, NO_BIAS),
     "controller gone": (_controller_gone, NO_BIAS),
 }
-"""By name, with what each needs."""
+"""By name: the episode, and the bias that it needs. The order decides which themes a seed gets."""
