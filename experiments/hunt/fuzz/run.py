@@ -385,7 +385,7 @@ class _PlanRun:
             return False
         return self._engine.suite.truth.of(finding.partition).tolerant
 
-    # -- the story -------------------------------------------------------------------------------------------------------
+    # -- the story -----------------------------------------------------------------------------------------------------
 
     def _add_heading(self, text: str) -> None:
         self._controls.headings.append(Heading(text, len(self._cluster.traces)))
