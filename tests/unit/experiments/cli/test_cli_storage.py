@@ -196,7 +196,7 @@ def test_a_directory_that_is_not_formatted_or_damaged_is_exit_code_1(command: Co
     assert "quorum-state: found b'{'; allowed: a JSON object" in command.fails(*info, str(tmp_path / "node"))
     assert command.json(*info, str(tmp_path / "node"), code=1)["cluster_id"] == "c1"
     (tmp_path / "node" / "meta.json").write_bytes(b"{}")
-    assert "does not say whose directory this is" in command.refused(*info, str(tmp_path / "node"))
+    assert "does not name the directory's owner" in command.refused(*info, str(tmp_path / "node"))
 
 
 def test_uuids_are_fresh(command: Commands) -> None:
