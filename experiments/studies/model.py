@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from experiments.studies.distribution import DISTRIBUTION, Distribution
 from experiments.studies.metrics import RATES
-from experiments.studies.parameter import DURATION, TEXT, Label, duration_or, parameters
+from experiments.studies.parameter import DURATION, TEXT, duration_or, parameter, parameters
 
 YEAR_MS = 365 * 86_400_000
 DAY_MS = 86_400_000
@@ -34,8 +34,6 @@ CONFLICT = "conflict"
 """The type of the error for parameters that exclude each other; its context names the `parameter` and what is
 `allowed` for it."""
 
-NETWORK_LATENCY_MS = 1
-
 
 class Frozen(BaseModel):
     """Base of all study types: immutable, hashable where its fields are, no unknown fields."""
@@ -43,129 +41,79 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+DurationMs = Annotated[int, DURATION]
+RandomTime = Annotated[Distribution, DISTRIBUTION]
+
+
 class CellParameters(Frozen):
-    """Everything that a trial depends on, except its seed. Each field declares one parameter of study files.
+    """Everything that a trial depends on, except its seed. Each field declares one parameter of study files."""
 
-    A trial's seed is derived from the JSON of these fields. A parameter that is added later is left out of the JSON at
-    its default (`exclude_if`), so that studies which do not use it keep their seeds and their numbers.
-    """
-
-    generation: Annotated[
-        Literal["kip-497", "kip-966-elr", "kip-966"],
-        Label("{}"),
-        Field(description="Protocol generation of the cluster."),
-    ] = "kip-966"
-    brokers: Annotated[
-        int, Label("{} brokers", "brokers"), Field(ge=1, le=999, description="Number of brokers in the cluster.")
-    ] = 3
-    partitions: Annotated[
-        int, Label("{} partitions", "partitions"), Field(ge=1, description="Number of partitions of the one topic.")
-    ] = 1
-    replication_factor: Annotated[
-        int, Label("RF {}", "replicas"), Field(ge=1, description="Replicas per partition; at most the brokers.")
-    ] = 3
-    min_insync_replicas: Annotated[
-        int, Label("min ISR {}", "replicas"), Field(ge=1, description="`min.insync.replicas` of the topic.")
-    ] = 2
-    unclean_recovery_strategy: Annotated[
-        Literal["proactive", "balanced", "manual"],
-        Label("{} recovery"),
-        Field(description="`unclean.recovery.strategy` of the cluster (KIP-966)."),
-    ] = "balanced"
-    acks: Annotated[
-        Literal["0", "1", "all"],
-        TEXT,
-        Label("acks={}"),
-        Field(description="Copies that the producer waits for; losses are counted with `all` only."),
-    ] = "all"
-    broker_mttf: Annotated[
-        Distribution,
-        DISTRIBUTION,
-        Label("MTTF {}"),
-        Field(description="Time from a broker's start to its next failure, independent of the other brokers."),
-    ] = Distribution(mean_ms=130 * DAY_MS)
-    broker_mttr: Annotated[
-        Distribution,
-        DISTRIBUTION,
-        Label("MTTR {}"),
-        Field(description="Time from a broker's failure to its restart."),
-    ] = Distribution(mean_ms=15 * MINUTE_MS)
-    unclean_probability: Annotated[
-        float,
-        Label("unclean {}", "probability"),
-        Field(ge=0.0, le=1.0, description="That a failure is a crash without a clean-shutdown file."),
-    ] = 1.0
-    tail_loss_probability: Annotated[
-        float,
-        Label("tail loss {}", "probability"),
-        Field(ge=0.0, le=1.0, description="That an unclean crash loses the unflushed tail of the broker's logs."),
-    ] = 0.1
-    detection_ms: Annotated[
-        int | None,
-        duration_or("instant"),
-        Label("detection {}"),
-        Field(
-            gt=0,
-            description="Broker session timeout, after which the controller fences a silent broker; `instant`: the "
-            "simulator reports a crash to the controller at once.",
-        ),
-    ] = 9_000
-    flush_interval_ms: Annotated[
-        int | None,
-        duration_or("never"),
-        Label("flush {}"),
-        Field(gt=0, description="`flush.ms` of the brokers: how long a record may stay unflushed."),
-    ] = None
-    power_events_per_year: Annotated[
-        float,
-        Label("{} power events/y", "events per cluster-year"),
-        Field(
-            ge=0.0,
-            allow_inf_nan=False,
-            description="Rate of the Poisson process of events that crash all running brokers unclean at once.",
-        ),
-    ] = 0.0
-    duration_ms: Annotated[
-        int, DURATION, Label("duration {}"), Field(gt=0, description="Virtual time that each trial simulates.")
-    ] = YEAR_MS
-    network_latency_ms: Annotated[
-        int,
-        DURATION,
-        Label("latency {}"),
-        Field(
-            ge=1,
-            le=200,
-            description="Least one-way latency between two nodes, at most a quarter of `detection`; up to 2 ms of "
-            "jitter come on top.",
-            exclude_if=lambda value: value == NETWORK_LATENCY_MS,
-        ),
-    ] = NETWORK_LATENCY_MS
+    generation: Literal["kip-497", "kip-966-elr", "kip-966"] = parameter(
+        "kip-966", "{}", "Protocol generation of the cluster."
+    )
+    brokers: int = parameter(3, "{} brokers", "Number of brokers in the cluster.", "brokers", ge=1, le=999)
+    partitions: int = parameter(1, "{} partitions", "Number of partitions of the one topic.", "partitions", ge=1)
+    replication_factor: int = parameter(3, "RF {}", "Replicas per partition; at most the brokers.", "replicas", ge=1)
+    min_insync_replicas: int = parameter(2, "min ISR {}", "`min.insync.replicas` of the topic.", "replicas", ge=1)
+    unclean_recovery_strategy: Literal["proactive", "balanced", "manual"] = parameter(
+        "balanced", "{} recovery", "`unclean.recovery.strategy` of the cluster (KIP-966)."
+    )
+    acks: Annotated[Literal["0", "1", "all"], TEXT] = parameter(
+        "all", "acks={}", "Copies that the producer waits for; losses are counted with `all` only."
+    )
+    broker_mttf: RandomTime = parameter(
+        Distribution(mean_ms=130 * DAY_MS), "MTTF {}", "Time from a broker's start to its next failure."
+    )
+    broker_mttr: RandomTime = parameter(
+        Distribution(mean_ms=15 * MINUTE_MS), "MTTR {}", "Time from a broker's failure to its restart."
+    )
+    unclean_probability: float = parameter(
+        1.0, "unclean {}", "That a failure is a crash without a clean-shutdown file.", "probability", ge=0.0, le=1.0
+    )
+    tail_loss_probability: float = parameter(
+        0.1,
+        "tail loss {}",
+        "That an unclean crash loses the unflushed tail of the logs.",
+        "probability",
+        ge=0.0,
+        le=1.0,
+    )
+    detection_ms: Annotated[int | None, duration_or("instant")] = parameter(
+        9_000,
+        "detection {}",
+        "Broker session timeout, after which the controller fences a silent broker; `instant`: the simulator reports a "
+        "crash to the controller at once.",
+        gt=0,
+    )
+    flush_interval_ms: Annotated[int | None, duration_or("never")] = parameter(
+        None, "flush {}", "`flush.ms` of the brokers: how long a record may stay unflushed.", gt=0
+    )
+    power_events_per_year: Annotated[float, AllowInfNan(False)] = parameter(
+        0.0,
+        "{} power events/y",
+        "Rate of the Poisson process of events that crash all running brokers unclean at once.",
+        "events per cluster-year",
+        ge=0.0,
+    )
+    duration_ms: DurationMs = parameter(YEAR_MS, "duration {}", "Virtual time that each trial simulates.", gt=0)
+    network_latency_ms: DurationMs = parameter(
+        1,
+        "latency {}",
+        "Least one-way latency between two nodes, at most a quarter of `detection`; up to 2 ms of jitter come on top.",
+        added_later=True,
+        ge=1,
+        le=200,
+    )
 
     @model_validator(mode="after")
     def _check_conflicts(self) -> CellParameters:
         if self.replication_factor > self.brokers:
-            raise PydanticCustomError(
-                CONFLICT,
-                "replication_factor {found} on {brokers} brokers",
-                {
-                    "parameter": "replication_factor",
-                    "found": self.replication_factor,
-                    "brokers": self.brokers,
-                    "allowed": f"at most the number of brokers ({self.brokers})",
-                },
-            )
+            allowed = f"at most the number of brokers ({self.brokers})"
+            raise _conflict("replication_factor", self.replication_factor, allowed)
         heartbeat_ms = self.heartbeat_interval_ms
-        if heartbeat_ms is not None and self.network_latency_ms > max(heartbeat_ms, NETWORK_LATENCY_MS):
-            raise PydanticCustomError(
-                CONFLICT,
-                "network_latency {found} ms with a detection of {detection} ms",
-                {
-                    "parameter": "network_latency",
-                    "found": self.network_latency_ms,
-                    "detection": self.detection_ms,
-                    "allowed": f"at most a quarter of detection ({self.detection_ms} ms)",
-                },
-            )
+        if heartbeat_ms is not None and self.network_latency_ms > heartbeat_ms:
+            allowed = f"at most a quarter of detection ({self.detection_ms} ms)"
+            raise _conflict("network_latency", self.network_latency_ms, allowed)
         return self
 
     @property
@@ -177,6 +125,11 @@ class CellParameters(Frozen):
     def partition_years(self) -> float:
         """What one trial observes, in partition-years."""
         return self.partitions * self.duration_ms / YEAR_MS
+
+
+def _conflict(parameter: str, found: int, allowed: str) -> PydanticCustomError:
+    context = {"parameter": parameter, "found": found, "allowed": allowed}
+    return PydanticCustomError(CONFLICT, "{parameter} {found}: allowed is {allowed}", context)
 
 
 PARAMETERS = parameters(CellParameters)

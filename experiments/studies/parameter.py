@@ -1,18 +1,18 @@
 """The declaration of a study parameter, and what follows from it.
 
-A parameter is declared once, as a field of `CellParameters` (`model.py`): its name, its Python type with the allowed
-range, its default, its description, a :class:`Notation` (how a study file writes a value) and a :class:`Label` (how the
-report names a value, and the unit). :func:`parameters` derives the rest: what the loader reads and refuses, what the
-report prints and what the reference page lists. A field `x_ms` is the parameter `x`, written as a duration.
+A parameter is declared once, as a field of `CellParameters` (`model.py`): its name; its Python type, with a
+:class:`Notation` if study files write its values in another form; and :func:`parameter` with its default, its words for
+the report, its description, its unit and its limits. :func:`parameters` derives the rest: what the loader reads and
+refuses, what the report prints and what the reference page lists. A field `x_ms` is the parameter `x`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from experiments.support.durations import ALLOWED as DURATION_FORM
@@ -34,14 +34,6 @@ class Notation:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
-    """How the report names a value, with `{}` in its place (`min ISR {}`), and the unit of a plain number."""
-
-    words: str
-    unit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Parameter:
     """A declared parameter: `name` in a study file, `field` of the model; `default` and `allowed` in the file's
     notation."""
@@ -49,7 +41,8 @@ class Parameter:
     name: str
     field: str
     notation: Notation
-    label: Label
+    words: str
+    unit: str
     default: str
     allowed: str
     description: str
@@ -87,6 +80,38 @@ TEXT = Notation(_read_text)
 """Words, some of which are digits, that YAML reads as numbers."""
 
 
+T = TypeVar("T")
+
+
+def parameter(
+    default: T,
+    words: str,
+    description: str,
+    unit: str = "",
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    added_later: bool = False,
+) -> T:
+    """The declaration of a parameter, as the default of a field; `ge`, `gt` and `le` are its limits.
+
+    `words`: the name of a value in the report and the tables, with `{}` in its place (`min ISR {}`). `unit`: of a plain
+    number. `added_later`: a trial's seed is derived from the JSON of its parameters; a parameter that is added later is
+    left out of it at its default, so that studies which do not use it keep their seeds and their numbers.
+    """
+    info: object = Field(
+        default,
+        description=description,
+        json_schema_extra={"words": words, "unit": unit},
+        exclude_if=(lambda value: bool(value == default)) if added_later else None,
+        ge=ge,
+        gt=gt,
+        le=le,
+    )
+    return cast(T, info)
+
+
 def parameters(model: type[BaseModel]) -> Mapping[str, Parameter]:
     """Every parameter that `model` declares, by its name in a study file, in the order of declaration."""
     schemas = model.model_json_schema()["properties"]
@@ -96,16 +121,15 @@ def parameters(model: type[BaseModel]) -> Mapping[str, Parameter]:
 
 def _parameter(field: str, info: FieldInfo, schema: Mapping[str, Any]) -> Parameter:
     notation = next((item for item in info.metadata if isinstance(item, Notation)), PLAIN)
-    (label,) = (item for item in info.metadata if isinstance(item, Label))
-    assert info.description
     return Parameter(
         name=field.removesuffix("_ms"),
         field=field,
         notation=notation,
-        label=label,
+        words=schema["words"],
+        unit=schema["unit"] or ("duration" if notation.form else ""),
         default=notation.write(info.default),
         allowed=allowed_values(schema, notation),
-        description=info.description,
+        description=schema["description"],
     )
 
 

@@ -53,8 +53,7 @@ def _default(value: object) -> str:
 
 
 def _parameter(parameter: Parameter) -> tuple[str, ...]:
-    unit = parameter.label.unit or ("duration" if parameter.notation.form else "")
-    return code(parameter.name), unit, parameter.allowed, code(parameter.default), parameter.description
+    return code(parameter.name), parameter.unit, parameter.allowed, code(parameter.default), parameter.description
 
 
 def _columns(names: list[str]) -> str:

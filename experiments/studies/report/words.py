@@ -50,7 +50,7 @@ class ParameterRow:
 
 def cell_name(swept: Mapping[str, object]) -> str:
     """`kip-966 · min ISR 2`: the swept parameters in the order of the file."""
-    parts = [PARAMETERS[name].label.words.format(shown(value)) for name, value in swept.items()]
+    parts = [PARAMETERS[name].words.format(shown(value)) for name, value in swept.items()]
     return " · ".join(parts) or "the one setting"
 
 

@@ -157,7 +157,7 @@ def test_default_in_the_notation_of_files_is_read_as_the_default(parameter: Para
         written = parameter.default.partition("mean ")[2] or parameter.default
         assert parameter.notation.read(written) == default
     assert parameter.notation.write(default) == parameter.default
-    assert parameter.label.words.count("{}") == 1
+    assert parameter.words.count("{}") == 1
 
 
 def test_every_parameter_of_a_trial_can_be_set_in_a_file() -> None:
