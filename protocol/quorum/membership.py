@@ -60,8 +60,8 @@ class Change:
         voter = self.voter
         if isinstance(self.request, AddVoterRequest):
             return AddVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid, endpoints=self.request.endpoints)
-        gone = voters.key_of(voter.id) or voter
-        return RemoveVoterRecord(voter_id=gone.id, voter_uuid=gone.uuid)
+        removed = voters.key_of(voter.id) or voter
+        return RemoveVoterRecord(voter_id=removed.id, voter_uuid=removed.uuid)
 
 
 def response_to(
@@ -97,9 +97,9 @@ def rejection(request: VoterRequest, voters: VoterSet, *, static: bool) -> tuple
         return _removal_rejection(voter, same_id, voters, static=static)
     if static and request.endpoints:
         return ErrorCode.INVALID_REQUEST, "endpoints are set by controller.quorum.voters"
-    wrong = _endpoint_error(request.endpoints)
-    if wrong:
-        return ErrorCode.INVALID_REQUEST, wrong
+    error = _endpoint_error(request.endpoints)
+    if error:
+        return ErrorCode.INVALID_REQUEST, error
     return _addition_rejection(voter, same_id, static=static)
 
 
@@ -135,8 +135,8 @@ def _endpoint_error(endpoints: Sequence[Endpoint]) -> str:
     names = [endpoint.name for endpoint in endpoints]
     if len(set(names)) < len(names):
         return f"endpoints: found the names {', '.join(names)}; allowed: each once"
-    wrong = next((endpoint for endpoint in endpoints if not 0 < endpoint.port <= MAX_PORT), None)
-    return "" if wrong is None else f"endpoints: {wrong.name}: found port {wrong.port}; allowed: 1 to {MAX_PORT}"
+    invalid = next((endpoint for endpoint in endpoints if not 0 < endpoint.port <= MAX_PORT), None)
+    return "" if invalid is None else f"endpoints: {invalid.name}: found port {invalid.port}; allowed: 1 to {MAX_PORT}"
 
 
 def blocking_reason(

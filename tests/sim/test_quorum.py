@@ -99,7 +99,9 @@ def test_a_leader_without_a_majority_resigns_and_commits_nothing() -> None:
     second = leader(harness)
     assert second.epoch > first.epoch
     settle(harness)
-    assert len(harness.committed) == committed + 1  # the new leader's own record, and not what was appended alone
+    assert (
+        len(harness.committed) == committed + 1
+    )  # the new leader's own record, and not the one appended without a majority
 
 
 @pytest.mark.covers("D26", "D27", "G12", "G17", "N17")
@@ -126,7 +128,9 @@ def test_a_vote_is_durable() -> None:
         assert (found.vote_granted, found.leader_epoch) == (granted, 7)
         raw = harness.disks[1000].read_file(state_file.FILE)
         assert raw is not None
-        assert state_file.decode(raw).voted == ReplicaKey(1001, "uuid-1001"), "the disk too that it is for"
+        assert state_file.decode(raw).voted == ReplicaKey(1001, "uuid-1001"), (
+            "the vote is durable with the candidate's uuid"
+        )
         harness.crash(1000)
         harness.start(1000)
         assert replica(harness, 1000).key == me.key
@@ -180,7 +184,7 @@ def test_a_voter_that_lacks_its_own_addition_grants_votes() -> None:
     harness.crash(old.key.id)
     harness.cuts.clear()
     assert not unaware.is_voter
-    assert leader(harness) is other, "one of three voters, with the vote of who does not know that it is one"
+    assert leader(harness) is other, "elected with the vote of a voter that lacks its own addition"
     assert harness.run_until(lambda: unaware.is_voter, SOON_MS)
 
 
@@ -247,7 +251,7 @@ def test_a_change_waits_for_the_one_before_it() -> None:
     harness.start(*harness.disks)
     leader(harness)
     numbers = [ask(harness, True, replica(harness, node).key) for node in (1001, 1002)]
-    assert len(set(numbers)) == 1, "both are asked for before either is looked at"
+    assert len(set(numbers)) == 1, "both are sent before either is handled"
     harness.run_for(5_000)
     assert [response.error for response in harness.responses] == [ErrorCode.NONE, ErrorCode.NONE]
     settle(harness)
@@ -314,7 +318,7 @@ def test_a_removed_follower_becomes_an_observer() -> None:
     assert not replica(harness, gone).is_voter
     harness.crash(first.key.id)
     harness.run_for(30_000)
-    assert harness.leader is None, "one of two voters is no majority, and an observer does not stand"
+    assert harness.leader is None, "one of two voters is not a majority, and an observer is never a candidate"
     settle(harness)
 
 

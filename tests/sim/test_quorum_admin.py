@@ -246,7 +246,7 @@ def test_removing_the_second_to_last_voter_commits_at_once() -> None:
     gone = RemoveVoterRequest(correlation_id=1, voter_id=other.key.id, voter_uuid=other.key.uuid)
     asked_ms = harness.now_ms
     assert response_to(harness, gone).error is ErrorCode.NONE
-    assert harness.now_ms == asked_ms + 1, "the one voter that is left commits it alone"
+    assert harness.now_ms == asked_ms + 1, "the remaining voter commits the removal alone"
 
 
 @pytest.mark.covers("D31", "J15")

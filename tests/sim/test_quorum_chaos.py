@@ -57,7 +57,7 @@ def test_replicas_restart_without_their_state_and_become_voters_again(outcomes: 
     """
     counts = sum((found.counts for found in outcomes), Counter[str]())
     assert counts["disk loss"] > 50
-    assert counts["restarts without a disk"] >= counts["disk loss"], "all are back at the end"
+    assert counts["restarts without a disk"] >= counts["disk loss"], "all have restarted at the end"
     assert counts["voters on another disk"] > 5
 
 

@@ -45,7 +45,7 @@ class MixedReleases(QuorumHarness):
     def _send(self, source: NodeId, target: NodeId, message: Message) -> None:
         if source in self.former:
             if isinstance(message, VoteRequest) and message.pre_vote:
-                return  # they know of none either
+                return  # the earlier release has no pre-vote
             uuids = {name: NO_UUID for name in type(message).SINCE if name.endswith("_uuid")}
             message = decode(encode(message.model_copy(update=uuids), FORMER.get(type(message))))
         super()._send(source, target, message)
@@ -65,10 +65,10 @@ def test_voters_change_only_when_all_of_them_support_changes() -> None:
     assert isinstance(refused, AddVoterResponse)
     assert refused.error is ErrorCode.REQUEST_TIMED_OUT
     assert refused.message == f"not done within 2000 ms: voter {second} has not fetched with a uuid"
-    assert all(not key.uuid for key in leader(harness).voters.keys), "nothing has changed"
+    assert all(not key.uuid for key in leader(harness).voters.keys), "no voter has changed"
     harness.append()
     settle(harness)
-    assert len(harness.committed) == committed + 1, "the quorum goes on"
+    assert len(harness.committed) == committed + 1, "the quorum stays available"
     harness.former = set()
     harness.restart(second)
     settle(harness)

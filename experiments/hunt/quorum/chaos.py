@@ -357,11 +357,11 @@ class ChaosRun:
         """
         if not self.harness.nodes:
             return False
-        found = self.harness.nodes[self._random_node()].replica
-        ends = [batch.next_offset for batch in found.read(found.log.start_offset, 2**62)]
+        replica = self.harness.nodes[self._random_node()].replica
+        ends = [batch.next_offset for batch in replica.read(replica.log.start_offset, 2**62)]
         if ends:
             end_offset = self._rng.choice([ends[-1], self._rng.choice(ends)])
-            found.take_snapshot(end_offset, b"state" * self._rng.choice([1, 1, 1, 1, 300_000]))
+            replica.take_snapshot(end_offset, b"state" * self._rng.choice([1, 1, 1, 1, 300_000]))
         return bool(ends)
 
     # -- phases 2 and 3 ------------------------------------------------------------------------------------------------

@@ -276,9 +276,9 @@ class QuorumHarness:
             observe(step)
         for invariant in self.invariants:
             replica = step.replica
-            wrong = invariant.check_stopped(step) if replica is None else invariant.check(step, replica)
-            if wrong:
-                raise PropertyViolatedError(type(invariant).__name__, wrong)
+            violation = invariant.check_stopped(step) if replica is None else invariant.check(step, replica)
+            if violation:
+                raise PropertyViolatedError(type(invariant).__name__, violation)
 
     def _hash_step(self, step: ReplicaStep) -> None:
         cause, replica = step.cause, step.replica

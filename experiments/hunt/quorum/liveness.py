@@ -104,4 +104,4 @@ LIVENESS: Mapping[str, Callable[[GlobalView], str]] = {
 
 def first_violation(view: GlobalView) -> tuple[str, str] | None:
     """The name of the first property that does not hold and the description of its violation, None if all hold."""
-    return next(((name, wrong) for name, holds in LIVENESS.items() if (wrong := holds(view))), None)
+    return next(((name, violation) for name, holds in LIVENESS.items() if (violation := holds(view))), None)

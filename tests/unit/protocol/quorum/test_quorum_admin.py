@@ -175,7 +175,7 @@ def test_a_change_waits_for_a_commit_in_the_epoch_an_earlier_change_and_the_repl
     assert blocking_reason(adding, history, leader_state, 11, 11) == "1001:uuid-1 has 7 of 11 records"
     assert blocking_reason(removing, history, leader_state, 11, 11) == ""
     assert blocking_reason(Change(9000, add(A), 0), history, leader_state, 11, 11) == "", (
-        "the leader has all that it has"
+        "the leader has its own whole log"
     )
     leader_state.record_fetch(B, 11, now_ms=2)
     assert blocking_reason(adding, history, leader_state, 11, 11) == ""
@@ -196,10 +196,10 @@ def test_a_change_waits_until_all_voters_fetch_with_a_uuid() -> None:
     assert blocking_reason(adding, history, leader_state, 11, 11) == ""
     leader_state.record_fetch(ReplicaKey(C.id, ""), 11, now_ms=3)
     assert blocking_reason(adding, history, leader_state, 11, 11) == "voter 1002 has not fetched with a uuid", (
-        "it went back"
+        "the voter was downgraded"
     )
     assert blocking_reason(Change(9000, add(C), 0), history, leader_state, 11, 11) == "", (
-        "its own disk is what is added"
+        "the change itself adds the uuid"
     )
 
 
