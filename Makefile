@@ -58,7 +58,7 @@ test-ray: $(INSTALLED) ## the tests that start a Ray cluster
 test-spark: $(INSTALLED) ## the tests that start a JVM
 	$(BIN)/pytest tests/spark $(ARGS)
 
-check: $(INSTALLED) ## ruff, and mypy (strict) for protocol
+check: $(INSTALLED) ## ruff and mypy (strict)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 

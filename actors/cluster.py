@@ -478,7 +478,7 @@ def _take_snapshot(member: _Member) -> NodeSnapshot | None:
 
 def _machines() -> list[dict[str, Any]]:
     """Ray's descriptions of its live nodes."""
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()
     return [node for node in nodes if node["Alive"]]
 
 
