@@ -126,9 +126,10 @@ def answer(names: Sequence[str], cells: Sequence[CellEstimates]) -> Answer:
 
 def _sentences(names: Sequence[str], cells: Sequence[CellEstimates], best: int, rivals: Sequence[int]) -> list[str]:
     chosen = cells[best]
+    rejecting, offline = (minutes(chosen.estimates[name].estimate) for name in ("reject_fraction", "offline_fraction"))
     sentences = [
-        f"Its cost: acks=all writes are rejected for {minutes(chosen.estimates['reject_fraction'].estimate)} a year; "
-        f"the partition has no leader for {minutes(chosen.estimates['offline_fraction'].estimate)} a year."
+        f"Cost of {names[best]}: acks=all writes are rejected for {rejecting} a year; the partition has no leader for "
+        f"{offline} a year."
     ]
     worst = max(range(len(cells)), key=lambda index: cells[index].estimates["loss_rate"].estimate)
     if worst != best and worst not in rivals:
@@ -136,7 +137,7 @@ def _sentences(names: Sequence[str], cells: Sequence[CellEstimates], best: int, 
     if rivals:
         listed = ", ".join(names[index] for index in rivals)
         sentences.append(
-            f"Its loss rate is not distinguished from that of {listed}; it is recommended for its availability."
+            f"The loss rate of {names[best]} is not distinguished from that of {listed}; availability decides."
         )
     return sentences
 
@@ -169,12 +170,11 @@ def _trade_off(name: str, cell: CellEstimates, chosen: CellEstimates, rival: boo
     mine, other = cell.estimates["loss_rate"].estimate, chosen.estimates["loss_rate"].estimate
     ratio = f" (× {mine / other:.2g})" if other > 0 else ""
     longer = unavailability(cell) - unavailability(chosen)
-    if rival:
-        verdict = "Loss rates not distinguished; availability " + ("lower." if longer > 0 else "the same.")
+    if longer == 0:
+        availability = "the same availability"
     else:
-        verdict = "Loses more" + (
-            " and is available less." if longer > 0 else f", in return for {minutes(-longer)} more availability a year."
-        )
+        availability = f"{minutes(abs(longer))} {'less' if longer > 0 else 'more'} availability a year"
+    verdict = f"{'Loss rates not distinguished' if rival else 'Loses more'}; {availability}."
     return TradeOff(
         name,
         f"{mine - other:+.3g} a year{ratio}",
