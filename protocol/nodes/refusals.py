@@ -1,8 +1,7 @@
-"""What a node says to a message that it does not act upon.
+"""How a node refuses a message that it does not serve, or not from this sender.
 
-A node serves certain messages, some of them only from certain senders. Everything else is input that is wrong, not a
-broken invariant: a request is answered with an error, so that its sender need not wait; a message that nobody waits
-for is dropped. Both are traced as `refused`, and change nothing.
+Such a message is invalid input and breaks no invariant. The node answers a request with an error, so that the sender
+need not wait for a timeout, and drops any other message. Both emit the trace event `refused` and change no state.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from protocol.messages.data import (
 
 
 def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> None:
-    """Answers a request, or a replica's fetch, with `error`; drops anything else."""
+    """Answers a request or a follower's fetch with `error`; drops any other message."""
     out.trace(RequestRefused(type(message).__name__, sender, error.name))
     if isinstance(message, BrokerRegistrationRequest):
         number, incarnation = message.correlation_id, message.incarnation_id

@@ -29,7 +29,7 @@ def test_the_trace_is_the_same_with_all_timers_fired(seed: int, generation: Gene
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_scenarios_end_the_same_with_all_timers_fired(path: Path) -> None:
+def test_scenarios_have_the_same_result_with_all_timers_fired(path: Path) -> None:
     elided, full = run_file(path.stem, 2), run_file(path.stem, 2, elide_idle=False)
     assert full.passed
     assert elided.partitions == full.partitions

@@ -63,7 +63,7 @@ def test_leadership_moves_from_a_broker_whose_disk_fails(failure: type[SimLog]) 
     assert all(bench.holds(leader, command) for command in (first, second))
 
 
-def test_a_follower_whose_disk_fails_leaves_the_isr_and_holds_nothing_up() -> None:
+def test_a_follower_with_a_failed_disk_leaves_the_isr_and_delays_nothing() -> None:
     bench = Bench()
     follower = next(broker for broker in bench.state.isr if broker != bench.state.leader)
     log_of(bench, follower).__class__ = FullLog
@@ -74,7 +74,7 @@ def test_a_follower_whose_disk_fails_leaves_the_isr_and_holds_nothing_up() -> No
     assert follower not in bench.state.isr
 
 
-def test_a_broker_that_exited_can_be_crashed_and_started_like_any_other() -> None:
+def test_an_exited_broker_can_be_crashed_and_started_again() -> None:
     bench = Bench()
     leader = bench.state.leader
     log_of(bench, leader).__class__ = BrokenLog
@@ -87,7 +87,7 @@ def test_a_broker_that_exited_can_be_crashed_and_started_like_any_other() -> Non
 
 
 @pytest.mark.parametrize(("kind", "why"), [("torn", TORN), ("corrupt", DAMAGED)])
-def test_a_broker_whose_logs_end_is_damaged_says_what_it_drops_and_fetches_it_again(
+def test_a_broker_with_a_damaged_log_tail_reports_what_it_drops_and_fetches_it_again(
     kind: Literal["torn", "corrupt"], why: str
 ) -> None:
     bench = Bench()

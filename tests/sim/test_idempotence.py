@@ -150,7 +150,7 @@ class Producing(Chaos):
 
 @pytest.mark.covers("L18")
 @pytest.mark.parametrize("seed", seeds(range(16), fast=4))
-def test_every_record_is_stored_once_where_the_client_was_told_and_in_order(seed: int) -> None:
+def test_every_record_is_stored_once_at_its_reported_offset_and_in_order(seed: int) -> None:
     run = Producing(seed, Generation.KIP_966).run()
     assert run.complaints() == []
     assert len(run.told) > 200
@@ -167,7 +167,7 @@ def _complaints_of(seeds: range) -> int:
     return sum(bool(Producing(seed, Generation.KIP_966).run().complaints()) for seed in seeds)
 
 
-def test_a_log_that_does_not_look_at_sequences_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_without_sequence_checks_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(self: ProducerState, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
         return ErrorCode.NONE, None
 
@@ -175,7 +175,7 @@ def test_a_log_that_does_not_look_at_sequences_is_found_out(monkeypatch: pytest.
     assert _complaints_of(range(4)) == 4
 
 
-def test_a_producer_that_numbers_repetitions_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_that_renumbers_repetitions_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     send = PartitionSender._send
 
     def renumbering(self: PartitionSender, now_ms: TimeMs, batch: ProducerBatch) -> None:
@@ -207,14 +207,14 @@ def restarted() -> Producing:
     return run
 
 
-def test_the_whole_cluster_restarts_and_knows_what_it_has() -> None:
+def test_producer_state_survives_a_restart_of_the_whole_cluster() -> None:
     run = restarted()
     assert run.complaints() == []
     assert [item for _, item in run.stored(0)] == sorted(run.told)
     assert len(run.told) == 1 + 12 + 13 + 14
 
 
-def test_a_log_that_forgets_its_producers_at_a_restart_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_loses_its_producer_state_at_a_restart_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReplicaLog, "_scan_producers", lambda log: None)
     assert restarted().complaints() != []
 
@@ -222,7 +222,7 @@ def test_a_log_that_forgets_its_producers_at_a_restart_is_found_out(monkeypatch:
 # -- back-pressure -----------------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_that_is_paused_holds_its_producer_up_and_gets_everything_once_when_it_goes_on() -> None:
+def test_a_paused_cluster_blocks_its_producer_and_stores_every_record_once_afterwards() -> None:
     run = Producing(0, Generation.KIP_966, duration_ms=0)
     run.config = {**run.config, "buffer.memory": 2_000, "delivery.timeout.ms": 120_000, "max.block.ms": 120_000}
     run.__post_init__()
@@ -249,7 +249,7 @@ def test_a_cluster_that_is_paused_holds_its_producer_up_and_gets_everything_once
 
 
 @pytest.mark.slow
-def test_a_consumer_that_follows_along_sees_each_offset_once_and_in_order_and_only_what_stays() -> None:
+def test_a_following_consumer_reads_each_committed_offset_once_and_in_order() -> None:
     for seed in (1, 2, 3, 5):
         run = Producing(seed, Generation.KIP_966)
         seen: list[RecordBatch] = []
@@ -287,7 +287,7 @@ def follow(run: Producing, seen: list[RecordBatch]) -> None:
     cluster.call_at(2_200, read)
 
 
-def test_the_controller_is_needed_once_in_a_producers_life() -> None:
+def test_a_producer_needs_the_controller_once() -> None:
     run = Producing(0, Generation.KIP_966, duration_ms=0)
     run.run()
     run._write((11, 1, 0))

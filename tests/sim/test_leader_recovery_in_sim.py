@@ -13,7 +13,7 @@ from protocol.events.base import Trace
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import LeaderRecoveryState
-from tests.sim.workload_helpers import WrittenTo
+from tests.sim.workload_helpers import ContinuouslyWrittenCluster
 
 RECOVERED, RECOVERING = LeaderRecoveryState.RECOVERED, LeaderRecoveryState.RECOVERING
 HOOK_MS = 10_000
@@ -22,9 +22,9 @@ GENERATIONS = [Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966]
 
 def elected_uncleanly(
     generation: Generation = Generation.KIP_966, hook: str = "experiments.scenarios.hooks:wait_10s"
-) -> WrittenTo:
+) -> ContinuouslyWrittenCluster:
     """Broker 1 leads by a user's word, without what 0 alone had; 0 and 2 are down."""
-    cluster = WrittenTo(generation, brokers=3, min_isr=1, unclean_leader_hook=hook)
+    cluster = ContinuouslyWrittenCluster(generation, brokers=3, min_isr=1, unclean_leader_hook=hook)
     cluster.lose(1, 2, 0)
     cluster.start_and_wait(1)
     assert (cluster.state.leader, cluster.state.leader_recovery_state) == (NO_LEADER, RECOVERED)
@@ -34,18 +34,18 @@ def elected_uncleanly(
     return cluster
 
 
-def routines(cluster: WrittenTo) -> list[tuple[int, object]]:
+def routines(cluster: ContinuouslyWrittenCluster) -> list[tuple[int, object]]:
     """Who ran its hook, and in which leader epoch."""
     return [(node, detail["leader_epoch"]) for _, node, detail in cluster.traced("data_loss_routine")]
 
 
-def seen_by(cluster: WrittenTo, broker: int) -> LeaderRecoveryState:
+def seen_by(cluster: ContinuouslyWrittenCluster, broker: int) -> LeaderRecoveryState:
     image = cluster.broker(broker).context.image
     [state] = [state for _, state in image.partitions()]
     return state.leader_recovery_state
 
 
-def comes_to_recover(cluster: WrittenTo) -> None:
+def comes_to_recover(cluster: ContinuouslyWrittenCluster) -> None:
     cluster.run_until(lambda state: state.leader_recovery_state is RECOVERED and len(state.isr) == 3)
     cluster.run_for(1_000)
     assert [seen_by(cluster, broker) for broker in (0, 1, 2)] == [RECOVERED] * 3
@@ -53,7 +53,7 @@ def comes_to_recover(cluster: WrittenTo) -> None:
 
 @pytest.mark.covers("M57", "C3", "C5", "C7", "C8", "C11")
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_all_see_the_state_and_the_leader_clears_it_after_its_hook(generation: Generation) -> None:
+def test_all_nodes_see_the_recovery_state_and_the_leader_clears_it_after_its_hook(generation: Generation) -> None:
     cluster = elected_uncleanly(generation)
     epoch = cluster.state.leader_epoch
     cluster.start(0, 2)
@@ -76,7 +76,7 @@ def test_all_see_the_state_and_the_leader_clears_it_after_its_hook(generation: G
 
 @pytest.mark.covers("C9", "M57")
 @pytest.mark.parametrize("after_ms", [100, 9_990, 9_999, 10_000, 10_001, 10_003])
-def test_the_state_outlives_the_controller(after_ms: int) -> None:
+def test_the_recovery_state_survives_a_crash_of_the_controller(after_ms: int) -> None:
     """The controller is gone in the middle of the routine, or just as the leader asks it to clear the state."""
     cluster = elected_uncleanly()
     cluster.run_for(50)
@@ -92,7 +92,7 @@ def test_the_state_outlives_the_controller(after_ms: int) -> None:
 
 @pytest.mark.covers("C9", "N13", "M57")
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_the_state_outlives_the_broker_and_a_clean_election(generation: Generation) -> None:
+def test_the_recovery_state_survives_a_crash_of_the_leader_and_a_clean_election(generation: Generation) -> None:
     cluster = elected_uncleanly(generation)
     first = cluster.state.leader_epoch
     cluster.run_for(3_000)
@@ -111,7 +111,7 @@ def test_the_state_outlives_the_broker_and_a_clean_election(generation: Generati
     assert not cluster.engine.violations()
 
 
-def die_before_clearing(cluster: WrittenTo) -> None:
+def die_before_clearing(cluster: ContinuouslyWrittenCluster) -> None:
     """Cuts the leader off from the controller in the moment in which its hook is over, and ends it."""
     handled: list[int] = []
     sim = cluster.engine.cluster
@@ -171,7 +171,7 @@ def test_without_a_hook_the_state_is_cleared_at_once() -> None:
     assert len(cluster.traced("data_loss_handled")) == 1
 
 
-def test_a_hook_that_does_not_exist_is_found_out_before_anything_runs() -> None:
+def test_an_unknown_hook_is_an_error_before_the_run() -> None:
     config = ClusterConfig.of(Generation.KIP_966, {"unclean.leader.hook": "experiments.scenarios.hooks:nothing"})
     with pytest.raises(ConfigError, match=r"unclean\.leader\.hook: found 'experiments\.scenarios\.hooks:nothing'"):
         SimCluster(ClusterSpec(1, 1, config))

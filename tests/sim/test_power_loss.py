@@ -79,7 +79,7 @@ def test_a_balanced_recovery_never_loses_an_acknowledged_record() -> None:
 
 @pytest.mark.covers("M62", "F4", "F12")
 @pytest.mark.slow
-def test_a_proactive_recovery_loses_where_the_keeper_is_late() -> None:
+def test_a_proactive_recovery_loses_records_if_the_last_replica_with_them_is_late() -> None:
     lost = 0
     for seed in SEEDS:
         cluster = PowerLoss(seed, "proactive")
@@ -92,7 +92,7 @@ def test_a_proactive_recovery_loses_where_the_keeper_is_late() -> None:
 
 @pytest.mark.covers("M63", "F4", "F22", "I4")
 @pytest.mark.parametrize("kind", [ElectionType.DESIGNATION, ElectionType.LONGEST_LOG_BALANCED])
-def test_a_manual_one_waits_for_the_user(kind: ElectionType) -> None:
+def test_a_manual_recovery_waits_for_the_operator(kind: ElectionType) -> None:
     for seed in SEEDS[::10]:
         cluster = PowerLoss(seed, "manual")
         cluster.come_back()

@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
-from tests.sim.workload_helpers import WrittenTo
+from tests.sim.workload_helpers import ContinuouslyWrittenCluster
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +28,11 @@ def moved_to(*replicas: int) -> Callable[[PartitionState], bool]:
     return is_there
 
 
-def move(cluster: WrittenTo, *replicas: int) -> None:
+def move(cluster: ContinuouslyWrittenCluster, *replicas: int) -> None:
     assert cluster.administer(reassign("t", 0, replicas)) is ErrorCode.NONE
 
 
-def cancel(cluster: WrittenTo) -> ErrorCode:
+def cancel(cluster: ContinuouslyWrittenCluster) -> ErrorCode:
     return cluster.administer(reassign("t", 0, None))
 
 
@@ -45,7 +45,7 @@ def is_moving(state: PartitionState) -> bool:
 @pytest.mark.parametrize("target", [(0, 1, 3), (3, 1, 2), (3, 4), (3,)], ids=str)
 def test_a_move_copies_the_data_and_drops_the_old_replicas(generation: Generation, target: tuple[int, ...]) -> None:
     """With and without the leader among those that go."""
-    cluster = WrittenTo(generation, min_isr=1)
+    cluster = ContinuouslyWrittenCluster(generation, min_isr=1)
     move(cluster, *target)
     assert is_moving(cluster.state)
     grown = cluster.state
@@ -61,7 +61,7 @@ def test_a_move_copies_the_data_and_drops_the_old_replicas(generation: Generatio
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("after_ms", AFTER_MS)
 def test_the_leader_fails_midway(generation: Generation, after_ms: int) -> None:
-    cluster = WrittenTo(generation, seed=after_ms)
+    cluster = ContinuouslyWrittenCluster(generation, seed=after_ms)
     move(cluster, 1, 2, 3)
     cluster.run_for(after_ms)
     leader = cluster.state.leader
@@ -75,7 +75,7 @@ def test_the_leader_fails_midway(generation: Generation, after_ms: int) -> None:
 @pytest.mark.covers("M44")
 @pytest.mark.parametrize("after_ms", AFTER_MS)
 def test_the_new_replica_fails_midway(after_ms: int) -> None:
-    cluster = WrittenTo(seed=after_ms)
+    cluster = ContinuouslyWrittenCluster(seed=after_ms)
     move(cluster, 1, 2, 3)
     cluster.run_for(after_ms)
     cluster.crash(3)
@@ -89,7 +89,7 @@ def test_the_new_replica_fails_midway(after_ms: int) -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("after_ms", AFTER_MS)
 def test_the_controller_fails_midway(generation: Generation, after_ms: int) -> None:
-    cluster = WrittenTo(generation, seed=after_ms)
+    cluster = ContinuouslyWrittenCluster(generation, seed=after_ms)
     move(cluster, 1, 2, 3)
     cluster.run_for(after_ms)
     cluster.bounce_controller()
@@ -100,7 +100,7 @@ def test_the_controller_fails_midway(generation: Generation, after_ms: int) -> N
 @pytest.mark.covers("M44")
 @pytest.mark.parametrize("after_ms", AFTER_MS)
 def test_leader_and_controller_fail_midway(after_ms: int) -> None:
-    cluster = WrittenTo(seed=after_ms)
+    cluster = ContinuouslyWrittenCluster(seed=after_ms)
     move(cluster, 1, 2, 3)
     cluster.run_for(after_ms)
     leader = cluster.state.leader
@@ -114,7 +114,7 @@ def test_leader_and_controller_fail_midway(after_ms: int) -> None:
 @pytest.mark.covers("M44", "E33")
 @pytest.mark.parametrize("after_ms", AFTER_MS)
 def test_a_move_is_taken_back_midway(after_ms: int) -> None:
-    cluster = WrittenTo(seed=after_ms)
+    cluster = ContinuouslyWrittenCluster(seed=after_ms)
     move(cluster, 1, 2, 3)
     cluster.run_for(after_ms)
     was_moving = is_moving(cluster.state)
@@ -128,7 +128,7 @@ def test_a_move_is_taken_back_midway(after_ms: int) -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("after_ms", [0, 7, 60, 150])
 def test_a_move_is_replaced_midway(generation: Generation, after_ms: int) -> None:
-    cluster = WrittenTo(generation, seed=after_ms)
+    cluster = ContinuouslyWrittenCluster(generation, seed=after_ms)
     move(cluster, 1, 2, 3)
     cluster.run_for(after_ms)
     move(cluster, 4, 1)
@@ -140,7 +140,7 @@ def test_a_move_is_replaced_midway(generation: Generation, after_ms: int) -> Non
 
 @pytest.mark.covers("M75", "E32", "E33", "N31")
 def test_a_move_that_would_fall_below_min_isr_is_held_open() -> None:
-    cluster = WrittenTo()
+    cluster = ContinuouslyWrittenCluster()
     cluster.lose(1, 2)
     move(cluster, 1, 2, 3)
     cluster.run_until(lambda state: 3 in state.isr)
@@ -160,7 +160,7 @@ def test_a_move_that_would_fall_below_min_isr_is_held_open() -> None:
 def test_a_move_that_only_removes_is_not_given_up_below_min_isr(
     original: tuple[int, ...] | None, strategy: str
 ) -> None:
-    cluster = WrittenTo(unclean_recovery_strategy=strategy)
+    cluster = ContinuouslyWrittenCluster(unclean_recovery_strategy=strategy)
     cluster.lose(0, 1)
     move(cluster, 0, 1)
     back = reassign("t", 0, original)
@@ -178,7 +178,7 @@ def test_a_move_that_only_removes_is_not_given_up_below_min_isr(
 @pytest.mark.covers("L16", "E32")
 @pytest.mark.parametrize(("generation", "completes"), [(Generation.KIP_966, True), (Generation.KIP_966_ELR, False)])
 def test_a_replica_that_is_down_does_not_hold_up_a_move(generation: Generation, completes: bool) -> None:
-    cluster = WrittenTo(generation)
+    cluster = ContinuouslyWrittenCluster(generation)
     cluster.lose(2)
     move(cluster, 0, 2, 3)
     cluster.run_for(60_000)
@@ -190,7 +190,7 @@ def test_a_replica_that_is_down_does_not_hold_up_a_move(generation: Generation, 
 
 @pytest.mark.covers("M76", "E34")
 def test_a_member_of_the_elr_that_is_moved_away_is_eligible_no_more() -> None:
-    cluster = WrittenTo()
+    cluster = ContinuouslyWrittenCluster()
     cluster.lose(1)
     cluster.crash(2)
     cluster.run_until(lambda state: state.elr == (2,))
@@ -206,7 +206,7 @@ def test_a_member_of_the_elr_that_is_moved_away_is_eligible_no_more() -> None:
 @pytest.mark.covers("E35")
 def test_a_cancellation_that_loses_records_is_left_to_a_recovery() -> None:
     """Both original replicas are gone before 2 has been written to alone; the user wants 0 back all the same."""
-    cluster = WrittenTo(replicas=(0, 1), min_isr=1)
+    cluster = ContinuouslyWrittenCluster(replicas=(0, 1), min_isr=1)
     cluster.lose(1)
     move(cluster, 2, 1, 3)
     cluster.crash(3)
@@ -230,7 +230,7 @@ def test_a_cancellation_that_loses_records_is_left_to_a_recovery() -> None:
 @pytest.mark.covers("F22", "F23", "F24", "M74", "M63")
 def test_a_designated_leader_leads_and_the_others_follow_it() -> None:
     """Whoever is named leads, even where another has more; with a leader nothing is done."""
-    cluster = WrittenTo(min_isr=1)
+    cluster = ContinuouslyWrittenCluster(min_isr=1)
 
     def designate(broker: int) -> ErrorCode:
         return cluster.administer(elect_leader("t", 0, ElectionType.DESIGNATION, broker))

@@ -75,7 +75,7 @@ def test_a_degraded_member_of_the_elr_leads_slowly_and_loses_nothing() -> None:
 
 
 @pytest.mark.covers("M22", "E2")
-def test_a_follower_that_only_the_controller_cannot_hear_holds_the_high_watermark_until_it_is_let_in_again() -> None:
+def test_a_follower_fenced_by_the_controller_holds_the_high_watermark_until_it_joins_again() -> None:
     bench = Bench(replicas=(0, 1))
     bench.produce()
     bench.run_until(4_000)
@@ -100,7 +100,7 @@ def test_a_follower_that_only_the_controller_cannot_hear_holds_the_high_watermar
 
 @pytest.mark.covers("M50", "B18")
 @pytest.mark.parametrize("delay_ms", range(8))
-def test_a_controller_that_dies_with_a_proposal_has_the_last_word_once_it_is_back(delay_ms: int) -> None:
+def test_a_proposal_survives_a_crash_of_the_controller(delay_ms: int) -> None:
     """The leader drops a silent follower; the controller dies before, while or after it takes the proposal."""
     bench = Bench(seed=delay_ms, config={"replica.lag.time.max.ms": 5_000, "request.timeout.ms": 10_000})
     bench.produce()
@@ -155,7 +155,7 @@ def test_a_rolling_restart_takes_few_proposals_and_the_isr_does_not_flap() -> No
 
 
 @pytest.mark.covers("M29")
-def test_a_leader_that_wakes_up_deposed_commits_nothing_and_drops_what_it_took() -> None:
+def test_a_deposed_leader_commits_nothing_and_truncates_its_appends() -> None:
     """Broker 0 hangs while another is elected; awake again it takes a record before it has read that."""
     bench = Bench(min_isr=1, config={"replica.lag.time.max.ms": 5_000})
     bench.produce()
@@ -216,7 +216,7 @@ NARROW: dict[str, object] = {
 @pytest.mark.parametrize("elide_idle", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("generation", [Generation.KIP_497, Generation.KIP_966])
-def test_narrow_limits_slow_replication_down_and_lose_nothing(
+def test_small_fetch_limits_slow_replication_down_and_lose_nothing(
     seed: int, generation: Generation, elide_idle: bool
 ) -> None:
     """With idle timers left out a fetch that a full window holds back is not repeated while all is sound."""
@@ -225,7 +225,7 @@ def test_narrow_limits_slow_replication_down_and_lose_nothing(
     assert sum(len(run.acked[partition]) for partition in PARTITIONS) > 0
 
 
-def test_a_follower_that_is_far_behind_catches_up_message_by_message() -> None:
+def test_a_follower_far_behind_catches_up_within_the_fetch_limits() -> None:
     behind = 200
     bench = Bench(config={"replica.fetch.response.max.bytes": 500})
     bench.cluster.crash(2, KEEP)
@@ -242,7 +242,7 @@ def test_a_follower_that_is_far_behind_catches_up_message_by_message() -> None:
 
 
 @pytest.mark.parametrize("loss", [Loss("none"), Loss("all")], ids=["keeps its log", "comes back empty"])
-def test_a_follower_for_which_the_leader_has_deleted_too_much_begins_at_the_leaders_log_start(loss: Loss) -> None:
+def test_a_follower_below_the_leaders_log_start_begins_anew_there(loss: Loss) -> None:
     topic = {"segment.bytes": 300, "retention.bytes": 900}
     bench = Bench(config={"log.retention.check.interval.ms": 5_000}, topic=topic)
     bench.produce()

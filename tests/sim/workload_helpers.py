@@ -22,7 +22,7 @@ T0 = TopicPartition("t", 0)
 KEEP = Loss("none")
 
 
-class WrittenTo:
+class ContinuouslyWrittenCluster:
     """Partition `t-0`, filled with `filled` batches. From then on, until `settle`, a client writes another one every
     `every_ms` with acks=all. A follower gets one batch per fetch, so that a new replica is busy copying for a while.
     """

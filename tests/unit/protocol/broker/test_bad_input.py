@@ -123,7 +123,7 @@ PRODUCES: dict[str, tuple[ProduceRequest, ErrorCode]] = {
 
 @pytest.mark.covers("G32")
 @pytest.mark.parametrize(("request_", "error"), PRODUCES.values(), ids=PRODUCES)
-def test_a_produce_that_is_wrong(directory: Path, request_: ProduceRequest, error: ErrorCode) -> None:
+def test_invalid_produce_requests_are_refused(directory: Path, request_: ProduceRequest, error: ErrorCode) -> None:
     bench = DiskBench(directory)
     before = content(directory)
     answer = bench.receive(CLIENT, request_).sent(ProduceResponse)
@@ -135,7 +135,7 @@ def test_a_produce_that_is_wrong(directory: Path, request_: ProduceRequest, erro
 
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 0, NOW_MS + HOUR_MS])
-def test_times_that_are_odd_but_right(directory: Path, timestamp_ms: int) -> None:
+def test_unusual_but_valid_timestamps_are_accepted(directory: Path, timestamp_ms: int) -> None:
     answer = DiskBench(directory).receive(CLIENT, produce(acks=1, timestamp_ms=timestamp_ms)).sent(ProduceResponse)
     assert (answer.error, answer.base_offset) == (E.NONE, 3)
 
@@ -177,7 +177,7 @@ READS: dict[str, tuple[Message, ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("request_", "error"), READS.values(), ids=READS)
-def test_a_read_that_is_wrong(directory: Path, request_: Message, error: ErrorCode) -> None:
+def test_invalid_consumer_requests_are_refused(directory: Path, request_: Message, error: ErrorCode) -> None:
     bench = DiskBench(directory)
     before = content(directory)
     bench.receive(CLIENT, request_)
@@ -206,7 +206,7 @@ FETCHES: dict[str, tuple[FetchPartition, ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("wrong", "error"), FETCHES.values(), ids=FETCHES)
-def test_a_fetch_that_is_wrong(directory: Path, wrong: FetchPartition, error: ErrorCode) -> None:
+def test_follower_fetches_with_one_changed_field(directory: Path, wrong: FetchPartition, error: ErrorCode) -> None:
     bench = DiskBench(directory)
     before = content(directory)
     bench.receive(1, FetchRequest(replica_id=1, replica_epoch=1, partitions=(wrong,), session=2))
@@ -237,7 +237,7 @@ ANSWERS: dict[str, FetchPartitionResult] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_to_a_follower_that_is_wrong(directory: Path, answer: FetchPartitionResult) -> None:
+def test_a_follower_ignores_invalid_fetch_results(directory: Path, answer: FetchPartitionResult) -> None:
     bench = DiskBench(directory, leader=1)
     before = content(directory)
     bench.receive(1, FetchResponse(partitions=(answer,)))
@@ -309,7 +309,7 @@ DIRECTORIES: dict[str, tuple[Callable[[Path], None], type[StorageError], str]] =
 
 
 @pytest.mark.parametrize(("change", "kind", "what"), DIRECTORIES.values(), ids=DIRECTORIES)
-def test_a_directory_that_is_wrong(
+def test_an_invalid_directory_is_refused(
     directory: Path, change: Callable[[Path], None], kind: type[StorageError], what: str
 ) -> None:
     written(DiskStorage(directory, OWNER), flushed=2, unflushed=1).close()
@@ -327,7 +327,7 @@ def test_a_directory_that_is_wrong(
     }
 
 
-def test_files_that_are_nothing_of_ours_stay(directory: Path) -> None:
+def test_foreign_files_are_kept(directory: Path) -> None:
     written(DiskStorage(directory, OWNER), flushed=2, unflushed=1).close()
     for name in ("notes.log", "notes.snapshot", "README"):
         (directory / "logs" / "t" / "0" / name).write_bytes(b"mine")

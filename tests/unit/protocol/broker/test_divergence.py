@@ -67,7 +67,7 @@ def log_with(*epochs: int) -> ReplicaLog:
 
 @pytest.mark.covers("M43", "N1")
 @TABLE
-def test_on_two_logs(case: Case) -> None:
+def test_divergence_of_two_logs(case: Case) -> None:
     leader, follower = log_with(*case.leader), log_with(*case.follower)
     diverging = leader.divergence(follower.end_offset, follower.latest_epoch)
     expected = None if case.told is None else EpochEndOffset(leader_epoch=case.told[0], end_offset=case.told[1])
@@ -115,7 +115,7 @@ class Pair:
 
 @pytest.mark.covers("M43", "N1")
 @TABLE
-def test_between_two_brokers(case: Case) -> None:
+def test_divergence_between_two_brokers(case: Case) -> None:
     pair = Pair(case)
     assert pair.benches[LEADER].replica.leader_epoch == NEW_EPOCH
     pair.settle()
@@ -131,7 +131,7 @@ def test_between_two_brokers(case: Case) -> None:
 
 @pytest.mark.covers("M43", "E3")
 @TABLE
-def test_a_follower_counts_only_once_its_log_is_the_leaders(case: Case) -> None:
+def test_a_diverging_follower_does_not_advance_the_high_watermark(case: Case) -> None:
     """The first fetch of a diverging follower, whose log may well be the longer one, commits nothing."""
     pair = Pair(case)
     to, sender, message = pair.on_the_way.pop(0)
@@ -164,16 +164,14 @@ OUT_OF_RANGE = {
 
 
 @pytest.mark.parametrize(("offset", "epoch", "error"), OUT_OF_RANGE.values(), ids=OUT_OF_RANGE)
-def test_a_follower_is_told_where_the_log_starts_if_it_has_to_begin_there(
-    offset: int, epoch: int, error: ErrorCode
-) -> None:
+def test_out_of_range_fetches_get_the_log_start_offset(offset: int, epoch: int, error: ErrorCode) -> None:
     bench = leader_with_two_segments()
     assert bench.replica.log.delete_segments_before(2)
     [result] = bench.fetch(1, offset, epoch).sent(FetchResponse).partitions
     assert (result.error, result.log_start_offset, len(result.batches)) == (error, 2, int(error is ErrorCode.NONE))
 
 
-def test_retention_may_overtake_a_follower_that_waits_its_turn() -> None:
+def test_retention_may_delete_what_a_queued_fetch_asks_for() -> None:
     bench = leader_with_two_segments(replica_fetch_min_bytes=10_000)
     assert bench.fetch(1, 0).sends(FetchResponse) == []
     assert bench.replica.log.delete_segments_before(2)
@@ -191,7 +189,7 @@ DELETED = {
 
 
 @pytest.mark.parametrize(("follower", "leader", "start"), DELETED.values(), ids=DELETED)
-def test_logs_agree_from_the_leaders_log_start_on(
+def test_logs_converge_from_the_leaders_log_start_on(
     follower: tuple[int, ...], leader: tuple[int, ...], start: int
 ) -> None:
     """The leader's records below `start` are gone before the follower asks for the first time."""

@@ -37,7 +37,9 @@ SHARES = {
 
 
 @pytest.mark.parametrize(("sizes", "share", "room", "is_first", "taken"), SHARES.values(), ids=SHARES)
-def test_a_share(sizes: tuple[int, ...], share: int, room: int, is_first: bool, taken: int) -> None:
+def test_the_share_of_a_partition_in_a_response(
+    sizes: tuple[int, ...], share: int, room: int, is_first: bool, taken: int
+) -> None:
     batches = [sized(size * 10) for size in sizes]
     found, size_bytes = share_of(batches, share * 10, room * 10, is_first)
     assert found == tuple(batches[:taken])
@@ -47,7 +49,7 @@ def test_a_share(sizes: tuple[int, ...], share: int, room: int, is_first: bool, 
 # -- the window --------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_is_no_larger_than_allowed_and_the_rest_follows_without_waiting() -> None:
+def test_a_response_keeps_its_limit_and_the_rest_follows_without_waiting() -> None:
     leader = Leader(4, replica_fetch_response_max_bytes=3 * UNIT)
     leader.fill({0: 2, 1: 2, 2: 2, 3: 2})
     [first] = leader.fetch()
@@ -60,7 +62,7 @@ def test_an_answer_is_no_larger_than_allowed_and_the_rest_follows_without_waitin
     assert brought(third) == [(1, 1), (3, 1)]
 
 
-def test_a_partition_gets_no_more_than_its_share() -> None:
+def test_a_partition_gets_at_most_replica_fetch_max_bytes_per_response() -> None:
     leader = Leader(2, replica_fetch_max_bytes=2 * UNIT)
     leader.fill({0: 5, 1: 1})
     [first] = leader.fetch()
@@ -78,7 +80,7 @@ def test_a_batch_larger_than_every_limit_gets_through_alone() -> None:
     assert brought(second) == [(1, 1)]
 
 
-def test_what_is_under_way_counts_and_small_answers_do_not_wait_for_each_other() -> None:
+def test_records_in_flight_count_and_small_responses_do_not_wait_for_each_other() -> None:
     leader = Leader(3, replica_fetch_response_max_bytes=2 * UNIT)
     assert leader.fetch() == []
     assert brought(*leader.produce(UNIT, partition=0)) == [(0, 1)]
@@ -88,7 +90,7 @@ def test_what_is_under_way_counts_and_small_answers_do_not_wait_for_each_other()
     assert brought(*leader.under_way) == [(1, 1), (2, 1)]
 
 
-def test_high_watermarks_and_errors_pass_a_full_window() -> None:
+def test_high_watermarks_and_errors_are_sent_while_the_window_is_full() -> None:
     leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
     leader.fill({0: 1, 1: 1})
     assert brought(*leader.fetch(0)) == [(0, 1)]
@@ -130,7 +132,7 @@ def test_every_record_arrives_once_and_in_order_within_the_limits(
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 4))
-def test_nobody_is_served_twice_while_another_waits(counts: list[int], window: int) -> None:
+def test_no_partition_is_served_twice_while_another_one_waits(counts: list[int], window: int) -> None:
     leader = Leader(len(counts), replica_fetch_response_max_bytes=window * UNIT, replica_fetch_max_bytes=UNIT)
     leader.fill(dict(enumerate(counts)))
     leader.fetch()
@@ -157,12 +159,12 @@ def full_window() -> Leader:
     return leader
 
 
-def test_a_new_session_says_that_nothing_is_under_way_but_what_it_asks_for() -> None:
+def test_a_new_session_empties_the_window() -> None:
     leader = full_window()
     assert brought(*leader.fetch(1, anew=True)) == [(1, 1)]
 
 
-def test_a_lost_answer_is_made_up_for_by_a_new_session() -> None:
+def test_after_a_lost_response_a_new_session_fetches_the_records_again() -> None:
     leader = full_window()
     leader.under_way.clear()
     [again] = leader.fetch(anew=True)
@@ -171,14 +173,14 @@ def test_a_lost_answer_is_made_up_for_by_a_new_session() -> None:
     assert brought(*leader.under_way) == [(1, 1)]
 
 
-def test_a_new_life_of_the_follower_starts_afresh_and_its_former_one_is_ignored() -> None:
+def test_a_new_incarnation_of_the_follower_resets_its_streams_and_the_former_one_is_ignored() -> None:
     leader = full_window()
     assert brought(*leader.fetch(1, replica_epoch=FOLLOWER + 100)) == [(1, 1)]
     assert leader.fetch(0, replica_epoch=FOLLOWER) == []
     assert leader.fetch(0, replica_epoch=FOLLOWER, current_leader_epoch=9) == [], "not even refused"
 
 
-def test_a_partition_that_is_led_no_more_takes_nothing_from_the_window_and_is_refused() -> None:
+def test_a_resigned_partition_leaves_the_window_and_is_refused() -> None:
     leader = full_window()
     leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
     [message] = leader.sent()
@@ -192,7 +194,7 @@ def test_a_partition_that_is_led_no_more_takes_nothing_from_the_window_and_is_re
     assert brought(*leader.under_way) == []
 
 
-def test_a_follower_that_is_a_replica_no_more_is_sent_nothing() -> None:
+def test_a_removed_replica_gets_no_records() -> None:
     leader = full_window()
     leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=1, replicas=(0,), isr=(0,)))
     assert leader.sent() == []
@@ -200,7 +202,7 @@ def test_a_follower_that_is_a_replica_no_more_is_sent_nothing() -> None:
     assert brought(*leader.under_way) == []
 
 
-def test_a_silent_follower_is_sent_nothing_until_it_speaks() -> None:
+def test_a_silent_follower_gets_no_records_until_it_fetches_again() -> None:
     leader = full_window()
     leader.bench.fire(f"{SILENT_PREFIX}{FOLLOWER}", at_ms=30_000)
     assert leader.sent() == []
@@ -208,7 +210,7 @@ def test_a_silent_follower_is_sent_nothing_until_it_speaks() -> None:
     assert brought(*leader.fetch(1, anew=True)) == [(1, 1)]
 
 
-def test_who_waits_for_room_is_not_caught_up() -> None:
+def test_a_follower_whose_fetch_waits_for_the_window_is_not_caught_up() -> None:
     """Held back for too long, a follower leaves the ISR like any other that does not keep up."""
     leader = full_window()
     leader.bench.fire(f"{LAG_PREFIX}{FOLLOWER}", at_ms=30_000)
@@ -232,7 +234,7 @@ def test_a_fetch_that_comes_late_or_twice_changes_nothing() -> None:
     assert brought(*leader.produce(UNIT)) == [(0, 1)], "the newest fetch is still parked"
 
 
-def test_only_a_new_session_may_ask_again_for_what_was_asked_beyond() -> None:
+def test_only_a_new_session_may_fetch_from_a_lower_offset() -> None:
     leader = Leader()
     leader.fill({0: 2})
     leader.fetch()
@@ -243,7 +245,7 @@ def test_only_a_new_session_may_ask_again_for_what_was_asked_beyond() -> None:
 
 
 @pytest.mark.parametrize("retry", [False, True])
-def test_there_is_one_answer_per_fetch(retry: bool) -> None:
+def test_each_fetch_gets_one_response(retry: bool) -> None:
     leader = Leader()
     leader.fetch()
     if retry:
@@ -264,7 +266,7 @@ class DamagedLog(SimLog):
         raise CorruptLogError("damaged")
 
 
-def test_a_log_that_cannot_be_read_does_not_hold_up_the_others() -> None:
+def test_an_unreadable_log_does_not_delay_other_partitions() -> None:
     leader = Leader(2, replica_fetch_min_bytes=UNIT)
     leader.fill({0: 1, 1: 1})
     log = leader.bench.node.context.replicas[TopicIdPartition("T", 0)].log
@@ -282,7 +284,7 @@ def test_a_log_that_cannot_be_read_does_not_hold_up_the_others() -> None:
 TIMER = f"{FETCH_WAIT_PREFIX}{FOLLOWER}/0"
 
 
-def test_few_bytes_wait_for_more() -> None:
+def test_less_than_fetch_min_bytes_waits() -> None:
     leader = Leader(2, replica_fetch_min_bytes=3 * UNIT)
     leader.fetch()
     assert leader.produce(UNIT) == []
@@ -295,7 +297,7 @@ def test_few_bytes_wait_for_more() -> None:
     assert brought(*leader.produce(UNIT, partition=1)) == [(0, 2), (1, 1)]
 
 
-def test_few_bytes_leave_when_they_have_waited_long_enough() -> None:
+def test_less_than_fetch_min_bytes_is_sent_after_fetch_wait_max_ms() -> None:
     leader = Leader(replica_fetch_min_bytes=3 * UNIT)
     leader.fetch()
     leader.produce(UNIT)
@@ -309,7 +311,7 @@ def test_few_bytes_leave_when_they_have_waited_long_enough() -> None:
     assert setting.at_ms == 2 * WAIT_MS, "what comes later waits anew"
 
 
-def test_what_a_full_window_held_back_has_waited_enough() -> None:
+def test_records_delayed_by_a_full_window_do_not_wait_for_fetch_min_bytes() -> None:
     leader = Leader(2, replica_fetch_min_bytes=2 * UNIT, replica_fetch_response_max_bytes=3 * UNIT)
     leader.fill({0: 3, 1: 1})
     assert brought(*leader.fetch()) == [(0, 3)]
@@ -317,13 +319,13 @@ def test_what_a_full_window_held_back_has_waited_enough() -> None:
     assert brought(*leader.under_way) == [(1, 1)]
 
 
-def test_a_full_answer_does_not_wait_however_small_it_is() -> None:
+def test_a_response_that_fills_the_window_does_not_wait() -> None:
     leader = Leader(2, replica_fetch_min_bytes=9 * UNIT, replica_fetch_response_max_bytes=2 * UNIT)
     leader.fill({0: 2, 1: 1})
     assert brought(*leader.fetch()) == [(0, 2)]
 
 
-def test_high_watermarks_and_errors_have_no_patience() -> None:
+def test_high_watermarks_and_errors_do_not_wait_for_fetch_min_bytes() -> None:
     leader = Leader(2, replica_fetch_min_bytes=9 * UNIT)
     leader.fill({0: 1})
     leader.position[0] = 1
@@ -331,7 +333,7 @@ def test_high_watermarks_and_errors_have_no_patience() -> None:
     assert [r.error for r in results(*leader.fetch(1, current_leader_epoch=7))] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
 
 
-def test_the_last_fetch_to_be_withdrawn_ends_the_wait() -> None:
+def test_withdrawing_the_last_queued_fetch_ends_the_wait() -> None:
     leader = Leader(replica_fetch_min_bytes=9 * UNIT)
     leader.fetch()
     leader.produce(UNIT)
@@ -344,13 +346,13 @@ def test_the_last_fetch_to_be_withdrawn_ends_the_wait() -> None:
 
 
 @given(st.text(max_size=20), st.integers(1, 64))
-def test_neighbours_go_to_different_fetchers_and_all_are_used(topic_id: str, fetchers: int) -> None:
+def test_neighbouring_partitions_have_different_fetchers_and_all_are_used(topic_id: str, fetchers: int) -> None:
     numbers = [fetcher_of(TopicIdPartition(topic_id, index), fetchers) for index in range(2 * fetchers)]
     assert sorted(numbers) == sorted([*range(fetchers)] * 2)
     assert numbers[:fetchers] == numbers[fetchers:]
 
 
-def test_a_follower_speaks_by_several_fetchers_and_repeats_by_each() -> None:
+def test_each_fetcher_of_a_follower_fetches_and_renews_its_own_session() -> None:
     config = config_of(num_replica_fetchers=2, replica_fetch_wait_max_ms=WAIT_MS)
     bench = BrokerBench(me=FOLLOWER, config=config).run().publish(*topic(4))
     asked = {m.fetcher: [p.partition_id for p in m.partitions] for _, m in bench.sends(FetchRequest)}
@@ -360,7 +362,7 @@ def test_a_follower_speaks_by_several_fetchers_and_repeats_by_each() -> None:
     assert {m.fetcher: (m.requests, m.answers) for _, m in bench.sends(FetchRenewal)} == dict.fromkeys(asked, (1, 0))
 
 
-def test_a_bulky_partition_holds_up_nobody_on_another_fetcher() -> None:
+def test_a_large_partition_does_not_delay_those_of_another_fetcher() -> None:
     leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
     leader.fill({0: 9, 1: 1, 2: 1})
     assert brought(*leader.fetch(0, 1, fetcher=0)) == [(0, 1)], "1 waits behind 0"
@@ -368,7 +370,7 @@ def test_a_bulky_partition_holds_up_nobody_on_another_fetcher() -> None:
     assert (other.fetcher, brought(other)) == (1, [(2, 1)])
 
 
-def test_a_follower_is_silent_only_when_none_of_its_fetchers_speaks() -> None:
+def test_a_follower_is_silent_only_if_none_of_its_fetchers_sends() -> None:
     leader = Leader(2)
     leader.fetch(0, fetcher=0)
     leader.bench.now_ms = 20_000

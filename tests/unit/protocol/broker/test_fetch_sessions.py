@@ -20,7 +20,7 @@ def test_a_renewal_with_matching_counts_is_not_answered_and_leaves_the_fetches_p
     assert brought(*leader.produce(UNIT)) == [(0, 1)]
 
 
-def test_a_renewal_that_lacks_answers_is_told_which_comes_next() -> None:
+def test_a_renewal_that_lacks_responses_gets_the_number_of_the_next_one() -> None:
     leader = Leader()
     leader.fetch()
     leader.produce(UNIT)
@@ -36,7 +36,7 @@ def test_a_renewal_that_lacks_answers_is_told_which_comes_next() -> None:
         ({"session": 2}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
     ],
 )
-def test_a_renewal_of_what_the_leader_does_not_know_is_refused_and_no_sign_of_life(
+def test_a_renewal_of_an_unknown_session_is_refused_and_does_not_restart_the_silence_timer(
     fields: dict[str, int], error: ErrorCode
 ) -> None:
     leader = Leader()
@@ -48,7 +48,7 @@ def test_a_renewal_of_what_the_leader_does_not_know_is_refused_and_no_sign_of_li
     assert leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}") in (None, before)
 
 
-def test_a_request_behind_one_that_was_lost_is_not_taken() -> None:
+def test_a_request_after_a_lost_one_is_refused() -> None:
     leader = Leader(2)
     leader.fetch(0)
     leader.requests[FOLLOWER, 0] += 1
@@ -58,7 +58,7 @@ def test_a_request_behind_one_that_was_lost_is_not_taken() -> None:
     assert brought(*leader.fetch(anew=True)) == [(1, 1)]
 
 
-def test_a_request_of_the_past_is_passed_over() -> None:
+def test_duplicate_and_outdated_requests_are_ignored() -> None:
     leader = Leader(2)
     leader.fetch(0)
     leader.requests[FOLLOWER, 0] -= 1
@@ -70,7 +70,7 @@ def test_a_request_of_the_past_is_passed_over() -> None:
     assert leader.produce(UNIT, partition=1) == []
 
 
-def test_answers_are_counted_in_each_session() -> None:
+def test_responses_are_numbered_per_session() -> None:
     leader = Leader()
     for session in (1, 2, 3):
         sent = leader.fetch(anew=True) + leader.produce(UNIT)

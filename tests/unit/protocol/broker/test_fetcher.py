@@ -60,7 +60,7 @@ def test_a_new_follower_fetches_from_its_log_end_on() -> None:
 
 
 @pytest.mark.covers("A43")
-def test_what_is_fetched_is_appended_as_it_is_and_the_next_fetch_leaves_at_once() -> None:
+def test_fetched_batches_are_appended_unchanged_and_the_next_fetch_is_sent_at_once() -> None:
     bench = follower()
     stored = (batch(2, 0, 1, b"one"), batch(1, 2, 3, b"two"))
     answer(bench, 0, batches=stored, high_watermark=2)
@@ -92,7 +92,7 @@ STALE = {
 
 @pytest.mark.covers("A26")
 @pytest.mark.parametrize("fields", STALE.values(), ids=STALE)
-def test_an_answer_to_another_fetch_is_not_taken(fields: dict[str, object]) -> None:
+def test_a_result_of_another_fetch_is_ignored(fields: dict[str, object]) -> None:
     bench = follower(records=3)
     batches = (batch(1, int(str(fields["fetch_offset"])), 3),)
     answer(bench, **{"batches": batches, "high_watermark": 3} | fields)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_an_answer_to_another_fetch_is_not_taken(fields: dict[str, object]) -> N
     assert bench.sends(FetchRequest) == []
 
 
-def test_an_answer_that_comes_twice_is_appended_once() -> None:
+def test_a_duplicate_response_is_appended_once() -> None:
     bench = follower()
     for _ in range(2):
         answer(bench, 0, batches=(batch(2, 0, 3),))
@@ -108,7 +108,7 @@ def test_an_answer_that_comes_twice_is_appended_once() -> None:
 
 
 @pytest.mark.covers("N1", "M43")
-def test_a_diverging_answer_truncates_and_asks_again() -> None:
+def test_a_diverging_epoch_truncates_the_log_and_fetches_again() -> None:
     bench = follower(records=3)
     answer(bench, 3, diverging_epoch=EpochEndOffset(leader_epoch=3, end_offset=1))
     assert log_end(bench) == 1
@@ -126,7 +126,7 @@ STALE_CUTS = {
 
 @pytest.mark.covers("A26", "N1", "M43")
 @pytest.mark.parametrize("told", STALE_CUTS.values(), ids=STALE_CUTS)
-def test_what_cut_a_log_does_not_cut_it_again_at_the_same_offset(told: dict[str, object]) -> None:
+def test_a_duplicate_diverging_epoch_does_not_truncate_twice(told: dict[str, object]) -> None:
     """The answer comes twice. In between the follower has reached the same offset with the leader's records."""
     bench = follower()
     answer(bench, 0, batches=(batch(1, 0, 1), batch(2, 1, 2)))
@@ -141,7 +141,7 @@ def test_what_cut_a_log_does_not_cut_it_again_at_the_same_offset(told: dict[str,
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
-def test_after_an_error_the_fetch_waits_for_its_repetition(error: ErrorCode) -> None:
+def test_after_an_error_the_fetch_is_repeated_with_the_renewal(error: ErrorCode) -> None:
     bench = follower(records=1)
     answer(bench, 1, error=error)
     assert bench.sends(FetchRequest) == []
@@ -156,7 +156,7 @@ def test_after_an_error_the_fetch_waits_for_its_repetition(error: ErrorCode) -> 
     assert timer.idle_with == 0
 
 
-def test_a_renewal_says_how_far_the_session_has_been_counted() -> None:
+def test_a_renewal_carries_the_message_counts_of_its_session() -> None:
     bench = follower(records=2)
     for now_ms in (WAIT_MS, 2 * WAIT_MS):
         renewal = bench.fire(TIMER, at_ms=now_ms).sent(FetchRenewal)
@@ -176,7 +176,7 @@ OVER = {
 
 
 @pytest.mark.parametrize("fields", OVER.values(), ids=OVER)
-def test_a_session_in_which_something_was_lost_is_begun_anew_with_all_fetch_states(fields: dict[str, int]) -> None:
+def test_after_a_lost_message_a_new_session_begins_with_all_fetch_states(fields: dict[str, int]) -> None:
     bench = follower(records=2)
     last = fetch_state(bench)
     bench.receive(0, FetchResponse(partitions=(), **fields))
@@ -186,21 +186,21 @@ def test_a_session_in_which_something_was_lost_is_begun_anew_with_all_fetch_stat
     assert bench.sends(FetchRequest) == [], "what is said of the former session is of no concern"
 
 
-def test_what_both_have_counted_alike_changes_nothing() -> None:
+def test_matching_counts_change_nothing() -> None:
     bench = follower(records=2)
     for number in (2, 1):
         bench.receive(0, FetchResponse(partitions=(), number=number))
         assert bench.sends(FetchRequest) == []
 
 
-def test_an_answer_that_was_lost_is_missed_when_the_next_one_comes() -> None:
+def test_a_gap_in_the_response_numbers_ends_the_session() -> None:
     bench = follower(records=2)
     answer(bench, 2, number=3, batches=(batch(1, 2, 3),))
     request = bench.sent(FetchRequest)
     assert (request.session, request.number, [p.fetch_offset for p in request.partitions]) == (2, 0, [3])
 
 
-def test_a_session_that_knows_of_a_partition_which_is_followed_no_more_is_begun_anew_by_the_renewal() -> None:
+def test_unfollowing_a_partition_replaces_its_session_with_the_renewal() -> None:
     other = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3)
     config = config_of(replica_fetch_wait_max_ms=WAIT_MS)
     bench = BrokerBench(me=1, config=config).run(*topic_records(1, leader_epoch=3), other)
@@ -226,7 +226,7 @@ def test_a_new_leader_epoch_ends_the_old_fetch_before_anything_else_is_appended(
 
 
 @pytest.mark.covers("A26")
-def test_a_follower_that_becomes_leader_fetches_no_more() -> None:
+def test_a_follower_that_becomes_leader_stops_fetching() -> None:
     bench = follower(records=1).publish(change(leader=1))
     assert bench.sends(FetchRequest) == []
     assert bench.replica.leadership is not None
@@ -235,14 +235,14 @@ def test_a_follower_that_becomes_leader_fetches_no_more() -> None:
     assert bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchRenewal) == []
 
 
-def test_without_a_leader_nothing_is_fetched_and_the_log_stays() -> None:
+def test_without_a_leader_a_replica_does_not_fetch_and_keeps_its_log() -> None:
     bench = follower(records=2).publish(change(leader=-1, isr=()))
     assert bench.sends(FetchRequest) == []
     assert (bench.replica.fetch_state, log_end(bench)) == (None, 2)
 
 
 @pytest.mark.parametrize("record", [RemoveTopicRecord(topic_id="T"), change(replicas=(0, 2), isr=(0, 2))])
-def test_a_replica_that_is_gone_from_the_metadata_is_gone_with_its_log(record: PartitionChangeRecord) -> None:
+def test_a_removed_replica_is_deleted_with_its_log(record: PartitionChangeRecord) -> None:
     bench = follower(records=2)
     bench.publish(record)
     assert bench.node.context.replicas == {}
@@ -251,7 +251,7 @@ def test_a_replica_that_is_gone_from_the_metadata_is_gone_with_its_log(record: P
     assert bench.storage.log_names() == [METADATA_LOG]
 
 
-def test_fetches_of_several_partitions_travel_together() -> None:
+def test_fetches_of_several_partitions_share_a_request() -> None:
     records = topic_records(1)
     more = [records[-1].model_copy(update={"partition_id": index}) for index in (1, 2)]
     bench = BrokerBench(me=1).run().publish(*records, *more)
@@ -274,7 +274,7 @@ def test_fetches_of_several_partitions_travel_together() -> None:
 
 
 @pytest.mark.parametrize("records", [0, 3])
-def test_where_the_leader_has_deleted_what_it_lacks_a_log_begins_anew(records: int) -> None:
+def test_out_of_range_resets_the_log_to_the_leaders_log_start(records: int) -> None:
     bench = follower(records)
     answer(bench, records, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=10)
     log = bench.replica.log
@@ -287,7 +287,7 @@ def test_where_the_leader_has_deleted_what_it_lacks_a_log_begins_anew(records: i
     assert (log.end_offset, log.high_watermark, log.latest_epoch) == (11, 11, 3)
 
 
-def test_out_of_range_without_a_place_to_begin_waits_like_any_other_error() -> None:
+def test_out_of_range_without_a_log_start_is_repeated_like_other_errors() -> None:
     bench = follower(records=2)
     answer(bench, 2, error=ErrorCode.OFFSET_OUT_OF_RANGE)
     assert (log_end(bench), bench.sends(FetchRequest)) == (2, [])
@@ -299,7 +299,7 @@ def test_out_of_range_without_a_place_to_begin_waits_like_any_other_error() -> N
 @pytest.mark.parametrize(
     ("told", "high_watermark", "expected"), [(0, 3, 0), (1, 3, 1), (2, 3, 2), (3, 1, 1), (2, 0, 0)]
 )
-def test_a_follower_deletes_what_its_leader_has_deleted_up_to_its_high_watermark(
+def test_a_follower_deletes_segments_below_the_leaders_log_start_and_its_high_watermark(
     told: int, high_watermark: int, expected: int
 ) -> None:
     """Its log has a segment per record; the last one is the active segment."""
@@ -315,7 +315,7 @@ def test_a_follower_deletes_what_its_leader_has_deleted_up_to_its_high_watermark
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_concerns_its_partition_only() -> None:
+def test_an_error_affects_its_partition_only() -> None:
     bench = BrokerBench(me=1).run(*topic_records(1, leader_epoch=3))
     second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0, leader_epoch=3)
     bench.publish(second)

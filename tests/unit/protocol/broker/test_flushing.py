@@ -43,7 +43,7 @@ def test_flush_messages_counts_records_since_the_last_flush(flush_messages: str,
     assert [flushed(bench.produce()) for _ in range(4)] == expected
 
 
-def test_flush_ms_flushes_so_long_after_the_first_unflushed_record() -> None:
+def test_flush_ms_counts_from_the_first_unflushed_record() -> None:
     bench = leader(flush_ms="200")
     timer = bench.produce().timer(FLUSH_TIMER)
     assert timer is not None
@@ -57,7 +57,7 @@ def test_flush_ms_flushes_so_long_after_the_first_unflushed_record() -> None:
     assert timer.at_ms == 400
 
 
-def test_a_flush_timer_of_a_partition_that_is_gone_does_nothing() -> None:
+def test_a_flush_timer_of_a_removed_partition_does_nothing() -> None:
     bench = leader(flush_ms="200").produce()
     del bench.node.context.replicas[bench.replica.key]
     assert bench.fire(FLUSH_TIMER, at_ms=200).effects == []
@@ -95,7 +95,7 @@ def test_a_follower_starts_from_the_checkpoint_which_may_lag() -> None:
 
 
 @pytest.mark.covers("A29")
-def test_a_broker_that_leaves_before_it_knows_its_replicas_keeps_the_checkpoint() -> None:
+def test_a_shutdown_before_the_replicas_are_open_keeps_the_checkpoint() -> None:
     storage = leader().produce(count=3).storage
     storage.write_file(CHECKPOINT_FILE, b'{"T/0": 2}')
     bench = BrokerBench(storage=storage).start().registered()

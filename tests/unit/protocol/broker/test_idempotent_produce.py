@@ -37,7 +37,7 @@ def replicate(bench: BrokerBench, offset: int) -> BrokerBench:
     return bench.fetch(1, offset).fetch(2, offset)
 
 
-def test_a_repetition_is_answered_with_the_first_offset_and_not_appended() -> None:
+def test_a_duplicate_is_answered_with_the_first_offset_and_not_appended() -> None:
     bench = leader().produce(batch=produced(0, 3), correlation_id=1)
     assert answers(replicate(bench, 3)) == [(1, NONE, 0)]
     assert answers(bench.produce(batch=produced(0, 3), correlation_id=2)) == [(2, NONE, 0)]
@@ -45,7 +45,7 @@ def test_a_repetition_is_answered_with_the_first_offset_and_not_appended() -> No
     assert bench.traces("appended") == []
 
 
-def test_a_repetition_of_what_is_not_committed_waits_as_the_first_one_does() -> None:
+def test_a_duplicate_of_an_uncommitted_batch_waits_for_the_high_watermark() -> None:
     bench = leader().produce(batch=produced(0), correlation_id=1).produce(batch=produced(1), correlation_id=2)
     assert answers(bench.produce(batch=produced(0), correlation_id=3)) == []
     assert answers(replicate(bench, 1)) == [(1, NONE, 0), (3, NONE, 0)], "it does not wait for what came later"
@@ -53,14 +53,14 @@ def test_a_repetition_of_what_is_not_committed_waits_as_the_first_one_does() -> 
     assert bench.replica.log.end_offset == 2
 
 
-def test_acks_1_is_answered_at_once_also_when_it_is_repeated() -> None:
+def test_a_duplicate_with_acks_1_is_answered_at_once() -> None:
     bench = leader()
     for number in (1, 2):
         assert answers(bench.produce(acks=1, batch=produced(0), correlation_id=number)) == [(number, NONE, 0)]
     assert bench.replica.log.end_offset == 1
 
 
-def test_a_repetition_has_a_timeout_of_its_own() -> None:
+def test_a_duplicate_has_a_timeout_of_its_own() -> None:
     bench = leader().produce(batch=produced(0), correlation_id=1)
     bench.now_ms = 3_000
     bench.produce(batch=produced(1), correlation_id=2).produce(batch=produced(0), correlation_id=3)
@@ -77,14 +77,14 @@ def test_a_repetition_has_a_timeout_of_its_own() -> None:
         (produced(5, epoch=1), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     ],
 )
-def test_a_gap_is_refused_and_nothing_is_written(batch: RecordBatch, error: ErrorCode) -> None:
+def test_a_batch_after_a_gap_is_refused_and_not_appended(batch: RecordBatch, error: ErrorCode) -> None:
     bench = leader().produce(batch=produced(0))
     assert answers(bench.produce(batch=batch, correlation_id=2)) == [(2, error, -1)]
     assert bench.produce(acks=0, batch=batch).sends(ProduceResponse) == []
     assert bench.replica.log.end_offset == 1
 
 
-def test_a_leader_that_restarts_knows_its_producers() -> None:
+def test_a_restarted_leader_keeps_its_producer_state() -> None:
     storage = SimStorage()
     leader(storage).produce(batch=produced(0, 2)).produce(batch=produced(2))
     again = leader(storage)
@@ -92,7 +92,7 @@ def test_a_leader_that_restarts_knows_its_producers() -> None:
     assert answers(again.produce(acks=1, batch=produced(3), correlation_id=4)) == [(4, NONE, 3)]
 
 
-def test_too_many_waiting_producers_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_delayed_produces_are_refused_with_a_retriable_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_leader, "MAX_DELAYED", 2)
     bench = leader()
     for number in (1, 2):
@@ -133,7 +133,7 @@ DAMAGED = {
 }
 
 
-def test_a_sound_batch_is_taken_and_keeps_its_checksum() -> None:
+def test_an_intact_batch_is_appended_with_its_checksum() -> None:
     bench = checking().produce(acks=1, batch=GOOD)
     assert [error for _, error, _ in answers(bench)] == [NONE]
     [stored] = bench.replica.log.storage.read(0, 1)
@@ -165,6 +165,6 @@ def test_a_batch_may_be_as_large_as_the_topic_allows(size: int, error: ErrorCode
         {"producer_id": -1, "producer_epoch": -1},
     ],
 )
-def test_a_batch_is_by_a_producer_or_by_none(changes: dict[str, object]) -> None:
+def test_a_batch_with_inconsistent_producer_fields_is_refused(changes: dict[str, object]) -> None:
     bench = leader().produce(acks=1, batch=produced(0).model_copy(update=changes))
     assert answers(bench) == [(7, ErrorCode.INVALID_RECORD, -1)]

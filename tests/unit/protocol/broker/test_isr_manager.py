@@ -81,7 +81,7 @@ def refusal(error: ErrorCode, index: int = 0) -> PartitionIsrResult:
 
 
 @pytest.mark.covers("B1", "B4", "G6")
-def test_a_proposal_carries_epochs_and_the_version_that_it_is_based_on() -> None:
+def test_a_proposal_carries_leader_epoch_broker_epochs_and_partition_epoch() -> None:
     bench = Bench()
     leadership = bench.replica().leadership
     assert leadership is not None
@@ -99,7 +99,7 @@ def test_a_proposal_carries_epochs_and_the_version_that_it_is_based_on() -> None
 
 
 @pytest.mark.covers("B13", "B11", "B12")
-def test_the_maximal_isr_is_in_force_from_the_proposal_to_the_answer() -> None:
+def test_the_maximal_isr_contains_the_proposal_until_the_response() -> None:
     bench = Bench()
     [request] = bench.propose(0, 2)
     assert bench.maximal_isr() == {0, 1, 2}
@@ -108,7 +108,7 @@ def test_the_maximal_isr_is_in_force_from_the_proposal_to_the_answer() -> None:
 
 
 @pytest.mark.covers("B15", "B21")
-def test_what_comes_up_during_a_flight_leaves_together_with_the_next() -> None:
+def test_proposals_made_during_a_request_share_the_next_one() -> None:
     bench = Bench(partitions=4)
     [first] = bench.propose(0, 1, 2, index=0)
     for index in (1, 2, 3):
@@ -122,7 +122,7 @@ def test_what_comes_up_during_a_flight_leaves_together_with_the_next() -> None:
 
 
 @pytest.mark.covers("B22", "M55")
-def test_silence_sends_the_same_proposal_again_and_keeps_the_maximal_isr() -> None:
+def test_a_timeout_repeats_the_proposal_and_keeps_the_maximal_isr() -> None:
     bench = Bench()
     [first] = bench.propose(0)
     bench.manager.fire(TIMEOUT_MS)
@@ -173,7 +173,7 @@ def test_a_definite_rejection_withdraws_the_proposal(error: ErrorCode) -> None:
 @pytest.mark.parametrize(
     "error", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED]
 )
-def test_an_epoch_error_waits_for_metadata_with_the_maximal_isr_in_force(error: ErrorCode) -> None:
+def test_after_an_epoch_error_the_maximal_isr_is_kept_until_newer_metadata(error: ErrorCode) -> None:
     bench = Bench()
     [request] = bench.propose(0)
     bench.answer(request.correlation_id, refusal(error))
@@ -184,7 +184,7 @@ def test_an_epoch_error_waits_for_metadata_with_the_maximal_isr_in_force(error: 
 
 
 @pytest.mark.covers("B20", "B22", "B23")
-def test_a_controller_that_is_behind_is_asked_again() -> None:
+def test_not_controller_repeats_the_proposal() -> None:
     bench = Bench()
     [first] = bench.propose(0)
     bench.answer(first.correlation_id, refusal(ErrorCode.NOT_CONTROLLER))
@@ -197,7 +197,7 @@ def test_a_controller_that_is_behind_is_asked_again() -> None:
 
 
 @pytest.mark.covers("B18")
-def test_a_proposal_that_metadata_has_overtaken_is_not_sent_again_nor_answered() -> None:
+def test_newer_metadata_voids_a_proposal_in_flight() -> None:
     bench = Bench(partitions=2)
     bench.manager.propose(bench.replica(0), (0,))
     [request] = bench.propose(0, index=1)
@@ -212,7 +212,7 @@ def test_a_proposal_that_metadata_has_overtaken_is_not_sent_again_nor_answered()
     assert newer.isr == (0, 1)
 
 
-def test_leading_no_more_ends_the_flight() -> None:
+def test_resigning_voids_a_proposal_in_flight() -> None:
     bench = Bench()
     [request] = bench.propose(0)
     bench.replica().leadership = None
@@ -234,7 +234,7 @@ APPLIED = {
 
 @pytest.mark.covers("N3", "M8")
 @pytest.mark.parametrize(("answer", "changed", "isr", "partition_epoch"), APPLIED.values(), ids=APPLIED)
-def test_the_newest_version_wins(
+def test_the_newest_partition_epoch_wins(
     answer: PartitionIsrResult, changed: bool, isr: tuple[int, ...], partition_epoch: int
 ) -> None:
     replica = Bench().replica()
@@ -246,7 +246,7 @@ def test_the_newest_version_wins(
 
 
 @pytest.mark.covers("C5")
-def test_the_answer_carries_the_recovery_state() -> None:
+def test_the_response_carries_the_recovery_state() -> None:
     replica = Bench().replica()
     assert replica.leadership is not None
     apply_result(replica, result(leader_recovery_state=1), REPLAYED)

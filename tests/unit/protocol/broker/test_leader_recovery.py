@@ -102,14 +102,14 @@ def test_the_state_is_cleared_only_after_the_hook_has_run() -> None:
 
 
 @pytest.mark.covers("C5")
-def test_a_hook_without_anything_to_do_is_over_at_once() -> None:
+def test_a_hook_of_0_ms_ends_at_once() -> None:
     bench = recovering(Hook(0))
     assert proposals(bench) == [([0], RECOVERED)]
     assert bench.timer(TIMER) is None
     assert (len(bench.traces("data_loss_routine")), len(bench.traces("data_loss_handled"))) == (1, 1)
 
 
-def test_the_hook_is_told_the_log_end() -> None:
+def test_the_hook_gets_the_log_end() -> None:
     hook = Hook(1)
     bench = BrokerBench(hook=hook)
     bench.storage.open_log("T/0").append(batch(3))
@@ -130,7 +130,7 @@ def test_a_follower_runs_no_hook() -> None:
 
 
 @pytest.mark.covers("C11", "C6")
-def test_nobody_joins_before_the_state_is_cleared() -> None:
+def test_no_follower_joins_the_isr_while_recovering() -> None:
     bench = recovering(Hook(500))
     bench.fetch(1, 0)
     assert proposals(bench) == []
@@ -143,7 +143,7 @@ def test_nobody_joins_before_the_state_is_cleared() -> None:
 
 
 @pytest.mark.covers("C6", "M57")
-def test_a_smaller_isr_leaves_the_state_to_the_hook() -> None:
+def test_an_isr_shrink_keeps_recovering() -> None:
     """A partition may come into the state with more than one in sync from an older record."""
     bench = recovering(Hook(60_000), isr=(0, 1))
     bench.fetch(1, 0)
@@ -157,7 +157,7 @@ def test_a_smaller_isr_leaves_the_state_to_the_hook() -> None:
     assert proposals(bench.fire(TIMER, 60_000)) == [([0], RECOVERED)]
 
 
-def test_a_hook_that_ends_while_a_proposal_is_in_flight_waits_for_its_answer() -> None:
+def test_clearing_waits_for_a_proposal_in_flight() -> None:
     bench = recovering(Hook(2_000), isr=(0, 1))
     bench.fetch(1, 0)
     request = bench.fire("silent/1", LAG_MS).sent(AlterPartitionRequest)
@@ -167,7 +167,7 @@ def test_a_hook_that_ends_while_a_proposal_is_in_flight_waits_for_its_answer() -
 
 
 @pytest.mark.covers("C5")
-def test_a_clearing_that_is_refused_is_tried_again() -> None:
+def test_a_rejected_clearing_is_proposed_again() -> None:
     bench = recovering(Hook(0))
     answer(bench, bench.sent(AlterPartitionRequest), ErrorCode.INELIGIBLE_REPLICA)
     assert proposals(bench.fire("isr-retry", 1_000)) == [([0], RECOVERED)]
@@ -175,7 +175,7 @@ def test_a_clearing_that_is_refused_is_tried_again() -> None:
 
 @pytest.mark.covers("M58", "N13")
 @pytest.mark.parametrize("after_the_hook", [False, True])
-def test_leadership_that_ends_takes_the_routine_with_it_and_the_next_one_has_its_own(after_the_hook: bool) -> None:
+def test_resigning_cancels_the_routine_and_the_next_leadership_runs_its_own(after_the_hook: bool) -> None:
     hook = Hook(10_000)
     bench = recovering(hook)
     if after_the_hook:
@@ -191,7 +191,7 @@ def test_leadership_that_ends_takes_the_routine_with_it_and_the_next_one_has_its
     assert timer.at_ms == bench.now_ms + 10_000
 
 
-def test_the_same_leader_in_a_new_epoch_begins_again() -> None:
+def test_the_same_leader_runs_the_routine_again_in_a_new_epoch() -> None:
     hook = Hook(10_000)
     bench = recovering(hook)
     bench.now_ms = 4_000
@@ -202,14 +202,14 @@ def test_the_same_leader_in_a_new_epoch_begins_again() -> None:
     assert timer.at_ms == 14_000
 
 
-def test_a_topic_that_is_deleted_takes_the_routine_with_it() -> None:
+def test_deleting_the_topic_cancels_the_routine() -> None:
     bench = recovering(Hook(10_000))
     bench.publish(RemoveTopicRecord(topic_id="T"))
     assert CancelTimer(TIMER) in bench.effects
 
 
 @pytest.mark.parametrize("duration", [-1, 0.5, None, True])
-def test_a_hook_that_answers_no_time_breaks_the_broker(duration: object) -> None:
+def test_a_hook_without_a_valid_duration_breaks_an_invariant(duration: object) -> None:
     with pytest.raises(ProtocolInvariantError, match="data-loss hook"):
         recovering(Hook(duration))  # type: ignore[arg-type]
 
@@ -233,14 +233,14 @@ BAD_HOOKS = {
 
 
 @pytest.mark.parametrize("name", BAD_HOOKS.values(), ids=BAD_HOOKS)
-def test_a_config_that_names_no_function(name: str) -> None:
+def test_a_config_that_names_no_function_is_a_config_error(name: str) -> None:
     with pytest.raises(ConfigError, match=r"unclean\.leader\.hook: found .*; allowed: module:function") as caught:
         hook_named(name, resolve_name)
     assert caught.value.found == name
 
 
 @pytest.mark.parametrize("name", BAD_HOOKS.values(), ids=BAD_HOOKS)
-def test_a_scenario_that_names_no_function_is_wrong_input(name: str) -> None:
+def test_a_scenario_that_names_no_function_is_an_input_error(name: str) -> None:
     raw: dict[str, object] = {
         "name": "s",
         "cluster": {"brokers": 1, "config": {"unclean.leader.hook": name}},

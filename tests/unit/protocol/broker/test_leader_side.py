@@ -97,7 +97,7 @@ def test_acks_0_is_not_answered_and_acks_1_is_answered_once_on_append() -> None:
 
 
 @pytest.mark.covers("E5", "A42")
-def test_acks_all_is_answered_when_all_of_the_isr_has_the_records() -> None:
+def test_acks_all_is_answered_when_the_whole_isr_has_the_records() -> None:
     bench = leader()
     assert bench.produce(count=3, correlation_id=8).sends(ProduceResponse) == []
     assert bench.fetch(1, 3).sends(ProduceResponse) == []
@@ -117,13 +117,15 @@ REFUSED = {
 @pytest.mark.covers("A30")
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize(("fields", "error"), REFUSED.values(), ids=REFUSED)
-def test_what_is_not_here_is_refused(acks: int, fields: dict[str, object], error: ErrorCode) -> None:
+def test_produce_to_a_partition_that_is_not_led_here_is_refused(
+    acks: int, fields: dict[str, object], error: ErrorCode
+) -> None:
     answered = leader().produce(acks=acks, **fields).sent(ProduceResponse)
     assert (answered.error, answered.base_offset) == (error, -1)
 
 
 @pytest.mark.covers("A30")
-def test_a_follower_takes_no_records_and_shows_none() -> None:
+def test_a_follower_refuses_produce_and_consume() -> None:
     bench = leader(leader=1)
     assert bench.produce().sent(ProduceResponse).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert bench.produce(acks=0).sends(ProduceResponse) == []
@@ -132,7 +134,7 @@ def test_a_follower_takes_no_records_and_shows_none() -> None:
 
 
 @pytest.mark.covers("E4", "E5", "E6", "E7", "M4")
-def test_below_min_isr_acks_all_is_refused_and_the_rest_stays_invisible() -> None:
+def test_below_min_isr_acks_all_is_refused_and_other_records_stay_uncommitted() -> None:
     bench = leader(isr=(0,))
     refused = bench.produce(acks=-1).sent(ProduceResponse)
     assert (refused.error, refused.base_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
@@ -148,7 +150,7 @@ def test_below_min_isr_acks_all_is_refused_and_the_rest_stays_invisible() -> Non
 
 
 @pytest.mark.covers("E6")
-def test_an_isr_that_falls_below_min_isr_after_the_append_stops_the_produce() -> None:
+def test_an_isr_below_min_isr_after_the_append_delays_the_produce() -> None:
     bench = leader()
     bench.produce(correlation_id=8)
     bench.publish(change(isr=(0,), eligible_leader_replicas=(1, 2)))
@@ -158,7 +160,7 @@ def test_an_isr_that_falls_below_min_isr_after_the_append_stops_the_produce() ->
 
 
 @pytest.mark.covers("E6", "N7")
-def test_without_the_min_isr_rule_the_produce_is_told_that_too_few_have_it() -> None:
+def test_without_the_min_isr_rule_the_produce_gets_not_enough_replicas_after_append() -> None:
     bench = leader(generation=Generation.KIP_497)
     bench.produce(correlation_id=8)
     answered = bench.publish(change(isr=(0,))).sent(ProduceResponse)
@@ -167,13 +169,13 @@ def test_without_the_min_isr_rule_the_produce_is_told_that_too_few_have_it() -> 
 
 
 @pytest.mark.covers("E11", "E10")
-def test_alone_with_min_isr_1_every_append_is_committed_at_once() -> None:
+def test_a_lone_leader_with_min_isr_1_commits_every_append_at_once() -> None:
     bench = leader(min_isr=1, isr=(0,))
     assert bench.produce().sent(ProduceResponse).error is ErrorCode.NONE
     assert bench.high_watermark == 1
 
 
-def test_only_the_produces_whose_time_is_up_are_timed_out() -> None:
+def test_only_expired_produces_time_out() -> None:
     bench = leader()
     setting = bench.produce(correlation_id=1).timer(PRODUCE_TIMER)
     assert setting is not None
@@ -208,7 +210,7 @@ def consume(bench: BrokerBench, offset: int = 0) -> ConsumeResponse:
     ],
     ids=["from the start", "within", "at the high watermark", "above it", "at the log end", "behind the log end"],
 )
-def test_consumers_see_what_is_committed(offset: int, error: ErrorCode, shown: list[int]) -> None:
+def test_consumers_read_up_to_the_high_watermark(offset: int, error: ErrorCode, shown: list[int]) -> None:
     bench = leader()
     for _ in range(4):
         bench.produce(acks=1)
@@ -222,7 +224,7 @@ def test_consumers_see_what_is_committed(offset: int, error: ErrorCode, shown: l
 
 
 @pytest.mark.covers("A42")
-def test_a_fetch_is_parked_until_there_is_more() -> None:
+def test_a_fetch_is_parked_until_there_are_records() -> None:
     bench = leader()
     assert bench.fetch(1, 0).sends(FetchResponse) == []
     result = fetched(bench.produce(acks=1), 1)
@@ -232,7 +234,7 @@ def test_a_fetch_is_parked_until_there_is_more() -> None:
 
 
 @pytest.mark.covers("A42")
-def test_a_follower_that_has_all_records_is_told_the_new_high_watermark() -> None:
+def test_a_parked_follower_gets_the_new_high_watermark() -> None:
     bench = leader(isr=(0, 1))
     bench.produce(acks=1)
     bench.fetch(1, 1)
@@ -250,7 +252,7 @@ FETCH_ERRORS = {
 
 @pytest.mark.covers("A30")
 @pytest.mark.parametrize(("fetch", "error"), FETCH_ERRORS.values(), ids=FETCH_ERRORS)
-def test_a_fetch_that_does_not_fit_is_refused_and_counts_for_nothing(
+def test_an_invalid_fetch_is_refused_and_does_not_change_the_progress(
     fetch: dict[str, object], error: ErrorCode
 ) -> None:
     bench = leader(leader_epoch=5, isr=(0, 1))
@@ -262,13 +264,15 @@ def test_a_fetch_that_does_not_fit_is_refused_and_counts_for_nothing(
 
 @pytest.mark.covers("A30")
 @pytest.mark.parametrize(("partition", "follower"), [({"leader": 1}, 2), ({"replicas": (0, 1), "isr": (0, 1)}, 2)])
-def test_who_does_not_lead_or_is_asked_by_a_stranger_refuses(partition: dict[str, object], follower: int) -> None:
+def test_a_fetch_is_refused_by_a_follower_and_from_a_broker_that_is_no_replica(
+    partition: dict[str, object], follower: int
+) -> None:
     bench = leader(**partition)
     assert fetched(bench.fetch(follower, 0), follower).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 @pytest.mark.covers("N1", "M43")
-def test_a_diverging_follower_is_told_where_and_does_not_count() -> None:
+def test_a_diverging_follower_gets_the_diverging_epoch_and_no_progress() -> None:
     bench = leader(isr=(0, 1), leader_epoch=5)
     bench.produce(acks=1)
     result = fetched(bench.fetch(1, 3, epoch=4), 1)
@@ -283,7 +287,9 @@ def test_a_diverging_follower_is_told_where_and_does_not_count() -> None:
     st.integers(1, 3),
     st.lists(st.tuples(st.sampled_from(["produce", "fetch1", "fetch2"]), st.integers(0, 3)), max_size=15),
 )
-def test_what_is_below_the_high_watermark_is_on_every_isr_member(min_isr: int, steps: list[tuple[str, int]]) -> None:
+def test_every_record_below_the_high_watermark_is_on_every_isr_member(
+    min_isr: int, steps: list[tuple[str, int]]
+) -> None:
     bench, ends, before = leader(min_isr), {1: 0, 2: 0}, 0
     for kind, count in steps:
         if kind == "produce":
@@ -301,7 +307,7 @@ def test_what_is_below_the_high_watermark_is_on_every_isr_member(min_isr: int, s
 
 
 @pytest.mark.covers("M48", "B12", "E11")
-def test_an_expansion_in_flight_holds_the_high_watermark_until_it_is_decided() -> None:
+def test_an_isr_expansion_in_flight_holds_the_high_watermark() -> None:
     bench = leader(min_isr=1, isr=(0, 1))
     request = bench.fetch(2, 0).sent(AlterPartitionRequest)
     assert proposed(bench) == [0, 1, 2]
@@ -314,7 +320,7 @@ def test_an_expansion_in_flight_holds_the_high_watermark_until_it_is_decided() -
 
 
 @pytest.mark.covers("B11", "A48", "E11", "M47")
-def test_a_shrink_counts_once_it_is_committed() -> None:
+def test_an_isr_shrink_counts_once_it_is_committed() -> None:
     bench = leader(min_isr=1)
     bench.produce()
     bench.fetch(1, 1)
@@ -327,7 +333,7 @@ def test_a_shrink_counts_once_it_is_committed() -> None:
 
 
 @pytest.mark.covers("B10")
-def test_a_proposal_in_flight_holds_up_nothing_but_the_high_watermark() -> None:
+def test_a_proposal_in_flight_delays_only_the_high_watermark() -> None:
     """Broker 2 is to leave and the controller does not answer: records are taken, sent and answered, commits proceed as
     far as broker 2 has them.
     """
@@ -343,7 +349,7 @@ def test_a_proposal_in_flight_holds_up_nothing_but_the_high_watermark() -> None:
 
 
 @pytest.mark.covers("M51", "B18", "B19")
-def test_a_proposal_on_old_state_is_refused_and_made_anew_on_the_new_state() -> None:
+def test_a_proposal_on_an_old_partition_epoch_is_refused_and_made_again() -> None:
     """The controller has fenced broker 2, which the leader does not know yet when it wants to drop broker 1."""
     bench = leader(min_isr=1)
     controller = ControllerBench(*registrations(), *topic_records(1))
@@ -405,7 +411,7 @@ def test_a_follower_is_proposed_when_it_is_caught_up_and_known_to_be_active() ->
 
 
 @pytest.mark.covers("M41", "A47")
-def test_a_follower_that_falls_silent_is_dropped_though_nothing_is_produced() -> None:
+def test_a_silent_follower_leaves_the_isr_without_any_produce() -> None:
     bench = leader()
     timer = bench.fetch(1, 0).timer(f"{SILENT_PREFIX}1")
     assert timer is not None
@@ -415,7 +421,7 @@ def test_a_follower_that_falls_silent_is_dropped_though_nothing_is_produced() ->
 
 
 @pytest.mark.covers("M41", "A47")
-def test_a_follower_that_never_fetches_in_a_leader_epoch_is_dropped() -> None:
+def test_a_follower_that_never_fetches_in_a_leader_epoch_leaves_the_isr() -> None:
     config = config_of(replica_lag_time_max_ms=LAG_MS)
     bench = BrokerBench(config=config).run()
     timer = bench.publish(*topic_records(1)).timer(f"{LAG_PREFIX}1")
@@ -426,7 +432,7 @@ def test_a_follower_that_never_fetches_in_a_leader_epoch_is_dropped() -> None:
 
 
 @pytest.mark.covers("M40", "A44")
-def test_a_follower_that_fetches_but_does_not_keep_up_is_dropped_and_comes_back() -> None:
+def test_a_lagging_follower_leaves_the_isr_and_joins_again() -> None:
     bench = leader(min_isr=1, isr=(0, 1))
     for now_ms in range(0, LAG_MS + 1, 250):
         bench.now_ms = now_ms
@@ -441,14 +447,14 @@ def test_a_follower_that_fetches_but_does_not_keep_up_is_dropped_and_comes_back(
     assert proposed(bench) == [0, 1]
 
 
-def test_a_parked_follower_is_not_dropped_however_long_nothing_happens() -> None:
+def test_a_parked_follower_stays_in_the_isr() -> None:
     bench = leader()
     bench.fire(f"{LAG_PREFIX}1", at_ms=50 * LAG_MS)
     assert bench.sends(AlterPartitionRequest) == []
 
 
 @pytest.mark.covers("E16")
-def test_a_leader_knows_nothing_of_the_elr() -> None:
+def test_a_leader_behaves_the_same_for_every_elr() -> None:
     """Whoever is in the ELR, a leader says and does the same."""
 
     def course(elr: tuple[int, ...]) -> list[object]:
@@ -464,7 +470,7 @@ def test_a_leader_knows_nothing_of_the_elr() -> None:
 
 
 @pytest.mark.covers("A27", "A30")
-def test_a_leader_that_is_deposed_tells_everyone_who_waits() -> None:
+def test_a_resigning_leader_answers_all_waiting_requests() -> None:
     bench = leader()
     bench.produce(correlation_id=8)
     bench.fetch(1, 1)
@@ -477,7 +483,7 @@ def test_a_leader_that_is_deposed_tells_everyone_who_waits() -> None:
 
 
 @pytest.mark.covers("C5", "C8", "C11")
-def test_a_recovering_leader_clears_its_state_first_and_then_lets_others_join() -> None:
+def test_a_recovering_leader_clears_its_state_before_followers_join() -> None:
     config = config_of(replica_lag_time_max_ms=LAG_MS)
     bench = BrokerBench(config=config).run()
     request = bench.publish(*topic_records(1, isr=(0,), leader_recovery_state=1)).sent(AlterPartitionRequest)
@@ -489,7 +495,7 @@ def test_a_recovering_leader_clears_its_state_first_and_then_lets_others_join() 
 
 
 @pytest.mark.covers("N5", "E26")
-def test_a_new_leader_admits_followers_that_reach_the_start_of_its_epoch() -> None:
+def test_followers_join_when_they_reach_the_start_of_the_leader_epoch() -> None:
     bench = leader(min_isr=1, isr=(0,), records=5)
     bench.publish(change(leader=1), change(leader=0, isr=(0,)))
     assert bench.fetch(1, 4, epoch=0).sends(AlterPartitionRequest) == []

@@ -73,7 +73,7 @@ def test_without_the_min_isr_rule_a_lone_leader_moves_the_high_watermark_by_itse
 
 
 @pytest.mark.covers("M11")
-def test_a_leader_that_has_not_heard_of_a_fencing_moves_only_with_the_fenced_members_data() -> None:
+def test_the_high_watermark_waits_for_a_fenced_member_until_the_leader_learns_of_it() -> None:
     leadership = leading((0, 1), {1: 4})
     assert target(leadership, 9, min_isr=2) == 4
     record_fetch(leadership.followers[1], 9, 1, 9, now_ms=1)
@@ -85,7 +85,7 @@ SUBSETS = st.sets(st.integers(1, 3)).map(lambda followers: (0, *sorted(followers
 
 @pytest.mark.covers("E1", "E3", "B13")
 @given(SUBSETS, st.none() | SUBSETS, st.lists(st.integers(-1, 9), min_size=3, max_size=3), st.integers(1, 4))
-def test_below_the_target_every_record_is_on_all_of_the_maximal_isr(
+def test_every_record_below_the_target_is_on_the_maximal_isr(
     isr: tuple[int, ...], proposed: tuple[int, ...] | None, ends: list[int], min_isr: int
 ) -> None:
     leadership = leading(isr, dict(enumerate(ends, 1)), proposed)
@@ -127,7 +127,7 @@ def test_eligibility_is_asked_for_the_epoch_that_the_follower_fetched_under() ->
 
 
 @pytest.mark.covers("C11")
-def test_nobody_joins_while_the_leader_is_recovering() -> None:
+def test_no_follower_may_join_a_recovering_leader() -> None:
     leadership = leading((0,), {2: 6})
     leadership.recovery_state = LeaderRecoveryState.RECOVERING
     assert not may_join(leadership, 2, 6, lambda broker, epoch: True)
@@ -149,7 +149,7 @@ LAGGING = {
 
 @pytest.mark.covers("A44", "A47", "M41")
 @pytest.mark.parametrize(("of_broker_1", "silent", "expected"), LAGGING.values(), ids=LAGGING)
-def test_who_must_leave(of_broker_1: FollowerProgress, silent: tuple[int, ...], expected: list[int]) -> None:
+def test_out_of_sync_replicas(of_broker_1: FollowerProgress, silent: tuple[int, ...], expected: list[int]) -> None:
     leadership = leading((0, 1))
     leadership.followers[1] = of_broker_1
     assert out_of_sync_replicas(leadership, silent, now_ms=1_000, lag_time_max_ms=LAG_MS) == expected
@@ -160,7 +160,7 @@ def test_who_must_leave(of_broker_1: FollowerProgress, silent: tuple[int, ...], 
 
 
 @pytest.mark.covers("A44")
-def test_all_laggards_leave_together_and_the_leader_never_does() -> None:
+def test_all_out_of_sync_replicas_leave_together_and_the_leader_never_does() -> None:
     leadership = leading((0, 1, 2))
     assert out_of_sync_replicas(leadership, (), LAG_MS - 1, LAG_MS) == []
     assert out_of_sync_replicas(leadership, (), LAG_MS, LAG_MS) == [1, 2]
@@ -168,7 +168,7 @@ def test_all_laggards_leave_together_and_the_leader_never_does() -> None:
 
 
 @pytest.mark.covers("M40", "A44")
-def test_a_follower_that_always_trails_by_one_answer_counts_as_caught_up_then() -> None:
+def test_a_follower_that_reaches_the_former_log_end_is_caught_up_as_of_its_last_fetch() -> None:
     follower = FollowerProgress()
     record_fetch(follower, 0, 1, leader_end=10, now_ms=100)
     assert follower.last_caught_up_ms == 0
@@ -182,7 +182,7 @@ def test_a_follower_that_always_trails_by_one_answer_counts_as_caught_up_then() 
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=20))
-def test_caught_up_time_never_runs_back_nor_ahead(rounds: list[tuple[int, int]]) -> None:
+def test_the_caught_up_time_never_moves_back_nor_into_the_future(rounds: list[tuple[int, int]]) -> None:
     follower, end, leader_end, before = FollowerProgress(), 0, 0, 0
     for now_ms, (fetched, produced) in enumerate(rounds):
         leader_end += produced
@@ -193,7 +193,7 @@ def test_caught_up_time_never_runs_back_nor_ahead(rounds: list[tuple[int, int]])
         before = follower.last_caught_up_ms
 
 
-def test_a_new_leader_counts_its_isr_as_caught_up_from_now_and_knows_nobodys_log_end() -> None:
+def test_a_new_leader_counts_its_isr_as_caught_up_and_knows_no_log_ends() -> None:
     leadership = begin(STATE, ME, 8, now_ms=1_000)
     assert {broker: p.last_caught_up_ms for broker, p in leadership.followers.items()} == {1: 1_000, 2: 1_000, 3: 0}
     assert {p.end_offset for p in leadership.followers.values()} == {-1}

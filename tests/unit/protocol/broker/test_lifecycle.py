@@ -48,7 +48,7 @@ LIVES = {
 
 
 @pytest.mark.parametrize(("events", "states"), LIVES.values(), ids=LIVES)
-def test_lives(events: list[LifecycleEvent], states: list[LifecycleState]) -> None:
+def test_sequences_of_lifecycle_events(events: list[LifecycleEvent], states: list[LifecycleState]) -> None:
     state, found = S.NOT_RUNNING, []
     for event in events:
         state = next_state(state, event)
@@ -58,7 +58,7 @@ def test_lives(events: list[LifecycleEvent], states: list[LifecycleState]) -> No
 
 @pytest.mark.parametrize("state", LifecycleState)
 @pytest.mark.parametrize("event", LifecycleEvent)
-def test_what_is_not_in_the_table_is_refused(state: LifecycleState, event: LifecycleEvent) -> None:
+def test_transitions_outside_the_table_are_refused(state: LifecycleState, event: LifecycleEvent) -> None:
     if (state, event) in TRANSITIONS:
         assert next_state(state, event) is TRANSITIONS[state, event]
     else:
@@ -86,7 +86,7 @@ def test_the_epoch_of_a_clean_shutdown_is_read_once(broker_epoch: int) -> None:
 
 
 @pytest.mark.covers("G26", "N35")
-def test_the_file_is_written_as_the_source_has_it() -> None:
+def test_the_file_has_the_format_of_kip_966() -> None:
     storage = SimStorage()
     write_clean_shutdown_epoch(storage, 41)
     data = storage.read_file(CLEAN_SHUTDOWN_FILE)
@@ -121,7 +121,7 @@ def test_text_and_number_are_both_read(data: bytes) -> None:
         b"\xff\xfe",
     ],
 )
-def test_an_unreadable_file_is_an_unclean_shutdown_and_goes_away(data: bytes) -> None:
+def test_an_unreadable_file_is_an_unclean_shutdown_and_is_deleted(data: bytes) -> None:
     storage = SimStorage()
     storage.write_file(CLEAN_SHUTDOWN_FILE, data)
     assert take_clean_shutdown_epoch(storage) == -1
@@ -130,7 +130,7 @@ def test_an_unreadable_file_is_an_unclean_shutdown_and_goes_away(data: bytes) ->
 
 @given(st.binary(max_size=40))
 @pytest.mark.covers("M16")
-def test_whatever_a_crash_left_of_the_file_reading_it_does_not_fail(data: bytes) -> None:
+def test_reading_any_content_of_the_file_does_not_fail(data: bytes) -> None:
     storage = SimStorage()
     storage.write_file(CLEAN_SHUTDOWN_FILE, data)
     assert isinstance(take_clean_shutdown_epoch(storage), int)

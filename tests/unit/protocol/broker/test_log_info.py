@@ -33,7 +33,7 @@ def errors(response: GetReplicaLogInfoResponse) -> list[ErrorCode]:
 
 
 @pytest.mark.covers("F7", "G29", "G30")
-def test_the_answer_is_the_end_of_the_log_and_both_epochs() -> None:
+def test_the_response_has_the_log_end_and_both_epochs() -> None:
     bench = BrokerBench().run(*topic_records(leader=0, leader_epoch=4))
     bench.produce(count=3)
     bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=-1))
@@ -58,7 +58,7 @@ def test_each_partition_has_an_error_of_its_own() -> None:
 
 
 @pytest.mark.covers("N22")
-def test_a_replica_that_is_not_opened_yet_is_not_there() -> None:
+def test_a_replica_that_is_not_open_is_not_leader_or_follower() -> None:
     bench = BrokerBench().run(*topic_records())
     del bench.node.context.replicas[T0]
     assert errors(told(bench, ask(0))) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -77,7 +77,7 @@ class BrokenLog:
 
 
 @pytest.mark.covers("N22")
-def test_a_failed_disk_is_the_error_of_its_partitions() -> None:
+def test_a_failed_disk_is_reported_per_partition() -> None:
     second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
     bench = BrokerBench().run(*topic_records(), second)
     bench.replica.log.storage = BrokenLog(bench.replica.log.storage)  # type: ignore[assignment]
@@ -85,7 +85,7 @@ def test_a_failed_disk_is_the_error_of_its_partitions() -> None:
 
 
 @pytest.mark.covers("G31", "N22")
-def test_too_many_partitions_and_another_broker_are_refused_whole() -> None:
+def test_too_many_partitions_or_another_broker_are_refused_as_a_whole() -> None:
     bench = BrokerBench().run(*topic_records())
     at_limit = told(bench, ask(*range(MAX_PARTITIONS_PER_REQUEST)))
     assert (at_limit.error, len(at_limit.log_info_list)) == (ErrorCode.NONE, MAX_PARTITIONS_PER_REQUEST)
@@ -95,7 +95,7 @@ def test_too_many_partitions_and_another_broker_are_refused_whole() -> None:
 
 
 @pytest.mark.covers("N22")
-def test_no_partitions_means_all_that_are_hosted() -> None:
+def test_no_partitions_means_all_replicas_of_the_broker() -> None:
     second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
     bench = BrokerBench().run(*topic_records(), second)
     everything = GetReplicaLogInfoRequest(correlation_id=1, broker_id=0, topic_partitions=None)
@@ -103,7 +103,7 @@ def test_no_partitions_means_all_that_are_hosted() -> None:
 
 
 @pytest.mark.covers("G29")
-def test_a_client_needs_leave_to_ask() -> None:
+def test_a_client_needs_cluster_action() -> None:
     bench = BrokerBench(config=config_of(authorizer_class_name="standard")).run(*topic_records())
     refused = bench.receive(CLIENT, ask(0)).sent(GetReplicaLogInfoResponse)
     assert refused.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED

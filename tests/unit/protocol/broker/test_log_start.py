@@ -27,7 +27,7 @@ def log_of(*epochs: int, start: int = 0) -> ReplicaLog:
     return log
 
 
-def test_segments_hold_what_fits_and_closing_one_flushes_it() -> None:
+def test_segments_keep_segment_bytes_and_closing_one_flushes_it() -> None:
     log = ReplicaLog(SimLog())
     log.segment_bytes = 2 * (BATCH_OVERHEAD_BYTES + 1)
     flushed = []
@@ -52,13 +52,13 @@ def test_deletion_stops_at_the_high_watermark_and_the_active_segment(
     assert again.high_watermark == expected, "what was deleted was committed"
 
 
-def test_the_epochs_of_deleted_records_are_forgotten_but_the_one_that_goes_on() -> None:
+def test_the_epochs_of_deleted_records_are_removed_except_the_current_one() -> None:
     assert log_of(1, 1, 2, 2, 3, start=1).epochs.entries() == [(1, 1), (2, 2), (3, 4)]
     assert log_of(1, 1, 2, 2, 3, start=2).epochs.entries() == [(2, 2), (3, 4)]
     assert log_of(1, 1, 2, 2, 3, start=3).epochs.entries() == [(2, 3), (3, 4)]
 
 
-def test_a_log_whose_records_are_all_deleted_remembers_its_last_epoch() -> None:
+def test_a_log_whose_records_are_all_deleted_keeps_its_last_epoch() -> None:
     log = log_of(1, 2)
     log.advance_high_watermark(2)
     log.storage.roll()
@@ -87,19 +87,19 @@ def test_a_log_whose_records_are_all_deleted_remembers_its_last_epoch() -> None:
         (1, -1, (-1, 0)),
     ],
 )
-def test_a_follower_of_a_log_that_starts_at_2(offset: int, epoch: int, expected: tuple[int, int] | None) -> None:
+def test_divergence_from_a_log_that_starts_at_2(offset: int, epoch: int, expected: tuple[int, int] | None) -> None:
     """Epochs 1, 1, 2, 2, 3, of which the first two records are gone: at the start every older epoch is as good."""
     found = log_of(1, 1, 2, 2, 3, start=2).divergence(offset, epoch)
     assert found == (None if expected is None else EpochEndOffset(leader_epoch=expected[0], end_offset=expected[1]))
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(-1, False), (0, True), (1, True), (2, False), (3, False), (4, False)])
-def test_an_epoch_of_which_all_records_are_deleted_is_forgotten(epoch: int, expected: bool) -> None:
+def test_has_forgotten_epochs_without_records(epoch: int, expected: bool) -> None:
     assert log_of(1, 1, 2, 2, 3, start=2).has_forgotten(epoch) is expected
     assert not log_of(1, 1, 2, 2, 3).has_forgotten(epoch), "nothing is deleted"
 
 
-def test_a_log_that_is_to_end_below_its_start_begins_anew_there() -> None:
+def test_truncation_below_the_log_start_resets_the_log() -> None:
     log = log_of(1, 1, 2, 2, 3, start=3)
     assert log.truncation_offset(EpochEndOffset(leader_epoch=1, end_offset=2)) == 2
     log.truncate(2)
@@ -107,7 +107,7 @@ def test_a_log_that_is_to_end_below_its_start_begins_anew_there() -> None:
     assert not log.has_closed_segments
 
 
-def test_a_truncation_behind_the_end_changes_nothing() -> None:
+def test_truncation_above_the_log_end_changes_nothing() -> None:
     log = log_of(1, 2)
     log.advance_high_watermark(2)
     log.storage.roll()
@@ -117,7 +117,7 @@ def test_a_truncation_behind_the_end_changes_nothing() -> None:
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=10), st.data())
-def test_logs_that_start_apart_still_become_equal(rises: list[int], data: st.DataObject) -> None:
+def test_logs_with_different_log_starts_converge(rises: list[int], data: st.DataObject) -> None:
     """A follower whose log starts elsewhere than the leader's has the leader's records after a few fetches."""
     epochs = [sum(rises[: place + 1]) for place in range(len(rises))]
     leader = log_of(*epochs, start=data.draw(st.integers(0, len(epochs) - 1)))
@@ -156,7 +156,7 @@ def test_the_epoch_cache_replaces_an_epoch_without_records() -> None:
 
 @pytest.mark.covers("N1")
 @pytest.mark.parametrize(("offset", "epoch"), [(1, 0), (2, 0), (1, 1), (2, 1), (1, -1)])
-def test_a_follower_whose_last_epoch_is_forgotten_begins_anew(offset: int, epoch: int) -> None:
+def test_a_follower_whose_last_epoch_is_deleted_begins_anew(offset: int, epoch: int) -> None:
     """The leader's log holds one record of epoch 1, at offset 1; one of epoch 0 is deleted."""
     bench = BrokerBench().run(*topic_records(1, isr=(0,), leader_epoch=0)).produce(acks=1)
     log = bench.replica.log

@@ -57,18 +57,18 @@ def shown(bench: BrokerBench) -> list[tuple[int, ErrorCode, list[int]]]:
         (2**63 - 1, ErrorCode.OFFSET_OUT_OF_RANGE, []),
     ],
 )
-def test_what_a_consumer_sees(offset: int, error: ErrorCode, offsets: list[int]) -> None:
+def test_what_a_consumer_reads(offset: int, error: ErrorCode, offsets: list[int]) -> None:
     bench = consume(leader(), offset)
     assert shown(bench) == [(1, error, offsets)]
     assert bench.sent(ConsumeResponse).high_watermark == 3
 
 
-def test_an_answer_holds_what_was_asked_for_and_one_batch_at_least() -> None:
+def test_a_response_has_at_most_max_bytes_but_at_least_one_batch() -> None:
     assert shown(consume(leader(), 0, max_bytes=2)) == [(1, NONE, [0, 1])]
     assert shown(consume(leader(), 0, max_bytes=0)) == [(1, NONE, [0])]
 
 
-def test_below_the_log_start_is_out_of_range_with_the_range() -> None:
+def test_a_read_below_the_log_start_is_out_of_range() -> None:
     bench = leader()
     bench.replica.log.reset(10)
     answer = consume(bench, 9).sent(ConsumeResponse)
@@ -90,7 +90,7 @@ def test_a_consumer_between_high_watermark_and_log_end_waits_for_its_offset() ->
     assert shown(bench.fetch(1, 5).fetch(2, 5)) == [(1, NONE, [4])]
 
 
-def test_consumers_that_wait_are_answered_in_time() -> None:
+def test_parked_reads_are_answered_after_max_wait_ms() -> None:
     bench = consume(consume(leader(), 3, 1, max_wait_ms=500), 3, 2, max_wait_ms=200)
     timer = bench.timer(READ_TIMER)
     assert timer is not None
@@ -101,20 +101,20 @@ def test_consumers_that_wait_are_answered_in_time() -> None:
 
 
 @pytest.mark.covers("M32")
-def test_consumers_that_wait_are_told_when_the_leader_resigns() -> None:
+def test_parked_reads_are_answered_when_the_leader_resigns() -> None:
     bench = consume(leader(), 3, max_wait_ms=500).publish(change(leader=1))
     assert shown(bench) == [(1, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
     assert shown(bench.fire(READ_TIMER, 500)) == []
 
 
-def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_max_parked_reads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "MAX_PARKED", 2)
     bench = leader()
     answered = [shown(consume(bench, 3, number, max_wait_ms=500)) for number in (1, 2, 3)]
     assert answered == [[], [], [(3, NONE, [])]]
 
 
-def test_a_consumer_that_has_read_what_is_no_more_is_told_where_the_logs_part() -> None:
+def test_a_consumer_with_a_diverged_position_gets_the_diverging_epoch() -> None:
     bench = leader().publish(change(leader=1), change(leader=0))
     bench.produce().fetch(1, 4).fetch(2, 5).fetch(1, 5)
     assert consume(bench, 4, last_fetched_epoch=0).sent(ConsumeResponse).diverging_epoch is None
@@ -131,20 +131,20 @@ def test_a_consumer_that_has_read_what_is_no_more_is_told_where_the_logs_part() 
         ({"topic": "no"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
     ],
 )
-def test_where_a_partition_begins_and_ends(fields: dict[str, object], error: ErrorCode, offset: int) -> None:
+def test_list_offsets(fields: dict[str, object], error: ErrorCode, offset: int) -> None:
     stands: dict[str, object] = {"correlation_id": 7, "topic": "t", "partition": 0, "timestamp": LATEST}
     bench = leader().receive(CLIENT, ListOffsetsRequest.model_validate(stands | fields))
     answer = bench.sent(ListOffsetsResponse)
     assert (answer.correlation_id, answer.error, answer.offset) == (7, error, offset)
 
 
-def test_only_the_leader_says_where_a_partition_ends() -> None:
+def test_only_the_leader_answers_list_offsets() -> None:
     bench = leader().publish(change(leader=1))
     bench.receive(CLIENT, ListOffsetsRequest(correlation_id=7, topic="t", partition=0, timestamp=LATEST))
     assert bench.sent(ListOffsetsResponse).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_batch_that_reaches_above_the_high_watermark_is_not_shown() -> None:
+def test_a_batch_across_the_high_watermark_is_not_returned() -> None:
     bench = BrokerBench().run(*topic_records()).produce(count=2)
     bench.produce(batch=batch(2))
     assert shown(consume(bench.fetch(1, 2).fetch(2, 4), 0)) == [(1, NONE, [0])]

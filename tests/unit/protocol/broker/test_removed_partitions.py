@@ -72,7 +72,7 @@ def fetched(bench: BrokerBench, leader: int, epoch: int, payload: bytes, offset:
 
 @pytest.mark.covers("M45", "M36")
 @pytest.mark.parametrize("leader", [0, 1], ids=["leads", "follows"])
-def test_a_broker_that_lived_through_it_begins_anew(leader: int) -> None:
+def test_a_running_broker_replaces_the_log(leader: int) -> None:
     bench = BrokerBench(storage=SimStorage()).run(*topic_records())
     bench.produce(acks=1)
     assert bench.replica.log.end_offset == 1
@@ -86,7 +86,7 @@ def test_a_broker_that_lived_through_it_begins_anew(leader: int) -> None:
 
 @pytest.mark.covers("M45", "M36")
 @pytest.mark.parametrize("leader", [0, 1], ids=["leads", "follows"])
-def test_a_broker_that_hears_of_both_at_once_begins_anew(leader: int) -> None:
+def test_a_broker_that_replays_removal_and_creation_at_once_replaces_the_log(leader: int) -> None:
     bench = BrokerBench().run(*topic_records())
     bench.produce(acks=1)
     bench.publish(removed(), again(leader))
@@ -97,7 +97,7 @@ def test_a_broker_that_hears_of_both_at_once_begins_anew(leader: int) -> None:
 @pytest.mark.covers("M36")
 @pytest.mark.parametrize("leader", [0, 1], ids=["leads", "follows"])
 @pytest.mark.parametrize("lives", [1, 3], ids=["removed once", "removed thrice"])
-def test_a_broker_that_was_down_meanwhile_has_no_old_records(leader: int, lives: int) -> None:
+def test_a_broker_that_was_down_meanwhile_replaces_the_log(leader: int, lives: int) -> None:
     storage = stored(OLD, OLD, high_watermark=2)
     log = [record for life in range(1, lives + 1) for record in (removed(), again(leader, life))]
     bench = BrokerBench(storage=storage).run(*topic_records(), *log)
@@ -107,7 +107,7 @@ def test_a_broker_that_was_down_meanwhile_has_no_old_records(leader: int, lives:
 
 @pytest.mark.covers("M36")
 @pytest.mark.parametrize("leader", [0, 1], ids=["leads", "follows"])
-def test_the_same_where_a_snapshot_tells_it(leader: int) -> None:
+def test_a_broker_that_loads_a_snapshot_replaces_the_log(leader: int) -> None:
     image = MetadataImage(config_of())
     for record in (*registrations(), *topic_records(), removed(), again(leader)):
         image.replay(record)
@@ -124,7 +124,7 @@ def test_the_same_where_a_snapshot_tells_it(leader: int) -> None:
 
 
 @pytest.mark.covers("A34", "M36")
-def test_a_broker_that_was_down_and_holds_it_no_more_deletes_it() -> None:
+def test_a_broker_that_was_down_deletes_the_log_of_a_partition_that_it_lost() -> None:
     storage = stored(OLD, high_watermark=1)
     elsewhere = again(1).model_copy(update={"replicas": (1, 2), "isr": (1, 2)})
     BrokerBench(storage=storage).run(*topic_records(), removed(), elsewhere)
@@ -132,7 +132,7 @@ def test_a_broker_that_was_down_and_holds_it_no_more_deletes_it() -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 4])
-def test_records_of_the_partition_itself_are_kept(epoch: int) -> None:
+def test_records_of_the_same_partition_are_kept(epoch: int) -> None:
     storage = stored(NEW, NEW, epoch=epoch, high_watermark=1)
     bench = BrokerBench(storage=storage).run(*topic_records(), removed(), again(1))
     assert payloads(storage) == [NEW, NEW]
@@ -141,7 +141,7 @@ def test_records_of_the_partition_itself_are_kept(epoch: int) -> None:
 
 @pytest.mark.covers("M36", "A29")
 @pytest.mark.parametrize("was_down", [True, False])
-def test_the_checkpointed_high_watermark_of_the_old_one_does_not_count(was_down: bool) -> None:
+def test_the_checkpointed_high_watermark_of_the_removed_partition_is_dropped(was_down: bool) -> None:
     """A follower takes a record that nobody has committed, and dies before it writes its next checkpoint."""
     storage = stored(OLD, OLD, OLD, high_watermark=3)
     if was_down:
@@ -158,7 +158,7 @@ def test_the_checkpointed_high_watermark_of_the_old_one_does_not_count(was_down:
 
 
 @pytest.mark.covers("A26", "M45")
-def test_an_answer_to_a_fetch_of_the_old_one_is_not_taken() -> None:
+def test_a_result_for_the_removed_partition_is_ignored() -> None:
     """Leader and offset are the same; the leader epoch tells them apart."""
     bench = BrokerBench().run(*topic_records(leader=1))
     assert bench.replica.leader_id == 1
@@ -171,7 +171,7 @@ def test_an_answer_to_a_fetch_of_the_old_one_is_not_taken() -> None:
     assert payloads(bench.storage) == [NEW]
 
 
-def test_an_image_and_its_snapshot_remember_which_epochs_were() -> None:
+def test_an_image_and_its_snapshot_keep_the_first_leader_epoch() -> None:
     image = MetadataImage(config_of())
     second = again(0).model_copy(update={"partition_id": 1, "leader_epoch": 6, "first_leader_epoch": 0})
     records: list[MetadataRecord] = [*registrations(), *topic_records(), second]
@@ -186,7 +186,7 @@ def test_an_image_and_its_snapshot_remember_which_epochs_were() -> None:
     assert (list(delta.partitions), list(delta.removed_partitions)) == ([T0], [(T0.topic_id, 1)])
 
 
-def test_what_a_snapshot_lacks_was_removed() -> None:
+def test_partitions_missing_in_a_snapshot_are_removed() -> None:
     image, other = MetadataImage(config_of()), MetadataImage(config_of())
     second = again(0).model_copy(update={"partition_id": 1, "first_leader_epoch": 0, "leader_epoch": 0})
     for record in (*registrations(), *topic_records(), second):
@@ -206,7 +206,7 @@ NAME = TopicPartition("t", 1)
 
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["with its topic", "alone"])
-def test_what_the_old_one_showed_is_no_regression_of_the_new_one(deleted: bool) -> None:
+def test_reads_of_the_removed_partition_are_no_regression_of_the_new_one(deleted: bool) -> None:
     counter = RegressionCounter()
     counter.observe_leader(NAME, 3, 0)
     counter.observe_high_watermark(NAME, 3, 10)

@@ -141,7 +141,7 @@ def leader(*configs: tuple[str, str]) -> tuple[BrokerBench, WeakStorage]:
 @pytest.mark.parametrize("error", [FULL, BROKEN])
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize(("call", "stored_at"), [("append", -1), ("flush", 0)])
-def test_a_leader_whose_disk_fails_acknowledges_nothing_more(
+def test_a_leader_with_a_failed_disk_acknowledges_nothing_more(
     call: str, stored_at: int, acks: int, error: StorageError
 ) -> None:
     bench, storage = leader(("flush.messages", "1"))
@@ -158,7 +158,7 @@ def test_a_leader_whose_disk_fails_acknowledges_nothing_more(
     assert again.produce().sent(ProduceResponse).error is ErrorCode.NONE
 
 
-def test_what_was_said_before_the_disk_failed_still_leaves() -> None:
+def test_effects_before_the_disk_failure_are_carried_out() -> None:
     bench, storage = bench_of(*topic_records(1, replicas=(0, 1), isr=(0, 1)))
     bench.produce(acks=-1)
     storage.failing["write_file"] = BROKEN
@@ -169,7 +169,7 @@ def test_what_was_said_before_the_disk_failed_still_leaves() -> None:
 
 
 @pytest.mark.parametrize("reader", ["consumer", "follower"])
-def test_a_damaged_batch_is_not_served_and_the_others_are(reader: str) -> None:
+def test_a_damaged_batch_is_not_served_but_other_batches_are(reader: str) -> None:
     bench, storage = bench_of(*topic_records(1, replicas=(0, 2), isr=(0,)))
     bench.produce(acks=1)
     assert bench.high_watermark == 1
@@ -186,7 +186,7 @@ def test_a_damaged_batch_is_not_served_and_the_others_are(reader: str) -> None:
 
 
 @pytest.mark.parametrize("reader", ["consumer", "follower"])
-def test_a_read_that_the_disk_does_not_do_ends_the_broker(reader: str) -> None:
+def test_a_failed_read_stops_the_broker(reader: str) -> None:
     bench, storage = bench_of(*topic_records(1, replicas=(0, 2), isr=(0,)))
     bench.produce(acks=1)
     storage.failing["read"] = BROKEN
@@ -200,7 +200,7 @@ def test_a_read_that_the_disk_does_not_do_ends_the_broker(reader: str) -> None:
 
 
 @pytest.mark.parametrize("error", [FULL, BROKEN])
-def test_a_follower_whose_disk_fails_ends(error: StorageError) -> None:
+def test_a_follower_with_a_failed_disk_stops(error: StorageError) -> None:
     bench, storage = follower()
     storage.failing["append"] = error
     fetched(bench, batch(1))
@@ -208,7 +208,7 @@ def test_a_follower_whose_disk_fails_ends(error: StorageError) -> None:
     assert bench.sends(FetchRequest) == []
 
 
-def test_a_batch_that_comes_damaged_is_asked_for_again() -> None:
+def test_a_batch_received_damaged_is_fetched_again() -> None:
     bench, storage = follower()
     storage.failing["append"] = CorruptLogError("damaged on its way")
     fetched(bench, batch(1), batch(1, base_offset=1))
@@ -223,7 +223,7 @@ def test_a_batch_that_comes_damaged_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("error", [BROKEN, CorruptLogError("damaged")])
-def test_a_broker_whose_log_cannot_be_opened_ends(error: StorageError) -> None:
+def test_a_broker_that_cannot_open_a_log_stops(error: StorageError) -> None:
     storage = WeakStorage()
     bench = BrokerBench(storage=storage).start().registered()
     storage.failing["open"] = error
@@ -233,7 +233,7 @@ def test_a_broker_whose_log_cannot_be_opened_ends(error: StorageError) -> None:
 
 @pytest.mark.parametrize("error", [BROKEN, CorruptLogError("damaged")])
 @pytest.mark.parametrize("operation", ["open", "read"])
-def test_a_broker_whose_metadata_log_cannot_be_read_ends_at_once(operation: str, error: StorageError) -> None:
+def test_a_broker_that_cannot_read_the_metadata_log_stops_at_its_start(operation: str, error: StorageError) -> None:
     storage = WeakStorage()
     BrokerBench(storage=storage).run()
     storage.failing[operation] = error
@@ -244,7 +244,7 @@ def test_a_broker_whose_metadata_log_cannot_be_read_ends_at_once(operation: str,
 
 @pytest.mark.parametrize("error", [FULL, BROKEN])
 @pytest.mark.parametrize("operation", ["append", "flush"])
-def test_a_broker_that_cannot_store_the_metadata_log_ends(operation: str, error: StorageError) -> None:
+def test_a_broker_that_cannot_store_the_metadata_log_stops(operation: str, error: StorageError) -> None:
     storage = WeakStorage()
     bench = BrokerBench(storage=storage).run()
     storage.failing[operation] = error
@@ -253,7 +253,7 @@ def test_a_broker_that_cannot_store_the_metadata_log_ends(operation: str, error:
     assert bench.sends(QuorumFetchRequest) == [], "it does not ask for what comes next"
 
 
-def test_a_broker_that_cannot_read_its_directory_ends_at_once() -> None:
+def test_a_broker_that_cannot_read_its_directory_stops_at_its_start() -> None:
     storage = WeakStorage()
     storage.write_file(CLEAN_SHUTDOWN_FILE, b"{}")
     bench = BrokerBench(storage=storage)
@@ -264,7 +264,7 @@ def test_a_broker_that_cannot_read_its_directory_ends_at_once() -> None:
 
 @pytest.mark.covers("A29")
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"T/0": "1"}', b'{"T/0": -1}', b'{"T/0": null}'])
-def test_a_checkpoint_that_cannot_be_read_says_nothing(data: bytes) -> None:
+def test_an_unreadable_checkpoint_is_reported_and_ignored(data: bytes) -> None:
     bench, storage = bench_of()
     bench.produce()
     bench.fire(CHECKPOINT_TIMER, at_ms=5_000)
@@ -280,7 +280,7 @@ def test_a_checkpoint_that_cannot_be_read_says_nothing(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("call", "error"), [("flush", BROKEN), ("flush", FULL), ("write_file", FULL), ("snapshot", FULL)]
 )
-def test_where_not_all_is_written_no_clean_shutdown_is_vouched_for(call: str, error: StorageError) -> None:
+def test_a_failed_write_during_shutdown_leaves_no_clean_shutdown_file(call: str, error: StorageError) -> None:
     bench, storage = bench_of()
     bench.produce()
     bench.receive(DRIVER, ShutdownCommand())
@@ -291,7 +291,7 @@ def test_where_not_all_is_written_no_clean_shutdown_is_vouched_for(call: str, er
 
 
 @pytest.mark.covers("E22")
-def test_a_clean_shutdown_leaves_what_is_known_of_producers() -> None:
+def test_a_clean_shutdown_saves_the_producer_states() -> None:
     bench, storage = bench_of()
     bench.produce()
     bench.receive(DRIVER, ShutdownCommand())
@@ -305,14 +305,14 @@ def test_a_clean_shutdown_leaves_what_is_known_of_producers() -> None:
 @pytest.mark.parametrize(
     ("name", "call"), [(f"{FLUSH_PREFIX}T/0", "flush"), (CHECKPOINT_TIMER, "write_file"), (RETENTION_TIMER, "segments")]
 )
-def test_a_timer_whose_work_the_disk_refuses_ends_the_broker(name: str, call: str) -> None:
+def test_a_disk_failure_in_a_timer_stops_the_broker(name: str, call: str) -> None:
     bench, storage = leader(("flush.ms", "10"), ("segment.bytes", "14"))
     bench.produce().produce()
     storage.failing[call] = BROKEN
     assert has_ended(bench.fire(name, at_ms=10))
 
 
-def test_a_damaged_segment_does_not_keep_retention_from_the_others() -> None:
+def test_a_damaged_segment_does_not_stop_retention_of_other_logs() -> None:
     bench, storage = leader(("segment.bytes", "14"))
     bench.produce().produce()
     storage.failing["segments"] = CorruptLogError("damaged")
@@ -321,7 +321,7 @@ def test_a_damaged_segment_does_not_keep_retention_from_the_others() -> None:
     assert bench.timer(RETENTION_TIMER) is not None
 
 
-def test_a_log_that_cannot_be_deleted_ends_the_broker() -> None:
+def test_a_log_that_cannot_be_deleted_stops_the_broker() -> None:
     bench, storage = bench_of()
     storage.failing["delete"] = BROKEN
     assert has_ended(bench.publish(RemovePartitionRecord(topic_id="T", partition_id=0)))

@@ -147,7 +147,7 @@ ENDS_WELL: dict[str, tuple[Script, Asked]] = {
 
 
 @pytest.mark.parametrize(("script", "asked"), ENDS_WELL.values(), ids=ENDS_WELL)
-def test_a_change_goes_from_controller_to_controller_until_one_is_active(script: Script, asked: Asked) -> None:
+def test_a_change_is_tried_at_controllers_until_one_is_active(script: Script, asked: Asked) -> None:
     quorum = Quorum(script).delete_topic()
     outcome = quorum.to_the_end()
     assert (quorum.asked, outcome.error) == (asked, NONE)
@@ -176,7 +176,7 @@ NEVER_ACTIVE: dict[str, tuple[Script, ErrorCode, Asked]] = {
 
 
 @pytest.mark.parametrize(("script", "error", "asked"), NEVER_ACTIVE.values(), ids=NEVER_ACTIVE)
-def test_where_no_controller_is_active_in_time_the_outcome_says_whether_something_may_be_done(
+def test_without_an_active_controller_the_outcome_tells_not_done_from_unknown(
     script: Script, error: ErrorCode, asked: Asked
 ) -> None:
     quorum = Quorum(script).delete_topic()
@@ -185,7 +185,7 @@ def test_where_no_controller_is_active_in_time_the_outcome_says_whether_somethin
     assert quorum.asked == asked
 
 
-def test_each_attempt_is_told_apart_and_the_first_answer_ends_the_command_whoever_gives_it() -> None:
+def test_the_first_response_of_any_attempt_ends_the_command() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT, C=STANDBY)).delete_topic()
     quorum.run_until(2_500)
     assert len(set(quorum.numbers)) == len(quorum.asked) > 3
@@ -195,7 +195,7 @@ def test_each_attempt_is_told_apart_and_the_first_answer_ends_the_command_whoeve
     assert len(quorum.ends) == 1
 
 
-def test_who_has_answered_late_that_it_is_not_active_is_asked_again_in_its_turn() -> None:
+def test_a_controller_that_answered_late_not_controller_is_tried_again() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT, C=SILENT)).delete_topic()
     quorum.run_until(3_000)
     assert quorum.asked == [(0, A), (1_000, B), (2_000, C)]
@@ -205,20 +205,20 @@ def test_who_has_answered_late_that_it_is_not_active_is_asked_again_in_its_turn(
     assert quorum.asked[3:] == [(3_100, B)], "the other two still owe an answer"
 
 
-def test_an_answer_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_response_counts_once() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT, C=SILENT)).delete_topic().says(0, NOT_CONTROLLER)
     quorum.now_ms = 60
     quorum.says(0, NOT_CONTROLLER).run_until(1_100)
     assert quorum.asked == [(0, A), (100, B), (1_100, C)]
 
 
-def test_a_request_that_came_twice_may_be_done_though_it_was_refused_once() -> None:
+def test_a_change_refused_once_is_unknown_if_another_attempt_is_open() -> None:
     quorum = Quorum(always(A=SILENT, B=STANDBY)).delete_topic().says(0, NOT_CONTROLLER)
     quorum.run_until(500)
     assert quorum.says(0).to_the_end().error is NONE
 
 
-def test_a_refusal_of_one_attempt_says_nothing_of_another_at_the_same_controller() -> None:
+def test_a_refused_attempt_does_not_decide_another_at_the_same_controller() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT)).delete_topic()
     quorum.run_until(REQUEST_MS)
     assert quorum.asked == [(0, A), (1_000, B), (5_000, A)]
@@ -226,7 +226,7 @@ def test_a_refusal_of_one_attempt_says_nothing_of_another_at_the_same_controller
     assert quorum.asked[3:] == [(6_000, B)], "A owes the second answer"
 
 
-def test_elections_are_to_be_answered_in_the_time_that_is_left() -> None:
+def test_elections_get_the_remaining_time_as_timeout() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT))
     wanted = admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE)
     quorum.administer(wanted.model_copy(update={"timeout_ms": 60_000}))
@@ -238,7 +238,7 @@ def test_elections_are_to_be_answered_in_the_time_that_is_left() -> None:
 # -- what is known of the controller -----------------------------------------------------------------------------------
 
 
-def test_who_answered_is_asked_first_from_then_on_by_all_parts_of_the_client() -> None:
+def test_the_controller_that_answered_is_presumed_active_by_all_parts_of_the_client() -> None:
     quorum = Quorum(always(A=SILENT, B=ACTIVE, C=STANDBY))
     quorum.delete_topic().to_the_end()
     quorum.delete_topic().to_the_end()
@@ -248,14 +248,14 @@ def test_who_answered_is_asked_first_from_then_on_by_all_parts_of_the_client() -
     assert quorum.asked == [(1_000, B)]
 
 
-def test_an_error_is_an_answer_too() -> None:
+def test_an_error_response_ends_the_command() -> None:
     quorum = Quorum(always(A=STANDBY, B=SILENT)).delete_topic()
     quorum.run_until(100)
     assert quorum.says(-1, ErrorCode.INVALID_REQUEST).to_the_end().error is ErrorCode.INVALID_REQUEST
     assert quorum.delete_topic().asked == [(100, B)]
 
 
-def test_the_next_of_the_last_is_the_first() -> None:
+def test_after_the_last_controller_comes_the_first() -> None:
     quorum = Quorum({A: [(0, STANDBY), (500, ACTIVE)], B: [(0, STANDBY)], C: [(0, ACTIVE), (300, STANDBY)]})
     quorum.delete_topic().to_the_end()
     quorum.run_until(600)
@@ -263,7 +263,7 @@ def test_the_next_of_the_last_is_the_first() -> None:
     assert quorum.asked == [(600, C), (700, A)]
 
 
-def test_a_producer_id_comes_from_whoever_is_active_and_tells_who_is() -> None:
+def test_a_producer_id_comes_from_the_active_controller_and_identifies_it() -> None:
     quorum = Quorum(always(A=STANDBY, B=SILENT, C=ACTIVE))
     quorum.produce(7)
     quorum.run_until(1_100)
@@ -275,7 +275,7 @@ def test_a_producer_id_comes_from_whoever_is_active_and_tells_who_is() -> None:
     quorum.to_the_end()
 
 
-def test_a_controller_that_is_not_active_is_not_taken_for_one_that_is() -> None:
+def test_not_controller_does_not_change_the_presumed_active_controller() -> None:
     quorum = Quorum(always(A=SILENT, B=STANDBY, C=SILENT))
     quorum.produce(7)
     quorum.run_until(1_000)
@@ -302,14 +302,14 @@ ASKS: dict[str, tuple[Script, ErrorCode | None, Asked, ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("script", "broker_says", "asked", "error"), ASKS.values(), ids=ASKS)
-def test_a_question_goes_from_node_to_node(
+def test_a_query_is_tried_at_node_after_node(
     script: Script, broker_says: ErrorCode | None, asked: Asked, error: ErrorCode
 ) -> None:
     quorum = Quorum(script, broker_says).administer(QUESTION)
     assert (quorum.to_the_end().error, quorum.asked) == (error, asked)
 
 
-def test_a_question_begins_with_the_active_controller_and_does_not_tell_who_that_is() -> None:
+def test_a_query_begins_at_the_presumed_active_controller_and_does_not_change_it() -> None:
     quorum = Quorum({A: [(0, SILENT)], B: [(0, ACTIVE), (2_000, SILENT)], C: [(0, STANDBY), (2_500, ACTIVE)]})
     quorum.delete_topic().to_the_end()
     quorum.run_until(2_000)
@@ -318,7 +318,7 @@ def test_a_question_begins_with_the_active_controller_and_does_not_tell_who_that
     assert quorum.delete_topic().asked == [(3_000, B)]
 
 
-def test_an_answer_to_an_earlier_question_is_ignored() -> None:
+def test_a_response_to_an_earlier_query_is_ignored() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT)).administer(QUESTION)
     quorum.run_until(1_000)
     quorum.receive(A, DescribeClusterResponse(correlation_id=quorum.numbers[0]))
@@ -334,7 +334,7 @@ HEARD: dict[str, tuple[ErrorCode, ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("said", "error"), HEARD.values(), ids=HEARD)
-def test_a_standby_says_nothing_of_a_topic(said: ErrorCode, error: ErrorCode) -> None:
+def test_not_controller_says_nothing_about_a_topic(said: ErrorCode, error: ErrorCode) -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT))
     quorum.leader = None
     quorum.produce(7, acks=1).receive(DRIVER, ConsumeCommand(command_id=8, topic="t", partition=0))
@@ -364,7 +364,7 @@ TURNS: dict[str, tuple[list[Attempt], tuple[int, int]]] = {
 
 
 @pytest.mark.parametrize(("attempts", "turn"), TURNS.values(), ids=TURNS)
-def test_whose_turn_it_is(attempts: list[Attempt], turn: tuple[int, int]) -> None:
+def test_next_node(attempts: list[Attempt], turn: tuple[int, int]) -> None:
     assert next_node((A, B, C), attempts, 1_000, 500) == turn
 
 
@@ -373,7 +373,7 @@ STATES = st.lists(st.tuples(st.integers(0, DELIVERY_MS), st.sampled_from([SILENT
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(STATES, min_size=2, max_size=5))
-def test_nobody_is_asked_too_soon_and_everybody_in_the_end(states: list[list[tuple[int, str]]]) -> None:
+def test_no_node_is_tried_too_soon_and_every_node_eventually(states: list[list[tuple[int, str]]]) -> None:
     quorum = Quorum({A + number: script for number, script in enumerate(states)}).delete_topic()
     quorum.to_the_end()
     owes, owed = dict[int, int](), False

@@ -85,40 +85,40 @@ BEGINNINGS: dict[str, tuple[int, list[int]]] = {
 
 
 @pytest.mark.parametrize(("offset", "expected"), BEGINNINGS.values(), ids=BEGINNINGS)
-def test_where_a_read_begins(offset: int, expected: list[int]) -> None:
+def test_the_start_offset_of_a_read(offset: int, expected: list[int]) -> None:
     reader = Reader(log_of(0, 0, 0, start=10), offset=offset).serve(5)
     assert reader.offsets() == expected
     assert reader.outcome().next_offset == 13
 
 
 @pytest.mark.parametrize("offset", [9, 14, 2**62])
-def test_out_of_range_is_an_error_with_the_range(offset: int) -> None:
+def test_out_of_range_carries_the_valid_range(offset: int) -> None:
     outcome = Reader(log_of(0, 0, 0, start=10), offset=offset).serve(5).outcome()
     assert (outcome.error, outcome.log_start_offset, outcome.high_watermark) == (OUT_OF_RANGE, 10, 13)
     assert (outcome.batches, outcome.next_offset) == ((), -1)
 
 
 @pytest.mark.covers("E7")
-def test_what_is_not_committed_is_not_seen() -> None:
+def test_uncommitted_records_are_not_read() -> None:
     reader = Reader(log_of(0, 0, 0, 0, committed=2)).serve(5)
     assert (reader.offsets(), reader.outcome().high_watermark) == ([0, 1], 2)
 
 
-def test_a_read_keeps_the_high_watermark_that_a_later_leader_does_not_know_yet() -> None:
+def test_a_read_reports_the_highest_high_watermark_of_all_leaders() -> None:
     reader = Reader(log_of(0, 0)).serve()
     reader.log = log_of(0, 0, committed=0)
     reader.serve()
     assert (reader.offsets(), reader.outcome().high_watermark) == ([0], 2)
 
 
-def test_a_read_ends_at_the_high_watermark_that_it_found_first() -> None:
+def test_a_read_ends_at_the_high_watermark_of_the_first_response() -> None:
     reader = Reader(log_of(0, 0)).serve()
     reader.log.append_as_leader(batch(), 0)
     reader.log.advance_high_watermark(3)
     assert reader.serve(5).offsets() == [0, 1]
 
 
-def test_a_read_ends_when_it_has_enough() -> None:
+def test_a_read_ends_at_max_bytes() -> None:
     reader = Reader(log_of(0, 0, 0, 0), max_bytes=2).serve(5)
     assert (reader.offsets(), reader.outcome().next_offset) == ([0, 1], 2)
     assert [fetch.max_bytes for fetch in reader.asked] == [2, 1]
@@ -131,7 +131,7 @@ def test_only_the_first_request_waits_for_records() -> None:
     assert [fetch.max_wait_ms for fetch in reader.serve(5).asked] == [700, 0]
 
 
-def test_a_read_goes_on_at_the_next_leader_where_it_was() -> None:
+def test_a_read_continues_at_the_next_leader_from_its_position() -> None:
     reader = Reader(log_of(0, 0, 0)).serve(2)
     reader.leader, reader.leader_epoch = 1, 1
     reader.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -142,7 +142,7 @@ def test_a_read_goes_on_at_the_next_leader_where_it_was() -> None:
     assert reader.serve(5).offsets() == [0, 1, 2]
 
 
-def test_an_answer_that_is_lost_is_asked_for_again() -> None:
+def test_a_request_without_a_response_is_repeated() -> None:
     reader = Reader(log_of(0, 0)).serve()
     [lost] = reader.messages(ConsumeRequest)
     [again] = reader.fire(WATCH_PREFIX).messages(ConsumeRequest)
@@ -153,26 +153,26 @@ def test_an_answer_that_is_lost_is_asked_for_again() -> None:
     assert reader.offsets() == [0, 1]
 
 
-def test_what_an_unclean_election_has_cut_is_not_told_and_what_came_instead_is() -> None:
+def test_batches_lost_in_an_unclean_election_are_replaced_by_the_new_ones() -> None:
     reader = Reader(log_of(0, 0, 0, 0)).serve(3)
     reader.log = log_of(0, 0, 2, 2, 2)
     outcome = reader.serve(6).outcome()
     assert [(item.base_offset, item.leader_epoch) for item in outcome.batches] == [(0, 0), (1, 0), (2, 2), (3, 2)]
 
 
-def test_a_read_of_all_begins_again_when_the_log_is_shorter_than_it() -> None:
+def test_a_read_from_earliest_begins_again_when_the_log_is_shorter() -> None:
     reader = Reader(log_of(0, 0, 0, 0)).serve(3)
     reader.log = log_of(0)
     reader.serve(1).fire(WATCH_PREFIX)
     assert reader.serve(5).offsets() == [0]
 
 
-def test_an_error_that_no_retry_can_mend_is_final() -> None:
+def test_a_non_retriable_error_is_final() -> None:
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert Reader(log_of(0)).refuse(denied).outcome().error is denied
 
 
-def test_a_leader_that_is_silent_is_a_failure_at_the_deadline() -> None:
+def test_a_silent_leader_fails_the_read_at_the_deadline() -> None:
     reader = Reader(log_of(0))
     reader.run_until(DELIVERY_MS)
     assert reader.outcome().error is ErrorCode.REQUEST_TIMED_OUT
@@ -183,7 +183,7 @@ def test_a_leader_that_is_silent_is_a_failure_at_the_deadline() -> None:
     st.lists(st.sampled_from(["serve", "serve", "lose", "move", "append", "delete"]), max_size=30),
     st.sampled_from([EARLIEST, LATEST, 0, 2, 3]),
 )
-def test_each_offset_is_seen_once_and_in_order(events: list[str], offset: int) -> None:
+def test_each_offset_is_read_once_and_in_order(events: list[str], offset: int) -> None:
     reader = Reader(log_of(0, 0, 0), offset=offset)
     for event in events:
         if reader.outcomes:

@@ -26,7 +26,7 @@ def outcomes(bench: ClientBench) -> list[SendOutcome]:
     return [item for item in bench.outcomes if isinstance(item, SendOutcome)]
 
 
-def test_a_gathered_batch_that_is_too_large_is_halved_in_its_place() -> None:
+def test_a_gathered_batch_that_is_too_large_is_split_in_its_place() -> None:
     bench = ClientBench(config=client_config(batch_size=5 * SIZE), checksum=zlib.crc32)
     first, second = bench.send_records(1, 10).requests()
     bench.answer(second, GAP)
@@ -44,7 +44,7 @@ def test_a_gathered_batch_that_is_too_large_is_halved_in_its_place() -> None:
     assert bench.is_at_rest()
 
 
-def test_a_single_record_that_is_too_large_has_definitely_failed() -> None:
+def test_a_single_record_that_is_too_large_definitely_fails() -> None:
     bench = ClientBench(config=client_config(batch_size=2 * SIZE))
     [request] = bench.send_records(1, 2).requests()
     for half in bench.answer(request, ErrorCode.MESSAGE_TOO_LARGE).requests():
@@ -56,7 +56,7 @@ def test_a_single_record_that_is_too_large_has_definitely_failed() -> None:
     assert bench.is_at_rest()
 
 
-def test_a_batch_that_may_be_in_the_log_is_not_parted() -> None:
+def test_a_batch_that_may_be_in_the_log_is_not_split() -> None:
     bench = ClientBench(config=client_config(batch_size=2 * SIZE))
     [request] = bench.send_records(1, 2).requests()
     bench.leader_epoch = 1
@@ -76,7 +76,7 @@ def test_halves_without_sequence_numbers_are_sent_as_well() -> None:
     assert outcome.ranges == (SentRange(first=0, count=4, partition=0, error=NONE, base_offset=7),)
 
 
-def test_halves_have_the_time_of_the_whole() -> None:
+def test_halves_keep_the_deadline_of_the_whole() -> None:
     bench = ClientBench(config=client_config(batch_size=2 * SIZE))
     [request] = bench.send_records(1, 2).requests()
     bench.now_ms = DELIVERY_MS // 2

@@ -65,7 +65,7 @@ def test_sequence_numbers_wrap() -> None:
     assert numbers(produced(bench, 2, 3, count=2)) == [(5, 0, top), (5, 0, 1)]
 
 
-def test_five_batches_are_in_flight_and_none_overtakes_the_oldest_by_more() -> None:
+def test_at_most_five_batches_are_in_flight_counting_from_the_oldest_unanswered() -> None:
     bench = ClientBench()
     first, *others = produced(bench, *range(1, 9))
     assert numbers([first, *others]) == [(5, 0, sequence) for sequence in range(5)]
@@ -74,7 +74,7 @@ def test_five_batches_are_in_flight_and_none_overtakes_the_oldest_by_more() -> N
     assert numbers(bench.answer(first).requests()) == [(5, 0, 5), (5, 0, 6), (5, 0, 7)]
 
 
-def test_what_has_failed_is_sent_again_in_order_under_its_numbers() -> None:
+def test_failed_batches_are_repeated_in_order_with_their_sequence_numbers() -> None:
     bench = ClientBench()
     first, second, third = produced(bench, 1, 2, 3)
     bench.answer(second, MOVED).answer(first, MOVED)
@@ -88,7 +88,7 @@ def test_what_has_failed_is_sent_again_in_order_under_its_numbers() -> None:
     assert [command_id for command_id, *_ in ends(bench)] == [1, 2, 3]
 
 
-def test_a_batch_behind_a_missing_one_waits_for_it() -> None:
+def test_a_batch_after_a_missing_one_waits_for_it() -> None:
     bench = ClientBench()
     first, second, third = produced(bench, 1, 2, 3)
     assert bench.answer(second, GAP).requests() == []
@@ -97,7 +97,7 @@ def test_a_batch_behind_a_missing_one_waits_for_it() -> None:
     assert numbers(bench.watch().requests()) == numbers([first, second, third])
 
 
-def test_a_batch_behind_a_missing_one_follows_when_that_is_there() -> None:
+def test_a_batch_after_a_missing_one_follows_once_that_is_appended() -> None:
     bench = ClientBench()
     first, second = produced(bench, 1, 2)
     bench.answer(second, GAP)
@@ -105,7 +105,7 @@ def test_a_batch_behind_a_missing_one_follows_when_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("error", [GAP, ErrorCode.UNKNOWN_PRODUCER_ID])
-def test_a_leader_that_has_lost_what_was_before_gets_the_next_epoch(error: ErrorCode) -> None:
+def test_a_gap_at_the_first_batch_bumps_the_producer_epoch(error: ErrorCode) -> None:
     bench = ClientBench()
     [first] = produced(bench, 1)
     bench.answer(first)
@@ -117,7 +117,7 @@ def test_a_leader_that_has_lost_what_was_before_gets_the_next_epoch(error: Error
     assert [(command_id, found) for command_id, found, *_ in ends(bench)] == [(1, NONE), (2, NONE), (3, NONE)]
 
 
-def test_behind_a_batch_without_an_end_the_others_keep_their_numbers() -> None:
+def test_after_an_unanswered_batch_the_others_keep_their_sequence_numbers() -> None:
     bench = ClientBench(config=client_config(request_timeout_ms=DELIVERY_MS))
     assert len(produced(bench, 1)) == 1
     bench.now_ms = 1_000
@@ -129,7 +129,7 @@ def test_behind_a_batch_without_an_end_the_others_keep_their_numbers() -> None:
     assert ends(bench)[1:] == [(2, NONE, 1, False)]
 
 
-def test_behind_a_batch_that_was_never_appended_the_others_begin_a_new_epoch() -> None:
+def test_after_a_batch_that_was_never_appended_the_others_begin_a_new_epoch() -> None:
     bench = ClientBench()
     final = (ErrorCode.NOT_ENOUGH_REPLICAS,)
     [first] = bench.produce(1, final_errors=final).requests()
@@ -139,14 +139,14 @@ def test_behind_a_batch_that_was_never_appended_the_others_begin_a_new_epoch() -
     assert numbers(bench.answer(second, GAP).requests()) == [(5, 1, 0)]
 
 
-def test_the_number_of_a_failed_batch_is_not_used_again() -> None:
+def test_the_sequence_number_of_a_failed_batch_is_not_reused() -> None:
     bench = ClientBench()
     [first] = produced(bench, 1)
     bench.answer(first, ErrorCode.MESSAGE_TOO_LARGE)
     assert numbers(produced(bench, 2)) == [(5, 1, 0)]
 
 
-def test_after_the_last_epoch_comes_another_producer_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_last_epoch_a_new_producer_id_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_sender, "MAX_PRODUCER_EPOCH", 1)
     bench = ClientBench(partitions=2)
     for command_id, expected in ((1, (5, 0, 0)), (2, (5, 1, 0)), (3, (6, 0, 0)), (4, (6, 1, 0)), (5, (7, 0, 0))):
@@ -157,14 +157,14 @@ def test_after_the_last_epoch_comes_another_producer_id(monkeypatch: pytest.Monk
     assert numbers([other]) == [(7, 0, 0)]
 
 
-def test_a_lost_answer_is_asked_for_again_after_the_request_timeout() -> None:
+def test_a_batch_without_a_response_is_repeated_after_the_request_timeout() -> None:
     bench = ClientBench()
     first, second = produced(bench, 1, 2)
     assert bench.run_until(REQUEST_MS - 1).requests() == []
     assert numbers(bench.run_until(REQUEST_MS).requests()) == numbers([first, second])
 
 
-def test_a_leader_that_is_known_to_be_old_is_never_turned_to() -> None:
+def test_no_batch_goes_to_the_leader_of_an_older_epoch() -> None:
     bench = ClientBench()
     bench.leader, bench.leader_epoch = 1, 7
     [first] = produced(bench, 1)
@@ -175,7 +175,7 @@ def test_a_leader_that_is_known_to_be_old_is_never_turned_to() -> None:
     assert numbers(bench.watch().requests()) == numbers([first]), "a topic of the same name is another topic"
 
 
-def test_what_the_leader_has_long_had_is_unknown() -> None:
+def test_a_duplicate_without_a_known_offset_is_unknown() -> None:
     bench = ClientBench()
     [first] = produced(bench, 1)
     bench.answer(first, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
@@ -183,7 +183,7 @@ def test_what_the_leader_has_long_had_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(("acks", "idempotence"), [(1, True), (0, True), (-1, False)])
-def test_a_producer_that_is_not_idempotent_has_no_numbers(acks: int, idempotence: bool) -> None:
+def test_a_producer_without_idempotence_has_no_sequence_numbers(acks: int, idempotence: bool) -> None:
     bench = ClientBench(config=client_config(enable_idempotence=idempotence))
     [request] = bench.produce(1, acks=acks).requests()
     assert numbers([request]) == [(-1, -1, -1)]
@@ -194,7 +194,7 @@ def test_a_producer_that_is_not_idempotent_has_no_numbers(acks: int, idempotence
     assert bench.is_at_rest()
 
 
-def test_batches_are_sealed_as_they_are_sent() -> None:
+def test_batches_get_their_checksum_when_they_are_sent() -> None:
     bench = ClientBench(checksum=zlib.crc32)
     requests = produced(bench, 1, 2)
     bench.answer(requests[0])
@@ -207,7 +207,7 @@ def test_batches_are_sealed_as_they_are_sent() -> None:
 # -- producer ids ------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_producer_id_nothing_is_sent_and_the_next_controller_is_asked() -> None:
+def test_without_a_producer_id_no_batch_is_sent_and_the_next_controller_is_asked() -> None:
     bench = ClientBench(producer_ids=(), controllers=(1000, 1001))
     bench.produce(1)
     asked = [to for to, message in bench.sent if isinstance(message, InitProducerIdRequest)]
@@ -220,7 +220,7 @@ def test_without_a_producer_id_nothing_is_sent_and_the_next_controller_is_asked(
     assert bench.is_at_rest()
 
 
-def test_who_may_have_no_producer_id_fails_at_once() -> None:
+def test_an_unauthorized_producer_fails_at_once() -> None:
     bench = ClientBench(producer_ids=())
     [asked] = bench.produce(1).messages(InitProducerIdRequest)
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -229,7 +229,7 @@ def test_who_may_have_no_producer_id_fails_at_once() -> None:
     assert bench.is_at_rest()
 
 
-def test_a_controller_that_is_none_is_asked_again_in_a_moment() -> None:
+def test_not_controller_repeats_the_producer_id_request_after_the_back_off() -> None:
     bench = ClientBench(producer_ids=())
     [asked] = bench.produce(1).messages(InitProducerIdRequest)
     bench.receive(1000, InitProducerIdResponse(correlation_id=asked.correlation_id, error=ErrorCode.NOT_CONTROLLER))
@@ -249,7 +249,7 @@ def outcomes(bench: ClientBench) -> list[SendOutcome]:
     return [item for item in bench.outcomes if isinstance(item, SendOutcome)]
 
 
-def test_records_gather_until_they_have_lingered() -> None:
+def test_records_are_batched_for_linger_ms() -> None:
     bench = ClientBench(config=client_config(linger_ms=5))
     assert bench.send_records(1, 2).requests() == []
     bench.now_ms = 3
@@ -270,7 +270,7 @@ def test_records_gather_until_they_have_lingered() -> None:
     assert bench.is_at_rest()
 
 
-def test_a_full_batch_leaves_at_once() -> None:
+def test_a_full_batch_is_sent_at_once() -> None:
     bench = ClientBench(config=client_config(batch_size=3 * SIZE + 1))
     requests = bench.send_records(1, 7).requests()
     assert [len(records(request)) for request in requests] == [3, 3]
@@ -282,24 +282,24 @@ def test_a_full_batch_leaves_at_once() -> None:
     assert outcome.ranges == (SentRange(first=0, count=7, partition=0, error=NONE, base_offset=0),)
 
 
-def test_a_record_that_is_larger_than_a_batch_is_one_of_its_own() -> None:
+def test_a_record_larger_than_batch_size_has_a_batch_of_its_own() -> None:
     bench = ClientBench(config=client_config(batch_size=10))
     assert [len(records(request)) for request in bench.send_records(1, 2).requests()] == [1, 1]
 
 
-def test_without_linger_nothing_waits() -> None:
+def test_without_linger_records_are_sent_at_once() -> None:
     bench = ClientBench(config=client_config(linger_ms=0))
     assert [len(records(request)) for request in bench.send_records(1, 2).requests()] == [1, 1]
 
 
-def test_a_batch_of_its_own_stays_behind_what_came_before() -> None:
+def test_the_batch_of_a_produce_command_follows_earlier_records() -> None:
     bench = ClientBench()
     bench.send_records(1, 2)
     requests = bench.produce(2).requests()
     assert numbers(requests) == [(5, 0, 0), (5, 0, 2)]
 
 
-def test_records_for_any_partition_change_it_with_each_batch() -> None:
+def test_records_without_a_partition_change_it_with_each_batch() -> None:
     bench = ClientBench(partitions=3, config=client_config(batch_size=2 * SIZE))
     requests = sorted(bench.send_records(1, 8, partition=ROUND_ROBIN).requests(), key=records)
     assert [request.partition for request in requests] == [0, 1, 2, 0]
@@ -310,7 +310,7 @@ def test_records_for_any_partition_change_it_with_each_batch() -> None:
     assert told == [(0, 2, 0, 0), (2, 2, 1, 0), (4, 2, 2, 0), (6, 2, 0, 2)]
 
 
-def test_records_for_any_partition_wait_until_the_partitions_are_known() -> None:
+def test_records_without_a_partition_wait_until_the_partitions_are_known() -> None:
     bench = ClientBench(partitions=2, config=client_config(linger_ms=0))
     bench.leader = None
     assert bench.send_records(1, 1, partition=ROUND_ROBIN).requests() == []
@@ -318,7 +318,7 @@ def test_records_for_any_partition_wait_until_the_partitions_are_known() -> None
     assert len(bench.run_until(2_000).requests()) == 1
 
 
-def test_records_of_a_batch_that_fails_fail_and_the_others_do_not() -> None:
+def test_only_the_records_of_a_failed_batch_fail() -> None:
     bench = ClientBench(config=client_config(batch_size=2 * SIZE))
     first, second = bench.send_records(1, 4).requests()
     bench.answer(second, ErrorCode.INVALID_RECORD).answer(first)
@@ -338,7 +338,7 @@ def test_records_of_a_batch_that_fails_fail_and_the_others_do_not() -> None:
         ({"record_bytes": 500}, ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
-def test_records_that_nobody_could_send(fields: dict[str, int], error: ErrorCode) -> None:
+def test_invalid_send_commands_fail_at_once(fields: dict[str, int], error: ErrorCode) -> None:
     bench = ClientBench(config=client_config(buffer_memory=500))
     bench.send_records(1, **fields)
     [outcome] = outcomes(bench)
@@ -355,7 +355,7 @@ def small(**values: object) -> ClientBench:
     return ClientBench(config=client_config(**(stands | values)))
 
 
-def test_a_command_is_held_until_there_is_room() -> None:
+def test_a_command_is_held_until_buffer_memory_has_room() -> None:
     bench = small()
     requests = bench.send_records(1, 13).requests()
     assert (len(requests), bench.node.buffered_bytes) == (5, 10 * SIZE)
@@ -373,7 +373,7 @@ def test_a_command_is_held_until_there_is_room() -> None:
     assert bench.is_at_rest()
 
 
-def test_what_has_no_room_for_too_long_fails_and_what_was_taken_goes_on() -> None:
+def test_held_records_fail_after_max_block_ms_and_admitted_ones_continue() -> None:
     bench = small()
     requests = bench.send_records(1, 13).requests()
     bench.now_ms = 500
@@ -393,7 +393,7 @@ def test_what_has_no_room_for_too_long_fails_and_what_was_taken_goes_on() -> Non
     assert bench.is_at_rest()
 
 
-def test_no_more_than_so_many_commands_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_max_held_commands_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer, "MAX_HELD", 2)
     bench = small()
     bench.send_records(1, 13).send_records(2, 1).send_records(3, 1)
@@ -401,7 +401,7 @@ def test_no_more_than_so_many_commands_are_held(monkeypatch: pytest.MonkeyPatch)
     assert (outcome.command_id, outcome.error) == (3, ErrorCode.REQUEST_TIMED_OUT)
 
 
-def test_a_cluster_that_does_not_answer_costs_no_more_than_the_buffer() -> None:
+def test_a_silent_cluster_bounds_memory_by_buffer_memory() -> None:
     bench = small(max_block_ms=600_000)
     for command_id in range(1, 200):
         bench.send_records(command_id, 1_000)
@@ -478,7 +478,7 @@ class Partition:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
-def test_every_record_has_one_end_and_is_where_its_command_was_told_once_and_in_order(seed: int) -> None:
+def test_every_record_has_one_result_and_is_stored_once_and_in_order_at_its_reported_offset(seed: int) -> None:
     partition = Partition(seed).run()
     assert partition.bench.is_at_rest()
     batches = partition.log.storage.read(0, 10**9)

@@ -30,11 +30,11 @@ FRAME = BATCH_OVERHEAD_BYTES + 5
         (ReadBack(NO_OFFSET, NO_OFFSET, "no header"), "no header"),
     ],
 )
-def test_the_first_batch_that_is_not_whole_or_not_in_its_place_ends_the_log(found: ReadBack, why: str | None) -> None:
+def test_the_first_torn_damaged_or_misplaced_batch_ends_the_log(found: ReadBack, why: str | None) -> None:
     assert end_reason(7, found) == why
 
 
-def test_what_is_dropped_is_told() -> None:
+def test_dropped_records_are_traced() -> None:
     told = trace_of(Dropped("logs/T/0/0.log", end_offset=7, position=90, size=40, why=TORN))
     assert told == RecordsDropped("logs/T/0/0.log", end_offset=7, size=40, reason=TORN)
 
@@ -73,7 +73,7 @@ def same(simulated: Dropped, real: Dropped) -> bool:
     return replace(real, path=simulated.path) == simulated and real.path.endswith(simulated.path)
 
 
-def test_a_torn_batch_ends_the_log_alike_on_both_disks(tmp_path: Path) -> None:
+def test_a_torn_batch_ends_the_log_at_the_same_offset_on_both_disks(tmp_path: Path) -> None:
     storage = simulated(2, 3)
     assert storage.apply_loss(Loss("torn")) == 1
     [dropped] = storage.take_dropped()
@@ -82,7 +82,7 @@ def test_a_torn_batch_ends_the_log_alike_on_both_disks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_damaged_batch_ends_the_log_alike_on_both_disks(tmp_path: Path, seed: int) -> None:
+def test_a_damaged_batch_ends_the_log_at_the_same_offset_on_both_disks(tmp_path: Path, seed: int) -> None:
     storage = simulated(2, 3)
     lost = storage.apply_loss(Loss("corrupt", seed))
     [dropped] = storage.take_dropped()
@@ -90,7 +90,7 @@ def test_a_damaged_batch_ends_the_log_alike_on_both_disks(tmp_path: Path, seed: 
     assert same(dropped, damaged_on_disk(tmp_path, dropped.end_offset, is_torn=False))
 
 
-def test_any_batch_of_the_unflushed_part_may_be_damaged_and_no_other() -> None:
+def test_a_crash_may_damage_any_unflushed_batch_and_no_other() -> None:
     ends = set()
     for seed in range(60):
         storage = simulated(2, 3)
@@ -100,7 +100,7 @@ def test_any_batch_of_the_unflushed_part_may_be_damaged_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["torn", "corrupt"])
-def test_what_is_flushed_is_never_struck(kind: str) -> None:
+def test_flushed_records_are_never_damaged(kind: str) -> None:
     storage = simulated(4, 0)
     storage.open_log("t/0").flush()
     assert storage.apply_loss(Loss(kind)) == 0  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_what_is_flushed_is_never_struck(kind: str) -> None:
 
 
 @pytest.mark.parametrize("later", [Loss("unflushed"), Loss("all")])
-def test_what_a_later_loss_has_taken_is_not_told(later: Loss) -> None:
+def test_records_lost_later_are_not_reported_as_dropped(later: Loss) -> None:
     storage = simulated(2, 3)
     storage.apply_loss(Loss("torn"))
     storage.apply_loss(later)

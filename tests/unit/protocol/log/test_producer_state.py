@@ -69,7 +69,7 @@ VERDICTS: dict[str, tuple[list[RecordBatch], RecordBatch, ErrorCode | int]] = {
 
 
 @pytest.mark.parametrize(("before", "item", "expected"), VERDICTS.values(), ids=VERDICTS)
-def test_a_batch_is_appended_known_or_refused(
+def test_a_batch_is_appended_duplicate_or_refused(
     before: list[RecordBatch], item: RecordBatch, expected: ErrorCode | int
 ) -> None:
     assert verdict(log_of(*before), item) == expected
@@ -90,7 +90,7 @@ def test_sequence_numbers_wrap(item: RecordBatch, expected: ErrorCode | int) -> 
     assert verdict(log, item) == expected
 
 
-def test_a_batch_may_lie_across_the_wrap() -> None:
+def test_a_batch_may_cross_the_wrap_of_sequence_numbers() -> None:
     log = log_of()
     log.append_as_leader(produced(TOP, 3), 1)
     assert verdict(log, produced(TOP, 3)) == 0
@@ -107,7 +107,7 @@ def test_a_producer_expires_by_the_timestamps_of_the_log() -> None:
     assert verdict(log, produced(1)) == APPEND, "what made it expire is gone"
 
 
-def test_expired_producers_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_expired_producers_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_state, "_SWEEP_FROM", 8)
     state = ProducerState(expiration_ms=10)
     for number in range(100):
@@ -117,13 +117,13 @@ def test_expired_producers_are_forgotten_when_they_are_many(monkeypatch: pytest.
     assert len(state._entries) <= 2 * 8 + 11
 
 
-def test_batches_of_nobody_leave_no_trace() -> None:
+def test_batches_without_producer_id_leave_no_state() -> None:
     log = log_of(batch(), batch())
     assert log.producers.entries() == {}
     assert not log.producers._undo
 
 
-def test_a_followers_log_knows_what_the_leaders_knows() -> None:
+def test_leader_and_follower_have_the_same_producer_state() -> None:
     leader, follower = log_of(*SEVEN, produced(0, producer=9)), log_of()
     follower.append_as_follower(leader.storage.read(0, 10_000))
     assert follower.producers.entries() == leader.producers.entries()
@@ -181,7 +181,7 @@ class Log:
 
 @settings(deadline=None)
 @given(STEPS)
-def test_the_state_is_that_of_a_scan_whatever_happened_to_the_log(steps: list[tuple[str, int, int]]) -> None:
+def test_the_state_equals_that_of_a_scan_after_any_operations(steps: list[tuple[str, int, int]]) -> None:
     under_test = Log()
     for step in steps:
         under_test.step(*step)
@@ -190,7 +190,7 @@ def test_the_state_is_that_of_a_scan_whatever_happened_to_the_log(steps: list[tu
 
 
 @pytest.mark.parametrize("start", [0, 4])
-def test_a_log_that_begins_later_is_scanned_from_where_it_begins(start: int) -> None:
+def test_a_log_is_scanned_from_its_log_start(start: int) -> None:
     log = log_of()
     log.reset(start)
     log.append_as_leader(produced(0), 1)

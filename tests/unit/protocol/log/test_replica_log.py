@@ -57,7 +57,9 @@ CASES = {
 
 @pytest.mark.covers("M43", "N1")
 @pytest.mark.parametrize(("follower", "leader", "expected"), CASES.values(), ids=CASES)
-def test_divergence_is_found_and_cut(follower: tuple[int, ...], leader: tuple[int, ...], expected: int | None) -> None:
+def test_divergence_is_found_and_truncated(
+    follower: tuple[int, ...], leader: tuple[int, ...], expected: int | None
+) -> None:
     leading, following = log_of(*leader), log_of(*follower)
     assert fetch_once(leading, following) == expected
     assert following.end_offset == (len(leader) if expected is None else expected)
@@ -67,7 +69,7 @@ def test_divergence_is_found_and_cut(follower: tuple[int, ...], leader: tuple[in
 
 
 @pytest.mark.covers("M43")
-def test_an_empty_follower_never_diverges_and_an_empty_leader_takes_everything_back() -> None:
+def test_an_empty_follower_never_diverges_and_an_empty_leader_truncates_everything() -> None:
     assert log_of(1, 2).divergence(0, -1) is None
     assert log_of().divergence(0, -1) is None
     follower = log_of(1, 1)
@@ -104,7 +106,9 @@ def _owner(epoch: int, last: int, owner_of_last: int) -> int:
 
 @pytest.mark.covers("M43", "N1")
 @given(related_logs(), st.integers(1, 64))
-def test_a_follower_becomes_the_leader_in_a_few_rounds(logs: tuple[ReplicaLog, ReplicaLog], max_bytes: int) -> None:
+def test_a_follower_converges_to_the_leaders_log_in_a_few_rounds(
+    logs: tuple[ReplicaLog, ReplicaLog], max_bytes: int
+) -> None:
     leader, follower = logs
     shared = _common_prefix(leader, follower)
     rounds = len(content(leader)) + len(content(follower)) + 1
@@ -126,9 +130,7 @@ def _common_prefix(one: ReplicaLog, other: ReplicaLog) -> int:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=8), st.integers(0, 24))
-def test_the_epoch_cache_tells_what_the_log_holds_after_any_truncation(
-    steps: list[tuple[int, int]], end_offset: int
-) -> None:
+def test_the_epoch_cache_matches_the_log_after_any_truncation(steps: list[tuple[int, int]], end_offset: int) -> None:
     epoch, log = 0, ReplicaLog(SimLog())
     for rise, count in steps:
         epoch += rise
@@ -140,7 +142,7 @@ def test_the_epoch_cache_tells_what_the_log_holds_after_any_truncation(
 
 
 @given(st.lists(st.integers(0, 3), max_size=8))
-def test_a_log_opened_again_is_the_same_log(rises: list[int]) -> None:
+def test_a_reopened_log_is_the_same(rises: list[int]) -> None:
     epoch, log = 0, ReplicaLog(SimLog())
     for rise in rises:
         epoch += rise
@@ -169,7 +171,7 @@ def test_the_leader_stamps_offset_and_epoch() -> None:
 
 @pytest.mark.covers("N6")
 @given(st.lists(st.integers(-1, 12), max_size=12))
-def test_the_high_watermark_never_moves_back_nor_behind_the_log_end(targets: list[int]) -> None:
+def test_the_high_watermark_never_moves_back_nor_beyond_the_log_end(targets: list[int]) -> None:
     log, before = log_of(*[1] * 8), 0
     for target in targets:
         moved = log.advance_high_watermark(target)
@@ -179,7 +181,7 @@ def test_the_high_watermark_never_moves_back_nor_behind_the_log_end(targets: lis
 
 
 @pytest.mark.covers("N6")
-def test_only_truncation_below_it_takes_the_high_watermark_along() -> None:
+def test_only_a_truncation_below_it_lowers_the_high_watermark() -> None:
     log = log_of(1, 1, 1, 1)
     log.advance_high_watermark(3)
     log.truncate(3)
@@ -189,12 +191,12 @@ def test_only_truncation_below_it_takes_the_high_watermark_along() -> None:
 
 
 @pytest.mark.parametrize(("checkpoint", "expected"), [(0, 0), (2, 2), (9, 3)])
-def test_a_checkpoint_ahead_of_the_log_counts_up_to_its_end(checkpoint: int, expected: int) -> None:
+def test_a_checkpoint_beyond_the_log_end_is_lowered_to_it(checkpoint: int, expected: int) -> None:
     assert ReplicaLog(log_of(1, 1, 1).storage, checkpoint).high_watermark == expected
 
 
 @pytest.mark.covers("N1")
-def test_truncation_by_epoch_keeps_what_lies_above_a_stale_high_watermark() -> None:
+def test_truncation_by_epoch_keeps_records_above_a_stale_high_watermark() -> None:
     leader, follower = log_of(1, 1), log_of(1, 1)
     assert follower.high_watermark == 0
     assert fetch_once(leader, follower) is None

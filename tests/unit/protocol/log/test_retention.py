@@ -53,7 +53,7 @@ SEGMENTS = row((100, 10), (100, 20), (100, 30), (50, 40))
         (40, 41, 20, 150, 20),
     ],
 )
-def test_what_is_old_or_in_excess_goes_from_the_front(
+def test_old_and_excess_segments_are_deleted_from_the_front(
     high_watermark: int, now_ms: int, retention_ms: int, retention_bytes: int, expected: int
 ) -> None:
     assert retained_from(SEGMENTS, high_watermark, now_ms, retention_ms, retention_bytes) == expected
@@ -86,7 +86,7 @@ def test_a_segment_without_timestamps_is_as_old_as_the_next_that_has_any(
     st.integers(-1, 100),
     st.integers(-1, 400),
 )
-def test_neither_the_active_segment_nor_the_uncommitted_is_deleted_and_no_more_than_needed(
+def test_only_committed_closed_segments_are_deleted_and_no_more_than_needed(
     sizes: list[tuple[int, int]], high_watermark: int, now_ms: int, retention_ms: int, retention_bytes: int
 ) -> None:
     segments = row(*sizes)
@@ -121,7 +121,7 @@ def bases(bench: BrokerBench) -> list[int]:
     return [segment.base_offset for segment in bench.replica.log.storage.segments()]
 
 
-def test_a_log_of_one_segment_costs_no_timer() -> None:
+def test_a_log_of_one_segment_sets_no_retention_timer() -> None:
     bench = leader()
     for _ in range(2):
         produce(bench, 1)
@@ -139,7 +139,7 @@ def test_a_closed_segment_is_flushed() -> None:
     assert bench.replica.log.storage.flushed_offset == 4
 
 
-def test_what_is_in_excess_is_deleted_and_the_timer_ends_with_the_last_closed_segment() -> None:
+def test_excess_segments_are_deleted_and_the_timer_stops_with_the_last_closed_one() -> None:
     bench = leader()
     produce(bench, 6)
     bench.fire(RETENTION_TIMER, at_ms=INTERVAL_MS)
@@ -149,7 +149,7 @@ def test_what_is_in_excess_is_deleted_and_the_timer_ends_with_the_last_closed_se
     assert (bench.replica.log.start_offset, bench.replica.log.epochs.entries()) == (4, [(0, 4)])
 
 
-def test_what_is_old_is_deleted_by_the_timestamps_of_its_records() -> None:
+def test_old_segments_are_deleted_by_the_timestamps_of_their_records() -> None:
     bench = leader(retention_bytes=-1, retention_ms=5_000)
     produce(bench, 2, timestamp_ms=1_000)
     produce(bench, 3, timestamp_ms=2_000)
@@ -177,7 +177,7 @@ def test_nothing_above_the_high_watermark_is_deleted() -> None:
     assert bases(bench) == [2, 3]
 
 
-def test_a_dynamic_segment_size_counts_from_the_next_batch_on() -> None:
+def test_a_changed_segment_size_applies_from_the_next_batch_on() -> None:
     bench = leader()
     produce(bench, 1)
     bench.publish(ConfigRecord(topic_id="T", name="segment.bytes", value="1"))
@@ -185,7 +185,7 @@ def test_a_dynamic_segment_size_counts_from_the_next_batch_on() -> None:
     assert bases(bench) == [0, 1, 2]
 
 
-def test_a_restarted_broker_knows_of_its_closed_segments() -> None:
+def test_a_restarted_broker_watches_its_closed_segments() -> None:
     bench = leader()
     produce(bench, 3)
     again = BrokerBench(config=config_of(log_retention_check_interval_ms=INTERVAL_MS), storage=bench.storage)

@@ -56,7 +56,7 @@ def test_a_first_start_registers_without_a_previous_epoch() -> None:
 
 
 @pytest.mark.covers("E22", "M14", "G23", "G26")
-def test_a_clean_shutdown_flushes_everything_and_vouches_for_it_at_the_next_start() -> None:
+def test_a_clean_shutdown_flushes_everything_and_the_next_start_reports_its_epoch() -> None:
     bench = BrokerBench().run(*topic_records(1, replicas=(0,), isr=(0,)))
     bench.produce(acks=1, count=3)
     shut_down(bench)
@@ -71,14 +71,14 @@ def test_a_clean_shutdown_flushes_everything_and_vouches_for_it_at_the_next_star
 
 
 @pytest.mark.covers("M16", "E22")
-def test_a_crash_leaves_no_claim_to_a_clean_shutdown() -> None:
+def test_a_crash_leaves_no_clean_shutdown_file() -> None:
     storage = SimStorage()
     storage.write_file(CLEAN_SHUTDOWN_FILE, b'{"BrokerEpoch":"0"}')
     BrokerBench(storage=storage).run()
     assert BrokerBench(storage=storage).start().sent(BrokerRegistrationRequest).previous_broker_epoch == -1
 
 
-def test_registration_is_tried_until_it_is_accepted() -> None:
+def test_registration_is_repeated_until_it_is_accepted() -> None:
     bench = BrokerBench().start()
     first = bench.sent(BrokerRegistrationRequest)
     assert bench.sent(QuorumFetchRequest).fetch_offset == 0, "it reads the metadata log meanwhile"
@@ -89,7 +89,7 @@ def test_registration_is_tried_until_it_is_accepted() -> None:
     assert bench.registered().node.state is S.CATCHING_UP
 
 
-def test_it_asks_to_stay_fenced_until_it_has_seen_its_own_registration() -> None:
+def test_a_broker_stays_fenced_until_it_has_replayed_its_own_registration() -> None:
     bench = BrokerBench(me=1).start().registered()
     assert bench.sent(BrokerHeartbeatRequest).want_fence
     one = registrations((0, 1), fenced=(0, 1))
@@ -101,7 +101,7 @@ def test_it_asks_to_stay_fenced_until_it_has_seen_its_own_registration() -> None
     assert bench.heartbeat_answered(is_fenced=False).node.state is S.RUNNING
 
 
-def test_only_a_running_broker_may_leave_heartbeats_out() -> None:
+def test_only_heartbeats_of_a_running_broker_may_be_elided() -> None:
     bench = BrokerBench().start().registered()
     for answer, idle_with in ((True, None), (False, CONTROLLER), (True, None)):
         bench.heartbeat_answered(is_fenced=answer)
@@ -112,7 +112,7 @@ def test_only_a_running_broker_may_leave_heartbeats_out() -> None:
 
 @pytest.mark.covers("B20")
 @pytest.mark.parametrize("error", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_a_broker_that_lost_its_epoch_registers_as_a_new_incarnation_without_a_past(error: ErrorCode) -> None:
+def test_a_broker_with_an_unknown_epoch_registers_a_new_incarnation_without_a_previous_epoch(error: ErrorCode) -> None:
     storage = SimStorage()
     storage.write_file(CLEAN_SHUTDOWN_FILE, b'{"BrokerEpoch":"0"}')
     bench = BrokerBench(storage=storage).start()
@@ -128,7 +128,7 @@ def test_a_broker_that_lost_its_epoch_registers_as_a_new_incarnation_without_a_p
 
 @pytest.mark.covers("B20")
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.DUPLICATE_BROKER_REGISTRATION])
-def test_the_answer_to_a_former_incarnation_registers_nobody(error: ErrorCode) -> None:
+def test_a_response_to_a_former_incarnation_is_ignored(error: ErrorCode) -> None:
     bench = BrokerBench().run()
     former = bench.incarnation_id
     bench.heartbeat_answered(error=ErrorCode.STALE_BROKER_EPOCH)
@@ -139,7 +139,7 @@ def test_the_answer_to_a_former_incarnation_registers_nobody(error: ErrorCode) -
     assert bench.node.context.broker_epoch == 9
 
 
-def test_a_shutdown_says_so_with_every_heartbeat() -> None:
+def test_every_heartbeat_of_a_shutdown_asks_for_permission() -> None:
     bench = shut_down(BrokerBench().run())
     assert bench.sent(BrokerHeartbeatRequest).want_shut_down
     assert bench.timer(SHUTDOWN_TIMER) is not None
@@ -149,14 +149,14 @@ def test_a_shutdown_says_so_with_every_heartbeat() -> None:
     assert bench.node.state is S.SHUTTING_DOWN
 
 
-def test_a_broker_that_was_never_registered_just_stops() -> None:
+def test_a_shutdown_before_registration_stops_at_once() -> None:
     bench = shut_down(BrokerBench().start())
     assert (bench.node.state, exits(bench)) == (S.STOPPED, True)
     assert bench.storage.read_file(CLEAN_SHUTDOWN_FILE) is None
     assert bench.registered().effects == []
 
 
-def test_a_controller_that_never_answers_does_not_keep_it() -> None:
+def test_a_shutdown_without_permission_ends_after_its_timeout() -> None:
     bench = shut_down(BrokerBench().run())
     assert exits(bench.fire(SHUTDOWN_TIMER, at_ms=300_000))
     assert take_clean_shutdown_epoch(bench.storage) == 0
@@ -164,7 +164,7 @@ def test_a_controller_that_never_answers_does_not_keep_it() -> None:
 
 @pytest.mark.covers("E21", "M16")
 @pytest.mark.parametrize("error", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_a_broker_that_loses_its_epoch_while_it_shuts_down_goes_without_a_claim(error: ErrorCode) -> None:
+def test_a_broker_that_loses_its_epoch_during_shutdown_leaves_no_clean_shutdown_file(error: ErrorCode) -> None:
     bench = shut_down(BrokerBench().run()).heartbeat_answered(error=error)
     assert (bench.node.state, exits(bench)) == (S.STOPPED, True)
     assert bench.storage.read_file(CLEAN_SHUTDOWN_FILE) is None
@@ -186,7 +186,7 @@ def fetched(bench: BrokerBench, number: int | None, base_offset: int, *records: 
     )
 
 
-def test_metadata_is_taken_in_order_and_once() -> None:
+def test_metadata_records_are_replayed_in_order_and_once() -> None:
     bench = BrokerBench().run()
     [topic, config, partition] = topic_records()
     bench.receive(CONTROLLER, fetched(bench, None, 7, config))
@@ -211,7 +211,7 @@ def test_the_metadata_fetch_is_renewed() -> None:
     assert (timer.at_ms, timer.idle_with) == (1_000, CONTROLLER)
 
 
-def test_a_broker_that_knows_no_leader_of_the_log_goes_on_asking() -> None:
+def test_a_broker_without_a_known_quorum_leader_keeps_fetching() -> None:
     bench = BrokerBench().start()
     for at_ms in (500, 1_000):
         [(to, _)] = bench.fire(FETCH_TIMER, at_ms).sends(QuorumFetchRequest)
@@ -230,7 +230,7 @@ def test_replicas_see_only_metadata_that_is_complete() -> None:
     assert T0 in bench.node.context.replicas
 
 
-def test_what_is_not_committed_is_on_the_disk_and_not_in_the_image() -> None:
+def test_uncommitted_metadata_is_stored_but_not_replayed() -> None:
     bench = BrokerBench().run()
     bench.fetched_metadata(*topic_records(1), high_watermark=6)
     assert (bench.sent(QuorumFetchRequest).fetch_offset, bench.sent(QuorumFetchRequest).high_watermark) == (9, 6)
@@ -240,7 +240,7 @@ def test_what_is_not_committed_is_on_the_disk_and_not_in_the_image() -> None:
     assert T0 in bench.node.context.replicas
 
 
-def test_a_broker_that_starts_again_goes_on_where_its_metadata_log_ends() -> None:
+def test_a_restarted_broker_fetches_from_the_end_of_its_metadata_log() -> None:
     before = BrokerBench().run(*topic_records(1))
     bench = BrokerBench(storage=before.storage).start()
     [(to, fetch)] = bench.sends(QuorumFetchRequest)
@@ -252,7 +252,7 @@ def test_a_broker_that_starts_again_goes_on_where_its_metadata_log_ends() -> Non
     assert T0 in bench.node.context.replicas
 
 
-def test_a_broker_that_has_taken_snapshots_starts_again_from_the_last_one() -> None:
+def test_a_restarted_broker_loads_its_last_snapshot() -> None:
     config = config_of(metadata_log_max_record_bytes_between_snapshots=200)
     before = BrokerBench(config=config).run(*topic_records(1))
     for isr in ((0, 1), (0, 1, 2), (0, 1)):
@@ -275,7 +275,7 @@ def next_epoch(leader: int, epoch: int = EPOCH + 1) -> QuorumFetchResponse:
     return QuorumFetchResponse(correlation_id=0, error=error, leader_id=leader, leader_epoch=epoch)
 
 
-def test_the_next_controller_hears_of_the_broker_at_once() -> None:
+def test_a_new_controller_gets_a_heartbeat_at_once() -> None:
     bench = BrokerBench().run().receive(CONTROLLER, next_epoch(NEXT))
     [(to, heartbeat)] = bench.sends(BrokerHeartbeatRequest)
     assert (to, heartbeat.current_metadata_offset) == (NEXT, 6)
@@ -287,13 +287,13 @@ def test_the_next_controller_hears_of_the_broker_at_once() -> None:
     assert bench.receive(CONTROLLER, next_epoch(NEXT)).sends(BrokerHeartbeatRequest) == [], "that is known"
 
 
-def test_a_broker_that_is_not_registered_yet_asks_the_next_controller_to_register_it() -> None:
+def test_an_unregistered_broker_registers_with_the_next_controller() -> None:
     bench = BrokerBench().start().receive(CONTROLLER, next_epoch(NEXT))
     [(to, request)] = bench.sends(BrokerRegistrationRequest)
     assert (to, request.incarnation_id) == (NEXT, bench.incarnation_id)
 
 
-def test_the_former_leader_of_the_log_is_not_believed() -> None:
+def test_the_former_quorum_leader_is_ignored() -> None:
     bench = BrokerBench().run().receive(CONTROLLER, next_epoch(NEXT))
     late = fetched(bench, None, 6, *topic_records(1))
     assert bench.receive(CONTROLLER, late).effects == []
@@ -301,7 +301,7 @@ def test_the_former_leader_of_the_log_is_not_believed() -> None:
     assert bench.node.replica.log.end_offset == 6
 
 
-def test_an_epoch_without_a_leader_leaves_the_broker_with_its_controller() -> None:
+def test_an_epoch_without_a_leader_keeps_the_controller() -> None:
     bench = BrokerBench().run().receive(CONTROLLER, next_epoch(-1))
     assert bench.sends(BrokerHeartbeatRequest) == []
     assert bench.node.context.controller_id == CONTROLLER
@@ -309,7 +309,7 @@ def test_an_epoch_without_a_leader_leaves_the_broker_with_its_controller() -> No
 
 
 @pytest.mark.covers("B22")
-def test_what_the_former_controller_has_not_answered_goes_to_the_next_one() -> None:
+def test_unanswered_proposals_go_to_the_next_controller() -> None:
     bench = BrokerBench().run(*topic_records(1, isr=(0, 1))).fetch(2, 0)
     [(to, proposed)] = bench.sends(AlterPartitionRequest)
     assert to == CONTROLLER
@@ -323,7 +323,7 @@ def test_what_the_former_controller_has_not_answered_goes_to_the_next_one() -> N
 
 
 @pytest.mark.covers("M36", "A34")
-def test_logs_that_the_metadata_does_not_place_here_are_deleted_at_start() -> None:
+def test_stale_logs_are_deleted_at_start() -> None:
     storage = SimStorage()
     for name in ("T/0", "T/1", "Deleted/0"):
         storage.open_log(name).append(batch(2))
@@ -333,7 +333,7 @@ def test_logs_that_the_metadata_does_not_place_here_are_deleted_at_start() -> No
 
 
 @pytest.mark.covers("A34", "M37")
-def test_a_broker_that_missed_elections_takes_the_role_that_stands_now() -> None:
+def test_a_broker_that_missed_elections_takes_its_current_role() -> None:
     elections = [PartitionChangeRecord(topic_id="T", partition_id=0, leader=leader) for leader in (0, 1, 0, 2)]
     bench = BrokerBench().run(*topic_records(1), *elections)
     assert bench.replica.leadership is None
@@ -353,7 +353,7 @@ def test_a_change_within_the_leader_epoch_keeps_the_role() -> None:
     assert bench.replica.leadership is not leadership, "a new leader epoch begins anew"
 
 
-def test_a_partition_elsewhere_is_none_of_its_business() -> None:
+def test_partitions_of_other_brokers_are_ignored() -> None:
     other = PartitionRecord(topic_id="T", partition_id=1, replicas=(1, 2), isr=(1, 2), leader=1)
     bench = BrokerBench().run(*topic_records(1), other)
     assert list(bench.node.context.replicas) == [TopicIdPartition("T", 0)]
@@ -368,14 +368,14 @@ def test_a_restarted_peer_is_eligible_under_its_new_epoch_only() -> None:
     assert bench.fetch(2, 0, replica_epoch=9).traces("isr_proposed") != []
 
 
-def test_clients_are_told_what_the_broker_knows() -> None:
+def test_a_broker_describes_topics_from_its_image() -> None:
     bench = BrokerBench().run(*topic_records(1, leader=1))
     bench.receive(CLIENT, MetadataRequest(correlation_id=4, topic="t"))
     [topic] = bench.sent(MetadataResponse).topics
     assert [(p.partition, p.leader) for p in topic.partitions] == [(0, 1)]
 
 
-def test_a_timer_that_no_broker_set_is_a_broken_invariant() -> None:
+def test_an_unknown_timer_breaks_an_invariant() -> None:
     bench = BrokerBench().run()
     with pytest.raises(ProtocolInvariantError, match="no-such-timer"):
         bench.fire("no-such-timer")
@@ -389,7 +389,7 @@ def test_a_stopped_broker_does_nothing_more() -> None:
     assert bench.fire(HEARTBEAT_TIMER, at_ms=5_000).effects == []
 
 
-def test_lives_are_told_apart_by_their_incarnation() -> None:
+def test_each_start_has_its_own_incarnation_id() -> None:
     bench = BrokerBench().start()
     assert bench.sent(BrokerRegistrationRequest) == BrokerBench().start().sent(BrokerRegistrationRequest), (
         "the same seed gives the same life"

@@ -130,7 +130,7 @@ def produce(acks: int = -1, final_errors: tuple[ErrorCode, ...] = ()) -> Bench:
     return Bench(ProduceCommand.model_validate(fields | {"final_errors": final_errors}))
 
 
-def test_an_acknowledged_produce() -> None:
+def test_an_acknowledged_produce_has_its_offset() -> None:
     bench = produce()
     assert [to for to, _ in bench.sends(MetadataRequest)] == list(NODES)
     request = bench.attempt()
@@ -147,21 +147,21 @@ def test_acks_0_is_done_when_it_is_sent() -> None:
 
 
 @pytest.mark.covers("A49")
-def test_the_newest_leader_epoch_wins_whoever_tells_it() -> None:
+def test_the_newest_leader_epoch_of_all_nodes_wins() -> None:
     bench = produce().metadata(0, 1, (0,)).metadata(2, 3, (1,)).metadata(1, 2, (2,))
     assert bench.sends(ProduceRequest) == []
     bench.metadata(0, 1, (CONTROLLER,))
     assert [to for to, _ in bench.sends(ProduceRequest)] == [2]
 
 
-def test_nodes_that_do_not_answer_are_not_waited_for_long() -> None:
+def test_a_search_waits_gather_ms_for_silent_nodes() -> None:
     bench = produce().metadata(1, 4, (2,))
     assert bench.due_ms(GATHER) < bench.due_ms(WATCH) < bench.due_ms(DEADLINE) == DELIVERY_MS
     assert [to for to, _ in bench.fire(GATHER).sends(ProduceRequest)] == [1]
     assert bench.metadata(1, 4, (0, 1, CONTROLLER)).sends(ProduceRequest) == [], "sent already"
 
 
-def test_a_silent_cluster_says_nothing_of_the_topic() -> None:
+def test_a_silent_cluster_does_not_make_a_topic_unknown() -> None:
     bench = produce()
     for _ in range(3):
         bench.fire(GATHER)
@@ -170,7 +170,7 @@ def test_a_silent_cluster_says_nothing_of_the_topic() -> None:
 
 
 @pytest.mark.covers("A49", "M32")
-def test_a_client_at_the_wrong_leader_looks_again_and_succeeds() -> None:
+def test_a_client_at_the_wrong_leader_searches_again_and_succeeds() -> None:
     bench = produce()
     bench.produced(bench.attempt(0, 1), ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert bench.due_ms(WATCH) == BACKOFF_MS
@@ -179,7 +179,7 @@ def test_a_client_at_the_wrong_leader_looks_again_and_succeeds() -> None:
     assert bench.produced(request, base_offset=3).outcome() == (ErrorCode.NONE, 3, False)
 
 
-def test_while_an_answer_is_outstanding_only_a_newer_leader_epoch_sends_again() -> None:
+def test_while_a_response_is_outstanding_only_a_newer_leader_epoch_repeats_the_batch() -> None:
     bench = produce()
     first = bench.attempt(0, 4)
     for leader, epoch in ((0, 4), (1, 3), (-1, 5)):
@@ -191,7 +191,7 @@ def test_while_an_answer_is_outstanding_only_a_newer_leader_epoch_sends_again() 
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INVALID_REQUEST, ErrorCode.OFFSET_OUT_OF_RANGE])
-def test_an_error_that_no_retry_can_mend_is_final(error: ErrorCode) -> None:
+def test_a_non_retriable_error_is_final(error: ErrorCode) -> None:
     assert error not in RETRIABLE
     bench = produce()
     assert bench.produced(bench.attempt(), error).outcome() == (error, -1, False)
@@ -215,7 +215,7 @@ def test_a_retriable_error_is_retried_until_the_deadline(error: ErrorCode) -> No
     assert bench.fire(DEADLINE).outcome() == (error, -1, False)
 
 
-def test_a_topic_that_nobody_knows_is_a_definite_failure_at_the_deadline() -> None:
+def test_an_unknown_topic_is_a_definite_failure_at_the_deadline() -> None:
     bench = produce()
     for _ in range(2):
         for node in NODES:
@@ -242,7 +242,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("attempts", UNKNOWN.values(), ids=UNKNOWN)
-def test_records_that_may_be_in_some_log_are_never_a_definite_failure(
+def test_records_that_may_be_in_a_log_never_definitely_fail(
     attempts: list[tuple[int, ErrorCode | None, int | None]],
 ) -> None:
     bench = produce()
@@ -256,7 +256,7 @@ def test_records_that_may_be_in_some_log_are_never_a_definite_failure(
     assert unknown
 
 
-def test_a_refusal_after_a_silent_attempt_is_no_definite_failure_though_it_is_final() -> None:
+def test_a_final_error_after_an_unanswered_attempt_is_unknown() -> None:
     error = ErrorCode.NOT_ENOUGH_REPLICAS
     bench = produce(final_errors=(error,))
     bench.attempt(0, 1)
@@ -302,7 +302,7 @@ def test_every_command_has_one_outcome_and_it_is_unknown_if_an_attempt_may_have_
 
 
 @pytest.mark.parametrize("duplicates", [1, 2])
-def test_an_answer_that_comes_twice_ends_the_command_once(duplicates: int) -> None:
+def test_a_duplicate_response_ends_the_command_once(duplicates: int) -> None:
     bench = produce()
     request = bench.attempt()
     for _ in range(1 + duplicates):
@@ -347,7 +347,7 @@ def test_an_empty_partition_is_read_at_once() -> None:
 
 
 @pytest.mark.covers("A49", "M32")
-def test_a_consumer_at_the_wrong_leader_goes_on_at_the_right_one() -> None:
+def test_a_consumer_at_the_wrong_leader_continues_at_the_right_one() -> None:
     bench = consume()
     consumed(bench, bench.attempt(), 6, 0, 2)
     [(_, second)] = bench.sends(ConsumeRequest)
@@ -367,7 +367,7 @@ def administer() -> Bench:
     return Bench(AdminCommand(command_id=1, request=admin_requests.delete_topic("t")))
 
 
-def test_administration_goes_to_the_controller_and_comes_back_with_its_answer() -> None:
+def test_administration_goes_to_the_controller_and_returns_its_response() -> None:
     bench = administer()
     [(to, request)] = bench.sends(DeleteTopicsRequest)
     assert (to, request.topics) == (CONTROLLER, admin_requests.delete_topic("t").topics)
@@ -397,7 +397,7 @@ def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
     ],
     ids=lambda wanted: type(wanted).__name__,
 )
-def test_what_takes_its_time_is_to_be_answered_before_the_client_gives_up(
+def test_long_requests_get_a_timeout_below_the_clients(
     wanted: ElectLeadersRequest | AddVoterRequest | RemoveVoterRequest, timeout_ms: int
 ) -> None:
     bench = Bench(AdminCommand(command_id=1, request=wanted.model_copy(update={"timeout_ms": timeout_ms})))
@@ -405,7 +405,7 @@ def test_what_takes_its_time_is_to_be_answered_before_the_client_gives_up(
     assert request.timeout_ms == min(timeout_ms, DELIVERY_MS * 9 // 10)
 
 
-def test_a_question_is_put_to_one_node_after_the_other_until_one_answers() -> None:
+def test_a_query_goes_to_one_node_after_the_other_until_one_answers() -> None:
     bench = Bench(AdminCommand(command_id=1, request=DescribeClusterRequest(correlation_id=0)))
     asked = [to for to, _ in bench.sends(DescribeClusterRequest)]
     for _ in range(3):
@@ -422,7 +422,7 @@ def test_a_question_is_put_to_one_node_after_the_other_until_one_answers() -> No
     assert bench.timers == {}
 
 
-def test_commands_under_way_do_not_disturb_each_other() -> None:
+def test_concurrent_commands_are_independent() -> None:
     bench = produce()
     first = bench.attempt()
     bench.receive(DRIVER, ConsumeCommand(command_id=2, topic="t", partition=0)).metadata(0, 1)
@@ -433,7 +433,7 @@ def test_commands_under_way_do_not_disturb_each_other() -> None:
     assert bench.timers == {}
 
 
-def test_what_no_client_understands_is_dropped() -> None:
+def test_messages_that_no_client_serves_are_dropped() -> None:
     [refused] = produce().receive(DRIVER, ShutdownCommand()).effects
     assert isinstance(refused, Trace)
     assert (refused.kind, refused.message) == ("refused", "ShutdownCommand")

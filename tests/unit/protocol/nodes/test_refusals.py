@@ -60,7 +60,7 @@ REGISTRATIONS: dict[str, tuple[dict[str, object], ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("fields", "error"), REGISTRATIONS.values(), ids=REGISTRATIONS)
-def test_a_registration(fields: dict[str, object], error: ErrorCode) -> None:
+def test_registrations_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     controller, stands = Controller(), {"correlation_id": 7, "broker_id": 5, "incarnation_id": "new"}
     before = controller.image.to_records()
     message = BrokerRegistrationRequest.model_validate(stands | fields)
@@ -86,7 +86,7 @@ HEARTBEATS: dict[str, tuple[dict[str, object], ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("fields", "error"), HEARTBEATS.values(), ids=HEARTBEATS)
-def test_a_heartbeat(fields: dict[str, object], error: ErrorCode) -> None:
+def test_heartbeats_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     controller = Controller()
     before = controller.end
     assert controller.beat(0, want_fence=True, **fields).error is error
@@ -94,7 +94,7 @@ def test_a_heartbeat(fields: dict[str, object], error: ErrorCode) -> None:
     assert not [effect for effect in controller.effects if isinstance(effect, SetTimer)], "nobody's session is renewed"
 
 
-def test_nobody_has_applied_more_than_there_is() -> None:
+def test_heartbeat_offsets_beyond_the_log_end_release_no_broker() -> None:
     controller = Controller()
     for broker in (1, 2):
         assert controller.beat(broker, current_metadata_offset=2**63 - 1).error is NONE
@@ -116,7 +116,7 @@ FETCHES: dict[str, tuple[dict[str, object], ErrorCode, bool]] = {
 
 
 @pytest.mark.parametrize(("fields", "error", "diverges"), FETCHES.values(), ids=FETCHES)
-def test_a_metadata_fetch_of_what_is_not_there_gets_no_records(
+def test_a_metadata_fetch_beyond_the_log_gets_no_records(
     fields: dict[str, object], error: ErrorCode, diverges: bool
 ) -> None:
     controller = Controller()
@@ -131,7 +131,7 @@ def test_a_metadata_fetch_of_what_is_not_there_gets_no_records(
     assert controller.receive(CLIENT, admin_requests.delete_topic("u")).sends(QuorumFetchResponse) == [], "nobody waits"
 
 
-def test_a_broker_that_is_not_registered_is_sent_the_metadata_log_and_nobody_waits_for_it() -> None:
+def test_an_unregistered_broker_gets_the_metadata_log_and_does_not_delay_commits() -> None:
     """It may have missed that it was unregistered, which stands there."""
     controller = Controller()
     [answer] = controller.receive(7, metadata_fetch(controller.node, 7, offset=0)).sends(QuorumFetchResponse)
@@ -174,7 +174,7 @@ ALTERATIONS: dict[str, tuple[dict[str, object], ErrorCode]] = {
 
 @pytest.mark.covers("B19", "B23", "C11")
 @pytest.mark.parametrize(("fields", "error"), ALTERATIONS.values(), ids=ALTERATIONS)
-def test_an_alteration_of_a_partition(fields: dict[str, object], error: ErrorCode) -> None:
+def test_isr_proposals_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     controller = Controller()
     before = controller.end
     assert controller.alter(controller.proposal(0, 0, 1), controller.proposal(2, **fields)) == [NONE, error]
@@ -183,7 +183,7 @@ def test_an_alteration_of_a_partition(fields: dict[str, object], error: ErrorCod
 
 @pytest.mark.parametrize("epoch", [-1, 0, 2**63 - 1])
 @pytest.mark.parametrize("broker", [0, 7, -1])
-def test_an_alteration_by_a_broker_that_is_not_as_registered(broker: int, epoch: int) -> None:
+def test_isr_proposals_with_a_stale_broker_epoch_are_refused(broker: int, epoch: int) -> None:
     controller = Controller()
     before = controller.end
     message = controller.alteration(broker, controller.proposal(0, 0, 1)).model_copy(update={"broker_epoch": epoch})
@@ -192,7 +192,7 @@ def test_an_alteration_by_a_broker_that_is_not_as_registered(broker: int, epoch:
     assert controller.end == before
 
 
-def test_the_second_proposal_for_a_partition_is_late_once_the_first_has_changed_it() -> None:
+def test_a_second_proposal_of_the_same_partition_epoch_is_refused() -> None:
     controller = Controller()
     shrink, other = controller.proposal(2, 0, 1), controller.proposal(2, 0, 2)
     assert controller.alter(shrink, other, shrink) == [NONE, *[ErrorCode.INVALID_UPDATE_VERSION] * 2]
@@ -225,7 +225,7 @@ PRODUCES: dict[str, tuple[dict[str, object], ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("fields", "error"), PRODUCES.values(), ids=PRODUCES)
-def test_a_produce(fields: dict[str, object], error: ErrorCode) -> None:
+def test_produce_requests_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     bench = BrokerBench().run(*topic_records())
     answer = bench.produce(**({"acks": 1} | fields)).sent(ProduceResponse)  # type: ignore[arg-type]
     assert (answer.error, answer.base_offset) == (error, 0 if error is NONE else -1)
@@ -245,7 +245,7 @@ CONSUMES: dict[str, tuple[dict[str, object], ErrorCode, int]] = {
 
 
 @pytest.mark.parametrize(("fields", "error", "batches"), CONSUMES.values(), ids=CONSUMES)
-def test_a_consumers_read(fields: dict[str, object], error: ErrorCode, batches: int) -> None:
+def test_consume_requests_with_one_changed_field(fields: dict[str, object], error: ErrorCode, batches: int) -> None:
     bench = BrokerBench(config=config_of(replica_fetch_max_bytes=150)).run(*topic_records(replicas=(0,), isr=(0,)))
     for _ in range(3):
         bench.produce(batch=batch(payload=b"x" * 100))
@@ -264,7 +264,7 @@ FETCHES: dict[str, tuple[dict[str, object], ErrorCode]] = {
 
 
 @pytest.mark.parametrize(("fields", "error"), FETCHES.values(), ids=FETCHES)
-def test_a_followers_fetch(fields: dict[str, object], error: ErrorCode) -> None:
+def test_follower_fetches_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     bench = BrokerBench().run(*topic_records()).produce(acks=1)
     stands = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 0}
     partition = FetchPartition.model_validate(stands | fields)
@@ -281,13 +281,13 @@ NOT_SERVED = (BrokerRegistrationRequest, BrokerHeartbeatRequest, AlterPartitionR
 
 
 @pytest.mark.parametrize("kind", NOT_SERVED)
-def test_a_broker_answers_requests_that_it_does_not_serve(kind: type[Message]) -> None:
+def test_a_broker_refuses_requests_that_it_does_not_serve(kind: type[Message]) -> None:
     bench = BrokerBench().run(*topic_records())
     [(to, answer)] = bench.receive(CLIENT, request(kind, Random(0), {}, correlation_id=7)).sends(Response)
     assert (to, answer.correlation_id, answer.error) == (CLIENT, 7, ErrorCode.UNSUPPORTED_VERSION)
 
 
-def test_a_broker_that_asks_where_nobody_registers_it_knows_which_incarnation_was_refused() -> None:
+def test_a_refused_registration_carries_the_incarnation_id() -> None:
     message = BrokerRegistrationRequest(correlation_id=7, broker_id=1, incarnation_id="new")
     answer = BrokerBench().run(*topic_records()).receive(1, message).sent(BrokerRegistrationResponse)
     assert (answer.error, answer.incarnation_id) == (ErrorCode.UNSUPPORTED_VERSION, "new")
@@ -300,14 +300,14 @@ def test_a_broker_leaves_administration_to_the_controller(kind: type[Message]) -
     assert (answer.correlation_id, answer.error) == (7, ErrorCode.NOT_CONTROLLER)
 
 
-def test_who_asks_for_a_producer_id_understands_that_it_asked_the_wrong_node() -> None:
+def test_a_broker_refuses_producer_id_requests_with_their_response_type() -> None:
     message = InitProducerIdRequest(correlation_id=7)
     answer = BrokerBench().run(*topic_records()).receive(CLIENT, message).sent(InitProducerIdResponse)
     assert (answer.correlation_id, answer.error, answer.producer_id) == (7, ErrorCode.NOT_CONTROLLER, -1)
 
 
 @pytest.mark.parametrize("kind", [ProduceRequest, ConsumeRequest, Request, ClientRequest, AdminRequest])
-def test_a_controller_answers_requests_that_it_does_not_serve(kind: type[Message]) -> None:
+def test_a_controller_refuses_requests_that_it_does_not_serve(kind: type[Message]) -> None:
     controller = Controller()
     before = controller.end
     [answer] = controller.receive(CLIENT, request(kind, Random(0), {}, correlation_id=7)).sends(Response)
@@ -326,7 +326,7 @@ NO_REQUESTS: list[Message] = [
 
 
 @pytest.mark.parametrize("message", NO_REQUESTS, ids=lambda message: type(message).__name__)
-def test_what_nobody_waits_for_is_dropped_with_a_trace(message: Message) -> None:
+def test_unexpected_responses_are_dropped_with_a_trace(message: Message) -> None:
     controller, broker = Controller(), BrokerBench().run(*topic_records())
     for effects in (controller.receive(1, message).effects, broker.receive(1, message).effects):
         [refused] = effects
@@ -339,7 +339,7 @@ def test_what_nobody_waits_for_is_dropped_with_a_trace(message: Message) -> None
 
 
 @pytest.mark.parametrize("kind", READ_ONLY_REQUESTS)
-def test_every_node_that_has_metadata_answers_what_only_asks(kind: type[AdminRequest]) -> None:
+def test_brokers_and_controllers_answer_queries(kind: type[AdminRequest]) -> None:
     message = request(kind, Random(0), {"resource_name": ("t",)}, correlation_id=7, principal="User:alice")
     controller, broker = Controller(), BrokerBench().run(*topic_records())
     [answer] = controller.receive(CLIENT, message).sends(AdminResponse)

@@ -92,7 +92,7 @@ def server() -> Server:
     return Server()
 
 
-def test_a_walk_is_noticed(server: Server) -> None:
+def test_iteration_over_a_large_table_is_detected(server: Server) -> None:
     with pytest.raises(WalkedError):
         list(server.node.state.image.partitions())
     with pytest.raises(WalkedError):
@@ -101,14 +101,14 @@ def test_a_walk_is_noticed(server: Server) -> None:
         server.answer(DescribeTopicRequest(correlation_id=1))
 
 
-def test_a_heartbeat(server: Server) -> None:
+def test_a_heartbeat_walks_no_large_table(server: Server) -> None:
     beat = BrokerHeartbeatRequest(correlation_id=1, broker_id=0, broker_epoch=0, current_metadata_offset=9_999)
     answer = server.answer(beat, sender=0)
     assert isinstance(answer, BrokerHeartbeatResponse)
     assert (answer.error, answer.is_fenced) == (ErrorCode.NONE, False)
 
 
-def test_an_isr_proposal(server: Server) -> None:
+def test_an_isr_proposal_walks_no_large_table(server: Server) -> None:
     proposal = PartitionIsrProposal(
         topic_id=server.small,
         partition_id=0,
@@ -125,13 +125,13 @@ def test_an_isr_proposal(server: Server) -> None:
     assert state.isr == (0, 1)
 
 
-def test_a_clients_metadata_request(server: Server) -> None:
+def test_a_metadata_request_walks_no_large_table(server: Server) -> None:
     answer = server.answer(MetadataRequest(correlation_id=1, topic="small"))
     assert isinstance(answer, MetadataResponse)
     assert [partition.leader for partition in answer.topics[0].partitions] == [0]
 
 
-def test_a_metadata_fetch_of_a_broker_that_lacks_little(server: Server) -> None:
+def test_a_metadata_fetch_of_few_records_walks_no_large_table(server: Server) -> None:
     end = server.node.state.image.next_offset
     answer = server.answer(metadata_fetch(server.node, 0, offset=end - 2), sender=0)
     assert isinstance(answer, QuorumFetchResponse)
@@ -158,13 +158,13 @@ ADMINISTRATION: Mapping[str, AdminRequest] = {
 
 
 @pytest.mark.parametrize("request_", ADMINISTRATION.values(), ids=list(ADMINISTRATION))
-def test_administration_of_one_topic(server: Server, request_: AdminRequest) -> None:
+def test_administration_of_one_topic_walks_no_large_table(server: Server, request_: AdminRequest) -> None:
     answer = server.answer(request_)
     assert isinstance(answer, AdminResponse)
     assert answer.failure()[0] in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 
 
-def test_the_loss_of_a_broker_costs_what_it_holds(server: Server) -> None:
+def test_fencing_a_broker_walks_only_its_own_partitions(server: Server) -> None:
     before = len(server.node.records)
     server.node.fire(9_000, f"{SESSION_PREFIX}3")
     state = server.node.state.image.partition(TopicIdPartition(server.small, 0))
@@ -187,7 +187,7 @@ def answer_of(node: ControllerNode, request: Message) -> Message:
     return answer
 
 
-def test_a_broker_takes_a_long_log_in_parts_and_publishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_replays_a_long_log_in_parts_and_publishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read, limit = QuorumLog.read, 1_000
     monkeypatch.setattr(QuorumLog, "read", lambda log, offset, max_bytes=limit: read(log, offset, max_bytes))
     node = node_of(cluster_records(20))
@@ -210,7 +210,7 @@ def test_a_broker_takes_a_long_log_in_parts_and_publishes_once(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("is_far_behind", [False, True])
-def test_who_is_behind_the_beginning_of_the_log_takes_the_snapshot_in_parts(
+def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(
     monkeypatch: pytest.MonkeyPatch, is_far_behind: bool
 ) -> None:
     monkeypatch.setattr("protocol.quorum.leader.CHUNK_BYTES", 100)
