@@ -1,4 +1,4 @@
-"""The leader's side of a partition, on a broker node: produce, consume, high watermark, ISR upkeep."""
+"""A broker as partition leader: produce, consume, high watermark, changes of the ISR."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIMEOUT_MS = 30_000
 def leader(
     min_isr: int = 2, generation: Generation = Generation.KIP_966, records: int = 0, **partition: object
 ) -> BrokerBench:
-    """Broker 0 leads `t-0` on 0, 1, 2, unless `partition` says else; all of the ISR has its `records` and waits."""
+    """Broker 0 leads `t-0` with replicas 0, 1, 2 (or `partition`); the ISR has its `records` and parked fetches."""
     config = config_of(generation, replica_lag_time_max_ms=LAG_MS, request_timeout_ms=TIMEOUT_MS)
     bench = BrokerBench(config=config).run(*topic_records(min_isr, **partition))
     if records:
@@ -55,7 +55,7 @@ def change(**fields: object) -> PartitionChangeRecord:
 
 
 def answer(bench: BrokerBench, request: AlterPartitionRequest, **fields: object) -> BrokerBench:
-    """The controller accepts the proposal as it is, or answers what `fields` say."""
+    """The controller accepts the proposal, or answers with `fields`."""
     [proposal] = request.partitions
     stands: dict[str, object] = {
         "topic_id": "T",
@@ -71,7 +71,7 @@ def answer(bench: BrokerBench, request: AlterPartitionRequest, **fields: object)
 
 
 def fetched(bench: BrokerBench, follower: int) -> FetchPartitionResult:
-    """The one answer that the last input sent to this follower."""
+    """The one result that the last input sent to this follower."""
     [result] = [r for to, message in bench.sends(FetchResponse) if to == follower for r in message.partitions]
     return result
 
@@ -117,9 +117,7 @@ REFUSED = {
 @pytest.mark.covers("A30")
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize(("fields", "error"), REFUSED.values(), ids=REFUSED)
-def test_produce_to_a_partition_that_is_not_led_here_is_refused(
-    acks: int, fields: dict[str, object], error: ErrorCode
-) -> None:
+def test_produce_without_a_led_partition_is_refused(acks: int, fields: dict[str, object], error: ErrorCode) -> None:
     answered = leader().produce(acks=acks, **fields).sent(ProduceResponse)
     assert (answered.error, answered.base_offset) == (error, -1)
 
@@ -252,9 +250,7 @@ FETCH_ERRORS = {
 
 @pytest.mark.covers("A30")
 @pytest.mark.parametrize(("fetch", "error"), FETCH_ERRORS.values(), ids=FETCH_ERRORS)
-def test_an_invalid_fetch_is_refused_and_does_not_change_the_progress(
-    fetch: dict[str, object], error: ErrorCode
-) -> None:
+def test_an_invalid_fetch_is_refused_without_progress(fetch: dict[str, object], error: ErrorCode) -> None:
     bench = leader(leader_epoch=5, isr=(0, 1))
     bench.produce(acks=1)
     result = fetched(bench.fetch(1, 1, **fetch), 1)
@@ -264,9 +260,7 @@ def test_an_invalid_fetch_is_refused_and_does_not_change_the_progress(
 
 @pytest.mark.covers("A30")
 @pytest.mark.parametrize(("partition", "follower"), [({"leader": 1}, 2), ({"replicas": (0, 1), "isr": (0, 1)}, 2)])
-def test_a_fetch_is_refused_by_a_follower_and_from_a_broker_that_is_no_replica(
-    partition: dict[str, object], follower: int
-) -> None:
+def test_fetches_by_strangers_or_to_a_follower_are_refused(partition: dict[str, object], follower: int) -> None:
     bench = leader(**partition)
     assert fetched(bench.fetch(follower, 0), follower).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -287,9 +281,7 @@ def test_a_diverging_follower_gets_the_diverging_epoch_and_no_progress() -> None
     st.integers(1, 3),
     st.lists(st.tuples(st.sampled_from(["produce", "fetch1", "fetch2"]), st.integers(0, 3)), max_size=15),
 )
-def test_every_record_below_the_high_watermark_is_on_every_isr_member(
-    min_isr: int, steps: list[tuple[str, int]]
-) -> None:
+def test_committed_records_are_on_every_isr_member(min_isr: int, steps: list[tuple[str, int]]) -> None:
     bench, ends, before = leader(min_isr), {1: 0, 2: 0}, 0
     for kind, count in steps:
         if kind == "produce":
@@ -334,8 +326,8 @@ def test_an_isr_shrink_counts_once_it_is_committed() -> None:
 
 @pytest.mark.covers("B10")
 def test_a_proposal_in_flight_delays_only_the_high_watermark() -> None:
-    """Broker 2 is to leave and the controller does not answer: records are taken, sent and answered, commits proceed as
-    far as broker 2 has them.
+    """Broker 2 is to leave and the controller is silent: requests are served, and commits go as far as broker 2 has
+    records.
     """
     bench = leader(min_isr=1)
     bench.fire(f"{SILENT_PREFIX}2", at_ms=LAG_MS)
@@ -350,7 +342,7 @@ def test_a_proposal_in_flight_delays_only_the_high_watermark() -> None:
 
 @pytest.mark.covers("M51", "B18", "B19")
 def test_a_proposal_on_an_old_partition_epoch_is_refused_and_made_again() -> None:
-    """The controller has fenced broker 2, which the leader does not know yet when it wants to drop broker 1."""
+    """The controller has fenced broker 2, which the leader does not know yet when it proposes to remove broker 1."""
     bench = leader(min_isr=1)
     controller = ControllerBench(*registrations(), *topic_records(1))
     news = controller.apply(fence(controller.state, 2, 2))
@@ -372,7 +364,7 @@ def test_a_proposal_on_an_old_partition_epoch_is_refused_and_made_again() -> Non
 def answer_of(
     bench: BrokerBench, controller: ControllerBench, request: AlterPartitionRequest
 ) -> list[PartitionChangeRecord]:
-    """The controller decides on the one proposal, and the broker is told; the records that were written."""
+    """The controller decides on the one proposal and the broker receives the response; returns the records written."""
     [error], records = decide(controller.state, request)
     controller.apply(records)
     told = result(controller.state.image, 0, request.partitions[0], error)
@@ -455,7 +447,7 @@ def test_a_parked_follower_stays_in_the_isr() -> None:
 
 @pytest.mark.covers("E16")
 def test_a_leader_behaves_the_same_for_every_elr() -> None:
-    """Whoever is in the ELR, a leader says and does the same."""
+    """The leader's effects do not depend on the ELR."""
 
     def course(elr: tuple[int, ...]) -> list[object]:
         bench = leader(isr=(0,), eligible_leader_replicas=elr)
