@@ -265,7 +265,7 @@ TAMPERINGS: dict[type[SafetyInvariant], tuple[Tampering, ...]] = {
 }
 
 
-def check_only(harness: QuorumHarness, kind: type[SafetyInvariant]) -> None:
+def use_invariant(harness: QuorumHarness, kind: type[SafetyInvariant]) -> None:
     """Checks only this invariant from now on, after it has seen every node."""
     harness.invariants = [kind(harness.view)]
     harness.run_for(2_100)
@@ -292,14 +292,14 @@ def violated_by(harness: QuorumHarness, act: Callable[[], None] = lambda: None) 
 )
 def test_fires(kind: type[SafetyInvariant], tamper: Tampering, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = quorum()
-    check_only(harness, kind)
+    use_invariant(harness, kind)
     assert violated_by(harness, lambda: tamper(harness, monkeypatch)) == kind.__name__
 
 
 @pytest.mark.parametrize("kind", SAFETY_INVARIANTS, ids=lambda kind: kind.__name__)
 def test_does_not_fire_without_tampering(kind: type[SafetyInvariant]) -> None:
     harness = quorum()
-    check_only(harness, kind)
+    use_invariant(harness, kind)
     crashed, epoch = leader(harness).key.id, leader(harness).epoch
     harness.crash(crashed)
     harness.append()
@@ -315,7 +315,7 @@ def test_every_invariant_is_tampered_with() -> None:
 @pytest.mark.parametrize("node", NODES)
 def test_the_voters_of_every_replica_are_compared_with_its_log(node: NodeId) -> None:
     harness = quorum()
-    check_only(harness, safety.ConfigMatchesLog)
+    use_invariant(harness, safety.ConfigMatchesLog)
     replica(harness, node).log.voters = VoterHistory(VoterSet.of([ReplicaKey(1000, "unknown")]))
     assert violated_by(harness) == "ConfigMatchesLog"
 
@@ -324,7 +324,7 @@ def test_the_voters_of_every_replica_are_compared_with_its_log(node: NodeId) -> 
 @pytest.mark.parametrize("role", [Role.PROSPECTIVE, Role.LEADER])
 def test_the_role_of_every_replica_is_compared_with_its_log(node: NodeId, role: Role) -> None:
     harness = quorum()
-    check_only(harness, safety.StatesMatchRoles)
+    use_invariant(harness, safety.StatesMatchRoles)
     harness.cut(node)
     replica(harness, node)._context.role = role
     assert violated_by(harness) == "StatesMatchRoles"

@@ -39,7 +39,7 @@ def leader_among(harness: QuorumHarness, nodes: Collection[NodeId], above: int) 
     return found()[0]
 
 
-def check_leaders_only(harness: QuorumHarness) -> QuorumHarness:
+def with_leader_invariant(harness: QuorumHarness) -> QuorumHarness:
     harness.invariants = [LeaderHasAllAckedValues(harness.view)]
     return harness
 
@@ -49,7 +49,7 @@ def change_before_a_record_of_its_epoch() -> QuorumHarness:
     elected and removes the first one at once, committed by two of three. Then the first leader and the added replica,
     with one more vote, have a majority of five.
     """
-    harness = check_leaders_only(QuorumHarness("changes", 5))
+    harness = with_leader_invariant(QuorumHarness("changes", 5))
     harness.start(*harness.disks)
     operator = Operator(harness)
     operator.grow(4)
@@ -73,7 +73,7 @@ def high_watermark_over_a_former_epoch() -> QuorumHarness:
     leads again and replicates the record to a third voter, but not yet the records it has appended since. Then the
     other leader is elected once more, by voters with less up-to-date logs.
     """
-    harness = check_leaders_only(QuorumHarness("epochs", 5, static=True))
+    harness = with_leader_invariant(QuorumHarness("epochs", 5, static=True))
     harness.start(*harness.disks)
     assert harness.run_until(harness.is_settled, SOON_MS)
     first = harness.leader
