@@ -195,9 +195,8 @@ class QuorumReplica:
         return self._leader.append(records, payload)
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores `data`, the state machine's state after the records below `end_offset`, as the snapshot and deletes
-        the log segments that it covers. Ignored below the current snapshot; raises ProtocolInvariantError above the
-        high watermark.
+        """Stores `data`, the state after the records below `end_offset`, and deletes log segments that it covers.
+        Ignored below the current snapshot; raises ProtocolInvariantError above the high watermark.
         """
         if end_offset > self.high_watermark:
             raise ProtocolInvariantError(f"snapshot at {end_offset}, above the high watermark {self.high_watermark}")
@@ -410,8 +409,7 @@ class QuorumReplica:
             self._count_votes(now_ms)
 
     def _count_votes(self, now_ms: TimeMs) -> None:
-        election = self._election
-        if election is None:
+        if (election := self._election) is None:
             return
         if election.is_won and self.role is Role.PROSPECTIVE:
             self._become_candidate(now_ms)
@@ -471,13 +469,11 @@ class QuorumReplica:
         return None
 
     def _handle_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        leader = self._validate_leader_epoch(sender, request)
-        if leader is not None:
+        if leader := self._validate_leader_epoch(sender, request):
             leader.fetch(now_ms, sender, request)
 
     def _handle_fetch_snapshot(self, now_ms: TimeMs, sender: NodeId, request: FetchSnapshotRequest) -> None:
-        leader = self._validate_leader_epoch(sender, request)
-        if leader is not None:
+        if leader := self._validate_leader_epoch(sender, request):
             leader.fetch_snapshot(sender, request)
 
     def _handle_fetch_response(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
