@@ -49,7 +49,7 @@ class Parameter:
 
 
 def _write_plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).removesuffix(".0")
 
 
 PLAIN = Notation(read=lambda value: value, write=_write_plain)

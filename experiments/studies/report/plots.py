@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
 
 from experiments.studies.estimates import CellEstimates
+from experiments.studies.metrics import FRACTIONS, RATES
 from experiments.studies.report.words import MINUTES_PER_YEAR, number
 from experiments.studies.statistics import Estimate
 
@@ -52,7 +53,8 @@ def loss_plot(names: Sequence[str], cells: Sequence[CellEstimates], best: int) -
 
     A cell without losses has no point on a log axis; an arrow points down from its upper limit.
     """
-    rates = [cell.estimates["loss_rate"] for cell in cells]
+    loss = RATES["loss_rate"]
+    rates = [cell.estimates[loss.name] for cell in cells]
     shown = [value for rate in rates for value in (rate.estimate, rate.ci_low, rate.ci_high) if value > 0]
     floor = 10 ** math.floor(math.log10(min(shown))) if shown else 0.001
 
@@ -65,9 +67,9 @@ def loss_plot(names: Sequence[str], cells: Sequence[CellEstimates], best: int) -
         _rows(axes, names, best)
         axes.xaxis.set_major_formatter(lambda value, _: number(value))
         axes.xaxis.set_minor_formatter("")
-        axes.set_xlabel("loss events per partition-year, 95 % interval (log scale; left is better)")
+        axes.set_xlabel(f"{loss.title} {loss.estimator.unit}, 95 % interval (log scale; left is better)")
 
-    label = "Loss events per partition-year. " + " ".join(
+    label = f"{loss.title} {loss.estimator.unit}. " + " ".join(
         f"{name}: {number(rate.estimate)}, interval {number(rate.ci_low)} to {number(rate.ci_high)}."
         for name, rate in zip(names, rates, strict=True)
     )
@@ -97,16 +99,13 @@ def _loss_row(axes: Axes, row: int, rate: Estimate, colour: str, floor: float) -
 
 def availability_plot(names: Sequence[str], cells: Sequence[CellEstimates], best: int) -> str:
     """Minutes per year offline and rejecting acks=all by cell, side by side, each on its own scale from zero."""
-    sides = (
-        ("offline_fraction", "offline: no leader", OFFLINE),
-        ("reject_fraction", "rejecting: too few in sync for acks=all", REJECTING),
-    )
+    sides = ((FRACTIONS["offline_fraction"], OFFLINE), (FRACTIONS["reject_fraction"], REJECTING))
 
     def draw(figure: Figure) -> None:
-        for axes, (metric, title, colour) in zip(figure.subplots(1, 2, sharey=True), sides, strict=True):
-            _bars(axes, [cell.estimates[metric] for cell in cells], colour)
+        for axes, (metric, colour) in zip(figure.subplots(1, 2, sharey=True), sides, strict=True):
+            _bars(axes, [cell.estimates[metric.name] for cell in cells], colour)
             _rows(axes, names, best)
-            axes.set_title(title, loc="left", fontsize=11, color=INK)
+            axes.set_title(metric.title, loc="left", fontsize=11, color=INK)
             axes.set_xlabel("minutes per year, 95 % interval")
 
     label = "Minutes per year. " + " ".join(

@@ -12,7 +12,7 @@ import experiments.studies
 from experiments.studies.distribution import Distribution
 from experiments.studies.loader import load_study, study_from
 from experiments.studies.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters
-from experiments.studies.parameter import PLAIN, Parameter
+from experiments.studies.parameter import Parameter
 from experiments.support.errors import InputError
 
 SHIPPED = Path(experiments.studies.__path__[0])
@@ -151,13 +151,12 @@ def test_trials_on_the_command_line_replace_the_precision_of_the_file(tmp_path: 
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS.values(), ids=lambda parameter: parameter.name)
-def test_default_in_the_notation_of_files_is_read_as_the_default(parameter: Parameter) -> None:
+def test_default_is_written_as_files_write_it(parameter: Parameter) -> None:
     default = getattr(CellParameters(), parameter.field)
-    if not isinstance(default, Distribution | float | int) or parameter.notation is not PLAIN:
-        written = parameter.default.partition("mean ")[2] or parameter.default
-        assert parameter.notation.read(written) == default
-    assert parameter.notation.write(default) == parameter.default
-    assert parameter.words.count("{}") == 1
+    assert parameter.default == parameter.notation.write(default)
+    assert parameter.words.format(parameter.default) != parameter.words
+    if parameter.notation.form:
+        assert parameter.notation.read(parameter.default.removeprefix("exponential, mean ")) == default
 
 
 def test_every_parameter_of_a_trial_can_be_set_in_a_file() -> None:
