@@ -1,4 +1,4 @@
-"""The final logs of a running cluster, for the judge of its history (`history.py`), on any engine."""
+"""The final logs of a running cluster on any engine, against which its history is checked (`history.py`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from experiments.engines.port import ClusterView, Engine
 from protocol.ids import NO_LEADER, BrokerId, Offset, TopicPartition
 from protocol.messages.batch import RecordBatch
 
-SEATED_WITHIN_MS = 5_000
+LEADING_WITHIN_MS = 5_000
 
 
 def final_logs(engine: Engine, runs_of: Callable[[RecordBatch], Iterator[Run]]) -> list[FinalPartition]:
-    """The logs of the in-sync replicas that run, of every partition whose leader leads. Replication may go on: settled
-    is what lies below the leader's high watermark. `runs_of` reads the records of a batch.
+    """The logs of the running in-sync replicas of every partition with an active leader. Replication may be in
+    progress: what is below the leader's high watermark is settled. `runs_of` reads the records of a batch.
     """
-    engine.run_until(lambda: _all_seated(engine), SEATED_WITHIN_MS)
+    engine.run_until(lambda: _all_leading(engine), LEADING_WITHIN_MS)
     view = engine.view()
     if view is None:
         return []
@@ -32,7 +32,7 @@ def final_partition(
     runs_of: Callable[[RecordBatch], Iterator[Run]],
     settled: Offset | None = None,
 ) -> FinalPartition:
-    """What replicas that run hold, from where on all of them hold it; `settled` as in `FinalPartition`."""
+    """The logs of running replicas from the highest of their starts; `settled` as in `FinalPartition`."""
     logs = {broker: engine.log(broker, partition) for broker in members}
     ends = {broker: found.log_end_offset for broker in members if (found := engine.replica(broker, partition))}
     start = max((log_start(logs[broker], end) for broker, end in ends.items()), default=0)
@@ -44,11 +44,11 @@ def final_partition(
 
 
 def log_start(batches: Sequence[RecordBatch], log_end: Offset) -> Offset:
-    """Where a log with these batches begins; one of which retention has left nothing begins where it ends."""
+    """The start of a log with these batches; an empty log starts at its end."""
     return batches[0].base_offset if batches else log_end
 
 
-def _all_seated(engine: Engine) -> bool:
+def _all_leading(engine: Engine) -> bool:
     view = engine.view()
     return view is None or all(
         state.leader == NO_LEADER or not engine.is_running(state.leader) or _leads(engine, view, partition)
@@ -57,7 +57,7 @@ def _all_seated(engine: Engine) -> bool:
 
 
 def _leads(engine: Engine, view: ClusterView, partition: TopicPartition) -> bool:
-    """Whether the leader that the controller has recorded knows that it is."""
+    """Whether the recorded leader has become leader."""
     state = view.partitions[partition]
     replica = engine.replica(state.leader, partition) if engine.is_running(state.leader) else None
     return replica is not None and replica.leads and replica.leader_epoch == state.leader_epoch

@@ -1,26 +1,26 @@
-"""The judge of a client history: what clients did and were told, against what the replicas hold in the end.
+"""Checks a client history against the final logs: what clients did and which outcomes they recorded.
 
-A *history* is a sequence of operations in the order in which the experiment saw them: a send was invoked, records of
-it came to their end (acknowledged at an offset, definitely failed, unknown), a reader saw records. A record is known by
-the number of its send and its place in it, `SEND/PLACE`, which it carries in its payload (`protocol.client.records`).
-So a log can be read as a sequence of such names, and since a log has one record per offset, one pass over history and
-logs is enough: the judge is linear in both but for sorting and searching in sorted arrays. It works on runs of records
-and looks at single records only where something is wrong with a run. What it keeps is a row of numbers per send and per
-run of the final logs (`tables.py`); of reads that agree with the final log it keeps no more than which offsets they
-covered.
+A *history* is a sequence of operations in the order in which the experiment saw them: a send was invoked, records of it
+came to their end (acknowledged at an offset, definitely failed, unknown), a reader saw records. A record is identified
+by the number of its send and its place in it, `SEND/PLACE`, which it carries in its payload
+(`protocol.client.records`). So a log can be read as a sequence of such names, and since a log has one record per
+offset, one pass over history and logs is enough: the judge is linear in both but for sorting and searching in sorted
+arrays. It works on runs of records and looks at single records only where something is wrong with a run. What it keeps
+is a row of numbers per send and per run of the final logs (`tables.py`); of reads that agree with the final log it
+keeps no more than which offsets they covered.
 
 The *final log* of a partition is its leader's, once the cluster is whole and idle. Against it there may be, each a
 finding of its own type:
 
 - an acknowledged record that is missing, or that is elsewhere than it was acknowledged;
 - a record that is there more than once, where the producer was idempotent;
-- a record that definitely failed and is there, or that nobody sent;
+- a record that definitely failed and is there, or that no client sent;
 - records of one idempotent producer in another order than they were sent;
 - a read that does not agree with the final log, or with another read: what was once visible has changed or gone;
 - replicas of the final in-sync set that differ;
-- a record of which its client has never told the end.
+- a record of which no outcome was reported.
 
-Records below the final log's start were deleted by retention; nothing is said of them.
+Records below the final log's start were deleted by retention and are not checked.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Ended(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """`reader` saw these records, below the high watermark that it was told."""
+    """`reader` saw these records, below the high watermark in the same response."""
 
     reader: int
     partition: TopicPartition
@@ -318,7 +318,7 @@ class _PartitionJudge:
     # -- the final log -------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
-        """Everything that was found, once the whole history has been told."""
+        """All findings, after the whole history was passed in."""
         repeated = self._log.repeated()
         self._judge_records(repeated)
         self._judge_order(repeated)

@@ -1,6 +1,6 @@
 """The history of a run as a file of JSON lines, which grows while the run goes on.
 
-A line is an object with one field, whose name says what kind of operation it is and whose value lists the operation's
+A line is an object with one field, whose name is the kind of the operation and whose value lists the operation's
 fields in order (`experiments.check.history`):
 
     {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE, IDEMPOTENT]}
@@ -8,7 +8,7 @@ fields in order (`experiments.check.history`):
     {"seen": [READER, [TOPIC, PARTITION], [[OFFSET, LEADER_EPOCH, SEND, FIRST, SIZE], ...], HIGH_WATERMARK]}
 
 One writer at a time, held off by a lock on the file. A run that is killed may leave a last line that is torn: it is
-left out on reading, and said. A damaged line elsewhere is an error.
+left out on reading, and reported. A damaged line elsewhere is an error.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class HistoryWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Hands everything over, and lets others have the file."""
+        """Writes everything and closes the file."""
         self._file.close()
 
 
 class HistoryReader:
-    """The operations of a file, in order; `is_torn` tells, once they have been read, whether the last line was."""
+    """The operations of a file, in order. After they were read `is_torn` shows whether the last line was torn."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_torn = False
 
     def __iter__(self) -> Iterator[Operation]:
-        """InputError, which names the line, where one is no operation."""
+        """InputError, with the line number, for a line that is no operation."""
         with self._path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):

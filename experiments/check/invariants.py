@@ -7,15 +7,15 @@ suffix `Property`:
 | ValidBrokerState, ValidReplicaState, ValidFetcherState | the same (`invariants_broker.py`) |
 | ValidControllerState, ValidControllerIsrAndElr | the same (`invariants_controller.py`) |
 | ReplicationQuorumSupersetProperty | ReplicationQuorumSuperset |
-| LeaderCandidateCompletenessProperty, LeaderCompletenessProperty | the same (`invariants_log.py`); that what was
-  acknowledged is in the leader's log is the history's judge to say (`history.py`) |
+| LeaderCandidateCompletenessProperty, LeaderCompletenessProperty | the same (`invariants_log.py`); `history.py` looks
+  for what was acknowledged in the leader's log |
 | LogMatchingProperty, MetadataLogMatchingProperty | LogMatching, MetadataLogMatching |
 | NoCommittedRecordLostGlobally, MinIsrRecoveryQuorum | the same |
 | ConsistentReadProperty | ConsistentRead |
 
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
 HighWatermarkMonotone, RecoveryStateKept, ReassignmentKeepsMinIsr. The model has no unclean recovery; its rules are in
-`invariants_recovery.py`. Its liveness properties are what must hold when the faults have stopped
+`invariants_recovery.py`. Its liveness properties must hold after the faults have ended
 (`experiments/hunt/fuzz/run.py`).
 """
 

@@ -1,6 +1,6 @@
-"""What an invariant is: it looks at one partition after an event that touched it, and says what is wrong in words, or
-nothing. Those that promise durability (`NEEDS_TOLERANCE`) are asked only while the partition is within tolerance
-(`truth.py`).
+"""The base of invariants. An invariant checks one partition after an event that touched it and returns the violation in
+words, empty if there is none. Invariants of durability (`NEEDS_TOLERANCE`) are checked only while the partition is
+within tolerance (`truth.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from experiments.check.truth import GroundTruth, Scene
+from experiments.check.truth import GroundTruth, PartitionView
 from protocol.events.base import PartitionTrace
 from protocol.ids import NodeId, TopicPartition
 
@@ -20,19 +20,19 @@ class Invariant:
 
     NEEDS_TOLERANCE: ClassVar[bool] = False
     AFTER_BROKERS: ClassVar[bool] = True
-    """Whether an event of a broker can break it, so that `check` is to be called after those."""
+    """Whether an event of a broker can violate it, so that `check` is called after those events."""
     AFTER_CONTROLLERS: ClassVar[bool] = True
 
     def __init__(self, truth: GroundTruth) -> None:
         self.truth = truth
 
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
-        """Judges a trace event as it is emitted."""
+        """Checks a trace event when it is emitted."""
         return ""
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        """Partitions were deleted; others of the same name will be others."""
+        """Partitions were deleted; later partitions of the same name are different ones."""
 
-    def check(self, scene: Scene) -> str:
-        """Judges the state of a partition after an event that touched it."""
+    def check(self, view: PartitionView) -> str:
+        """Checks the state of a partition after an event that touched it."""
         return ""

@@ -1,23 +1,23 @@
-"""Invariants of one broker: its own state, its replicas, what it fetches from whom. They hold at any fault."""
+"""Invariants of one broker: its state, its replicas, and what it fetches. They hold with any fault."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.truth import GroundTruth, Scene
+from experiments.check.truth import GroundTruth, PartitionView
 from protocol.broker.lifecycle import LifecycleState
 from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, Offset, TopicPartition
 from protocol.nodes.broker import BrokerNode
 
 
 class ValidBrokerState(Invariant):
-    """A running broker has registered, and has read of its registration in the metadata log."""
+    """A running broker has registered, and has replayed its registration from the metadata log."""
 
     AFTER_CONTROLLERS = False
 
-    def check(self, scene: Scene) -> str:
-        node = scene.node
+    def check(self, view: PartitionView) -> str:
+        node = view.node
         broker = self.truth.cluster.nodes.get(node)
         if not isinstance(broker, BrokerNode) or broker.state is not LifecycleState.RUNNING:
             return ""
@@ -41,8 +41,8 @@ class ValidReplicaState(Invariant):
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         self._before = {key: before for key, before in self._before.items() if not is_gone(key[1])}
 
-    def check(self, scene: Scene) -> str:
-        node, partition, replica = scene.node, scene.partition, scene.replica
+    def check(self, view: PartitionView) -> str:
+        node, partition, replica = view.node, view.partition, view.replica
         if replica is None:
             return ""
         log = replica.log
@@ -51,10 +51,10 @@ class ValidReplicaState(Invariant):
             return f"broker {node}: high watermark {mark} of a log {start}..{end}"
         if log.latest_epoch > replica.leader_epoch:
             return f"broker {node} has records of epoch {log.latest_epoch} in leader epoch {replica.leader_epoch}"
-        life = self.truth.cluster.incarnation_of(node)
-        known, before = self._before.get((node, partition), (life, 0))
-        self._before[node, partition] = (life, mark)
-        if known == life and mark < before <= end:
+        incarnation = self.truth.cluster.incarnation_of(node)
+        known, before = self._before.get((node, partition), (incarnation, 0))
+        self._before[node, partition] = (incarnation, mark)
+        if known == incarnation and mark < before <= end:
             return f"broker {node} moved its high watermark back from {before} to {mark}"
         leadership = replica.leadership
         if leadership is not None and leadership.leader_epoch != replica.leader_epoch:
@@ -67,8 +67,8 @@ class ValidFetcherState(Invariant):
 
     AFTER_CONTROLLERS = False
 
-    def check(self, scene: Scene) -> str:
-        node, replica = scene.node, scene.replica
+    def check(self, view: PartitionView) -> str:
+        node, replica = view.node, view.replica
         if replica is None:
             return ""
         fetch = replica.fetch_state

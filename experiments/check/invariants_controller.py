@@ -1,6 +1,6 @@
-"""Invariants of the controller's state, and of what brokers know of it.
+"""Invariants of the controller's state, and of the brokers' copies of it.
 
-Some look at a state as it stands, some at the step from one committed state to the next (`_StepCheck`).
+Some check a state, others the step from one committed state to the next (`_StepCheck`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.truth import GroundTruth, Scene
+from experiments.check.truth import GroundTruth, PartitionView
 from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.events.base import PartitionTrace
 from protocol.events.broker import BecameLeader
@@ -41,19 +41,19 @@ class OneLeaderPerEpoch(Invariant):
 
 class ReplicationQuorumSuperset(Invariant):
     """A non-stale leader's maximal ISR contains the controller's ISR, and its ELR too, while the leader counts min
-    ISR members. An ELR that Kafka's first phase keeps though min ISR is reached has nothing to say, nor have members
-    that are no replicas.
+    ISR members. An ELR that Kafka's first phase keeps although min ISR is reached does not count, nor do members
+    that are not replicas.
     """
 
-    def check(self, scene: Scene) -> str:
-        state, node = scene.state, scene.node
+    def check(self, view: PartitionView) -> str:
+        state, node = view.state, view.node
         if state is None or (is_broker(node) and node != state.leader):
             return ""
-        replica = scene.replica if node == state.leader else scene.replica_of(state.leader)
+        replica = view.replica if node == state.leader else view.replica_of(state.leader)
         leadership = None if replica is None else replica.leadership
-        if leadership is None or not scene.is_led_by(state.leader, replica) or len(leadership.isr) < scene.min_isr:
+        if leadership is None or not view.is_led_by(state.leader, replica) or len(leadership.isr) < view.min_isr:
             return ""
-        superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= scene.min_isr
+        superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= view.min_isr
         elr = () if superfluous else (broker for broker in state.elr if broker in state.replicas)
         missing = sorted({*state.isr, *elr}.difference(leadership.maximal_isr))
         if not missing:
@@ -62,12 +62,12 @@ class ReplicationQuorumSuperset(Invariant):
 
 
 class MinIsrRecoveryQuorum(Invariant):
-    """Where ISR and ELR are empty, the last known ELR has at least min ISR members (E27)."""
+    """While ISR and ELR are empty, the last known ELR has at least min ISR members (E27)."""
 
     AFTER_BROKERS = False
 
-    def check(self, scene: Scene) -> str:
-        state, truth = scene.state, scene.truth
+    def check(self, view: PartitionView) -> str:
+        state, truth = view.state, view.truth
         if state is None or state.isr or state.elr or not self.truth.features.track_last_known_leader:
             return ""
         if truth.reached_min_isr and len(state.last_known_elr) < truth.min_isr:
@@ -84,8 +84,8 @@ class ValidControllerIsrAndElr(Invariant):
 
     AFTER_BROKERS = False
 
-    def check(self, scene: Scene) -> str:
-        state = scene.state
+    def check(self, view: PartitionView) -> str:
+        state = view.state
         if state is None:
             return ""
         features = self.truth.features
@@ -98,7 +98,7 @@ class ValidControllerIsrAndElr(Invariant):
             wrong.append(f"leader {state.leader} is not in the ISR")
         if not features.elr and (elr or not isr):
             wrong.append("without ELR the ISR is never empty and the ELR always is")
-        if features.track_last_known_leader and elr and len(isr) >= scene.min_isr:
+        if features.track_last_known_leader and elr and len(isr) >= view.min_isr:
             wrong.append("the ELR is not empty though min ISR is reached")
         return f"{'; '.join(wrong)}: ISR {state.isr}, ELR {state.elr}" if wrong else ""
 
@@ -106,8 +106,8 @@ class ValidControllerIsrAndElr(Invariant):
 class MetadataLogMatching(Invariant):
     """A broker that has replayed as much of the metadata log as the controller has the same state of the partition."""
 
-    def check(self, scene: Scene) -> str:
-        node, partition, image = scene.node, scene.partition, scene.image
+    def check(self, view: PartitionView) -> str:
+        node, partition, image = view.node, view.partition, view.image
         broker = self.truth.cluster.nodes.get(node)
         if isinstance(broker, ControllerNode) and image is not None:
             return self._ahead_of(image)
@@ -120,12 +120,12 @@ class MetadataLogMatching(Invariant):
             return ""
         topic = own.topic_named(partition.topic)
         state = None if topic is None else topic.partitions.get(partition.partition)
-        expected = scene.state
+        expected = view.state
         same = state is expected or state == expected
         return "" if same else f"broker {node} has {state}, the controller {expected}"
 
     def _ahead_of(self, image: MetadataImage) -> str:
-        """A broker that has read what the controller does not have."""
+        """A broker that has replayed records which the controller does not have."""
         for broker, node in self.truth.cluster.nodes.items():
             if isinstance(node, BrokerNode) and node.context.image.next_offset > image.next_offset:
                 replayed = node.context.image.next_offset
@@ -134,14 +134,14 @@ class MetadataLogMatching(Invariant):
 
 
 class ValidControllerState(Invariant):
-    """Nobody leads, or is in an ISR, who is fenced, shutting down or unknown; below ELR the last member of an ISR stays
-    there, without leading (K4).
+    """No leader or member of an ISR is fenced, shutting down or unregistered. In generations without ELR the last
+    member of an ISR stays in it, without leading (K4).
     """
 
     AFTER_BROKERS = False
 
-    def check(self, scene: Scene) -> str:
-        state, image = scene.state, scene.image
+    def check(self, view: PartitionView) -> str:
+        state, image = view.state, view.image
         if state is None or image is None:
             return ""
         if state.leader != NO_LEADER and not image.is_active(state.leader):
@@ -175,7 +175,7 @@ class _StepCheck(Invariant):
 
     @abstractmethod
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
-        """What is wrong with the step from `before` to `state`, which may be several records of one batch."""
+        """The violation in the step from `before` to `state`, which may be several records of one batch."""
 
 
 class EpochsRise(_StepCheck):
@@ -193,7 +193,7 @@ class EpochsRise(_StepCheck):
 
 class RecoveryStateKept(_StepCheck):
     """A leader that was neither in ISR nor in ELR makes the partition RECOVERING, and it stays so until the leader
-    itself says otherwise: no election ends it (KIP-704; C5, N13). The proposal with which a reassignment is complete
+    itself ends that: no election does (KIP-704; C5, N13). The proposal with which a reassignment is complete
     may bring a replica into the ISR and make it lead with the same record; and the leader's own proposal that ends
     RECOVERING may complete one, which raises the leader epoch though the leader stays.
     """
@@ -233,7 +233,7 @@ class ReassignmentKeepsMinIsr(_StepCheck):
         return f"a reassignment is complete, {missing} are not in ISR {state.isr}" if missing and not cancelled else ""
 
     def _may_lose_records(self, image: MetadataImage, topic_id: str) -> bool:
-        """Whether the topic's configs put availability first: what they say so with depends on how it is recovered."""
+        """Whether the topic's configs prefer availability; which config that is depends on the recovery."""
         if self.truth.features.unclean_recovery:
             return image.config(topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
         return bool(image.config(topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))

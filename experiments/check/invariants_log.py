@@ -1,7 +1,7 @@
-"""Invariants of what is stored: nothing committed is lost, and what was shown stays.
+"""Invariants of logs: nothing committed is lost, and what consumers could read does not change.
 
-Retention deletes the beginnings of logs, on each replica when it comes to it. Records below a log's start are not held
-against it; but no log may begin behind what any leader has shown.
+Retention deletes the beginning of a log, on each replica at its own time. Records below a log's start do not count as
+lost; but no log may begin after the end of what any leader has shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.truth import GroundTruth, PartitionTruth, Scene
+from experiments.check.truth import GroundTruth, PartitionTruth, PartitionView
 from protocol.broker.context import Replica
 from protocol.events.base import PartitionTrace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
@@ -19,8 +19,8 @@ from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 
 
-def _lack(log: ReplicaLog, truth: PartitionTruth) -> str:
-    """In what way a log has not everything that is committed, and has not been deleted; empty where it has."""
+def _missing(log: ReplicaLog, truth: PartitionTruth) -> str:
+    """How a log lacks committed records that retention has not deleted; empty if it lacks none."""
     if log.end_offset < truth.committed_end:
         return f"ends at {log.end_offset}, committed is {truth.committed_end}"
     if log.start_offset > truth.shown_end:
@@ -35,12 +35,12 @@ class LeaderCompleteness(Invariant):
 
     AFTER_CONTROLLERS = False
 
-    def check(self, scene: Scene) -> str:
-        replica = scene.replica
-        if replica is None or not scene.is_led_by(scene.node, replica):
+    def check(self, view: PartitionView) -> str:
+        replica = view.replica
+        if replica is None or not view.is_led_by(view.node, replica):
             return ""
-        wrong = _lack(replica.log, scene.truth)
-        return f"leader {scene.node} {wrong}" if wrong else ""
+        wrong = _missing(replica.log, view.truth)
+        return f"leader {view.node} {wrong}" if wrong else ""
 
 
 class LeaderCandidateCompleteness(Invariant):
@@ -48,15 +48,15 @@ class LeaderCandidateCompleteness(Invariant):
 
     NEEDS_TOLERANCE = True
 
-    def check(self, scene: Scene) -> str:
-        state = scene.state
+    def check(self, view: PartitionView) -> str:
+        state = view.state
         if state is None:
             return ""
-        truth = scene.truth
+        truth = view.truth
         for broker in (*state.isr, *(b for b in state.elr if b in state.replicas)):
-            replica = scene.replica if broker == scene.node else scene.replica_of(broker)
-            wrong = "" if replica is None else _lack(replica.log, truth)
-            wrong = wrong if wrong and scene.is_registered(broker) else ""
+            replica = view.replica if broker == view.node else view.replica_of(broker)
+            wrong = "" if replica is None else _missing(replica.log, truth)
+            wrong = wrong if wrong and view.is_registered(broker) else ""
             if wrong:
                 return f"{'ISR' if broker in state.isr else 'ELR'} member {broker} {wrong}"
         return ""
@@ -67,19 +67,19 @@ class NoCommittedRecordLostGlobally(Invariant):
 
     NEEDS_TOLERANCE = True
 
-    def check(self, scene: Scene) -> str:
-        end = scene.truth.committed_end
-        if not end or (scene.replica is not None and scene.replica.log.end_offset >= end):
+    def check(self, view: PartitionView) -> str:
+        end = view.truth.committed_end
+        if not end or (view.replica is not None and view.replica.log.end_offset >= end):
             return ""
-        ends = self.truth.stored_ends(scene.partition)
+        ends = self.truth.stored_ends(view.partition)
         if ends and max(ends.values()) < end:
             return f"committed is {end}, the longest logs end at {ends}"
         return ""
 
 
 class _PrefixCheck(Invariant):
-    """Compares what a replica holds below its high watermark with what was shown there, each offset once per replica
-    life.
+    """Compares what a replica holds below its high watermark with what leaders have shown, each offset once per
+    incarnation.
     """
 
     AFTER_CONTROLLERS = False
@@ -90,13 +90,13 @@ class _PrefixCheck(Invariant):
 
     @abstractmethod
     def _concerns(self, replica: Replica) -> bool:
-        """Whether this check is about replicas in that role."""
+        """Whether the check applies to the replica in its present role."""
 
-    def check(self, scene: Scene) -> str:
-        replica = scene.replica
+    def check(self, view: PartitionView) -> str:
+        replica = view.replica
         if replica is None or not self._concerns(replica):
             return ""
-        key = (scene.node, scene.partition, self.truth.cluster.incarnation_of(scene.node))
+        key = (view.node, view.partition, self.truth.cluster.incarnation_of(view.node))
         log = replica.log
         limit = min(log.high_watermark, log.end_offset)
         checked = self._checked.get(key)
@@ -105,7 +105,7 @@ class _PrefixCheck(Invariant):
         offset = max(min(checked or 0, limit), log.start_offset)
         while offset < limit:
             batch = log.storage.read(offset, 1)[0]
-            wrong = self._compare(scene, batch)
+            wrong = self._compare(view, batch)
             if wrong:
                 return wrong
             offset = batch.next_offset
@@ -115,8 +115,8 @@ class _PrefixCheck(Invariant):
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         self._checked = {key: offset for key, offset in self._checked.items() if not is_gone(key[1])}
 
-    def _compare(self, scene: Scene, batch: RecordBatch) -> str:
-        shown, node = scene.truth.shown.get(batch.base_offset), scene.node
+    def _compare(self, view: PartitionView, batch: RecordBatch) -> str:
+        shown, node = view.truth.shown.get(batch.base_offset), view.node
         if shown is not None and shown != batch.payload:
             return f"broker {node} holds {batch.payload.hex()} at {batch.base_offset}, shown there was {shown.hex()}"
         return ""
@@ -132,24 +132,24 @@ class LogMatching(_PrefixCheck):
 
 
 class ConsistentRead(_PrefixCheck):
-    """What a leader has shown at an offset is what every later leader shows there. This check also keeps the truth."""
+    """Every later leader shows the same record at an offset. This check also updates the ground truth."""
 
     NEEDS_TOLERANCE = True
 
     def _concerns(self, replica: Replica) -> bool:
         return replica.leadership is not None
 
-    def _compare(self, scene: Scene, batch: RecordBatch) -> str:
-        wrong, truth = super()._compare(scene, batch), scene.truth
+    def _compare(self, view: PartitionView, batch: RecordBatch) -> str:
+        wrong, truth = super()._compare(view, batch), view.truth
         truth.shown_end = max(truth.shown_end, batch.next_offset)
-        if not wrong and scene.is_led_by(scene.node, scene.replica):
+        if not wrong and view.is_led_by(view.node, view.replica):
             truth.shown[batch.base_offset] = batch.payload
             truth.committed_end = max(truth.committed_end, batch.next_offset)
         return wrong
 
 
 class HighWatermarkMonotone(Invariant):
-    """From KIP-966 on no leader takes back what consumers could see; before it only acks=all records are promised."""
+    """From KIP-966 on no leader takes back what consumers could read; before it only acks=all records are promised."""
 
     NEEDS_TOLERANCE = True
 

@@ -230,7 +230,7 @@ class Replay:
             if strike.lost is None:
                 states = self._suite.truth.partitions
                 strike = strike._replace(lost=dict.fromkeys(states, 1))
-            self._suite.truth.note_crash(strike.node, strike.lost or {})
+            self._suite.truth.observe_crash(strike.node, strike.lost or {})
             for partition in strike.lost or {}:
                 if partition in self._found.states:
                     self._note_promise(partition, self._found.states[partition][-1].state.leader_epoch)

@@ -1,9 +1,9 @@
 """Runs the invariants after every event of a simulated cluster.
 
-Which partitions an event touched is read from the trace events that it emitted; a node's metadata publication touches
-all of them. Of a touched partition those invariants are asked that an event of this kind of node can break, and what
-they look at is read once for all of them (`truth.Scene`). So an event costs what it changed, and a quiet one costs
-nothing.
+The trace events of an event name the partitions that it touched; a metadata publication touches all of them. On a
+touched partition those invariants are checked that an event of this kind of node can violate, and what they need is
+read once for all of them (`truth.PartitionView`). So the cost of an event depends on what it changed, and an event
+without trace events costs nothing.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class InvariantSuite:
         self.violations: list[Violation] = []
         self._cluster = cluster
         self._invariants: list[Invariant] = [invariant(self.truth) for invariant in INVARIANTS]
-        self._listening = [each for each in self._invariants if type(each).observe is not Invariant.observe]
-        looking = [each for each in self._invariants if type(each).check is not Invariant.check]
-        self._after_brokers = [each for each in looking if each.AFTER_BROKERS]
-        self._after_others = [each for each in looking if each.AFTER_CONTROLLERS]
+        self._observing = [each for each in self._invariants if type(each).observe is not Invariant.observe]
+        checking = [each for each in self._invariants if type(each).check is not Invariant.check]
+        self._after_brokers = [each for each in checking if each.AFTER_BROKERS]
+        self._after_others = [each for each in checking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
         self._reported: set[tuple[str, TopicPartition]] = set()
-        self._watches = True
+        self._is_observing = True
         cluster.trace_observers.append(self._observe)
         cluster.on_event = self._check
 
     def stop(self) -> None:
-        """Watches the cluster no more."""
+        """Stops observing the cluster."""
         self._cluster.trace_observers.remove(self._observe)
         self._cluster.on_event = None
-        self._watches = False
+        self._is_observing = False
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         if isinstance(trace, PartitionRemoved):
@@ -65,27 +65,27 @@ class InvariantSuite:
         elif isinstance(trace, PartitionTrace):
             self._observe_partition(node, trace)
         elif isinstance(trace, MetadataCommitted):
-            self.truth.note_committed(node, trace.end_offset)
+            self.truth.observe_commit(node, trace.end_offset)
         elif isinstance(trace, _EVERYWHERE):
             self._touched.update(dict.fromkeys(self.truth.partitions))
         elif isinstance(trace, TopicDeleted):
             topic = trace.topic
             self._forget(lambda gone: gone.topic == topic)
         elif isinstance(trace, FeatureLevelChanged):
-            self.truth.note_feature_levels()
+            self.truth.observe_feature_levels()
 
     def _observe_partition(self, node: NodeId, trace: PartitionTrace) -> None:
         partition = trace.partition
         broker = self._cluster.nodes.get(node)
-        if isinstance(broker, BrokerNode) and not self.truth.scene(node, partition).is_known_to(broker):
+        if isinstance(broker, BrokerNode) and not self.truth.view(node, partition).is_known_to(broker):
             return
         self._touched[partition] = None
         if isinstance(trace, RecoveryDecided):
-            self.truth.note_recovery(trace)
+            self.truth.observe_recovery(trace)
         state = self.truth.controller_state(partition) if isinstance(trace, PartitionChanged) else None
         if state is not None:
-            self.truth.note_partition(partition, state)
-        for invariant in self._listening:
+            self.truth.observe_partition(partition, state)
+        for invariant in self._observing:
             wrong = invariant.observe(node, trace)
             if wrong:
                 self._report(invariant, partition, wrong)
@@ -102,15 +102,15 @@ class InvariantSuite:
         touched, self._touched = self._touched, {}
         invariants = self._after_brokers if is_broker(node) else self._after_others
         for partition in touched:
-            scene, truth = self.truth.scene(node, partition), self.truth.of(partition)
+            view, truth = self.truth.view(node, partition), self.truth.of(partition)
             for invariant in invariants:
                 if not invariant.NEEDS_TOLERANCE or truth.tolerant:
-                    wrong = invariant.check(scene)
+                    wrong = invariant.check(view)
                     if wrong:
                         self._report(invariant, partition, wrong)
 
     def check_everything(self) -> None:
-        """Checks all partitions from every node's side, whether touched or not."""
+        """Checks all partitions for every node, touched or not."""
         for node in self._cluster.spec.node_ids:
             self._touched = dict.fromkeys(self.truth.partitions)
             self._check(self._cluster.now_ms, node)
@@ -125,8 +125,8 @@ class InvariantSuite:
         self.violations.append(Violation(name, self._cluster.now_ms, f"{partition}: {wrong}"))
 
     def crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int]:
-        """Crashes a node of the cluster, noting what its disk loses; of one that does not run only the machine. How
-        many records of which partitions are gone.
+        """Crashes a node, or only its machine if its process has ended, and records what its disk loses. Returns the
+        number of lost records by partition.
         """
         before = self._stored(node)
         if node in self._cluster.nodes:
@@ -135,8 +135,8 @@ class InvariantSuite:
             self._cluster.disks[node].apply_loss(loss)
         after = self._stored(node)
         lost = {partition: count - after.get(partition, 0) for partition, count in before.items()}
-        self.truth.note_crash(node, lost)
-        if self._watches:
+        self.truth.observe_crash(node, lost)
+        if self._is_observing:
             self._touched.update(dict.fromkeys(self.truth.partitions))
             self._check(self._cluster.now_ms, node)
         return lost

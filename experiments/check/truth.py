@@ -1,20 +1,22 @@
-"""Ground truth: what is committed, what was acknowledged, and whether the protocol still owes its promises.
+"""Ground truth: what is committed on a simulated cluster, and whether the protocol's promises still hold for it.
 
-The simulator sees everything at once, so the checkers need not believe any node. For each partition the truth is kept
-of what non-stale leaders have shown below their high watermark, and of *tolerance*: the promise of KIP-966 is that at
-most min ISR - 1 lossy unclean shutdowns may be outstanding (F27, L18). A lossy shutdown of a broker is outstanding
-until the broker is back in the ISR. Generations without ELR promise nothing once a member of the ISR has lost data, and
-no more is promised with ELR as long as the ISR has not reached min ISR: what was committed under another min ISR, or
-under other feature levels, may be on fewer replicas. An unclean election ends the promise for its partition as well,
-because it chooses a leader that nobody vouches for; except that of the last known leader, while its disk has lost
-nothing: it was the last to lead, and holds all that was committed; and except a balanced recovery, which hears all of
-the last known ELR, so that one who has lost nothing is among them (F27). In `kip-966-elr` it ends, too, with an ELR
-that has outlived its reason: as Kafka's first phase, it keeps one through an election that reaches a min ISR which was
-lowered meanwhile, and from then on its members need not have what is committed. Beyond tolerance loss is a result and
-no violation, for the rest of the run.
+The checkers read the whole cluster and rely on no node's report. For each partition the ground truth holds what
+non-stale leaders have shown below their high watermark, and its *tolerance*: KIP-966 promises durability while at most
+min ISR - 1 lossy unclean shutdowns are outstanding (F27, L18). A lossy shutdown of a broker is outstanding until the
+broker is back in the ISR. A partition leaves tolerance, for the rest of the run, when
 
-Each unclean recovery is noted with what it cost: the committed records that are not in the log of the replica that is
-about to lead, and were there to be lost, since no recovery before had lost them.
+- more lossy shutdowns are outstanding. Generations without ELR tolerate none, nor does any partition whose ISR has not
+  reached min ISR: what was committed under another min ISR or other feature levels may be on fewer replicas;
+- an unclean election chooses a leader that is not known to be complete. Exceptions: the last known leader, while its
+  disk has lost nothing, since it led last and holds everything that was committed; and a balanced recovery, which waits
+  for the whole last known ELR, so that a replica without losses is among the candidates (F27);
+- `kip-966-elr` keeps an ELR, as Kafka's first phase does, through an election that reaches a min ISR which was lowered
+  in between: from then on the members of that ELR need not have what is committed.
+
+Beyond tolerance loss is a result and not a violation.
+
+Each unclean recovery is recorded with its cost: the committed records that the log of the elected replica lacks and
+that no earlier recovery had lost.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from protocol.nodes.controller import ControllerNode
 
 @dataclass(frozen=True, slots=True)
 class JudgedRecovery:
-    """A recovery that elected `leader` in the epoch behind `leader_epoch`, and how many committed records that cost."""
+    """The outcome of an unclean recovery: `leader` is elected in the epoch after `leader_epoch`; `lost` counts the
+    committed records that this costs.
+    """
 
     mode: str
     leader: NodeId
@@ -47,12 +51,14 @@ class JudgedRecovery:
 
 @dataclass(slots=True)
 class PartitionTruth:
-    """One partition. `shown[offset]` is the payload of the batch at that base offset that a leader has shown to
-    consumers; `committed_end` the offset behind the last of them. `shown_end` counts what deposed leaders have shown
-    as well: as long as all members of their maximal ISR still follow them they commit, and may delete, without anybody
-    knowing better. `reached_min_isr` says whether the ISR has had min ISR members since min ISR or the assignment last
-    changed. `state` is what the controller has committed last, `recovery` the outcome of the last recovery; `lost` are
-    the base offsets, with payloads, of batches that recoveries have lost.
+    """Ground truth of one partition.
+
+    `shown[offset]` is the payload of the batch at that base offset that a leader has shown to consumers,
+    `committed_end` the offset after the last of them. `shown_end` includes what deposed leaders have shown: while all
+    members of their maximal ISR follow them, they commit and may delete records. `lossy` are the brokers with an
+    outstanding lossy shutdown. `reached_min_isr`: the ISR has had min ISR members since min ISR or the assignment last
+    changed. `state` is the last state that the controller has committed, `recovery` the outcome of the last recovery,
+    `lost` the base offsets and payloads of batches that recoveries have lost.
     """
 
     committed_end: Offset = 0
@@ -68,9 +74,9 @@ class PartitionTruth:
     lost: set[tuple[Offset, bytes]] = field(default_factory=set)
 
 
-class Scene:
-    """One partition after an event of `node`, read once for all who look at it. `image` and `state` are the
-    controller's, None while there is none; `replica` is the node's.
+class PartitionView:
+    """One partition after an event of `node`, read once for all invariants. `image` and `state` are the controller's,
+    None while there is none; `replica` is the node's.
     """
 
     __slots__ = ("_cluster", "_ground", "_last_image", "_topic", "image", "node", "partition", "replica", "state")
@@ -88,7 +94,7 @@ class Scene:
 
     @property
     def truth(self) -> PartitionTruth:
-        """What is known of the partition; begun where nothing was."""
+        """The ground truth of the partition; created if there is none."""
         return self._ground.of(self.partition)
 
     @property
@@ -100,7 +106,7 @@ class Scene:
         return self.image.min_isr(self._topic.topic_id, MIN_INSYNC_REPLICAS, len(self.state.replicas))
 
     def replica_of(self, broker: NodeId) -> Replica | None:
-        """The broker's replica; None if it has none, or one of a topic of that name that is no more."""
+        """The broker's replica; None if it has none, or one of a deleted topic of the same name."""
         node = self._cluster.nodes.get(broker)
         if not isinstance(node, BrokerNode):
             return None
@@ -137,8 +143,8 @@ class Scene:
         )
 
     def is_led_by(self, broker: NodeId, replica: Replica | None) -> bool:
-        """Whether the broker, with this replica, leads in the latest leader epoch. While no controller runs nobody can
-        be elected, and what the leader commits is committed.
+        """Whether the broker, with this replica, leads in the latest leader epoch. While no controller runs no leader
+        can be elected, and what the leader commits is committed.
         """
         if replica is None or replica.leadership is None:
             return False
@@ -152,8 +158,8 @@ def _state_in(image: MetadataImage | None, partition: TopicPartition) -> Partiti
 
 
 class GroundTruth:
-    """Truth about all partitions of a simulated cluster; reads nodes, never changes them. `last_image` is that of the
-    controller which ran last.
+    """Ground truth of all partitions of a simulated cluster. It reads nodes and never changes them. `last_image` is
+    that of the controller which ran last.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -172,13 +178,13 @@ class GroundTruth:
 
     # -- reading the cluster -------------------------------------------------------------------------------------------
 
-    def scene(self, node: NodeId, partition: TopicPartition) -> Scene:
-        """The partition as it stands, from the node's side."""
-        return Scene(self, node, partition)
+    def view(self, node: NodeId, partition: TopicPartition) -> PartitionView:
+        """The partition at this moment, with the replica of that node."""
+        return PartitionView(self, node, partition)
 
     def controller_image(self) -> MetadataImage | None:
-        """What the active controller has committed; None while there is none. Where it is the only one it has nothing
-        that is not; of several one may, and what is committed is followed here as they tell of it.
+        """What the active controller has committed; None while there is none. A single controller
+        has committed all that it has applied; with several controllers the committed records are replayed here.
         """
         if self._committed is None:
             node = self.cluster.nodes.get(FIRST_CONTROLLER)
@@ -197,8 +203,8 @@ class GroundTruth:
             if isinstance(node, ControllerNode):
                 yield node
 
-    def note_committed(self, controller: NodeId, end_offset: Offset) -> None:
-        """A controller tells that the log is committed below `end_offset`."""
+    def observe_commit(self, controller: NodeId, end_offset: Offset) -> None:
+        """A controller reports that the metadata log is committed below `end_offset`."""
         image, node = self._committed, self.cluster.nodes.get(controller)
         if image is None or not isinstance(node, ControllerNode) or end_offset <= image.next_offset:
             return
@@ -218,7 +224,7 @@ class GroundTruth:
 
     @property
     def features(self) -> Features:
-        """What the feature levels in force switch on; without a controller those that were last in force."""
+        """The features of the levels in force; while there is no controller, of the last ones."""
         return self._features
 
     def min_isr(self, partition: TopicPartition, state: PartitionState) -> int:
@@ -228,16 +234,16 @@ class GroundTruth:
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> Replica | None:
-        """The broker's replica (`Scene.replica_of`)."""
-        return self.scene(broker, partition).replica
+        """The broker's replica (`PartitionView.replica_of`)."""
+        return self.view(broker, partition).replica
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        """Partitions were deleted; others of the same name will be others."""
+        """Partitions were deleted; later partitions of the same name are different ones."""
         for partition in [partition for partition in self.partitions if is_gone(partition)]:
             del self.partitions[partition]
 
-    def note_feature_levels(self) -> None:
-        """Where other rules are in force: what they promise builds up anew from the present ISR."""
+    def observe_feature_levels(self) -> None:
+        """After a change of feature levels the promise has to be built up again from the present ISR."""
         image = self.controller_image()
         if image is None or image.features == self._features:
             return
@@ -261,30 +267,30 @@ class GroundTruth:
 
     # -- keeping the truth ---------------------------------------------------------------------------------------------
 
-    def note_crash(self, broker: NodeId, lost: dict[TopicPartition, int]) -> None:
-        """A crash took records of these partitions off the broker's disk (partition -> records)."""
+    def observe_crash(self, broker: NodeId, lost: dict[TopicPartition, int]) -> None:
+        """The broker's disk has lost records in a crash (partition -> number of records)."""
         for partition, count in lost.items():
             if count:
                 self.of(partition).lossy.add(broker)
                 self._judge(partition)
 
-    def note_partition(self, partition: TopicPartition, state: PartitionState) -> None:
+    def observe_partition(self, partition: TopicPartition, state: PartitionState) -> None:
         """The controller has committed a new state."""
         truth = self.of(partition)
-        is_vouched_for = not state.leader_recovery_state or self._is_vouched_for(truth, state)
+        known_complete = not state.leader_recovery_state or self._is_known_complete(truth, state)
         if truth.lossy:
-            scene = self.scene(FIRST_CONTROLLER, partition)
-            truth.lossy -= {broker for broker in state.isr if scene.is_registered(broker)}
+            view = self.view(FIRST_CONTROLLER, partition)
+            truth.lossy -= {broker for broker in state.isr if view.is_registered(broker)}
         min_isr = self.min_isr(partition, state)
         if (min_isr, state.replicas) != (truth.min_isr, truth.replicas):
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False
         truth.reached_min_isr = truth.reached_min_isr or len(state.isr) >= min_isr
-        outlived = self.features.last_known_leader_in_elr and bool(state.elr) and len(state.isr) >= min_isr
-        truth.tolerant = truth.tolerant and is_vouched_for and not outlived
+        stale_elr = self.features.last_known_leader_in_elr and bool(state.elr) and len(state.isr) >= min_isr
+        truth.tolerant = truth.tolerant and known_complete and not stale_elr
         truth.state = state
         self._judge(partition)
 
-    def note_recovery(self, decided: RecoveryDecided) -> None:
+    def observe_recovery(self, decided: RecoveryDecided) -> None:
         """The controller is about to record the outcome of a recovery."""
         truth, held = self.of(decided.partition), self._held_by(decided.leader, decided.partition)
         start = min(held, default=0)
@@ -307,8 +313,8 @@ class GroundTruth:
         log = disk.open_log(name)
         return {batch.base_offset: batch.payload for batch in log.read(log.start_offset, 2**62)}
 
-    def _is_vouched_for(self, truth: PartitionTruth, state: PartitionState) -> bool:
-        """Whether the leader of a partition that is RECOVERING, if this record elects it, holds what is committed."""
+    def _is_known_complete(self, truth: PartitionTruth, state: PartitionState) -> bool:
+        """Whether a leader that this record elects into a RECOVERING partition is known to be complete."""
         before, leader = truth.state, state.leader
         if before is None:
             return False
