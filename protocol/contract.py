@@ -22,8 +22,9 @@ Every call returns the effects of that input, in order:
             case Trace():  hand it to observers; nodes never see it
             case Exit():  end the process
 
-A node raises StorageError when its disk fails; the host then ends the process. ProtocolInvariantError is a defect of
-the program and ends it as well. Errors of other nodes arrive as values in responses (`protocol/errors.py`).
+A node whose disk fails emits `Exit` (a broker) or raises StorageError (all others); either ends the process. So does
+ProtocolInvariantError, a defect of the program. Errors of other nodes arrive as values in responses
+(`protocol/errors.py`).
 
 Rules
 -----
@@ -139,7 +140,7 @@ class Outbox:
 
 class Node(Protocol):
     """A deterministic state machine that a host drives. `now_ms` is the host's time in milliseconds; every method
-    returns the effects of its input in order, and raises StorageError if the node's disk fails.
+    returns the effects of its input, in order, and may raise StorageError or ProtocolInvariantError.
     """
 
     node_id: NodeId

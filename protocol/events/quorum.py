@@ -17,7 +17,7 @@ class QuorumRoleChanged(Trace):
 
     kind: ClassVar[str] = "quorum_role"
 
-    role: Annotated[str, "the new role, of `protocol/quorum/state.py`"]
+    role: Annotated[str, "the new role, of `protocol/quorum/election.py`"]
     epoch: QuorumEpoch
     leader: Annotated[NodeId, "the leader of the epoch, -1 where it is not known"]
 
