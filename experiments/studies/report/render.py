@@ -32,7 +32,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     """The page as text; `cells` are the numbers of the study's cells, in their order."""
     study = record.study
     names = [words.cell_name(cell.swept) for cell in study.cells]
-    answer = words.answer(names, cells)
+    recommendation = words.recommend(names, cells)
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -48,14 +48,14 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     return environment.get_template("report.html.j2").render(
         study=study,
         question=study.question or _question(study.cells[0].swept),
-        answer=answer,
+        recommendation=recommendation,
         names=names,
         cells=cells,
         metrics=METRICS,
         fractions=FRACTIONS,
-        trade_offs=words.trade_offs(names, cells, answer),
-        loss_svg=Markup(plots.loss_plot(names, cells, answer.best)),
-        availability_svg=Markup(plots.availability_plot(names, cells, answer.best)),
+        trade_offs=words.trade_offs(names, cells, recommendation),
+        loss_svg=Markup(plots.loss_plot(names, cells, recommendation.best)),
+        availability_svg=Markup(plots.availability_plot(names, cells, recommendation.best)),
         parameters=words.parameter_rows(study.cells[0].parameters, list(study.cells[0].swept)),
         versions=record.versions,
         source=yaml.safe_dump(study.source, sort_keys=False, allow_unicode=True),

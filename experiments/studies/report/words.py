@@ -18,7 +18,7 @@ MINUTES_PER_YEAR = 365 * 24 * 60
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Recommendation:
     """`best`: index of the recommended cell; `rivals`: the cells whose loss rates the study does not distinguish from
     its loss rate."""
 
@@ -108,7 +108,7 @@ def unavailability(cell: CellEstimates) -> float:
     return max(without_leader, cell.estimates["reject_fraction"].estimate)
 
 
-def answer(names: Sequence[str], cells: Sequence[CellEstimates]) -> Answer:
+def recommend(names: Sequence[str], cells: Sequence[CellEstimates]) -> Recommendation:
     """The recommended cell and the reasons; `names[i]` is the name of `cells[i]`."""
     rates = [cell.estimates["loss_rate"] for cell in cells]
     least = min(range(len(cells)), key=lambda index: (rates[index].estimate, unavailability(cells[index])))
@@ -121,7 +121,7 @@ def answer(names: Sequence[str], cells: Sequence[CellEstimates]) -> Answer:
         headline = "This study cannot tell which setting loses least: the intervals of all loss rates overlap."
     else:
         headline = f"Run {names[best]}: {loss_phrase(cells[best])}."
-    return Answer(best, rivals, headline, tuple(_sentences(names, cells, best, rivals)))
+    return Recommendation(best, rivals, headline, tuple(_sentences(names, cells, best, rivals)))
 
 
 def _sentences(names: Sequence[str], cells: Sequence[CellEstimates], best: int, rivals: Sequence[int]) -> list[str]:
@@ -158,12 +158,12 @@ def _times(cell: CellEstimates, against: CellEstimates) -> str:
     return f", {mine / other:.1f} times as many" if other > 0 and mine > 0 else ""
 
 
-def trade_offs(names: Sequence[str], cells: Sequence[CellEstimates], result: Answer) -> list[TradeOff]:
+def trade_offs(names: Sequence[str], cells: Sequence[CellEstimates], recommendation: Recommendation) -> list[TradeOff]:
     """Every other cell against the recommended one, fewest losses first."""
-    others = [index for index in range(len(cells)) if index != result.best]
+    others = [index for index in range(len(cells)) if index != recommendation.best]
     others.sort(key=lambda index: cells[index].estimates["loss_rate"].estimate)
-    chosen = cells[result.best]
-    return [_trade_off(names[index], cells[index], chosen, index in result.rivals) for index in others]
+    chosen = cells[recommendation.best]
+    return [_trade_off(names[index], cells[index], chosen, index in recommendation.rivals) for index in others]
 
 
 def _trade_off(name: str, cell: CellEstimates, chosen: CellEstimates, rival: bool) -> TradeOff:

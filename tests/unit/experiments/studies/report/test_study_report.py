@@ -66,25 +66,25 @@ def test_document_has_the_published_keys() -> None:
 
 
 def test_the_cell_with_the_lowest_loss_rate_is_recommended() -> None:
-    result = words.answer(NAMES, cells_of([90, 80, 70, 0]))
+    result = words.recommend(NAMES, cells_of([90, 80, 70, 0]))
     assert (result.best, result.rivals) == (3, ())
     assert result.headline.startswith("Run kip-966 · min ISR 2: no acknowledged record lost")
     assert result.sentences[1].startswith("kip-497 · min ISR 1 loses most")
 
 
 def test_among_cells_whose_intervals_overlap_the_most_available_is_recommended() -> None:
-    result = words.answer(NAMES, cells_of([90, 10, 80, 9], refuses=[0.0, 1e-4, 0.0, 1e-3]))
+    result = words.recommend(NAMES, cells_of([90, 10, 80, 9], refuses=[0.0, 1e-4, 0.0, 1e-3]))
     assert (result.best, result.rivals) == (1, (3,))
     assert "not distinguished from that of kip-966 · min ISR 2" in result.sentences[-1]
 
 
 def test_headline_reports_that_all_intervals_overlap() -> None:
-    assert "cannot tell which setting" in words.answer(NAMES, cells_of([10, 11, 10, 9])).headline
+    assert "cannot tell which setting" in words.recommend(NAMES, cells_of([10, 11, 10, 9])).headline
 
 
 def test_trade_offs_compare_each_other_cell_with_the_recommended_one() -> None:
     cells = cells_of([90, 80, 70, 10], offline=[0.0, 0.0, 0.0, 1e-3], refuses=[0.0, 1e-4, 1e-4, 1e-3])
-    rows = words.trade_offs(NAMES, cells, words.answer(NAMES, cells))
+    rows = words.trade_offs(NAMES, cells, words.recommend(NAMES, cells))
     assert [row.name for row in rows] == [NAMES[2], NAMES[1], NAMES[0]]
     assert rows[0].losses == "+0.6 a year (× 7)"
     assert rows[0].offline == "−8.76 h"
