@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 COMPILED = (
     "protocol/ids.py",
     "protocol/contract.py",
+    "protocol/events/*.py",
     "protocol/messages/trusted.py",
     "protocol/log/*.py",
     "protocol/metadata/*.py",
@@ -39,6 +40,9 @@ COMPILED = (
 )
 """The modules that run for every event."""
 
+AS_SOURCES = frozenset({"protocol/events/decode.py"})
+"""Modules in the same folders that no run of a cluster uses."""
+
 PRIVATE = ("-fvisibility=hidden", "-fno-semantic-interposition")
 """C compiler flags: no other code links to the modules' functions, so the compiler may inline and call them
 directly.
@@ -51,7 +55,7 @@ IN_C = {"protocol.messages.making": "protocol/messages/making.c"}
 def compiled() -> list[str]:
     """The paths of the modules to compile, relative to this file, sorted."""
     found = {path.relative_to(HERE).as_posix() for pattern in COMPILED for path in HERE.glob(pattern)}
-    return sorted(path for path in found if not path.endswith("__init__.py"))
+    return sorted(found - AS_SOURCES - {path for path in found if path.endswith("__init__.py")})
 
 
 def extensions() -> list[Extension]:

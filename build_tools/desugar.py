@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from dataclasses import fields as dataclass_fields
 from importlib import import_module
 
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
@@ -88,18 +89,36 @@ def _import(tree: ast.Module, *lines: str) -> None:
 
 
 def _write_inits(tree: ast.Module) -> None:
-    for node in tree.body:
-        if not isinstance(node, ast.ClassDef) or node.bases:
-            continue
+    imported, classes = _imported(tree), {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in classes.values():
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "dataclass":
-                node.body.append(_init_of(node))
+                inherited = [each for base in node.bases for each in _inherited_fields(base, imported, classes)]
+                for _, annotation in inherited:
+                    if annotation.isidentifier() and annotation not in imported:
+                        imported[annotation] = imported[ast.unparse(node.bases[0])]
+                        _import(tree, f"from {imported[annotation]} import {annotation}")
+                node.body.append(_init_of(node, inherited))
                 for option in decorator.keywords:
                     option.arg = "unsafe_hash" if option.arg == "frozen" else option.arg
 
 
-def _init_of(node: ast.ClassDef) -> ast.stmt:
-    parameters, lines = ["self"], []
+def _inherited_fields(
+    base: ast.expr, imported: dict[str, str], classes: dict[str, ast.ClassDef]
+) -> list[tuple[str, str]]:
+    """Name and type of each field that a dataclass has from a base; the fields of bases have no defaults."""
+    name = ast.unparse(base)
+    if name in classes:
+        nodes = (node for node in classes[name].body if isinstance(node, ast.AnnAssign))
+        fields = [(ast.unparse(node.target), ast.unparse(node.annotation)) for node in nodes]
+        return [(name, annotation) for name, annotation in fields if "ClassVar" not in annotation]
+    found = getattr(import_module(imported[name]), name) if name in imported else None
+    return [(each.name, str(each.type)) for each in dataclass_fields(found)] if is_dataclass(found) else []
+
+
+def _init_of(node: ast.ClassDef, inherited: Sequence[tuple[str, str]]) -> ast.stmt:
+    parameters = ["self", *(f"{name}: {annotation}" for name, annotation in inherited)]
+    lines = [f"self.{name} = {name}" for name, _ in inherited]
     for each in node.body:
         if not isinstance(each, ast.AnnAssign) or "ClassVar" in ast.unparse(each.annotation):
             continue
