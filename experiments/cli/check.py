@@ -17,7 +17,7 @@ from rich.table import Table
 from experiments.cli.output import Json
 
 if TYPE_CHECKING:
-    from experiments.check.recorded import Checked
+    from experiments.check.check_recording import Checked
 
 SHOWN_VIOLATIONS = 100
 
@@ -27,7 +27,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Judge a recording: the history of the clients, and every invariant that a trace can show."""
-    from experiments.check.recorded import check as judge
+    from experiments.check.check_recording import check as judge
     from experiments.check.recording import Recording
 
     with Console(stderr=True).status("judging"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.check.recorded import check
+from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.engines.ray.engine import RayEngine
 from experiments.scenarios.loader import load_scenario

@@ -15,9 +15,9 @@ import pytest
 
 from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
+from experiments.check.check_recording import Checked, check
 from experiments.check.final_logs import final_logs
 from experiments.check.history import Ended, Invoked
-from experiments.check.recorded import Checked, check
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import Loss
 from experiments.scenarios.clients import runs_of

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.check.check_recording import ALL_SHOWN
 from experiments.check.history import Invoked, Seen
 from experiments.check.history_file import HistoryReader
-from experiments.check.recorded import ALL_SHOWN
 from experiments.hunt.soak.faults import FAULTS
 from tests.ray.command_helpers import isray
 

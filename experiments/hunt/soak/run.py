@@ -5,7 +5,7 @@ brokers, min ISR one less, the generation `kip-966`; the producer is idempotent,
 Faults follow each other by a seeded schedule (`schedule.py`, `faults.py`); each begins when the cluster is whole again
 after the previous one. The soak lasts for the given time, and at least one round of faults; a fault that has begun is
 healed. Then the producer stops, all sends end, the readers read to the log ends, and the recording of the run is
-checked as `isray check` does (`experiments/check/recorded.py`).
+checked as `isray check` does (`experiments/check/check_recording.py`).
 
 The result is a list of findings, one line each; the soak passes if there is none. The folder `out` is a recording
 (`experiments/check/recording.py`), with these files in addition:
@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
+from experiments.check.check_recording import check
 from experiments.check.history import FinalPartition, Run
-from experiments.check.recorded import check
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine

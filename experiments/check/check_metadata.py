@@ -5,7 +5,7 @@ record on a *stage*: a simulated cluster that never runs, in which a controller 
 brokers stand for their registrations. The suite (`suite.py`) is put on that stage and told what the controller told
 when it applied the same records; all invariants that look at the controller's state judge it, after each batch. Those
 that look at replicas find none there, and say nothing: what the trace shows of replicas is judged in
-`recorded_events.py`.
+`check_events.py`.
 
 **Tolerance.** What the experiment did to disks is placed in the log where it ended, as far as the engine knew, when it
 happened. That is never too late; so where it matters tolerance ends rather too early, and what is found holds. A broker

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from experiments.check.recorded_metadata import MetadataHistory
+from experiments.check.check_metadata import MetadataHistory
 from experiments.engines.port import TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
 from protocol.events.base import PartitionTrace

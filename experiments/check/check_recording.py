@@ -1,6 +1,6 @@
 """The judge of a recording: the controller's states, the events of the nodes, the history of the clients.
 
-What each of the three can show is said where it is judged: `recorded_metadata.py`, `recorded_events.py`, `history.py`.
+What each of the three can show is said where it is judged: `check_metadata.py`, `check_events.py`, `history.py`.
 Here they are put together. Loss, and reads that do not agree, are held against a partition only while it is within
 tolerance; so it is everywhere (`truth.py`). A run that does nothing that could cost a record may say so in its
 recording; then they are held against it without condition.
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from experiments.check.check_events import SHOWN_BY_EVENTS, EventJudge
+from experiments.check.check_metadata import UNCLEAN, Commits, MetadataHistory, Replay
 from experiments.check.history import (
     DuplicatedRecord,
     Ended,
@@ -25,8 +27,6 @@ from experiments.check.history import (
     judge,
 )
 from experiments.check.invariants import INVARIANTS
-from experiments.check.recorded_events import SHOWN_BY_EVENTS, EventJudge
-from experiments.check.recorded_metadata import UNCLEAN, Commits, MetadataHistory, Replay
 from experiments.check.recording import HISTORY, METADATA, Recording
 from experiments.engines.port import Violation
 from experiments.support.errors import InputError

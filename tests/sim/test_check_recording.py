@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from experiments.check.check_recording import ALL_SHOWN, HISTORY_FINDING, NOT_SHOWN, Checked, check
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import Ended, FinalPartition, Operation
-from experiments.check.recorded import ALL_SHOWN, HISTORY_FINDING, NOT_SHOWN, Checked, check
 from experiments.check.recording import HISTORY, MANIFEST, METADATA, TRACE, Recording, RecordingWriter
 from experiments.cli.main import run as run_command
 from experiments.engines.port import ClusterSpec, TraceEvent, incarnation_ended
