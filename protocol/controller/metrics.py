@@ -1,9 +1,9 @@
-"""What the controller measures (requirements I1-I10, D34), and what it alerts to (I8).
+"""The controller's metrics (requirements I1-I10, D34) and alerts (I8).
 
-`ControllerMetrics` is told of every record that is replayed and of the few events that no record shows; `values` reads
-all metrics of this table. Gauges of partitions follow the records at a constant cost each: only a change of feature
-levels, or of a config that a gauge depends on, looks again at the partitions that it concerns. Counters and summaries
-tell of this life of the controller: they start at 0, whatever the log holds (I5).
+`ControllerMetrics` observes every record that is replayed and the few events that no record shows; `values` returns all
+metrics of this table. Gauges of partitions are updated record by record at a constant cost each; only a change of
+feature levels, or of a config that a gauge depends on, evaluates all partitions that it concerns. Counters and
+summaries start at 0 when the controller becomes active, whatever the log holds (I5).
 
 | name | kind | unit | meaning |
 |---|---|---|---|
@@ -11,39 +11,39 @@ tell of this life of the controller: they start at 0, whatever the log holds (I5
 | `kafka.controller.offline_partitions_count` | gauge | partitions | without a leader (I8) |
 | `kafka.controller.unclean_recovery_partitions_count` | gauge | partitions | under unclean recovery (I3) (a) |
 | `kafka.controller.manual_leader_election_required_partition_count` | gauge | partitions | wait for a user (I4) (b) |
-| `kafka.controller.reassigning_partitions_count` | gauge | partitions | with a reassignment under way |
+| `kafka.controller.reassigning_partitions_count` | gauge | partitions | with a reassignment in progress |
 | `kafka.controller.unclean_recovery_finished_count` | counter | recoveries | unclean recoveries done (I5) (a) |
-| `kafka.controller.unclean_leader_elections_count` | counter | elections | acknowledged records may be gone (I8) |
+| `kafka.controller.unclean_leader_elections_count` | counter | elections | acknowledged records may be lost (I8) |
 | `kafka.controller.raft.number_of_voters` | gauge | controllers | voters of the quorum (I9) (d) |
 | `kafka.controller.raft.number_of_observers` | gauge | replicas | fetch the metadata log without a vote (I9) (c) |
-| `kafka.controller.raft.uncommitted_voter_change` | gauge | changes | of the quorum, under way (I9) (d) |
-| `kafka.controller.raft.ignored_static_voters` | gauge | controllers | configured, overruled by the log (I9) (d) |
-| `kafka.controller.failover_latency_ms` | summary | ms | a fencing, until all active brokers know (I10) (e) |
+| `kafka.controller.raft.uncommitted_voter_change` | gauge | changes | of the quorum, not yet committed (I9) (d) |
+| `kafka.controller.raft.ignored_static_voters` | gauge | controllers | configured, overridden by the log (I9) (d) |
+| `kafka.controller.failover_latency_ms` | summary | ms | from a fencing until all active brokers have applied it (I10)
+(e) |
 | `kafka.controller.failover_records` | summary | records | metadata records written by a failover (I10) |
 | `kafka.controller.alter_partition_batch_size` | summary | partitions | proposed in one AlterPartition (I10) |
-| `kafka.controller.controlled_shutdown_time_ms` | summary | ms | from a broker's wish until it may go (I10) |
+| `kafka.controller.controlled_shutdown_time_ms` | summary | ms | from a broker's request until it may shut down (I10) |
 | `kafka.controller.reassignment_completion_delay_ms` | summary | ms | from start to completion (I10) (f) |
 | `kafka.controller.electable_leaders_count` | gauge, of each partition | brokers | ISR and ELR together (I1) |
 
 A summary is four metrics, `<name>_count`, `_sum`, `_last` and `_max`, all 0 before the first event.
 
 (a) 0 where recovery is off: those generations elect by the rules of `partition_election.py`. Where it is on, a
-    partition is under recovery as long as its strategy calls for one, even if there is nobody to ask, or members of the
-    last known ELR are waited for; and while a recovery runs that a user asked for. I3 and I4 have no partition in
+    partition is under recovery as long as its strategy calls for one, even while no replica is active, or members of
+    the last known ELR are waited for; and while a recovery runs that a user requested. I3 and I4 have no partition in
     common (I7).
-(b) A leaderless partition that only a user's command can end: an election, a reassignment, a config. Where recovery is
-    on that is what `recovery.py` leaves to a user, less the partitions that are being recovered for one. Where it is
-    off, it is a partition that would have no leader even if all its replicas came back as they are. A leader may come
-    of itself, so that the partition does not count, where anyone is left in ISR or ELR; where
-    `unclean.leader.election.enable` holds for the topic; in `kip-966-elr` where `last_known_elr` names exactly one
-    broker. The answer is asked of `decide` itself, so it is the rule in force.
-(c) Brokers, and controllers that are no voters; until they have not fetched for five minutes.
-(d) By the newest set of voters, whether it is committed or not (`protocol/quorum/describe.py`).
-(e) A failover is the fencing of a broker that led partitions. It ends when every active broker has fetched or sent a
-    heartbeat from behind its last record. One that finds no active broker, or loses the last one, has no latency.
-(f) Of each partition; one that completes in the record that starts it took 0. A reassignment that replaces another
-    begins anew, a cancelled one does not count, and one that is older than this life of the controller is taken to
-    have begun with it.
+(b) A leaderless partition that gets a leader only through a user's command: an election, a reassignment, a config.
+    Where recovery is on these are the partitions for which `recovery_decisions.py` waits for a user, without those that
+    are being recovered for one. Where it is off, it is a partition that would have no leader even if all its replicas
+    became active. A partition does not count where ISR or ELR has a member; where `unclean.leader.election.enable`
+    holds for the topic; in `kip-966-elr` where `last_known_elr` has exactly one broker. `decide` gives the answer, so
+    it follows the rules in force. (c) Brokers, and controllers without a vote, as long as their last fetch is at most
+    five minutes ago. (d) By the newest set of voters, whether it is committed or not (`protocol/quorum/describe.py`).
+    (e) A failover is the fencing of a broker that led partitions. It ends when every active broker has sent a fetch or
+    a heartbeat with an offset behind the last record of the failover. One during which no broker is active has no
+    latency. (f) Observed once per partition; 0 for one that completes in the record that starts it. A reassignment that
+    replaces another begins anew, a cancelled one does not count, and one from before this controller became active
+    counts from that moment.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ ELECTABLE_LEADERS = "kafka.controller.electable_leaders_count"
 
 SUMMARIES = (FAILOVER_LATENCY, FAILOVER_RECORDS, ALTER_PARTITION_BATCH, SHUTDOWN_TIME, REASSIGNMENT_DELAY)
 PARTITION_METRICS = (ELECTABLE_LEADERS,)
-"""What `partition_metrics` gives of one partition."""
+"""The metrics that `partition_metrics` returns for one partition."""
 CLUSTER_METRICS = (
     UNDER_MIN_ISR,
     OFFLINE,
@@ -99,14 +99,14 @@ CLUSTER_METRICS = (
     *RAFT_METRICS,
     *(f"{name}_{part}" for name in SUMMARIES for part in ("count", "sum", "last", "max")),
 )
-"""What `ControllerMetrics.values` gives, in its order."""
+"""The metrics that `ControllerMetrics.values` returns, in its order."""
 
-_WEIGHED_BY = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
+_GAUGE_CONFIGS = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
 """The configs that decide which gauges count a partition."""
 
 
 class Alert(NamedTuple):
-    """What an operator must know (I8): OFFLINE_PARTITION or UNCLEAN_ELECTION, and the partition's leader then."""
+    """An alert for the operator (I8): `kind` is OFFLINE_PARTITION or UNCLEAN_ELECTION, `state` the partition then."""
 
     key: TopicIdPartition
     kind: str
@@ -115,7 +115,7 @@ class Alert(NamedTuple):
 
 @dataclass(slots=True)
 class Summary:
-    """Values that were observed, without keeping them."""
+    """Count, sum, last value and maximum of the observed values."""
 
     count: int = 0
     sum: int = 0
@@ -130,20 +130,20 @@ class Summary:
 
 
 class _Failover(NamedTuple):
-    """Decided at `began_ms`; over once all active brokers have the metadata log up to `end_offset`."""
+    """Began at `began_ms`; ends once all active brokers have applied the metadata log up to `end_offset`."""
 
     began_ms: TimeMs
     end_offset: Offset
 
 
 def partition_metrics(state: PartitionState) -> dict[str, int]:
-    """The metrics of one partition."""
+    """The metrics of one partition, by name."""
     return {ELECTABLE_LEADERS: len(state.isr) + len(state.elr)}
 
 
 def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
     """Whether the change elected a leader that may lack acknowledged records. Such an election leaves the partition
-    RECOVERING; where it was that already, a leader out of ISR or ELR was elected cleanly (N13).
+    RECOVERING; if it was RECOVERING before, a leader from ISR or ELR was elected cleanly (N13).
     """
     if after.leader in (before.leader, NO_LEADER) or after.leader_recovery_state is LeaderRecoveryState.RECOVERED:
         return False
@@ -153,21 +153,21 @@ def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
 
 
 def needs_user(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> bool:
-    """Whether the partition is leaderless and stays so until a user acts; (b) in the module docstring."""
+    """Whether the partition is leaderless and stays so until a user acts, as (b) of the module's table defines."""
     if state.image.features.unclean_recovery:
         return recovery_need(state.image, key, partition) is RecoveryNeed.USER
     if partition.leader != NO_LEADER or not {*partition.isr, *partition.elr}.isdisjoint(partition.replicas):
         return False
-    record = state.change(key, is_acceptable_leader=_everyone_is_back)
+    record = state.change(key, is_acceptable_leader=_every_broker_is_active)
     return record is None or record.leader < 0
 
 
-def _everyone_is_back(_: BrokerId) -> bool:
+def _every_broker_is_active(_: BrokerId) -> bool:
     return True
 
 
 class PartitionGauges:
-    """The partitions that the gauges count, kept up to date record by record."""
+    """The partitions that each gauge counts, updated record by record."""
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
@@ -177,22 +177,22 @@ class PartitionGauges:
         self.under_recovery: set[TopicIdPartition] = set()
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
-        """Takes note of a record that `state` has just replayed."""
+        """Updates the gauges after `state` has replayed a record; `delta` is what it changed."""
         for key in removed_by(delta):
             for members in (self.under_min_isr, self.offline, self.manual, self.under_recovery):
                 members.discard(key)
         topics = self._state.image.topics
         for key in delta.partitions:
-            self._weigh(key, topics[key.topic_id].partitions[key.partition])
+            self._evaluate(key, topics[key.topic_id].partitions[key.partition])
         if delta.features or delta.configs:
             for key, partition in self._concerned(record):
-                self._weigh(key, partition)
+                self._evaluate(key, partition)
 
     def _concerned(self, record: MetadataRecord) -> Iterable[tuple[TopicIdPartition, PartitionState]]:
-        """The partitions that a config or feature level puts in another light."""
+        """The partitions whose gauges depend on the changed config or feature level."""
         image = self._state.image
         if isinstance(record, ConfigRecord):
-            if record.name not in _WEIGHED_BY:
+            if record.name not in _GAUGE_CONFIGS:
                 return ()
             if record.topic_id is not None:
                 topic = image.topics.get(record.topic_id)
@@ -200,7 +200,7 @@ class PartitionGauges:
                 return [(TopicIdPartition(record.topic_id, index), state) for index, state in partitions.items()]
         return image.partitions()
 
-    def _weigh(self, key: TopicIdPartition, partition: PartitionState) -> None:
+    def _evaluate(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
         needed = recovery_need(self._state.image, key, partition)
         for members, counts in (
@@ -226,8 +226,8 @@ def removed_by(delta: MetadataDelta) -> Sequence[TopicIdPartition]:
 
 
 class ControllerMetrics:
-    """See the module docstring. The node keeps `now_ms` at the time of the input that it handles. `recoveries` are
-    those of the controller, None where it has none. `quorum` gives the values of `RAFT_METRICS`, in that order.
+    """The metrics of one controller. The node sets `now_ms` to the time of the input that it handles. `recoveries` are
+    those of the controller, None where it has none. `quorum` returns the values of `RAFT_METRICS`, in that order.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class ControllerMetrics:
         self._alerts: list[Alert] = []
 
     def begin(self, now_ms: TimeMs) -> None:
-        """The log has been replayed: what it told of the past is no event of this life."""
+        """Resets counters and summaries, when the controller has replayed the log and becomes active."""
         self.now_ms = now_ms
         self._unclean_elections = 0
         self._summaries = {name: Summary() for name in SUMMARIES}
@@ -259,7 +259,7 @@ class ControllerMetrics:
         self._alerts.clear()
 
     def values(self) -> dict[str, int]:
-        """All metrics but those of single partitions, by name."""
+        """All metrics except those of single partitions, by name."""
         running = set(self._recoveries.running) if self._recoveries is not None else set()
         values = {
             UNDER_MIN_ISR: len(self._gauges.under_min_isr),
@@ -281,7 +281,7 @@ class ControllerMetrics:
     # -- records -------------------------------------------------------------------------------------------------------
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
-        """Takes note of a record that the state has just replayed."""
+        """Updates the metrics after the state has replayed a record; `delta` is what it changed."""
         self._gauges.replayed(record, delta)
         for key in removed_by(delta):
             self._known.pop(key, None)
@@ -296,7 +296,7 @@ class ControllerMetrics:
                 self._shutdowns.pop(broker, None)
 
     def take_alerts(self) -> list[Alert]:
-        """What there is to alert to since this was last called. A partition that is led again is not offline."""
+        """The alerts since the last call, without those of offline partitions that have a leader again."""
         if not self._alerts:
             return []
         alerts, self._alerts = self._alerts, []
@@ -335,12 +335,12 @@ class ControllerMetrics:
     # -- events that no record shows -----------------------------------------------------------------------------------
 
     def failed_over(self, record_count: int) -> None:
-        """The records that fence a broker and move its leaderships have just been written."""
+        """Observes a failover: `record_count` records fence a broker and move its leaderships."""
         self._summaries[FAILOVER_RECORDS].observe(record_count)
         self._failovers.append(_Failover(self.now_ms, self._state.image.next_offset))
 
     def settle(self, applied: Mapping[BrokerId, Offset]) -> None:
-        """Ends the failovers that all active brokers know of; `applied` is the metadata offset that each has told."""
+        """Ends the failovers that all active brokers have applied; `applied` has the metadata offset of each broker."""
         if not self._failovers:
             return
         image = self._state.image
@@ -353,17 +353,17 @@ class ControllerMetrics:
             self._summaries[FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft().began_ms)
 
     def shutdown_began(self, broker: BrokerId) -> None:
-        """A broker is in controlled shutdown from now."""
+        """Observes that the broker's controlled shutdown begins now."""
         self._shutdowns[broker] = self.now_ms
 
     def shutdown_ended(self, broker: BrokerId) -> None:
-        """A broker may go; it never led anything if its shutdown has not been said to have begun."""
+        """Observes that the broker may shut down now; a shutdown without a beginning took 0 ms."""
         self._summaries[SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
 
     def recovered(self, partition_count: int) -> None:
-        """RecoveryRequests have found leaders for so many partitions."""
+        """Observes that recoveries have elected leaders for `partition_count` partitions."""
         self._recoveries_finished += partition_count
 
     def altered(self, partition_count: int) -> None:
-        """A leader's AlterPartition request is taken up."""
+        """Observes an AlterPartition request with proposals for `partition_count` partitions."""
         self._summaries[ALTER_PARTITION_BATCH].observe(partition_count)

@@ -1,13 +1,13 @@
-"""Who may do what: the rules of Kafka's standard authorizer, as a pure function of the metadata and the static config.
+"""Authorization: the rules of Kafka's standard authorizer, as pure functions of the metadata and the static config.
 
 Switched on by `authorizer.class.name=standard`, it denies by default (requirement G32). A super user may do anything.
-Otherwise a matching DENY entry wins over any ALLOW. An allowed READ, WRITE, DELETE or ALTER includes DESCRIBE, an
-allowed ALTER_CONFIGS includes DESCRIBE_CONFIGS; a denied one denies nothing but itself. A resource that no entry
-matches is open to everyone only with `allow.everyone.if.no.acl.found`; one entry of anybody's closes it.
+Otherwise a matching DENY entry takes precedence over any ALLOW entry. An allowed READ, WRITE, DELETE or ALTER includes
+DESCRIBE, an allowed ALTER_CONFIGS includes DESCRIBE_CONFIGS; a denied operation denies only itself. A resource without
+any entry is open to all principals only with `allow.everyone.if.no.acl.found`.
 
-Clients are judged by the principal of their request, whatever it is called. What nodes send in their own name
-(registration, heartbeats, fetches, AlterPartition) is judged by the sender, whom the transport vouches for: the
-cluster's own nodes are trusted, a client node needs CLUSTER_ACTION under its own principal (`may_act_for_cluster`).
+A client's request is authorized by its principal. Requests that nodes send in their own name (registration, heartbeats,
+fetches, AlterPartition) are authorized by their sender, which the transport authenticates: the cluster's own nodes are
+trusted, a client node needs CLUSTER_ACTION under its own principal (`may_act_for_cluster`).
 
 A departure from Kafka: nodes have no addresses here, so an entry is for all hosts (`protocol/controller/acls.py`
 refuses any other).
@@ -47,34 +47,34 @@ TOPIC_OPERATIONS = (
     AclOperation.DESCRIBE_CONFIGS,
     AclOperation.ALTER_CONFIGS,
 )
-"""What can be done to a topic."""
+"""The operations on a topic."""
 
 
 def is_enabled(image: MetadataImage) -> bool:
-    """Whether the cluster has an authorizer at all."""
+    """Whether the cluster has an authorizer."""
     return bool(image.defaults.values[AUTHORIZER_CLASS_NAME])
 
 
 def node_principal(client: NodeId) -> str:
-    """The principal of a client node that has been given no other: `User:client-3000`."""
+    """The default principal of a client node: `User:client-3000`."""
     return f"{USER_PREFIX}{node_name(client)}"
 
 
 def may_act_for_cluster(image: MetadataImage, sender: NodeId) -> bool:
-    """Whether a node may send what only the cluster's own nodes have reason to send (B9, G8)."""
+    """Whether `sender` is a node of the cluster, or a client with CLUSTER_ACTION (B9, G8)."""
     return not is_client(sender) or may(image, node_principal(sender), AclOperation.CLUSTER_ACTION)
 
 
 def may_administer_quorum(image: MetadataImage, request: AdminRequest) -> bool:
-    """Whether a request about the metadata log's replicas may be served: to describe them takes DESCRIBE on the
-    cluster, to change the voters ALTER (G32).
+    """Whether the request's principal may make it: describing the quorum needs DESCRIBE on the cluster, changing its
+    voters ALTER (G32).
     """
     operation = AclOperation.DESCRIBE if isinstance(request, DescribeQuorumRequest) else AclOperation.ALTER
     return may(image, request.principal, operation)
 
 
 def may(image: MetadataImage, principal: str, operation: AclOperation, topic: str | None = None) -> bool:
-    """Whether the principal may do this to a topic, or to the cluster (`topic` None)."""
+    """Whether the principal may perform `operation` on a topic, or on the cluster (`topic` None)."""
     if not is_enabled(image) or principal in _super_users(str(image.defaults.values[SUPER_USERS])):
         return True
     resource = (AclResourceType.CLUSTER, CLUSTER_NAME) if topic is None else (AclResourceType.TOPIC, topic)
@@ -90,21 +90,21 @@ def may(image: MetadataImage, principal: str, operation: AclOperation, topic: st
 
 
 def require_cluster(image: MetadataImage, request: AdminRequest, operation: AclOperation) -> None:
-    """Raises Refused with CLUSTER_AUTHORIZATION_FAILED unless the request's principal may do this to the cluster."""
+    """Raises Refused with CLUSTER_AUTHORIZATION_FAILED unless the principal has `operation` on the cluster."""
     if not may(image, request.principal, operation):
         message = f"{request.principal} may not {operation.name} the cluster"
         raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, message)
 
 
 def require_topic(image: MetadataImage, request: AdminRequest, operation: AclOperation, topic: str) -> None:
-    """Raises Refused with TOPIC_AUTHORIZATION_FAILED unless the request's principal may do this to the topic."""
+    """Raises Refused with TOPIC_AUTHORIZATION_FAILED unless the principal has `operation` on the topic."""
     if not may(image, request.principal, operation, topic):
         message = f"{request.principal} may not {operation.name} topic {topic!r}"
         raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
 
 
 def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
-    """Whether the principal may write to some topic, as far as entries that allow it say so (KIP-679)."""
+    """Whether some entry allows the principal to write to a topic; DENY entries are not considered (KIP-679)."""
     open_to_all = not is_enabled(image) or bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
     if open_to_all or principal in _super_users(str(image.defaults.values[SUPER_USERS])):
         return True
@@ -118,7 +118,7 @@ def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
 
 
 def authorized_operations(image: MetadataImage, principal: str, topic: str) -> int:
-    """All that the principal may do to a topic, as Kafka's bit field: bit N is the operation of wire value N."""
+    """The operations that the principal may perform on a topic, as a bit field: bit N is wire value N."""
     return sum(1 << operation.value for operation in TOPIC_OPERATIONS if may(image, principal, operation, topic))
 
 

@@ -1,14 +1,14 @@
-"""What a client is told about topics, as the asked node's image has them: leaders to talk to (Metadata), and everything
-about them page by page (DescribeTopic, KIP-966; requirements E36, G24, G25, L13).
+"""Responses about topics from the metadata image: the leaders of a topic (Metadata), and full descriptions page by page
+(DescribeTopic, KIP-966; requirements E36, G24, G25, L13).
 
-Pages follow Kafka's DescribeTopicPartitions: topics in order of their names, partitions in order of their indexes, and
-where a page is full a cursor to the next partition. A cursor's topic must be among those named; where all topics are
-asked for it may be gone meanwhile, and the next one in order follows. A topic named twice is described once. Topics
-that the principal may not describe are an error where they are named, and are not there where all are asked for; nobody
-learns whether they exist.
+Pages follow Kafka's DescribeTopicPartitions: topics in the order of their names, partitions in the order of their
+indexes, and a cursor to the next partition where a page is full. The topic of a cursor must be among the named topics;
+where all topics are requested it may have been deleted meanwhile, and the next topic in order follows. A topic named
+twice is described once. A topic that the principal may not describe is an error where it is named, and left out where
+all topics are requested, so that the response does not disclose whether it exists.
 
 Departures from Kafka: more than 20 named topics are refused (G31, M86), a limit below 1 is an error instead of 1, and
-errors stand in order among the descriptions.
+errors are in order among the descriptions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final
 
 from protocol.config import MIN_INSYNC_REPLICAS
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, Epoch
 from protocol.messages.acls import AclOperation
 from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
@@ -41,7 +41,9 @@ _TOPIC: Final = trusted(TopicMetadata)
 
 
 def metadata_response(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
-    """The answer to a metadata request; UNKNOWN_TOPIC_OR_PARTITION where the image has no such topic."""
+    """The leaders of one topic; TOPIC_AUTHORIZATION_FAILED without DESCRIBE on it, UNKNOWN_TOPIC_OR_PARTITION where the
+    image does not have it.
+    """
     error = ErrorCode.NONE
     topic = image.topic_named(request.topic)
     if not may(image, request.principal, AclOperation.DESCRIBE, request.topic):
@@ -59,17 +61,13 @@ def metadata_response(image: MetadataImage, request: MetadataRequest) -> Metadat
 
 @lru_cache(maxsize=4_096)
 def _partition_metadata(index: int, leader: BrokerId, leader_epoch: Epoch) -> PartitionMetadata:
-    """Every node is asked for the same few leaders, again and again."""
+    """Cached, since clients request the same few leaders again and again."""
     return PartitionMetadata(partition=index, leader=leader, leader_epoch=leader_epoch)
 
 
 def describe_topics(image: MetadataImage, request: DescribeTopicRequest) -> DescribeTopicResponse:
-    """One page of descriptions; INVALID_REQUEST for a request that no page answers."""
-    wrong = _why_not(request)
-    if wrong:
-        return DescribeTopicResponse(
-            correlation_id=request.correlation_id, error=ErrorCode.INVALID_REQUEST, message=wrong
-        )
+    """One page of descriptions; raises Refused for an invalid limit, cursor or number of topics (INVALID_REQUEST)."""
+    _require_valid(request)
     room = min(request.response_partition_limit, MAX_PARTITIONS_PER_RESPONSE)
     topics: list[DescribedTopic] = []
     next_cursor = None
@@ -88,22 +86,23 @@ def describe_topics(image: MetadataImage, request: DescribeTopicRequest) -> Desc
     return DescribeTopicResponse(correlation_id=request.correlation_id, topics=tuple(topics), next_cursor=next_cursor)
 
 
-def _why_not(request: DescribeTopicRequest) -> str:
-    """What is wrong with the request as a whole; empty if nothing is."""
+def _require_valid(request: DescribeTopicRequest) -> None:
     cursor = request.cursor
     if len(request.topics) > MAX_TOPICS_PER_REQUEST:
-        return f"found {len(request.topics)} topics; allowed: up to {MAX_TOPICS_PER_REQUEST}"
-    if request.response_partition_limit < 1:
-        return f"found response_partition_limit {request.response_partition_limit}; allowed: 1 or more"
-    if cursor is not None and cursor.partition_index < 0:
-        return f"found partition {cursor.partition_index} in the cursor; allowed: 0 or more"
-    if cursor is not None and request.topics and cursor.topic_name not in request.topics:
-        return f"the cursor's topic {cursor.topic_name!r} is not among the topics asked for"
-    return ""
+        found = f"found {len(request.topics)} topics; allowed: up to {MAX_TOPICS_PER_REQUEST}"
+    elif request.response_partition_limit < 1:
+        found = f"found response_partition_limit {request.response_partition_limit}; allowed: 1 or more"
+    elif cursor is not None and cursor.partition_index < 0:
+        found = f"found partition {cursor.partition_index} in the cursor; allowed: 0 or more"
+    elif cursor is not None and request.topics and cursor.topic_name not in request.topics:
+        found = f"the cursor's topic {cursor.topic_name!r} is not among the topics asked for"
+    else:
+        return
+    raise Refused(ErrorCode.INVALID_REQUEST, found)
 
 
 def _names(image: MetadataImage, request: DescribeTopicRequest) -> Iterable[str]:
-    """The topics to describe, from the cursor on; the right to those that nobody named is looked at one by one."""
+    """The topics to describe, from the cursor on; where none is named, those that the principal may describe."""
     first = "" if request.cursor is None else request.cursor.topic_name
     names = sorted(name for name in set(request.topics) or image.topic_ids if name >= first)
     if request.topics:
@@ -114,7 +113,7 @@ def _names(image: MetadataImage, request: DescribeTopicRequest) -> Iterable[str]
 def _describe(
     image: MetadataImage, principal: str, name: str, first: int, limit: int
 ) -> tuple[DescribedTopic, int | None]:
-    """A topic with at most `limit` of its partitions, from `first` on, and the index of the next one if there is."""
+    """A topic with at most `limit` of its partitions, from `first` on, and the index of the next partition, if any."""
     if not may(image, principal, AclOperation.DESCRIBE, name):
         message = f"{principal} may not {AclOperation.DESCRIBE.name} topic {name!r}"
         return DescribedTopic(name=name, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message=message), None
@@ -134,7 +133,7 @@ def _describe(
 
 
 def _min_isr(image: MetadataImage, topic: TopicImage) -> int:
-    """min.insync.replicas as it counts for the topic's first partition (E8); as configured if there is none yet."""
+    """The effective min ISR of the topic's first partition (E8); the configured one where it has no partition yet."""
     first = topic.partitions.get(0)
     if first is None:
         return image.int_config(topic.topic_id, MIN_INSYNC_REPLICAS)

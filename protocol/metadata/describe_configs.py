@@ -1,8 +1,8 @@
 """DescribeConfigs: every config of a topic or of the cluster, with its value and the source of the value; and
 ListConfigResources: the resources that DescribeConfigs can be asked for (KIP-1142).
 
-A config has a value in up to four places, of which the first counts: the topic's override, the dynamic default for the
-whole cluster, the static configuration of the nodes (if it says anything but the default), the default. These are
+A config has a value from up to four sources, of which the first is in force: the topic's override, the dynamic default
+for the whole cluster, the static configuration of the nodes (where it differs from the default), the default. These are
 Kafka's sources, as far as they exist here: single brokers have no configs of their own (H15).
 
 As in Kafka, keys that name no config of the resource are left out, no keys at all are the same as all keys, and a
@@ -70,7 +70,7 @@ def list_config_resources(image: MetadataImage, request: ListConfigResourcesRequ
 
 
 def _resource_error(image: MetadataImage, principal: str, resource: DescribeConfigsResource) -> tuple[ErrorCode, str]:
-    """The error of a resource that is not described, and a few words; NONE if it is."""
+    """The error and message of a resource that is not described; NONE if it is."""
     name = resource.resource_name
     is_topic = resource.resource_type is ConfigResourceType.TOPIC
     if not may(image, principal, AclOperation.DESCRIBE_CONFIGS, name if is_topic else None):
@@ -92,19 +92,19 @@ def _describe(image: MetadataImage, resource: DescribeConfigsResource, synonyms:
             continue
         if resource.configuration_keys and definition.name not in resource.configuration_keys:
             continue
-        places = tuple(_places(image, topic_id, definition))
+        sources = tuple(_sources(image, topic_id, definition))
         yield DescribedConfig(
             name=definition.name,
-            value=places[0].value,
+            value=sources[0].value,
             read_only=definition.read_only,
-            source=places[0].source,
+            source=sources[0].source,
             config_type=definition.type_name,
-            synonyms=places if synonyms else (),
+            synonyms=sources if synonyms else (),
         )
 
 
-def _places(image: MetadataImage, topic_id: str | None, definition: ConfigDef) -> Iterator[DescribedConfigSynonym]:
-    """Where the config has a value, the one in force first."""
+def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) -> Iterator[DescribedConfigSynonym]:
+    """The values of the config by source, the one in force first."""
     name = definition.name
     scopes: list[tuple[str | None, ConfigSource]] = [(None, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)]
     if topic_id is not None:

@@ -1,9 +1,9 @@
-"""The cluster's metadata as its log tells it: brokers, topics, partitions, configs, feature levels, access control.
+"""The cluster's metadata as the metadata log defines it: brokers, topics, partitions, configs, feature levels, ACLs.
 
-An image changes in one way only, by `replay` of the next record of the metadata log; controller and brokers hold one
-each, and equal prefixes of the log give equal images. Since a partition's state and a broker's registration are
-immutable values, a change replaces a value in a dict and costs the same in a cluster of ten thousand partitions as in
-one of ten. What changed since the last look is kept in a `MetadataDelta`.
+Only `replay` of the next record changes an image. Each controller and broker has one; equal prefixes of the log give
+equal images. Since a partition's state and a broker's registration are immutable values, a change replaces a value in a
+dict and costs the same whatever the size of the cluster. A `MetadataDelta` collects what changed since it was last
+taken.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TopicImage:
 @dataclass(slots=True)
 class MetadataDelta:
     """What changed since the delta was last taken; insertion-ordered, so that iteration is deterministic. A partition
-    that was removed is in `removed_partitions`, and in `partitions` too if it has come again.
+    that was removed is in `removed_partitions`, and also in `partitions` if it was created again.
     """
 
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
@@ -76,8 +76,8 @@ class MetadataDelta:
 
 
 class MetadataImage:
-    """See the module docstring. `next_offset` is the offset behind the last record replayed. Until the log names
-    feature levels, those of the configured generation hold.
+    """The state after the records below `next_offset`. `defaults` is the static configuration; the feature levels of
+    its generation apply until the log has records of feature levels.
     """
 
     def __init__(self, defaults: ClusterConfig) -> None:
@@ -94,15 +94,15 @@ class MetadataImage:
         self.partition_count = 0
         self.next_producer_id = 0
         self.is_bootstrapped = False
-        """Whether the log has named feature levels, as its first records do."""
+        """Whether a feature level was replayed; the first records of every log are feature levels."""
         self._delta = MetadataDelta()
 
     def take_delta(self) -> MetadataDelta:
-        """The changes since this was last called."""
+        """The changes since the last call."""
         delta, self._delta = self._delta, MetadataDelta()
         return delta
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def is_active(self, broker_id: BrokerId) -> bool:
         """Whether the broker is registered, unfenced and not shutting down: it may lead and be in an ISR (B6, E17)."""
@@ -124,7 +124,7 @@ class MetadataImage:
                 yield TopicIdPartition(topic.topic_id, index), state
 
     def name_of(self, key: TopicIdPartition) -> TopicPartition:
-        """The partition as users name it; KeyError where its topic is gone."""
+        """The partition by the name of its topic; KeyError where the topic does not exist."""
         return TopicPartition(self.topics[key.topic_id].name, key.partition)
 
     def topic_named(self, name: str) -> TopicImage | None:
@@ -146,19 +146,21 @@ class MetadataImage:
         return value if isinstance(value, int) else int(value)
 
     def min_isr(self, topic_id: str, name: str, replica_count: int) -> int:
-        """Config `name` (min.insync.replicas) as it counts for a partition of `replica_count` replicas (E8, E9)."""
+        """The effective value of config `name` (min.insync.replicas) for a partition of `replica_count` replicas (E8,
+        E9).
+        """
         configured = self.int_config(topic_id, name)
         return min(configured, replica_count) if self.features.effective_min_isr else configured
 
     @property
     def size(self) -> int:
-        """How many records `to_records` gives."""
+        """The number of records that `to_records` returns."""
         configs = sum(len(overrides) for overrides in self.configs.values())
         entities = len(self.feature_levels) + len(self.acls) + len(self.brokers) + len(self.topics)
         return entities + configs + self.partition_count + (self.next_producer_id > 0)
 
     def acls_for(self, resource_type: AclResourceType, name: str) -> Iterator[AclEntry]:
-        """The access control entries that cover a resource: by its name, by the wildcard, by a prefix."""
+        """The access control entries that match a resource: by its name, by the wildcard, by a prefix."""
         for place in (name, WILDCARD):
             yield from self._acls_of.get((resource_type, place), ())
         prefixed = self._acls_of.get((resource_type, None), ())
@@ -167,7 +169,7 @@ class MetadataImage:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def to_records(self) -> list[MetadataRecord]:
-        """Records that make this image from an empty one."""
+        """Records that build this image from an empty one; the content of a snapshot."""
         records: list[MetadataRecord] = [
             FeatureLevelRecord(name=name, feature_level=level) for name, level in self.feature_levels.items()
         ]
@@ -215,7 +217,9 @@ class MetadataImage:
         return records
 
     def load(self, records: Sequence[MetadataRecord], next_offset: Offset) -> None:
-        """Becomes what a snapshot says. Everything in it counts as changed, and what it lacks as deleted."""
+        """Replaces the image by that of a snapshot's records. In the delta everything in the snapshot counts as
+        changed, and everything that it lacks as deleted.
+        """
         before = self.topics
         self.brokers, self.topics, self.topic_ids, self.configs, self.acls = {}, {}, {}, {}, {}
         self._acls_of = {}
@@ -237,8 +241,8 @@ class MetadataImage:
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def replay(self, record: MetadataRecord) -> None:
-        """Applies the record at `next_offset`; ProtocolInvariantError where it does not fit what stands. Records that
-        are about the log itself change nothing here.
+        """Applies the record at `next_offset`; ProtocolInvariantError where the present state excludes it. Control
+        records of the quorum change nothing here.
         """
         handler = _REPLAY.get(type(record))
         if handler is not None:
@@ -290,15 +294,15 @@ class MetadataImage:
 
     def _add_acl(self, record: AccessControlEntryRecord) -> None:
         self.acls[record.entry] = None
-        self._acls_of.setdefault(_acl_place(record.entry), {})[record.entry] = None
+        self._acls_of.setdefault(_acl_key(record.entry), {})[record.entry] = None
 
     def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
         del self.acls[record.entry]
-        del self._acls_of[_acl_place(record.entry)][record.entry]
+        del self._acls_of[_acl_key(record.entry)][record.entry]
 
     def _set_next_producer_id(self, record: ProducerIdsRecord) -> None:
         if record.next_producer_id < self.next_producer_id:
-            raise ProtocolInvariantError(f"{record}: ids below {self.next_producer_id} have been given out")
+            raise ProtocolInvariantError(f"{record}: ids below {self.next_producer_id} are allocated")
         self.next_producer_id = record.next_producer_id
 
     def _add_topic(self, record: TopicRecord) -> None:
@@ -355,8 +359,8 @@ class MetadataImage:
         self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
 
 
-def _acl_place(entry: AclEntry) -> tuple[AclResourceType, str | None]:
-    """Where an entry is looked for: under its resource's name, prefixes together under None."""
+def _acl_key(entry: AclEntry) -> tuple[AclResourceType, str | None]:
+    """The index key of an entry: its resource's name, None for all prefixes."""
     return entry.resource_type, None if entry.pattern_type is PatternType.PREFIXED else entry.resource_name
 
 

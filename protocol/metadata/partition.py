@@ -1,8 +1,8 @@
-"""The controller's state of one partition: who holds it, who is in sync, who may lead.
+"""The controller's state of one partition: replicas, ISR, ELR, leader and epochs.
 
-The value is immutable: a change is a `PartitionChangeRecord` that is decided, appended to the metadata log and then
-replayed (decision: `controller/partition_change.py`; replay: `replay_change` here). `leader_epoch` rises with every
-change of leadership, `partition_epoch` with every change at all.
+The value is immutable: a change is a `PartitionChangeRecord` that `controller/partition_change.py` decides, that is
+appended to the metadata log, and that `replay_change` applies. `leader_epoch` rises with every change of the leader,
+`partition_epoch` with every change.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeR
 
 
 class LeaderRecoveryState(IntEnum):
-    """KIP-704: whether the current leader was elected uncleanly and has not yet said that it has dealt with that
-    (C11).
-    """
+    """KIP-704: RECOVERING from the unclean election of the leader until it reports that it has recovered (C11)."""
 
     RECOVERED = 0
     RECOVERING = 1
@@ -25,12 +23,12 @@ class LeaderRecoveryState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition as the controller sees it.
+    """One partition as the controller has recorded it.
 
-    Order within `replicas` and `isr` carries meaning (the first replica is the preferred leader); within `elr` and
-    `last_known_elr` it does not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own first
-    phase keeps that broker in `last_known_elr` instead. `first_leader_epoch` is the leader epoch with which the
-    partition came into being: records of older epochs belong to a partition of the same index that was removed.
+    The order within `replicas` and `isr` is significant (the first replica is the preferred leader), that within
+    `elr` and `last_known_elr` is not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own
+    first phase keeps that broker in `last_known_elr` instead. `first_leader_epoch` is the leader epoch with which the
+    partition was created: records of older epochs belong to a removed partition of the same index.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -55,11 +53,8 @@ def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
 
 
 def replay_change(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
-    """The state after a change record: fields that the record leaves out stay, the partition epoch rises by one.
-
-    The leader epoch rises with a record that names a leader, be it the same one or not; whether it should is the
-    decision's matter. A new ISR that reaches min ISR empties ELR and last known ELR because the record says so, not
-    because of a rule here.
+    """The state after a change record: fields that the record leaves out stay, the partition epoch rises by one, and
+    the leader epoch rises if the record names a leader, the same one or another.
     """
     new_leader = record.leader != UNCHANGED_LEADER
     recovery = state.leader_recovery_state

@@ -1,15 +1,15 @@
-"""The Unclean Recovery Manager: a node of its own, which finds out for the controller whom to elect.
+"""The Unclean Recovery Manager: a node that queries replicas and reports to the controller which one to elect.
 
-The active controller states recoveries; each one is a task here (`recovery/task.py`), whose questions go out through
-the Broker Request Sender (`recovery/sender.py`). Once a task can say whom to elect it tells the controller that stated
-it, and it says so again whenever the controller states the recovery again: the controller alone decides whether that
-still holds, and records it. The manager keeps nothing durable and changes nothing. If it dies or hangs, or if one of
-its messages is lost, the controller's next statement brings it to where it was (F14); a controller that has just become
-active states recoveries of its own (F15), which take the place of those of the same partitions.
+The active controller requests recoveries. Each is a task (`recovery/task.py`), whose queries go through the Broker
+Request Sender (`recovery/sender.py`). When a task is decided the manager sends the result to the controller that
+requested it, and again whenever the controller repeats the request; the controller alone checks the result and records
+it. The manager keeps nothing durable and changes no metadata. If it crashes or hangs, or one of its messages is lost,
+the controller's next request restores the task (F14). A controller that becomes active requests recoveries of its own
+(F15), which replace those of the same partitions.
 
-A task ends when the controller cancels it, or has not stated it for `LAPSES_AFTER` of the intervals in which it states
-what it wants: the cancellation was lost, or its controller is gone. Otherwise brokers would be asked for ever for what
-nobody wants to know. One timer wakes the node when the next question, deadline, silence or end of a task is due.
+A task ends when the controller cancels it, or has not requested it for `LAPSES_AFTER` heartbeat intervals: the
+cancellation was lost, or the controller has crashed. Without that limit the manager would query brokers for ever. One
+timer wakes the node when the next query, deadline, timeout or end of a task is due.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from protocol.recovery.task import RecoveryTask
 
 WAKE_TIMER = "wake"
 LAPSES_AFTER = 5
-"""After so many of `broker.heartbeat.interval.ms` without a word of the controller a task ends."""
+"""A task ends after this many `broker.heartbeat.interval.ms` without a request of the controller."""
 
 
 class RecoveryManagerNode:
-    """See the module docstring."""
+    """The running tasks by partition, and the timer that wakes the node for them."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self.node_id = RECOVERY_MANAGER
@@ -50,11 +50,11 @@ class RecoveryManagerNode:
         self._lapse_ms = LAPSES_AFTER * config.int_value(BROKER_HEARTBEAT_INTERVAL_MS)
         self._tasks: dict[TopicIdPartition, RecoveryTask] = {}
         self._controller: NodeId = RECOVERY_MANAGER
-        self._wakes_ms: TimeMs | None = None
+        self._wake_ms: TimeMs | None = None
 
     @property
     def task_count(self) -> int:
-        """How many recoveries are under way, for observers."""
+        """How many recoveries are running, for observers."""
         return len(self._tasks)
 
     # -- contract ------------------------------------------------------------------------------------------------------
@@ -70,40 +70,42 @@ class RecoveryManagerNode:
             for cancelled in message.recoveries:
                 self._cancel(TopicIdPartition(cancelled.topic_id, cancelled.partition_id), cancelled.recovery_id)
         elif isinstance(message, GetReplicaLogInfoResponse) and is_broker(sender):
-            self._take(now_ms, self._sender.answered(sender, message))
+            self._record_answers(now_ms, self._sender.answered(sender, message))
         elif isinstance(message, ShutdownCommand):
             self._out.exit()
         else:
             refuse(self._out, sender, message, ErrorCode.UNSUPPORTED_VERSION)
-        self._go_on(now_ms)
+        self._send_queries(now_ms)
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         if name != WAKE_TIMER:
             raise ProtocolInvariantError(f"the recovery manager has no timer {name!r}")
-        self._wakes_ms = None
+        self._wake_ms = None
         self._lapse(now_ms)
-        self._take(now_ms, self._sender.given_up(now_ms))
-        self._tell(now_ms, [task for task in self._tasks.values() if task.deadline_ms <= now_ms and not task.told])
-        self._go_on(now_ms)
+        self._record_answers(now_ms, self._sender.expire(now_ms))
+        self._report(
+            now_ms, [task for task in self._tasks.values() if task.deadline_ms <= now_ms and not task.reported]
+        )
+        self._send_queries(now_ms)
         return self._out.drain()
 
     # -- recoveries ----------------------------------------------------------------------------------------------------
 
     def _recover(self, now_ms: TimeMs, message: RecoverPartitions) -> None:
-        stated = [self._state(now_ms, recovery) for recovery in message.recoveries]
-        self._tell(now_ms, stated)
+        requested = [self._begin_or_update(now_ms, recovery) for recovery in message.recoveries]
+        self._report(now_ms, requested)
 
-    def _state(self, now_ms: TimeMs, recovery: PartitionRecovery) -> RecoveryTask:
+    def _begin_or_update(self, now_ms: TimeMs, recovery: PartitionRecovery) -> RecoveryTask:
         key = TopicIdPartition(recovery.topic_id, recovery.partition_id)
         task = self._tasks.get(key)
         if task is None or task.recovery.recovery_id != recovery.recovery_id:
             self._sender.forget(key)
             task = self._tasks[key] = RecoveryTask.begin(recovery, now_ms)
         else:
-            task.restate(recovery, now_ms)
-        for broker in task.unheard():
-            self._sender.ask(broker, key)
+            task.update(recovery, now_ms)
+        for broker in task.unanswered():
+            self._sender.query(broker, key)
         return task
 
     def _cancel(self, key: TopicIdPartition, recovery_id: int) -> None:
@@ -113,56 +115,56 @@ class RecoveryManagerNode:
             self._sender.forget(key)
 
     def _lapse(self, now_ms: TimeMs) -> None:
-        """Ends the tasks that nobody has stated for long."""
-        for task in [task for task in self._tasks.values() if task.stated_ms + self._lapse_ms <= now_ms]:
+        """Ends the tasks that no controller has requested for `LAPSES_AFTER` heartbeat intervals."""
+        for task in [task for task in self._tasks.values() if task.requested_ms + self._lapse_ms <= now_ms]:
             self._cancel(task.key, task.recovery.recovery_id)
 
-    def _take(self, now_ms: TimeMs, events: Iterable[Event]) -> None:
-        """What brokers have said, and not said: answers that count may decide recoveries, all else is asked again."""
-        heard: dict[TopicIdPartition, RecoveryTask] = {}
+    def _record_answers(self, now_ms: TimeMs, events: Iterable[Event]) -> None:
+        """Gives answers to their tasks and reports those that are decided; queries again where no answer counts."""
+        answered: dict[TopicIdPartition, RecoveryTask] = {}
         again: set[int] = set()
         brokers: set[int] = set()
         for event in events:
             brokers.add(event.broker)
             task = self._tasks.get(event.key)
-            if task is None or event.broker not in task.unheard():
+            if task is None or event.broker not in task.unanswered():
                 continue
-            if isinstance(event, Answered) and task.take(event.broker, event.broker_epoch, event.info):
-                heard[event.key] = task
+            if isinstance(event, Answered) and task.record_answer(event.broker, event.broker_epoch, event.info):
+                answered[event.key] = task
             else:
                 again.add(event.broker)
-                self._sender.ask(event.broker, event.key)
+                self._sender.query(event.broker, event.key)
         for broker in sorted(brokers):
             if broker in again:
-                self._sender.backs_off(broker, now_ms)
+                self._sender.back_off(broker, now_ms)
             else:
-                self._sender.does_well(broker)
-        self._tell(now_ms, heard.values())
+                self._sender.reset_backoff(broker)
+        self._report(now_ms, answered.values())
 
-    def _tell(self, now_ms: TimeMs, tasks: Iterable[RecoveryTask]) -> None:
-        """Says of these tasks whom to elect, as far as they know."""
+    def _report(self, now_ms: TimeMs, tasks: Iterable[RecoveryTask]) -> None:
+        """Sends the results of those of the tasks that are decided to the controller."""
         results: list[PartitionRecoveryResult] = []
         for task in tasks:
             result = task.result(now_ms)
-            task.told = result is not None
+            task.reported = result is not None
             if result is not None:
                 results.append(result)
         if results:
             self._out.send(self._controller, RecoveryResults(results=tuple(results)))
 
-    def _go_on(self, now_ms: TimeMs) -> None:
-        """Sends what may be sent, and has the node woken when there is more to do."""
+    def _send_queries(self, now_ms: TimeMs) -> None:
+        """Sends the queries that are due, and sets the timer for the next query, deadline or end of a task."""
         for broker, request in self._sender.requests(now_ms):
-            asked = sum(len(topic.partitions) for topic in request.topic_partitions or ())
-            self._out.trace(LogInfoRequested(broker, asked))
+            partitions = sum(len(topic.partitions) for topic in request.topic_partitions or ())
+            self._out.trace(LogInfoRequested(broker, partitions))
             self._out.send(broker, request)
-        times = [task.deadline_ms for task in self._tasks.values() if not task.told and task.deadline_ms > now_ms]
-        times += [task.stated_ms + self._lapse_ms for task in self._tasks.values()]
-        waiting_ms = self._sender.next_ms()
+        times = [task.deadline_ms for task in self._tasks.values() if not task.reported and task.deadline_ms > now_ms]
+        times += [task.requested_ms + self._lapse_ms for task in self._tasks.values()]
+        waiting_ms = self._sender.next_due_ms()
         wake_ms = min(times if waiting_ms is None else [*times, max(waiting_ms, now_ms + 1)], default=None)
-        if wake_ms == self._wakes_ms:
+        if wake_ms == self._wake_ms:
             return
-        self._wakes_ms = wake_ms
+        self._wake_ms = wake_ms
         if wake_ms is None:
             self._out.cancel_timer(WAKE_TIMER)
         else:

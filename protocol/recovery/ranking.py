@@ -1,10 +1,9 @@
-"""Whom an unclean recovery elects, given what the replicas answered: a pure comparison (F5, F6, F30, M61).
+"""Which replica an unclean recovery elects, as a pure comparison of the answers (F5, F6, F30, M61).
 
-The replica whose last record is of the highest leader epoch wins: it has seen the latest leader, and a longer log of an
-older epoch holds records that this leader never had. Among those the longest log wins. Among equals a replica that had
-to be heard (in a balanced recovery the last known ELR) goes before the others, so that one of those wins only by having
-more (F30); and at last the one that stands first in the assignment, so that the same answers always elect the same
-leader.
+The replica whose last record has the highest leader epoch wins: it has followed the latest leader, whereas a longer log
+of an older epoch has records that this leader never had. Among those the longest log wins. Among equal logs a required
+replica (in a balanced recovery a member of the last known ELR) precedes the others, which therefore win only with more
+records (F30); then the order of the assignment decides, so that the same answers always elect the same leader.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FIRST_REPLICA = "of those with the longest log it is the first in the assignment
 
 
 class Ranked(NamedTuple):
-    """The winner, and by what it won."""
+    """The winner, and the criterion by which it won."""
 
     leader: BrokerId
     reason: str
@@ -32,7 +31,7 @@ class Ranked(NamedTuple):
 def best(
     answers: Iterable[ReplicaAnswer], assignment: Sequence[BrokerId], required: Collection[BrokerId] = ()
 ) -> Ranked:
-    """The winner among one or more answers of replicas in `assignment`, of whom `required` had to be heard."""
+    """The winner among one or more answers of replicas in `assignment`, of which those in `required` had to answer."""
     in_order = sorted(answers, key=lambda answer: assignment.index(answer.broker_id))
     in_order.sort(key=lambda answer: answer.broker_id not in required)
     ranked = sorted(in_order, key=_rank, reverse=True)

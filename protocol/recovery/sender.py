@@ -1,13 +1,12 @@
-"""The Broker Request Sender: questions for logs, gathered per broker into as few requests as there can be.
+"""The Broker Request Sender: queries for replica logs, batched per broker.
 
-Every broker has a queue of partitions to ask it for. What has gathered there goes into one GetReplicaLogInfo of at most
-2,000 partitions (F20), and there is one request at a time on its way to each broker, so that a slow broker is not
-buried, and what comes up meanwhile gathers. Answers, errors and silence all become `Answered` and `Unanswered` events;
-nobody waits for anything here (F19). A broker from which something has failed is left alone for `retry.backoff.ms`,
-twice as long with each further failure, up to `MAX_BACKOFF_MS` (F10, F21).
+Every broker has a queue of partitions to query. The queue goes into one GetReplicaLogInfo request of at most 2,000
+partitions (F20), and each broker has at most one request in flight, so that a slow broker is not flooded and further
+queries are batched meanwhile. Responses, errors and timeouts become `Answered` and `Unanswered` events; no call blocks
+(F19). After a failure a broker is not queried for `retry.backoff.ms`, twice as long after each further failure, up to
+`MAX_BACKOFF_MS` (F10, F21).
 
-An answer that comes after its request was given up is an answer all the same: which ones count is the task's decision,
-by epochs.
+A response that arrives after its timeout is used as well: the task decides by epochs which answers count.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from protocol.messages.recovery import (
 )
 
 REQUEST_TIMEOUT_MS = 2_000
-"""How long an answer is waited for before the question is asked again."""
+"""How long the sender waits for a response, in milliseconds, before the query is unanswered."""
 MAX_BACKOFF_MS = 1_000
 
 
 class Answered(NamedTuple):
-    """A broker said this of one of its replicas, or with `info.error` why it could not."""
+    """A broker's answer for one of its replicas, or its error in `info.error`."""
 
     broker: BrokerId
     broker_epoch: Epoch
@@ -45,7 +44,7 @@ class Answered(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A broker has not said anything of this partition: it refused the request, left it out, or was silent."""
+    """A broker has not answered for this partition: it refused the request, omitted the partition, or timed out."""
 
     broker: BrokerId
     key: TopicIdPartition
@@ -55,13 +54,13 @@ Event = Answered | Unanswered
 
 
 @dataclass(slots=True)
-class _Lane:
-    """One broker: what it is to be asked for, what it has been asked for in the request on its way (`correlation_id`,
-    given up at `deadline_ms`), and until when it is left alone after how many `failures` in a row.
+class _BrokerQueue:
+    """One broker: the partitions to query, those of the request in flight (`correlation_id`, times out at
+    `deadline_ms`), and the time of the next request after `failures` in a row.
     """
 
     queue: dict[TopicIdPartition, None] = field(default_factory=dict)
-    asked: dict[TopicIdPartition, None] | None = None
+    in_flight: dict[TopicIdPartition, None] | None = None
     correlation_id: int = 0
     deadline_ms: TimeMs = 0
     not_before_ms: TimeMs = 0
@@ -69,84 +68,94 @@ class _Lane:
 
 
 class RequestSender:
-    """See the module docstring. `backoff_ms` is the first pause after a failure."""
+    """The queues of all brokers. `backoff_ms` is the pause after a first failure, in milliseconds."""
 
     def __init__(self, backoff_ms: int) -> None:
         self._backoff_ms = backoff_ms
-        self._lanes: dict[BrokerId, _Lane] = {}
+        self._queues: dict[BrokerId, _BrokerQueue] = {}
         self._correlation_id = 0
 
-    def ask(self, broker: BrokerId, key: TopicIdPartition) -> None:
-        """Has the broker asked for the partition, unless it is about to be."""
-        lane = self._lanes.setdefault(broker, _Lane())
-        if lane.asked is None or key not in lane.asked:
-            lane.queue[key] = None
+    def query(self, broker: BrokerId, key: TopicIdPartition) -> None:
+        """Queues a query of the broker for the partition, unless one is queued or in flight."""
+        broker_queue = self._queues.setdefault(broker, _BrokerQueue())
+        if broker_queue.in_flight is None or key not in broker_queue.in_flight:
+            broker_queue.queue[key] = None
 
     def forget(self, key: TopicIdPartition) -> None:
-        """Nobody is to be asked for the partition any more."""
-        for lane in self._lanes.values():
-            lane.queue.pop(key, None)
+        """Removes the partition from all queues."""
+        for broker_queue in self._queues.values():
+            broker_queue.queue.pop(key, None)
 
-    def backs_off(self, broker: BrokerId, now_ms: TimeMs) -> None:
-        """Something that the broker said does not do: it is asked again, but not at once."""
-        lane = self._lanes.setdefault(broker, _Lane())
-        if lane.not_before_ms <= now_ms:
-            lane.not_before_ms = now_ms + min(self._backoff_ms << min(lane.failures, 16), MAX_BACKOFF_MS)
-            lane.failures += 1
+    def back_off(self, broker: BrokerId, now_ms: TimeMs) -> None:
+        """Delays the next request to the broker, after an answer that does not count or a failure."""
+        broker_queue = self._queues.setdefault(broker, _BrokerQueue())
+        if broker_queue.not_before_ms <= now_ms:
+            broker_queue.not_before_ms = now_ms + min(
+                self._backoff_ms << min(broker_queue.failures, 16), MAX_BACKOFF_MS
+            )
+            broker_queue.failures += 1
 
-    def does_well(self, broker: BrokerId) -> None:
-        """All that the broker said does: the next failure is again the first in a row."""
-        self._lanes.setdefault(broker, _Lane()).failures = 0
+    def reset_backoff(self, broker: BrokerId) -> None:
+        """Counts the next failure of the broker as the first in a row, after a response whose answers all count."""
+        self._queues.setdefault(broker, _BrokerQueue()).failures = 0
 
     def requests(self, now_ms: TimeMs) -> list[tuple[BrokerId, GetReplicaLogInfoRequest]]:
-        """The requests that may leave now."""
-        leaving = []
-        for broker, lane in sorted(self._lanes.items()):
-            if lane.asked is None and lane.queue and lane.not_before_ms <= now_ms:
-                leaving.append((broker, self._next_request(broker, lane, now_ms)))
-        return leaving
+        """The requests to send now, each with its broker; they are in flight from then on."""
+        requests = []
+        for broker, broker_queue in sorted(self._queues.items()):
+            if broker_queue.in_flight is None and broker_queue.queue and broker_queue.not_before_ms <= now_ms:
+                requests.append((broker, self._next_request(broker, broker_queue, now_ms)))
+        return requests
 
-    def _next_request(self, broker: BrokerId, lane: _Lane, now_ms: TimeMs) -> GetReplicaLogInfoRequest:
+    def _next_request(self, broker: BrokerId, broker_queue: _BrokerQueue, now_ms: TimeMs) -> GetReplicaLogInfoRequest:
         self._correlation_id += 1
-        lane.asked = dict.fromkeys(islice(lane.queue, MAX_PARTITIONS_PER_REQUEST))
-        for key in lane.asked:
-            del lane.queue[key]
-        lane.correlation_id = self._correlation_id
-        lane.deadline_ms = now_ms + REQUEST_TIMEOUT_MS
+        broker_queue.in_flight = dict.fromkeys(islice(broker_queue.queue, MAX_PARTITIONS_PER_REQUEST))
+        for key in broker_queue.in_flight:
+            del broker_queue.queue[key]
+        broker_queue.correlation_id = self._correlation_id
+        broker_queue.deadline_ms = now_ms + REQUEST_TIMEOUT_MS
         return GetReplicaLogInfoRequest(
-            correlation_id=self._correlation_id, broker_id=broker, topic_partitions=by_topic(lane.asked)
+            correlation_id=self._correlation_id, broker_id=broker, topic_partitions=by_topic(broker_queue.in_flight)
         )
 
     def answered(self, broker: BrokerId, response: GetReplicaLogInfoResponse) -> list[Event]:
-        """What a broker's response comes to."""
-        lane = self._lanes.setdefault(broker, _Lane())
+        """The events of a broker's response: one per answered partition, and one per partition in flight without
+        answer.
+        """
+        broker_queue = self._queues.setdefault(broker, _BrokerQueue())
         events: list[Event] = []
         if response.error is ErrorCode.NONE:
             events += [Answered(broker, response.broker_epoch, info) for info in response.log_info_list]
-        if lane.asked is not None and response.correlation_id == lane.correlation_id:
-            told = {event.key for event in events}
-            events += [Unanswered(broker, key) for key in lane.asked if key not in told]
-            lane.asked = None
+        if broker_queue.in_flight is not None and response.correlation_id == broker_queue.correlation_id:
+            answered = {event.key for event in events}
+            events += [Unanswered(broker, key) for key in broker_queue.in_flight if key not in answered]
+            broker_queue.in_flight = None
         return events
 
-    def given_up(self, now_ms: TimeMs) -> list[Event]:
-        """What the silence of brokers comes to."""
+    def expire(self, now_ms: TimeMs) -> list[Event]:
+        """The events of the requests whose deadline has passed."""
         events: list[Event] = []
-        for broker, lane in sorted(self._lanes.items()):
-            if lane.asked is not None and lane.deadline_ms <= now_ms:
-                events += [Unanswered(broker, key) for key in lane.asked]
-                lane.asked = None
+        for broker, broker_queue in sorted(self._queues.items()):
+            if broker_queue.in_flight is not None and broker_queue.deadline_ms <= now_ms:
+                events += [Unanswered(broker, key) for key in broker_queue.in_flight]
+                broker_queue.in_flight = None
         return events
 
-    def next_ms(self) -> TimeMs | None:
-        """When there is something to do next; None: never, unless something happens."""
-        times = [lane.deadline_ms for lane in self._lanes.values() if lane.asked is not None]
-        times += [lane.not_before_ms for lane in self._lanes.values() if lane.asked is None and lane.queue]
+    def next_due_ms(self) -> TimeMs | None:
+        """When the next request is due or times out; None where neither is pending."""
+        times = [
+            broker_queue.deadline_ms for broker_queue in self._queues.values() if broker_queue.in_flight is not None
+        ]
+        times += [
+            broker_queue.not_before_ms
+            for broker_queue in self._queues.values()
+            if broker_queue.in_flight is None and broker_queue.queue
+        ]
         return min(times, default=None)
 
 
 def by_topic(keys: Iterable[TopicIdPartition]) -> tuple[ReplicaLogInfoTopic, ...]:
-    """Partitions as requests name them, topics in the order in which they come up."""
+    """The partitions grouped by topic, topics in the order of their first partition."""
     topics: dict[str, list[int]] = {}
     for key in keys:
         topics.setdefault(key.topic_id, []).append(key.partition)

@@ -1,20 +1,20 @@
-"""One recovery: whom to ask for a partition, which answers count, and when enough of them are there.
+"""One recovery: which replicas to query, which answers count, and when they suffice for a decision.
 
-An answer counts if it comes from the life of the broker that the controller has registered (F8), from a replica whose
-metadata knows the partition's leader epoch (F9), and without an error; any other is asked for again (F10). Since the
-partition has no leader in that epoch, the log of a replica that knows the epoch stays as it is, so an answer that
-counts goes on counting, however late it comes.
+An answer counts if it comes from the broker incarnation that the controller has registered (F8), from a replica whose
+metadata has the partition's leader epoch (F9), and without an error; otherwise the replica is queried again (F10).
+Since the partition has no leader in that epoch, the log of a replica that knows the epoch does not change, so an answer
+that counts stays valid, however late it arrives.
 
-When it is decided (KIP-966; F11, F12, F28 forbids to count replies):
+When the recovery is decided (KIP-966; F11, F12; F28 forbids to count replies):
 
-| mode | nobody is chosen before | then at once when | else |
+| mode | not before | then at once when | otherwise |
 |---|---|---|---|
-| balanced | all `required` replicas have answered | all others that were asked have answered too | at the deadline |
-| proactive | anyone has answered | all that were asked have answered | at the deadline |
+| balanced | all `required` replicas have answered | all other queried replicas have answered, too | at the deadline |
+| proactive | one replica has answered | all queried replicas have answered | at the deadline |
 
-What is required and has not answered by the deadline is waited for; so is, in a proactive recovery, the first answer
-of all. A balanced recovery that requires nobody would be over before it has begun: there is none (F29; the controller
-leaves such a partition to the user), and a task of that kind never decides.
+After the deadline a balanced recovery waits for the required answers only, a proactive one for the first answer. A
+balanced recovery with no required replica would be decided at once; the controller does not request one (F29), and such
+a task never decides.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from protocol.recovery.ranking import best
 
 @dataclass(slots=True)
 class RecoveryTask:
-    """A recovery under way. `recovery` is the controller's latest word on it, which came at `stated_ms`; `answers` are
-    those that count; `told`: the controller has been told whom to elect, for the answers that there are.
+    """A running recovery. `recovery` is the controller's latest request, received at `requested_ms`; `answers` are
+    those that count, by broker; `reported`: the result of these answers was sent to the controller.
     """
 
     recovery: PartitionRecovery
     began_ms: TimeMs
-    stated_ms: TimeMs
-    told: bool = False
+    requested_ms: TimeMs
+    reported: bool = False
     answers: dict[BrokerId, ReplicaAnswer] = field(default_factory=dict)
 
     @classmethod
@@ -55,14 +55,14 @@ class RecoveryTask:
 
     @property
     def deadline_ms(self) -> TimeMs:
-        """Until when all that are asked are waited for, by the timeout that the controller named last."""
+        """Until when the task waits for all queried replicas, by the timeout of the latest request."""
         return self.began_ms + self.recovery.timeout_ms
 
-    def restate(self, recovery: PartitionRecovery, now_ms: TimeMs) -> None:
-        """The controller has said again what it wants of this recovery: answers of replicas that it does not name, or
-        not in this life, count no more.
+    def update(self, recovery: PartitionRecovery, now_ms: TimeMs) -> None:
+        """Takes a repeated request of this recovery; answers of replicas that it does not name, or not with this broker
+        epoch, no longer count.
         """
-        self.recovery, self.stated_ms = recovery, now_ms
+        self.recovery, self.requested_ms = recovery, now_ms
         epochs = self._epochs()
         self.answers = {
             broker: answer for broker, answer in self.answers.items() if epochs.get(broker) == answer.broker_epoch
@@ -71,12 +71,12 @@ class RecoveryTask:
     def _epochs(self) -> dict[BrokerId, Epoch]:
         return {replica.broker_id: replica.broker_epoch for replica in self.recovery.replicas}
 
-    def unheard(self) -> list[BrokerId]:
-        """Who has not given an answer that counts."""
+    def unanswered(self) -> list[BrokerId]:
+        """The queried replicas without an answer that counts, in the order of the assignment."""
         return [replica.broker_id for replica in self.recovery.replicas if replica.broker_id not in self.answers]
 
-    def take(self, broker: BrokerId, broker_epoch: Epoch, info: ReplicaLogInfo) -> bool:
-        """Whether the answer counts (then it is kept)."""
+    def record_answer(self, broker: BrokerId, broker_epoch: Epoch, info: ReplicaLogInfo) -> bool:
+        """Records an answer that counts; returns whether it does."""
         if (
             info.error is not ErrorCode.NONE
             or not self._is_of_registered_incarnation(broker, broker_epoch)
@@ -92,19 +92,19 @@ class RecoveryTask:
         return True
 
     def _is_of_registered_incarnation(self, broker: BrokerId, broker_epoch: Epoch) -> bool:
-        """F8: a broker that has restarted may have lost what it answered with before."""
+        """F8: a broker that has restarted may have lost records that its earlier answer counted."""
         return self._epochs().get(broker) == broker_epoch
 
     def _knows_leader_epoch(self, info: ReplicaLogInfo) -> bool:
-        """F9: a replica that lives in an older epoch may still append, or truncate."""
+        """F9: a replica in an older leader epoch may still append or truncate."""
         return info.current_leader_epoch == self.recovery.leader_epoch
 
     def result(self, now_ms: TimeMs) -> PartitionRecoveryResult | None:
-        """Whom to elect; None as long as that is not to be said."""
+        """The replica to elect and the answers; None until the recovery is decided."""
         recovery = self.recovery
         if not self.answers or not self._has_required():
             return None
-        if self.unheard() and now_ms < self.deadline_ms:
+        if self.unanswered() and now_ms < self.deadline_ms:
             return None
         order = [replica.broker_id for replica in recovery.replicas]
         ranked = best(self.answers.values(), order, recovery.required)
@@ -116,7 +116,7 @@ class RecoveryTask:
             leader=ranked.leader,
             reason=ranked.reason,
             answers=tuple(self.answers[broker] for broker in order if broker in self.answers),
-            silent=tuple(self.unheard()),
+            silent=tuple(self.unanswered()),
         )
 
     def _has_required(self) -> bool:

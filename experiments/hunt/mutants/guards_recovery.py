@@ -21,10 +21,10 @@ from protocol.recovery.task import RecoveryTask
 
 
 def _keep_all_answers(original: Callable[..., None]) -> Callable[..., None]:
-    def restate(self: RecoveryTask, recovery: PartitionRecovery, now_ms: int) -> None:
-        self.recovery, self.stated_ms = recovery, now_ms
+    def update(self: RecoveryTask, recovery: PartitionRecovery, now_ms: int) -> None:
+        self.recovery, self.requested_ms = recovery, now_ms
 
-    return restate
+    return update
 
 
 def _longer_first(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("RecoveryElectsWhoAnswered",),
         patches=(
             Patch(RecoveryTask, "_is_of_registered_incarnation", always_returns(True)),
-            Patch(RecoveryTask, "restate", _keep_all_answers),
+            Patch(RecoveryTask, "update", _keep_all_answers),
             Patch(recovery_decisions, "_incarnations_are_registered", always_returns(True)),
         ),
         focus=PlanFocus(

@@ -103,21 +103,21 @@ def test_an_answer_counts_from_the_registered_life_and_in_the_epoch_of_the_recov
     broker: int, broker_epoch: int, said: ReplicaLogInfo, counts: bool
 ) -> None:
     task = RecoveryTask.begin(recovery(), 0)
-    assert task.take(broker, broker_epoch, said) is counts
-    assert (broker in task.unheard()) is (not counts and broker in (0, 1, 2))
+    assert task.record_answer(broker, broker_epoch, said) is counts
+    assert (broker in task.unanswered()) is (not counts and broker in (0, 1, 2))
 
 
 @pytest.mark.covers("F13", "M65")
 def test_a_restated_recovery_forgets_answers_of_other_lives_and_asks_newcomers() -> None:
     task = RecoveryTask.begin(recovery(BALANCED, (1,), 0, 1), 0)
-    assert task.take(0, 10, info())
-    assert task.take(1, 11, info())
+    assert task.record_answer(0, 10, info())
+    assert task.record_answer(1, 11, info())
     reborn = recovery(BALANCED, (1,), 0, 2)
     again = reborn.model_copy(update={"replicas": (*reborn.replicas, BrokerState(broker_id=1, broker_epoch=31))})
-    task.restate(again, 0)
-    assert (sorted(task.answers), sorted(task.unheard())) == ([0], [1, 2])
+    task.update(again, 0)
+    assert (sorted(task.answers), sorted(task.unanswered())) == ([0], [1, 2])
     assert task.result(TIMEOUT_MS) is None, "the required one has to be heard again"
-    assert task.take(1, 31, info())
+    assert task.record_answer(1, 31, info())
     assert task.result(TIMEOUT_MS) is not None
 
 
@@ -144,7 +144,7 @@ def test_when_it_is_decided(
 ) -> None:
     task = RecoveryTask.begin(recovery(mode, required), 100)
     for broker in heard:
-        assert task.take(broker, 10 + broker, info())
+        assert task.record_answer(broker, 10 + broker, info())
     assert (task.result(100 + TIMEOUT_MS - 1) is not None) is early
     assert (task.result(100 + TIMEOUT_MS) is not None) is late
 
@@ -153,8 +153,8 @@ def test_when_it_is_decided(
 @pytest.mark.parametrize(("timeout_ms", "is_over"), [(1_000, True), (1_001, False)])
 def test_a_timeout_that_is_changed_counts_from_when_the_recovery_began(timeout_ms: int, is_over: bool) -> None:
     task = RecoveryTask.begin(recovery(PROACTIVE, ()), 100)
-    assert task.take(0, 10, info())
-    task.restate(task.recovery.model_copy(update={"timeout_ms": timeout_ms}), 900)
+    assert task.record_answer(0, 10, info())
+    task.update(task.recovery.model_copy(update={"timeout_ms": timeout_ms}), 900)
     assert (task.result(1_100) is not None) is is_over
 
 
@@ -162,7 +162,7 @@ def test_a_timeout_that_is_changed_counts_from_when_the_recovery_began(timeout_m
 def test_the_first_late_answer_decides_a_proactive_recovery() -> None:
     task = RecoveryTask.begin(recovery(PROACTIVE, ()), 0)
     assert task.result(TIMEOUT_MS * 3) is None
-    assert task.take(2, 12, info())
+    assert task.record_answer(2, 12, info())
     found = task.result(TIMEOUT_MS * 3)
     assert found is not None
     assert (found.leader, found.reason, found.leader_epoch) == (2, ranking.ONLY_ANSWER, EPOCH)
@@ -171,7 +171,7 @@ def test_the_first_late_answer_decides_a_proactive_recovery() -> None:
 def test_a_result_tells_all_answers_in_the_order_of_the_assignment() -> None:
     task = RecoveryTask.begin(recovery(), 0)
     for broker in (2, 0, 1):
-        task.take(broker, 10 + broker, info(end=broker))
+        task.record_answer(broker, 10 + broker, info(end=broker))
     found = task.result(0)
     assert found is not None
     assert found.answers == (answer(0, 3, 0), answer(1, 3, 1), answer(2, 3, 2))

@@ -47,8 +47,8 @@ def one(sender: RequestSender, now_ms: int = 0) -> GetReplicaLogInfoRequest:
 def test_what_has_gathered_leaves_in_requests_of_at_most_two_thousand_partitions_one_at_a_time() -> None:
     sender = RequestSender(BACKOFF_MS)
     for number in range(5_000):
-        sender.ask(1, key(number))
-        sender.ask(1, key(number))
+        sender.query(1, key(number))
+        sender.query(1, key(number))
     sizes = []
     for _ in range(3):
         request = one(sender)
@@ -61,10 +61,10 @@ def test_what_has_gathered_leaves_in_requests_of_at_most_two_thousand_partitions
 
 def test_brokers_do_not_wait_for_each_other() -> None:
     sender = RequestSender(BACKOFF_MS)
-    sender.ask(2, key(0))
-    sender.ask(1, key(0))
+    sender.query(2, key(0))
+    sender.query(1, key(0))
     assert [broker for broker, _ in sender.requests(0)] == [1, 2]
-    sender.ask(1, key(1))
+    sender.query(1, key(1))
     assert sender.requests(0) == []
 
 
@@ -80,22 +80,22 @@ def test_topics_stand_in_a_request_once() -> None:
 def test_errors_omissions_and_silence_become_events() -> None:
     sender = RequestSender(BACKOFF_MS)
     for number in (0, 1):
-        sender.ask(1, key(number))
+        sender.query(1, key(number))
     request = one(sender)
     events = sender.answered(1, answer(request, key(1)))
     assert [type(event) for event in events] == [Answered, Unanswered]
-    sender.ask(1, key(1))
+    sender.query(1, key(1))
     request = one(sender)
     refusal = GetReplicaLogInfoResponse(correlation_id=request.correlation_id, error=ErrorCode.INVALID_REQUEST)
     assert sender.answered(1, refusal) == [Unanswered(1, key(1))]
-    sender.ask(1, key(1))
+    sender.query(1, key(1))
     request = one(sender)
-    assert sender.next_ms() == REQUEST_TIMEOUT_MS
-    assert sender.given_up(REQUEST_TIMEOUT_MS - 1) == []
-    assert sender.given_up(REQUEST_TIMEOUT_MS) == [Unanswered(1, key(1))]
+    assert sender.next_due_ms() == REQUEST_TIMEOUT_MS
+    assert sender.expire(REQUEST_TIMEOUT_MS - 1) == []
+    assert sender.expire(REQUEST_TIMEOUT_MS) == [Unanswered(1, key(1))]
     late = sender.answered(1, answer(request))
     assert [event.key for event in late] == [key(1)], "late, but an answer"
-    assert sender.given_up(REQUEST_TIMEOUT_MS * 9) == []
+    assert sender.expire(REQUEST_TIMEOUT_MS * 9) == []
 
 
 @pytest.mark.covers("F10", "F21")
@@ -103,24 +103,24 @@ def test_a_broker_that_fails_is_left_alone_for_longer_and_longer() -> None:
     sender = RequestSender(BACKOFF_MS)
     now_ms, pauses = 0, []
     for _ in range(6):
-        sender.ask(1, key(0))
-        sender.backs_off(1, now_ms)
-        sender.backs_off(1, now_ms)
+        sender.query(1, key(0))
+        sender.back_off(1, now_ms)
+        sender.back_off(1, now_ms)
         assert sender.requests(now_ms) == []
-        next_ms = sender.next_ms()
+        next_ms = sender.next_due_ms()
         assert next_ms is not None
         pauses.append(next_ms - now_ms)
         now_ms = next_ms
         sender.answered(1, answer(one(sender, now_ms)))
     assert pauses == [100, 200, 400, 800, MAX_BACKOFF_MS, MAX_BACKOFF_MS]
-    sender.does_well(1)
-    sender.ask(1, key(0))
-    sender.backs_off(1, now_ms)
-    assert sender.next_ms() == now_ms + BACKOFF_MS
+    sender.reset_backoff(1)
+    sender.query(1, key(0))
+    sender.back_off(1, now_ms)
+    assert sender.next_due_ms() == now_ms + BACKOFF_MS
 
 
 def test_what_nobody_wants_any_more_is_not_asked_for() -> None:
     sender = RequestSender(BACKOFF_MS)
-    sender.ask(1, key(0))
+    sender.query(1, key(0))
     sender.forget(key(0))
-    assert (sender.requests(0), sender.next_ms()) == ([], None)
+    assert (sender.requests(0), sender.next_due_ms()) == ([], None)
