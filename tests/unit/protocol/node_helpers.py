@@ -62,7 +62,7 @@ def batch(count: int = 1, base_offset: int = 0, leader_epoch: int = 0, payload: 
 def registrations(brokers: Sequence[int] = (0, 1, 2), fenced: Sequence[int] = ()) -> list[MetadataRecord]:
     """Registers the brokers at offsets (and broker epochs) 0, 1, ... and unfences all but `fenced`."""
     records: list[MetadataRecord] = [
-        RegisterBrokerRecord(broker_id=broker, broker_epoch=epoch, incarnation_id=f"life-{broker}")
+        RegisterBrokerRecord(broker_id=broker, broker_epoch=epoch, incarnation_id=f"incarnation-{broker}")
         for epoch, broker in enumerate(brokers)
     ]
     return [*records, *(fencing(broker, epoch, False) for epoch, broker in enumerate(brokers) if broker not in fenced)]
