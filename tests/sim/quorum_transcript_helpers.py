@@ -28,9 +28,9 @@ class Scenario:
             self.harness.start(*self.harness.disks)
             self._operator.grow(voters)
             self.settle()
-        self.story = Transcript(self.harness)
+        self.transcript = Transcript(self.harness)
         if voters:
-            self.story.heading("as it stands")
+            self.transcript.heading("initial state")
             for node in self.harness.nodes:
                 self.harness.observe(node)
 
@@ -49,29 +49,29 @@ class Scenario:
         assert self.harness.run_until(self.harness.is_settled, SOON_MS), first_violation(self.harness.view)
 
     def append(self) -> None:
-        self.story.heading("a value")
+        self.transcript.heading("a value is appended")
         self.harness.append()
         self.harness.run_for(50)
 
     def change(self, adds: bool, key: ReplicaKey) -> None:
-        self.story.heading(f"the operator {'adds' if adds else 'removes'} {short_key(key)}")
+        self.transcript.heading(f"the operator {'adds' if adds else 'removes'} {short_key(key)}")
         self._operator.change(adds, key)
         self.harness.run_for(50)
 
     def text(self, name: str) -> str:
         self.settle()
         assert first_violation(self.harness.view) is None
-        return "\n".join([f"# {name}", *self.story.lines]) + "\n"
+        return "\n".join([f"# {name}", *self.transcript.lines]) + "\n"
 
 
 def _bootstrap(name: str) -> str:
     """1000 is formatted as the only voter; the others discover it and are added while values are appended (M77)."""
     scenario = Scenario(3, 0, observers=1)
-    scenario.story.heading("1000 starts, formatted as the one voter")
+    scenario.transcript.heading("1000 starts, formatted as the one voter")
     scenario.harness.start(1000)
     scenario.append()
     for node in (1001, 1002, 0):
-        scenario.story.heading(f"{node} starts on an empty disk")
+        scenario.transcript.heading(f"{node} starts on an empty disk")
         scenario.harness.start(node)
         scenario.harness.run_for(1_000)
     for node in (1001, 1002):
@@ -85,10 +85,10 @@ def _disk_replacement(name: str) -> str:
     scenario = Scenario(3, 3)
     broken = scenario.others()[0]
     old = scenario.key(broken)
-    scenario.story.heading(f"the disk of {short_key(old)} fails")
+    scenario.transcript.heading(f"the disk of {short_key(old)} fails")
     scenario.harness.crash(broken, Loss("all"))
     scenario.append()
-    scenario.story.heading(f"{broken} starts on an empty disk")
+    scenario.transcript.heading(f"{broken} starts on an empty disk")
     scenario.harness.start(broken)
     scenario.harness.run_for(1_500)
     new = scenario.key(broken)
@@ -116,21 +116,21 @@ def _uncommitted_add_voter(name: str) -> str:
     """
     scenario = Scenario(4, 3)
     added, first = scenario.key(1003), scenario.leader.key
-    scenario.story.heading(f"{first.id} is cut off")
+    scenario.transcript.heading(f"{first.id} is cut off")
     scenario.harness.cut(first.id)
-    scenario.story.heading(f"the operator adds {short_key(added)}")
+    scenario.transcript.heading(f"the operator adds {short_key(added)}")
     asker = Operator(scenario.harness)
     asker.request_change(True, added, first.id)
     scenario.harness.run_for(20)
-    scenario.story.heading(f"{first.id} crashes, and the others elect")
+    scenario.transcript.heading(f"{first.id} crashes, and the others elect a leader")
     scenario.harness.crash(first.id, Loss("none"))
     scenario.harness.cuts.clear()
     second = scenario.leader.key
     scenario.harness.run_for(1_000)
-    scenario.story.heading(f"{first.id} starts")
+    scenario.transcript.heading(f"{first.id} starts")
     scenario.harness.start(first.id)
     scenario.settle()
-    scenario.story.heading(
+    scenario.transcript.heading(
         f"the operator adds {short_key(added)}, and {second.id} crashes as soon as another voter has that"
     )
     asker.request_change(True, added, second.id)
@@ -139,7 +139,7 @@ def _uncommitted_add_voter(name: str) -> str:
     scenario.harness.crash(second.id, Loss("none"))
     assert scenario.leader.key != second
     scenario.harness.run_for(1_000)
-    scenario.story.heading(f"{second.id} starts")
+    scenario.transcript.heading(f"{second.id} starts")
     scenario.harness.start(second.id)
     return scenario.text(name)
 

@@ -22,7 +22,7 @@ from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey
 
 
-class _Seen(NamedTuple):
+class _State(NamedTuple):
     """The state of a replica after its last step, as far as a transcript shows it."""
 
     role: Role | None
@@ -34,7 +34,7 @@ class _Seen(NamedTuple):
     snapshot: Offset
 
 
-_NOTHING = _Seen(None, 0, NO_LEADER, 0, 0, (), 0)
+_UNKNOWN = _State(None, 0, NO_LEADER, 0, 0, (), 0)
 
 
 def short_key(key: ReplicaKey) -> str:
@@ -48,48 +48,48 @@ class Transcript:
     def __init__(self, harness: QuorumHarness) -> None:
         self.lines: list[str] = []
         self._harness = harness
-        self._seen: dict[NodeId, _Seen] = {}
-        harness.listeners.append(self._tell)
+        self._states: dict[NodeId, _State] = {}
+        harness.listeners.append(self._add_lines)
 
     def heading(self, text: str) -> None:
         """Adds a heading: the next action on the quorum."""
         self.lines.append(f"-- {text}")
 
-    def _tell(self, step: ReplicaStep) -> None:
-        for text in self._told(step):
+    def _add_lines(self, step: ReplicaStep) -> None:
+        for text in self._changes(step):
             self.lines.append(f"{step.now_ms / 1000:10.3f}  {node_name(step.node):<15}  {text}")
 
-    def _told(self, step: ReplicaStep) -> Iterator[str]:
+    def _changes(self, step: ReplicaStep) -> Iterator[str]:
         replica = step.replica
         if replica is None:
-            self._seen.pop(step.node, None)
+            self._states.pop(step.node, None)
             yield str(step.cause)
             return
-        before, after = self._seen.get(step.node, _NOTHING), _seen(replica)
-        self._seen[step.node] = after
+        before, after = self._states.get(step.node, _UNKNOWN), _state_of(replica)
+        self._states[step.node] = after
         if before.role is None:
-            began = "" if step.cause == NOTHING else f"{step.cause}: "
-            yield f"{began}{short_key(replica.key)}, {after.end} records, epoch {after.epoch}"
-        yield from _votes(step)
+            cause = "" if step.cause == NOTHING else f"{step.cause}: "
+            yield f"{cause}{short_key(replica.key)}, {after.end} records, epoch {after.epoch}"
+        yield from _granted_votes(step)
         has_moved = (before.role, before.epoch, before.leader) != (after.role, after.epoch, after.leader)
         if has_moved and after.role is not Role.RESIGNED:
-            yield _describe_replicas(after)
-        yield from self._log_told(step.node, before, after)
+            yield _role(after)
+        yield from self._log_changes(step.node, before, after)
         if before.voters != after.voters:
             yield f"voters: {' '.join(map(short_key, after.voters)) or 'none'}"
         if after.high_watermark > before.high_watermark:
-            yield f"{after.high_watermark} committed"
+            yield f"high watermark {after.high_watermark}"
         if has_moved and after.role is Role.RESIGNED:
-            yield _describe_replicas(after)
+            yield _role(after)
         for send in step.sends:
             if send.to == DRIVER and isinstance(send.message, Response):
-                yield _answer(send.message)
+                yield _response(send.message)
 
-    def _log_told(self, node: NodeId, before: _Seen, after: _Seen) -> Iterator[str]:
+    def _log_changes(self, node: NodeId, before: _State, after: _State) -> Iterator[str]:
         if after.snapshot > before.snapshot and before.role is not None:
             yield f"snapshot of {after.snapshot}"
         if after.end < before.end:
-            yield f"cuts its log at {after.end}"
+            yield f"truncates its log to {after.end}"
         if after.end <= before.end or before.role is None:
             return
         log = self._harness.disks[node].open_log(METADATA_LOG)
@@ -99,8 +99,8 @@ class Transcript:
                     yield f"  {offset:>4}  {_record(record)}"
 
 
-def _seen(replica: QuorumReplica) -> _Seen:
-    return _Seen(
+def _state_of(replica: QuorumReplica) -> _State:
+    return _State(
         replica.role,
         replica.epoch,
         replica.leader,
@@ -111,7 +111,7 @@ def _seen(replica: QuorumReplica) -> _Seen:
     )
 
 
-def _describe_replicas(seen: _Seen) -> str:
+def _role(seen: _State) -> str:
     if seen.role is Role.FOLLOWER:
         return f"follows {seen.leader} in epoch {seen.epoch}"
     if seen.role is Role.LEADER:
@@ -119,7 +119,7 @@ def _describe_replicas(seen: _Seen) -> str:
     return f"{seen.role} in epoch {seen.epoch}"
 
 
-def _votes(step: ReplicaStep) -> Iterator[str]:
+def _granted_votes(step: ReplicaStep) -> Iterator[str]:
     cause = step.cause
     if isinstance(cause, VoteRequest) and any(_is_granted(send.message) for send in step.sends):
         candidate = short_key(ReplicaKey(cause.candidate_id, cause.candidate_uuid))
@@ -131,9 +131,9 @@ def _is_granted(message: object) -> bool:
     return isinstance(message, VoteResponse) and message.vote_granted
 
 
-def _answer(answer: Response) -> str:
-    said = "done" if answer.error is ErrorCode.NONE else answer.error.name
-    return f"answers the operator: {said}"
+def _response(answer: Response) -> str:
+    result = "done" if answer.error is ErrorCode.NONE else answer.error.name
+    return f"responds to the operator: {result}"
 
 
 def _record(record: MetadataRecord) -> str:
