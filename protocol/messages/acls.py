@@ -5,7 +5,6 @@ Operations, types and wire values are Kafka's, as far as there is something here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
@@ -98,9 +97,6 @@ class CreateAclsResponse(AdminResponse):
 
     results: tuple[Result, ...] = ()
 
-    def parts(self) -> Sequence[Result]:
-        return self.results
-
 
 class DeleteAclsRequest(AdminRequest):
     """Deletes the entries that match a filter."""
@@ -118,9 +114,6 @@ class DeleteAclsResponse(AdminResponse):
     """One result per filter."""
 
     filter_results: tuple[DeleteAclsResult, ...] = ()
-
-    def parts(self) -> Sequence[Result]:
-        return self.filter_results
 
 
 class DescribeAclsRequest(AdminRequest):

@@ -42,8 +42,9 @@ class AdminResponse(Response):
     message: str = ""
 
     def parts(self) -> Sequence[Result]:
-        """The results of all parts in the order of the request; response types override this."""
-        return ()
+        """The results of all parts in the order of the request: the items of the field that holds results."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return [item for value in values if isinstance(value, tuple) for item in value if isinstance(item, Result)]
 
     def failure(self) -> tuple[ErrorCode, str]:
         """The first error and its message, of the whole request or of a part; (NONE, "") if there is none."""

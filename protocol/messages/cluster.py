@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
@@ -77,9 +76,6 @@ class UpdateFeaturesResponse(AdminResponse):
     """One result per feature."""
 
     features: tuple[FeatureResult, ...] = ()
-
-    def parts(self) -> Sequence[Result]:
-        return self.features
 
 
 class DescribeFeaturesRequest(AdminRequest):

@@ -6,7 +6,6 @@ because leader and controller must agree (H15).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
@@ -85,9 +84,6 @@ class AlterConfigsResponse(AdminResponse):
 
     resources: tuple[AlterConfigsResult, ...] = ()
 
-    def parts(self) -> Sequence[Result]:
-        return self.resources
-
 
 class ListConfigResourcesRequest(AdminRequest):
     """Asks which resources have configs that the principal may describe (KIP-1142), of `resource_types`; of every type
@@ -160,6 +156,3 @@ class DescribeConfigsResponse(AdminResponse):
     """One result per resource."""
 
     results: tuple[DescribeConfigsResult, ...] = ()
-
-    def parts(self) -> Sequence[Result]:
-        return self.results

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
@@ -48,9 +47,6 @@ class ElectLeadersResponse(AdminResponse):
 
     partitions: tuple[PartitionResult, ...] = ()
 
-    def parts(self) -> Sequence[Result]:
-        return self.partitions
-
 
 class ReassignablePartition(Message):
     """The new replicas of a partition; None cancels the reassignment in progress."""
@@ -77,9 +73,6 @@ class AlterPartitionReassignmentsResponse(AdminResponse):
     """One result per partition."""
 
     partitions: tuple[PartitionResult, ...] = ()
-
-    def parts(self) -> Sequence[Result]:
-        return self.partitions
 
 
 class ListPartitionReassignmentsTopic(Message):

@@ -5,7 +5,6 @@ Field names are Kafka's. Removing partitions is not in Kafka's protocol; it is p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from protocol.ids import NO_LEADER
@@ -64,9 +63,6 @@ class CreateTopicsResponse(AdminResponse):
 
     topics: tuple[CreatableTopicResult, ...] = ()
 
-    def parts(self) -> Sequence[Result]:
-        return self.topics
-
 
 class DeleteTopicState(Message):
     """A topic by name or by id; exactly one of them is set."""
@@ -92,9 +88,6 @@ class DeleteTopicsResponse(AdminResponse):
     """One result per topic."""
 
     topics: tuple[DeletableTopicResult, ...] = ()
-
-    def parts(self) -> Sequence[Result]:
-        return self.topics
 
 
 class CreatePartitionsTopic(Message):
@@ -125,9 +118,6 @@ class CreatePartitionsResponse(AdminResponse):
 
     topics: tuple[TopicResult, ...] = ()
 
-    def parts(self) -> Sequence[Result]:
-        return self.topics
-
 
 class RemovePartitionsTopic(Message):
     """Partitions to remove with their records: the last ones of the topic, so that indexes stay contiguous, and not all
@@ -148,9 +138,6 @@ class RemovePartitionsResponse(AdminResponse):
     """One result per topic."""
 
     topics: tuple[TopicResult, ...] = ()
-
-    def parts(self) -> Sequence[Result]:
-        return self.topics
 
 
 class Cursor(Message):
@@ -210,6 +197,3 @@ class DescribeTopicResponse(AdminResponse):
 
     topics: tuple[DescribedTopic, ...] = ()
     next_cursor: Cursor | None = None
-
-    def parts(self) -> Sequence[Result]:
-        return self.topics
