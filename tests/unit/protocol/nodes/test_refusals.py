@@ -55,7 +55,10 @@ REGISTRATIONS: dict[str, tuple[dict[str, object], ErrorCode]] = {
     "the largest broker id": ({"broker_id": 999}, NONE),
     "an epoch that never was": ({"broker_id": 3, "previous_broker_epoch": 2**63 - 1}, NONE),
     "an epoch below -1": ({"broker_id": 3, "previous_broker_epoch": -(2**63)}, NONE),
-    "the registered incarnation": ({"broker_id": 0, "incarnation_id": "incarnation-0", "previous_broker_epoch": 77}, NONE),
+    "the registered incarnation": (
+        {"broker_id": 0, "incarnation_id": "incarnation-0", "previous_broker_epoch": 77},
+        NONE,
+    ),
 }
 
 
