@@ -22,7 +22,7 @@ import reprlib
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 
@@ -183,10 +183,10 @@ def _request(row: PartitionChangeRow) -> ChangeRequest:
     )
 
 
-def _fields(shape: StrictModel | None) -> dict[str, Any] | None:
+def _fields(shape: StrictModel | None) -> dict[str, object] | None:
     return None if shape is None else shape.model_dump()
 
 
-def _record_fields(record: PartitionChangeRecord) -> dict[str, Any]:
+def _record_fields(record: PartitionChangeRecord) -> dict[str, object]:
     named_alike = {name: getattr(record, name) for name in RecordShape.model_fields if name != "elr"}
     return named_alike | {"elr": record.eligible_leader_replicas}

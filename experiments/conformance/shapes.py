@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,17 +45,17 @@ class Difference:
     """One field (dotted path) in which the answer is not the recorded one."""
 
     field: str
-    expected: Any
-    found: Any
+    expected: object
+    found: object
 
 
-def state_fields(state: PartitionState) -> dict[str, Any]:
+def state_fields(state: PartitionState) -> dict[str, object]:
     """A partition's state in the fields of `PartitionShape`."""
     fields = {name: getattr(state, name) for name in PartitionShape.model_fields}
     return fields | {"leader_recovery_state": state.leader_recovery_state.name}
 
 
-def compare(what: str, expected: dict[str, Any] | None, found: dict[str, Any] | None) -> list[Difference]:
+def compare(what: str, expected: dict[str, object] | None, found: dict[str, object] | None) -> list[Difference]:
     """All fields in which two answers differ; `what` is put before their names."""
     if expected is None or found is None:
         return [] if expected is found else [Difference(what, expected, found)]
@@ -66,5 +66,5 @@ def compare(what: str, expected: dict[str, Any] | None, found: dict[str, Any] | 
     ]
 
 
-def _comparable(name: str, value: Any) -> Any:
-    return sorted(value) if name in UNORDERED and value is not None else value
+def _comparable(name: str, value: object) -> object:
+    return sorted(value) if name in UNORDERED and isinstance(value, list | tuple) else value

@@ -1,10 +1,9 @@
-"""Guards of the controller: what it takes from leaders, whom it elects, what it remembers, and the metadata log."""
+"""Guards of the controller: which proposals it accepts, which replicas it elects, ISR and ELR, and the metadata log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from experiments.faults import recipes
 from experiments.faults.kinds.administration import Reassign
@@ -19,6 +18,7 @@ from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import Storage
 from protocol.controller import alter_partition, brokers, partition_change, reassignments
 from protocol.controller.context import ControllerState
+from protocol.controller.partition_change import ChangeRequest, _Assignment, _Eligible
 from protocol.controller.partition_election import Candidates, Elected
 from protocol.controller.sending_order import SendingOrder
 from protocol.errors import ErrorCode
@@ -33,7 +33,7 @@ from protocol.quorum.log import QuorumLog
 
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
 QUORUM = ("ReplicationQuorumSuperset", *STORED)
-UNVOUCHED = PlanFocus(
+INCOMPLETE = PlanFocus(
     Bias(weights={"crash": 2, "power_loss": 2, "cut": 1}, within_tolerance=False),
     why="More replicas lose data than the promise allows, so no replica is left that is known to be complete.",
 )
@@ -45,9 +45,12 @@ MOVES = PlanFocus(
     Bias(brokers=5, weights={"reassign": 2, "crash": 1, "cut": 1}, config=dict(CONFIG)),
     why="Partitions move while brokers fail.",
 )
+_Records = list[MetadataRecord]
 
 
-def _with_state(change: Callable[[PartitionState, int, PartitionIsrProposal], tuple[int, dict[str, Any]]]) -> Any:
+def _with_state(
+    change: Callable[[PartitionState, int, PartitionIsrProposal], tuple[int, dict[str, int]]],
+) -> Callable[[Callable[..., ErrorCode]], Callable[..., ErrorCode]]:
     """`validate` for a proposal that is first changed to fit the partition's state."""
 
     def make(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
@@ -65,26 +68,28 @@ def _with_state(change: Callable[[PartitionState, int, PartitionIsrProposal], tu
 
 def _any_partition_epoch(
     partition: PartitionState, leader: int, proposal: PartitionIsrProposal
-) -> tuple[int, dict[str, Any]]:
+) -> tuple[int, dict[str, int]]:
     return leader, {"partition_epoch": partition.partition_epoch}
 
 
-def _any_leader(partition: PartitionState, leader: int, proposal: PartitionIsrProposal) -> tuple[int, dict[str, Any]]:
+def _any_leader(partition: PartitionState, leader: int, proposal: PartitionIsrProposal) -> tuple[int, dict[str, int]]:
     epochs = {"leader_epoch": partition.leader_epoch, "partition_epoch": partition.partition_epoch}
     members = [member.broker_id for member in proposal.new_isr]
     return (partition.leader if partition.leader in members else leader), epochs
 
 
 def _propose_with_fenced(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
-    def validate_isr(state: ControllerState, leader: int, partition: Any, proposal: PartitionIsrProposal) -> ErrorCode:
+    def validate_isr(
+        state: ControllerState, leader: int, partition: object, proposal: PartitionIsrProposal
+    ) -> ErrorCode:
         active = tuple(member for member in proposal.new_isr if state.image.is_active(member.broker_id))
         return original(state, leader, partition, proposal.model_copy(update={"new_isr": active}))
 
     return validate_isr
 
 
-def _elr_stays(original: Callable[..., Any]) -> Callable[..., Any]:
-    def follow(state: PartitionState, request: Any, target: Any) -> Any:
+def _elr_stays(original: Callable[..., _Eligible]) -> Callable[..., _Eligible]:
+    def follow(state: PartitionState, request: ChangeRequest, target: _Assignment) -> _Eligible:
         found = original(state, request, target)
         kept = tuple(broker for broker in state.elr if broker not in target.isr and broker in target.replicas)
         return found if found.elr or not kept else found._replace(elr=kept)
@@ -92,34 +97,36 @@ def _elr_stays(original: Callable[..., Any]) -> Callable[..., Any]:
     return follow
 
 
-def _elr_stays_after_election(original: Callable[..., Any]) -> Callable[..., Any]:
-    def after(request: Any, eligible: Any, target: Any, isr: Any, unclean: bool) -> Any:
+def _elr_stays_after_election(original: Callable[..., _Eligible]) -> Callable[..., _Eligible]:
+    def after(
+        request: ChangeRequest, eligible: _Eligible, target: _Assignment, isr: object, unclean: bool
+    ) -> _Eligible:
         return eligible if isr == target.isr else original(request, eligible, target, isr, unclean)
 
     return after
 
 
-def _unclean_stays(original: Callable[..., Any]) -> Callable[..., Any]:
+def _unclean_stays(original: Callable[..., object]) -> Callable[..., object]:
     return lambda state, request, target: original(state, replace(request, unclean_shutdown_replicas=None), target)
 
 
-def _nobody_is_remembered(original: Callable[..., Any]) -> Callable[..., Any]:
+def _last_known_elr_stays_empty(original: Callable[..., _Eligible]) -> Callable[..., _Eligible]:
     return lambda state, request, target: original(state, request, target)._replace(last_known_elr=())
 
 
-def _always_clean(original: Callable[..., list[MetadataRecord]]) -> Callable[..., list[MetadataRecord]]:
-    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> Any:
+def _always_clean(original: Callable[..., _Records]) -> Callable[..., _Records]:
+    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> _Records:
         known = state.image.brokers.get(broker)
         return original(state, broker, incarnation, known.broker_epoch if known else previous, rack)
 
     return register
 
 
-def _any_clean_epoch(original: Callable[..., list[MetadataRecord]]) -> Callable[..., list[MetadataRecord]]:
-    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> Any:
+def _any_clean_epoch(original: Callable[..., _Records]) -> Callable[..., _Records]:
+    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> _Records:
         known = state.image.brokers.get(broker)
-        believed = previous if known is None or previous == NO_EPOCH else known.broker_epoch
-        return original(state, broker, incarnation, believed, rack)
+        accepted = previous if known is None or previous == NO_EPOCH else known.broker_epoch
+        return original(state, broker, incarnation, accepted, rack)
 
     return register
 
@@ -144,7 +151,7 @@ def _elect_fenced(original: Callable[..., Elected]) -> Callable[..., Elected]:
 
 
 def _elect_anyone(original: Callable[..., Elected]) -> Callable[..., Elected]:
-    def elect(election: Any, candidates: Candidates, acceptable: Callable[[int], bool]) -> Elected:
+    def elect(election: object, candidates: Candidates, acceptable: Callable[[int], bool]) -> Elected:
         for broker in (candidates.present_leader, *candidates.replicas):
             if broker != NO_LEADER and acceptable(broker):
                 return Elected(broker, unclean=False)
@@ -166,7 +173,7 @@ def _never_recovering(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _election_recovers(original: Callable[..., None]) -> Callable[..., None]:
-    def change(changes: dict[str, Any], state: PartitionState, request: Any, unclean: bool) -> None:
+    def change(changes: dict[str, object], state: PartitionState, request: ChangeRequest, unclean: bool) -> None:
         if "leader" in changes and changes["leader"] != NO_LEADER and not unclean:
             request = replace(request, target_leader_recovery_state=0)
         original(changes, state, request, unclean)
@@ -392,8 +399,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="Replicas that leave ISR and ELR uncleanly enter the last known ELR (E23, E27).",
         instead="The last known ELR stays empty.",
         expected=("MinIsrRecoveryQuorum",),
-        patches=(Patch(partition_change, "_follow_isr", _nobody_is_remembered),),
-        focus=UNVOUCHED,
+        patches=(Patch(partition_change, "_follow_isr", _last_known_elr_stays_empty),),
+        focus=INCOMPLETE,
     ),
     Mutant(
         name="unclean-election-not-recovering",
@@ -401,7 +408,7 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It looks like a clean one.",
         expected=("RecoveryStateKept",),
         patches=(Patch(partition_change, "_change_recovery_state", _never_recovering),),
-        focus=UNVOUCHED,
+        focus=INCOMPLETE,
     ),
     Mutant(
         name="recovery-state-forgotten",

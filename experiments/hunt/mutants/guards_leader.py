@@ -1,10 +1,9 @@
-"""Guards of leaders: the ISR and its proposals, the high watermark, what producers and consumers are told."""
+"""Guards of leaders: the ISR and its proposals, the high watermark, responses to producers and consumers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from experiments.faults import recipes
 from experiments.faults.kinds.administration import Configure
@@ -14,13 +13,16 @@ from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, script
 from protocol.broker import isr_manager, leader, leadership, reads
 from protocol.broker.context import Replica
 from protocol.broker.delayed_produce import DelayedProduces
+from protocol.broker.fetch_streams import StreamKey
 from protocol.broker.isr_manager import IsrManager
 from protocol.broker.leader import PartitionLeader
 from protocol.broker.leadership import Leadership
 from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS, REQUEST_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs
-from protocol.messages.data import ConsumeRequest, ConsumeResponse, FetchPartition, ProduceResponse
+from protocol.log.replica_log import ReplicaLog
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import ConsumeRequest, ConsumeResponse, FetchPartition, ProduceRequest, ProduceResponse
 from protocol.metadata.partition import PartitionState
 
 QUORUM = ("ReplicationQuorumSuperset", "LeaderCandidateCompleteness", "LeaderCompleteness")
@@ -90,7 +92,7 @@ def _apply_any_result(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def _count_before_comparing(original: Callable[..., None]) -> Callable[..., None]:
     def take(
-        self: PartitionLeader, replica: Replica, stream: Any, epoch: int, fetch: FetchPartition, now_ms: TimeMs
+        self: PartitionLeader, replica: Replica, stream: StreamKey, epoch: int, fetch: FetchPartition, now_ms: TimeMs
     ) -> None:
         found = self._leadership(replica)
         leadership.record_fetch(found.followers[stream[0]], fetch.fetch_offset, epoch, replica.log.end_offset, now_ms)
@@ -101,7 +103,9 @@ def _count_before_comparing(original: Callable[..., None]) -> Callable[..., None
 
 
 def _any_leader_epoch(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
-    def fetch_error(self: PartitionLeader, replica: Replica | None, follower: int, epoch: int, fetch: Any) -> ErrorCode:
+    def fetch_error(
+        self: PartitionLeader, replica: Replica | None, follower: int, epoch: int, fetch: FetchPartition
+    ) -> ErrorCode:
         if replica is not None and fetch.current_leader_epoch < replica.leader_epoch:
             fetch = fetch.model_copy(update={"current_leader_epoch": replica.leader_epoch})
         return original(self, replica, follower, epoch, fetch)
@@ -110,7 +114,14 @@ def _any_leader_epoch(original: Callable[..., ErrorCode]) -> Callable[..., Error
 
 
 def _answer_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def delay(self: DelayedProduces, replica: Replica, client: int, request: Any, batch: Any, now_ms: TimeMs) -> None:
+    def delay(
+        self: DelayedProduces,
+        replica: Replica,
+        client: int,
+        request: ProduceRequest,
+        batch: RecordBatch,
+        now_ms: TimeMs,
+    ) -> None:
         number, base_offset = request.correlation_id, batch.base_offset
         self._context.out.send(client, ProduceResponse(correlation_id=number, base_offset=base_offset))
 
@@ -118,7 +129,9 @@ def _answer_at_once(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _acknowledge_failure(original: Callable[..., None]) -> Callable[..., None]:
-    def refuse(self: PartitionLeader, client: int, request: Any, error: ErrorCode, base_offset: int = -1) -> None:
+    def refuse(
+        self: PartitionLeader, client: int, request: ProduceRequest, error: ErrorCode, base_offset: int = -1
+    ) -> None:
         replica = self._context.replica_named(request.topic, request.partition)
         if error is ErrorCode.KAFKA_STORAGE_ERROR and replica is not None:
             number, offset = request.correlation_id, replica.log.end_offset
@@ -130,7 +143,7 @@ def _acknowledge_failure(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _show_everything(original: Callable[..., ConsumeResponse]) -> Callable[..., ConsumeResponse]:
-    def read(log: Any, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
+    def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
         before = log.high_watermark
         log.high_watermark = log.end_offset
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from experiments.faults import recipes
 from experiments.hunt.fuzz.bias import Bias
@@ -12,19 +11,26 @@ from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_ret
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, script
 from protocol.broker import fetch_streams, fetcher, flushing
 from protocol.broker.context import Replica
-from protocol.broker.fetch_streams import FetchStreams
+from protocol.broker.fetch_streams import FetchStreams, StreamKey
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.replicas import ReplicaManager
-from protocol.client.partition_sender import PartitionSender
+from protocol.client.partition_sender import PartitionSender, ProducerBatch
 from protocol.config import ENABLE_IDEMPOTENCE, REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import SegmentInfo
 from protocol.errors import ErrorCode
-from protocol.ids import TimeMs
+from protocol.ids import TimeMs, TopicIdPartition
 from protocol.log import producer_state
 from protocol.log.producer_state import ProducerState
 from protocol.log.replica_log import ReplicaLog
-from protocol.messages.batch import NO_SEQUENCE
-from protocol.messages.data import EpochEndOffset, FetchPartition, FetchPartitionResult, FetchRenewal, FetchResponse
+from protocol.messages.batch import NO_SEQUENCE, RecordBatch
+from protocol.messages.data import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRenewal,
+    FetchRequest,
+    FetchResponse,
+)
 from protocol.metadata.partition import PartitionState
 
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
@@ -93,7 +99,7 @@ def _refuse_sessions_only(original: Callable[..., ErrorCode]) -> Callable[..., E
 
 
 def _take_any_session(original: Callable[..., bool]) -> Callable[..., bool]:
-    def accept(self: FetchStreams, stream: Any, request: Any) -> bool:
+    def accept(self: FetchStreams, stream: StreamKey, request: FetchRequest) -> bool:
         state = self._streams.get(stream)
         if state is not None and 0 < request.session < state.session:
             return True
@@ -113,7 +119,7 @@ def _count_answers_blindly(original: Callable[..., None]) -> Callable[..., None]
 
 
 def _believe_renewals(original: Callable[..., bool]) -> Callable[..., bool]:
-    def renew(self: FetchStreams, stream: Any, renewal: FetchRenewal) -> bool:
+    def renew(self: FetchStreams, stream: StreamKey, renewal: FetchRenewal) -> bool:
         return original(self, stream, renewal.model_copy(update={"answers": 2**31 - 1}))
 
     return renew
@@ -141,7 +147,7 @@ def _any_epoch_of_leader(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _keep_fetch_state(original: Callable[..., None]) -> Callable[..., None]:
-    def apply(self: ReplicaManager, key: Any, state: PartitionState, now_ms: TimeMs) -> None:
+    def apply(self: ReplicaManager, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
         replica = self._context.replicas.get(key)
         if replica is not None and replica.fetch_state is not None and replica.leader_id == state.leader:
             replica.leader_epoch = state.leader_epoch
@@ -190,8 +196,11 @@ def _beyond_the_end(original: Callable[..., bool]) -> Callable[..., bool]:
     return advance
 
 
-def _duplicates_pass(original: Callable[..., Any]) -> Callable[..., Any]:
-    def check(entry: Any, batch: Any) -> Any:
+_Checked = tuple[ErrorCode, object]
+
+
+def _duplicates_pass(original: Callable[..., _Checked]) -> Callable[..., _Checked]:
+    def check(entry: object, batch: RecordBatch) -> _Checked:
         error, first = original(entry, batch)
         passes = first is not None or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         return (ErrorCode.NONE, None) if passes else (error, first)
@@ -204,7 +213,7 @@ def _not_taken_back(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _renumber(original: Callable[..., None]) -> Callable[..., None]:
-    def send(self: PartitionSender, now_ms: TimeMs, batch: Any) -> None:
+    def send(self: PartitionSender, now_ms: TimeMs, batch: ProducerBatch) -> None:
         batch.sequence = NO_SEQUENCE
         original(self, now_ms, batch)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from experiments.hunt.mutants.mutant import Mutant, Patch, QuorumFocus, always_returns
 from experiments.hunt.quorum.chaos import HEALTHY_LEADER_STAYS, ChaosBias
@@ -16,6 +15,7 @@ from protocol.quorum.follower import QuorumFollower
 from protocol.quorum.leader import QuorumLeader
 from protocol.quorum.leader_state import LeaderState, Progress
 from protocol.quorum.log import QuorumLog, Snapshot
+from protocol.quorum.membership import Change
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.state_file import QuorumState
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterHistory, VoterSet
@@ -75,14 +75,14 @@ def _progress_by_id(original: Callable[..., Progress | None]) -> Callable[..., P
 
 
 def _to_any_log(original: Callable[..., bool]) -> Callable[..., bool]:
-    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
         return original(replace(state, log_end=(-1, 0)), candidate, log_end, pre_vote=pre_vote)
 
     return can_grant_vote
 
 
 def _pre_vote_to_anybody(original: Callable[..., bool]) -> Callable[..., bool]:
-    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
         return original(
             replace(state, has_fetched=state.has_fetched and not pre_vote), candidate, log_end, pre_vote=pre_vote
         )
@@ -91,7 +91,7 @@ def _pre_vote_to_anybody(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _twice(original: Callable[..., bool]) -> Callable[..., bool]:
-    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: Any, *, pre_vote: bool) -> bool:
+    def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
         return original(replace(state, voted=None), candidate, log_end, pre_vote=pre_vote)
 
     return can_grant_vote
@@ -122,7 +122,7 @@ def _over_any_epoch(original: Callable[..., Offset | None]) -> Callable[..., Off
 
 def _before_its_epoch(original: Callable[..., str]) -> Callable[..., str]:
     def blocking_reason(
-        change: Any, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
+        change: object, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
     ) -> str:
         return original(change, history, replace(found, start_offset=-1), high_watermark, end)
 
@@ -131,7 +131,7 @@ def _before_its_epoch(original: Callable[..., str]) -> Callable[..., str]:
 
 def _beside_another(original: Callable[..., str]) -> Callable[..., str]:
     def blocking_reason(
-        change: Any, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
+        change: object, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
     ) -> str:
         return original(change, VoterHistory(history.latest), found, high_watermark, end)
 
@@ -140,7 +140,7 @@ def _beside_another(original: Callable[..., str]) -> Callable[..., str]:
 
 def _without_catching_up(original: Callable[..., str]) -> Callable[..., str]:
     def blocking_reason(
-        change: Any, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
+        change: Change, history: VoterHistory, found: LeaderState, high_watermark: Offset, end: Offset
     ) -> str:
         caught_up = replace(found, progress={change.voter: Progress(end, 0)})
         return original(change, history, caught_up, high_watermark, end)
@@ -148,8 +148,8 @@ def _without_catching_up(original: Callable[..., str]) -> Callable[..., str]:
     return blocking_reason
 
 
-def _say_so_at_once(original: Callable[..., None]) -> Callable[..., None]:
-    def begin(self: QuorumLeader, change: Any) -> None:
+def _acknowledge_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    def begin(self: QuorumLeader, change: Change) -> None:
         original(self, change)
         if change.offset >= 0:
             self._complete_change(change)
@@ -158,8 +158,8 @@ def _say_so_at_once(original: Callable[..., None]) -> Callable[..., None]:
     return begin
 
 
-def _the_last_too(original: Callable[..., Any]) -> Callable[..., Any]:
-    def rejection(request: Any, voters: VoterSet, *, static: bool) -> Any:
+def _the_last_too(original: Callable[..., object]) -> Callable[..., object]:
+    def rejection(request: object, voters: VoterSet, *, static: bool) -> object:
         return original(request, voters.with_voter(ReplicaKey(2**30, "another")), static=static)
 
     return rejection
@@ -342,7 +342,7 @@ GUARDS = (
         "A change of the voters is acknowledged when it is committed (D12).",
         "It is acknowledged when it is appended.",
         ("AckedChangeIsCommitted",),
-        (Patch(QuorumLeader, "_append_change", _say_so_at_once),),
+        (Patch(QuorumLeader, "_append_change", _acknowledge_at_once),),
         ANYWHERE,
     ),
     Mutant(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from experiments.faults import recipes
 from experiments.faults.kinds.links import Cut
@@ -27,14 +26,14 @@ def _keep_all_answers(original: Callable[..., None]) -> Callable[..., None]:
     return update
 
 
-def _longer_first(original: Callable[..., Any]) -> Callable[..., Any]:
+def _longer_first(original: Callable[..., object]) -> Callable[..., object]:
     def rank(answer: ReplicaAnswer) -> tuple[int, int]:
         return answer.log_end_offset, answer.last_written_leader_epoch
 
     return rank
 
 
-def _shorter_first(original: Callable[..., Any]) -> Callable[..., Any]:
+def _shorter_first(original: Callable[..., object]) -> Callable[..., object]:
     def rank(answer: ReplicaAnswer) -> tuple[int, int]:
         return answer.last_written_leader_epoch, -answer.log_end_offset
 
@@ -66,8 +65,8 @@ def _never_cancelled(original: Callable[..., None]) -> Callable[..., None]:
     return reconcile
 
 
-def _designated_anyway(original: Callable[..., Any]) -> Callable[..., Any]:
-    def elect(state: Any, request: Any, target: Any, elr: Any) -> Any:
+def _designated_anyway(original: Callable[..., object]) -> Callable[..., object]:
+    def elect(state: object, request: partition_change.ChangeRequest, target: object, elr: object) -> object:
         if request.designated_leader != NO_LEADER:
             return partition_election.Elected(request.designated_leader, unclean=True)
         return original(state, request, target, elr)
