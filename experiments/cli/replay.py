@@ -1,7 +1,7 @@
 """`isray replay`: runs a timeline file of `isray fuzz` again.
 
-Leaves with 0 where the run ends as the file says, with the same violation and the same trace hash; with 1 where it does
-not, which means that the protocol or the simulator has changed; with 2 where the file is wrong.
+Exit code 0 if the run has the violation and the trace hash of the file; 1 if not, which means that the protocol or the
+simulator has changed; 2 if the file is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A timeline file that isray fuzz has written.")],
-    story: Annotated[bool, typer.Option("--story", help="Tell the last steps before the violation.")] = False,
+    story: Annotated[bool, typer.Option("--story", help="Print the last steps before the violation.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run a saved timeline again and compare."""
@@ -59,13 +59,13 @@ def _show(saved: TimelineFile, result: PlanResult, story: bool) -> None:
         console.print("\n".join(result.story), markup=False)
     found = result.violation
     if found is None:
-        console.print("nothing is violated")
+        console.print("no invariant is violated")
     else:
         console.print(f"{found.invariant} at step {found.step}, {found.time_ms} ms: {found.detail}", markup=False)
     if result.violation != saved.violation:
         before = "nothing" if saved.violation is None else f"{saved.violation.invariant} at step {saved.violation.step}"
-        console.print(f"[red]not the same violation[/]: the file says {before}")
+        console.print(f"[red]not the same violation[/]: the file has {before}")
     if result.trace_hash == saved.trace_hash:
         console.print(f"[green]the same trace[/]: {result.trace_hash}")
     else:
-        console.print(f"[red]not the same trace[/]: {result.trace_hash}, the file says {saved.trace_hash}")
+        console.print(f"[red]not the same trace[/]: {result.trace_hash}, the file has {saved.trace_hash}")

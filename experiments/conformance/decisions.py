@@ -1,17 +1,17 @@
-"""Conformance: does the protocol core decide as Apache Kafka's own controller code did?
+"""Conformance: replays recorded decisions of Apache Kafka's controller code and compares the protocol core's.
 
-A vector is a JSON line of one of two kinds, told apart by their keys. A controller trace has `steps`; it is the matter
-of `conformance_traces.py`. A partition change has the state of a partition, a request, and the recorded answer:
+A vector is a JSON line of one of two kinds, which differ in their keys. A controller trace has `steps`; `traces.py`
+replays it. A partition change has the state of a partition, a request, and the recorded answer:
 `replay_file` gives state and request to `protocol.controller.partition_change` and compares every field of the record,
 of the state after it, and the error, with the answer. Order within ELR and last known ELR carries no meaning and is not
 compared; order within replicas and ISR is.
 
 The two switches of a partition change choose the generation: without `elr_enabled` it is `kip-497`, with
-`use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows know no last known leader in a field of its own, so that it
-is not tracked here.
+`use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows have no separate field for the last known leader, so it is
+not tracked here.
 
 A file that is not made of such rows, all of them, is wrong input and not a mismatch: every field is validated
-strictly and nothing is skipped. A gzip file is told by its first two bytes, whatever its name.
+strictly and nothing is skipped. A gzip file is recognised by its first two bytes, whatever its name.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of one file: `passed` rows and the mismatches, in the order of the file."""
+    """The result of one file: the number of `passed` rows, and the mismatches in the order of the file."""
 
     file: str
     kind: str
@@ -150,7 +150,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | ControllerTraceRow:
-    """A row of either kind; what is neither is judged as a partition change."""
+    """A row of either kind; any other row is validated as a partition change."""
     model = ControllerTraceRow if _STEPS.search(line) else PartitionChangeRow
     try:
         return model.model_validate_json(line)

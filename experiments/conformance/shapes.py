@@ -1,4 +1,4 @@
-"""What recorded vectors of both kinds share: the shape of a partition's state, and the comparison of answers."""
+"""The common parts of both kinds of recorded vectors: a partition's state, and the comparison of answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RecoveryName = Literal["RECOVERED", "RECOVERING"]
 
 
 class StrictModel(BaseModel):
-    """Frozen, no coercion, nothing unknown."""
+    """A frozen model without coercion that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -42,7 +42,7 @@ class PartitionShape(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field (dotted path) in which the answer is not the recorded one."""
+    """One field (dotted path) in which the answer differs from the recorded one."""
 
     field: str
     expected: object

@@ -6,9 +6,9 @@ in an engine: requests through `receive`, a session that ends through `fire`. Br
 metadata by the time of the next event, as they had when the traces were recorded. Broker epochs are the recorder's own
 numbers there and log offsets here; a recorded epoch stands for the epoch that the same registration got.
 
-The recorder drove Kafka's replication manager without the part of its quorum controller that remembers at which offset
-a controlled shutdown began: to its heartbeats such a broker is one that merely runs. A controller that has just started
-knows as little, so after a heartbeat that asks for shutdown the node is started anew on its log.
+The recorder drove Kafka's replication manager without the part of the quorum controller that stores the offset at which
+a controlled shutdown began, so its heartbeat responses treat such a broker as running. A controller that has just
+started behaves alike, so the node is restarted on its log after a heartbeat that requests a shutdown.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ControllerTraceRow(StrictModel):
 
 
 def differences(row: ControllerTraceRow) -> tuple[Difference, ...]:
-    """How the first step whose answer is not the recorded one differs; nothing if all are alike."""
+    """The differences of the first step whose answer differs from the recorded one; empty if all agree."""
     controller = _Controller(row.elr_enabled)
     for index, step in enumerate(row.steps):
         result = controller.apply(step.event)
@@ -166,7 +166,7 @@ class _Controller:
         self._node.start(0)
 
     def apply(self, event: Any) -> Any:
-        """Feeds one event; an error's name, or a heartbeat's reply."""
+        """Feeds one event and returns an error's name, or the heartbeat reply."""
         result = self._event(event)
         for broker in self._image.brokers:
             self._node.receive(0, broker, metadata_fetch(self._node, broker))

@@ -119,10 +119,10 @@ class BrokerFault(NodeFault):
 class Bounds(Value):
     """What may happen in one run of an exhaustive search, each at any time and at most so often: records produced;
     crashes that lose some or all of what is not flushed, crashes that lose nothing, restarts in good order; heartbeats
-    lost until the session of a broker that lives is over (`fences`); followers that are found late or silent
-    (`shrinks`); proposals that are made again (`retries`). `delays`: how often a link is held up, for any length of
-    time, while everything else goes on at once; -1: all links are as slow as they like, in every combination. A fault
-    is healed at any time: a broker that is gone may start again, a link that was held up moves.
+    lost until the session of a running broker expires (`fences`); followers that are found lagging or silent
+    (`shrinks`); proposals that are repeated (`retries`). `delays`: how often a link is delayed, for any time, while
+    everything else goes on at once; -1: all links may be delayed for any time, in every combination. A fault is healed
+    at any time: a dead broker may start again, a delayed link moves.
     """
 
     records: Index = 1

@@ -95,12 +95,12 @@ class ScenarioClients:
         return outcome
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: what it held is gone by intent, and a topic of the same name is another one."""
-        spoken = [*self.acknowledged, *(op.partition for op in self.operations if not isinstance(op, Ended))]
-        self.forget(sorted({partition for partition in spoken if partition.topic == topic}))
+        """The topic was deleted: its records are not lost, and a later topic of the same name is a different one."""
+        named = [*self.acknowledged, *(op.partition for op in self.operations if not isinstance(op, Ended))]
+        self.forget(sorted({partition for partition in named if partition.topic == topic}))
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """The partitions were removed, and what they held with them."""
+        """The partitions were removed together with their records."""
         for partition in partitions:
             self.acknowledged.pop(partition, None)
         gone = {op.send for op in self.operations if isinstance(op, Invoked) and op.partition in partitions}
@@ -111,7 +111,7 @@ class ScenarioClients:
         ]
 
     def visible(self, partition: TopicPartition) -> int | None:
-        """How many records a consumer gets that reads the partition from its start; None if it gets no answer."""
+        """How many records a consumer reads from the start of the partition; None if the read fails."""
         outcome = self._run(
             ConsumeCommand(command_id=self.next_id(), topic=partition.topic, partition=partition.partition)
         )
@@ -140,11 +140,11 @@ class ScenarioClients:
         return sum(offset >= start and payload not in held for offset, payload in acknowledged)
 
     def lost_acked_everywhere(self) -> int:
-        """Lost records over all partitions whose leader answers."""
+        """Lost records in all partitions whose leader responds."""
         return sum(self.lost_acked(partition) or 0 for partition in self.acknowledged)
 
     def high_watermark_regressions(self, partition: TopicPartition) -> int:
-        """How often a new leader took back what consumers could see."""
+        """How often a new leader took back what consumers could read."""
         events, counter = self.engine.traces(), self._regressions
         for event in events[counter.seen :]:
             match event.trace:
@@ -175,7 +175,7 @@ def runs_of(batch: RecordBatch) -> Iterator[Run]:
 
 
 def _result_of(outcome: ProduceOutcome, promised: bool) -> RecordOutcome:
-    """What became of a record in the words of the judge; of one that is not acknowledged by all nothing is promised."""
+    """The outcome of a record for the history; unknown for one that was acknowledged with fewer than all acks."""
     if outcome.error is ErrorCode.NONE:
         return "acknowledged" if promised else "unknown"
     return "unknown" if outcome.unknown else "failed"

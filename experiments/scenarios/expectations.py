@@ -1,4 +1,4 @@
-"""Expectations: what a scenario says must hold, compared with what the engine shows."""
+"""Compares the expectations of a scenario with the state of an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocol.controller.metrics import partition_metrics
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.metadata.partition import PartitionState
 
-TAKE_SEAT_WITHIN_MS = 5_000
+LEADING_WITHIN_MS = 5_000
 _SETS = {"isr", "elr", "last_known_elr"}
 _CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], object]] = {
     "leader": lambda state: state.leader,
@@ -27,7 +27,7 @@ _CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], object]] = {
 
 
 def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) -> str:
-    """What does not hold, in words; empty if all does."""
+    """The expectations that do not hold, in words; empty if all hold."""
     if expected.broker is not None and expected.state is not None:
         wrong = _compare("state", _broker_state(engine, expected.broker), expected.state)
     elif expected.controller is not None and expected.role is not None:
@@ -78,16 +78,15 @@ def _partition_mismatch(expected: Expectation, engine: Engine, clients: Scenario
     return "; ".join(text for text in wrong if text)
 
 
-def let_leader_take_seat(expected: Expectation, engine: Engine) -> None:
-    """Between the controller's decision and the leader's first act lie a few messages. An expectation about data is
-    about the leader that the controller names, so it gives that leader the time to read of its election, if it runs
-    at all.
+def await_leadership(expected: Expectation, engine: Engine) -> None:
+    """Waits until the leader that the controller has elected has become leader, if it is running: it has to replay the
+    metadata first, and expectations about data are about that leader.
     """
     if expected.topic is None:
         return
     partition = TopicPartition(expected.topic, expected.partition)
 
-    def seated() -> bool:
+    def has_become_leader() -> bool:
         view = engine.view()
         state = None if view is None else view.partitions.get(partition)
         if state is None or state.leader == NO_LEADER or not engine.is_running(state.leader):
@@ -95,7 +94,7 @@ def let_leader_take_seat(expected: Expectation, engine: Engine) -> None:
         replica = engine.replica(state.leader, partition)
         return replica is not None and replica.leads and replica.leader_epoch == state.leader_epoch
 
-    engine.run_until(seated, TAKE_SEAT_WITHIN_MS)
+    engine.run_until(has_become_leader, LEADING_WITHIN_MS)
 
 
 def _data_mismatches(
@@ -133,7 +132,7 @@ def _broker_state(engine: Engine, broker: int) -> str:
 
 
 def describe_partitions(engine: Engine) -> list[dict[str, object]]:
-    """The partitions as the JSON result shows them; log ends of brokers that run."""
+    """The partitions as the JSON result has them; log end offsets of running brokers only."""
     view = engine.view()
     if view is None:
         return []

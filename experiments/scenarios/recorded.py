@@ -1,4 +1,4 @@
-"""A scenario's run as a recording (`experiments/check/recording.py`)."""
+"""Runs a scenario and writes a recording of it (`experiments/check/recording.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.scenarios.runner import Runner, ScenarioResult
 
 
 def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
-    """Runs a scenario, and writes a recording of it to a folder that is new or empty. InputError where it is not."""
+    """Runs a scenario and writes a recording to a new or empty folder. InputError for any other folder."""
     engine = runner.engine
     writer = RecordingWriter(folder)
     try:

@@ -53,7 +53,7 @@ DATA_FIELDS = frozenset({"high_watermark", "log_end_offset", "visible", "lost_ac
 
 
 class StepFailedError(Exception):
-    """A step has failed; the message says what was found."""
+    """A step has failed; the message describes what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Runner:
         self.clients, self._injector = ScenarioClients(self.engine), None
 
     def run(self) -> ScenarioResult:
-        """Starts the cluster, creates the topics, carries out the steps; the engine is left running."""
+        """Starts the cluster, creates the topics and runs the steps; the engine stays up."""
         steps: list[StepResult] = []
         try:
             self._set_up()
@@ -109,7 +109,7 @@ class Runner:
         for index, step in enumerate(self.scenario.steps if not steps else ()):
             self.headings.append(Heading(step.text, len(self.engine.traces())))
             try:
-                detail = self._carry_out(step) or ""
+                detail = self._run_step(step) or ""
                 steps.append(StepResult(index, step.kind, step.text, True, detail))
             except StepFailedError as error:
                 steps.append(StepResult(index, step.kind, step.text, False, str(error)))
@@ -136,7 +136,7 @@ class Runner:
         for topic in self.scenario.topics:
             self._create_topic(topic)
 
-    def _carry_out(self, step: Step) -> str | None:
+    def _run_step(self, step: Step) -> str | None:
         action = getattr(self, f"_{step.kind}")
         detail: str | None = action(step.fields)
         return detail
@@ -163,7 +163,7 @@ class Runner:
         self.engine.start(fields.node)
         if is_controller(fields.node):
             up = self.engine.run_until(lambda: self._takes_part(fields.node), START_WITHIN_MS)
-            return None if up else "takes no part in the quorum yet"
+            return None if up else "has not joined the quorum yet"
         if not is_broker(fields.node):
             return None
         known = self.clients.broker_epoch(fields.node)
@@ -174,7 +174,7 @@ class Runner:
         return None if up else "not unfenced yet"
 
     def _takes_part(self, controller: int) -> bool:
-        """Whether a controller leads the quorum, or follows its leader with a vote or without one."""
+        """Whether a controller leads the quorum or follows its leader, as a voter or an observer."""
         quorum = self.engine.quorum().get(controller)
         return quorum is not None and (quorum.is_active or self.engine.active_controller() is not None)
 
@@ -268,7 +268,7 @@ class Runner:
         self._await_topic(fields.name)
 
     def _await_topic(self, name: str) -> None:
-        """Clients reach a topic through brokers, so it is there when the live replicas have it."""
+        """Waits until the running replicas have the topic: clients reach it through brokers."""
 
         def everywhere() -> bool:
             view = self.engine.view()
@@ -293,7 +293,7 @@ class Runner:
         self._await_topic(fields.name)
 
     def _remove_partitions(self, fields: RemovePartitionsStep) -> None:
-        """Partitions of these names that come later are others, so the step ends when the live replicas are gone."""
+        """Waits until the running brokers have removed their replicas: later partitions of these names are others."""
         removed = [TopicPartition(fields.name, index) for index in fields.partitions]
         view = self.engine.view()
         held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
@@ -353,7 +353,7 @@ class Runner:
 
     def _expect(self, fields: Expectation) -> None:
         if DATA_FIELDS & fields.model_fields_set:
-            expectations.let_leader_take_seat(fields, self.engine)
+            expectations.await_leadership(fields, self.engine)
         mismatch = self._mismatch(fields)
         if mismatch:
             raise StepFailedError(mismatch)
