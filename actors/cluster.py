@@ -30,7 +30,7 @@ from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.nodes import NodePlan, NodeSnapshot, PollReport, actor_class, pieces_of
+from actors.nodes import Handle, NodePlan, NodeSnapshot, PollReport, actor_class, pieces_of
 from actors.storage import DiskLossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
@@ -60,8 +60,6 @@ _RETRY_S = 0.02
 _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
 
 NodeCommand = Literal["pause", "resume", "flush"]
-Handle = Any
-"""A Ray actor handle or object reference, which Ray does not type."""
 
 
 def is_connected() -> bool:

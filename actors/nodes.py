@@ -70,6 +70,8 @@ from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
 Result = TypeVar("Result")
+Handle = Any
+"""An actor class, an actor handle or an object reference, which Ray does not type."""
 
 SETTLE_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
@@ -205,7 +207,7 @@ class RayPeers:
     def __init__(self, run: str, own_id: NodeId) -> None:
         self._run = run
         self._own_id = own_id
-        self._handles: dict[NodeId, Any] = {}
+        self._handles: dict[NodeId, Handle] = {}
         self._incarnations: dict[NodeId, int] = {}
 
     async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
@@ -219,7 +221,7 @@ class RayPeers:
             raise PeerGoneError(node_name(peer)) from error
         return answer
 
-    async def _look_up(self, peer: NodeId) -> Any:
+    async def _look_up(self, peer: NodeId) -> Handle:
         loop = asyncio.get_running_loop()
         try:
             handle = await loop.run_in_executor(None, ray.get_actor, node_name(peer), self._run)
@@ -464,7 +466,7 @@ class LoadActor(NodeShell):
     """A load generator."""
 
 
-def actor_class(node: NodeId) -> Any:
+def actor_class(node: NodeId) -> Handle:
     """The actor class for the kind of this node."""
     if is_broker(node):
         return BrokerActor

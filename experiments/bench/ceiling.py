@@ -17,11 +17,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import ray
 
-_AS_ACTOR: Any = ray.remote(num_cpus=0.001)
+from experiments.engines.ray.session import Handle
+
+_AS_ACTOR: Handle = ray.remote(num_cpus=0.001)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class BareBroker:
     """A broker without a log: replicates a payload to its peers, or stores one."""
 
     def __init__(self) -> None:
-        self._peers: list[Any] = []
+        self._peers: list[Handle] = []
 
-    async def set_peers(self, peers: Sequence[Any]) -> None:
+    async def set_peers(self, peers: Sequence[Handle]) -> None:
         """Sets the brokers that follow this one."""
         self._peers = list(peers)
 
@@ -54,12 +55,12 @@ class BareProducer:
     """Keeps a number of calls under way and measures them."""
 
     async def replicate(
-        self, leaders: Sequence[Any], size: int, in_flight: int, warm_up_s: float, for_s: float
+        self, leaders: Sequence[Handle], size: int, in_flight: int, warm_up_s: float, for_s: float
     ) -> Calls:
         """Calls `produce` of the leaders in turn, with `in_flight` calls of `size` bytes under way."""
         return await _keep_calling([leader.produce.remote for leader in leaders], size, in_flight, warm_up_s, for_s)
 
-    async def round_trip(self, broker: Any, size: int, warm_up_s: float, for_s: float) -> Calls:
+    async def round_trip(self, broker: Handle, size: int, warm_up_s: float, for_s: float) -> Calls:
         """Calls `store` of one broker with `size` bytes, one call at a time."""
         return await _keep_calling([broker.store.remote], size, 1, warm_up_s, for_s)
 

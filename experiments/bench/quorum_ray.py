@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Any
 
 import ray
 
 from experiments.bench.quorum_elections import became_active, is_settled
 from experiments.bench.ray_cluster import BenchCluster, BenchError, bench_cluster
 from experiments.engines.admin_requests import alter_config, create_topic
+from experiments.engines.ray.session import Handle
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, record_version
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, node_name
@@ -109,10 +109,10 @@ def _request(workload: str, turn: int, number: int) -> AdminRequest:
     return create_topic(f"t-{turn}-{number}", [[0, 1, 2]] * PARTITIONS)
 
 
-def _pipelined(client: Any, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
+def _pipelined(client: Handle, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
     """(latency of each request, time until all were answered) in seconds; BenchError where a request was refused."""
     frames = [encode(request) for request in requests]
-    sent_s: dict[Any, float] = {}
+    sent_s: dict[Handle, float] = {}
     latencies_s: list[float] = []
     began_s = time.perf_counter()
     for frame in frames:
@@ -124,7 +124,7 @@ def _pipelined(client: Any, requests: Sequence[AdminRequest], in_flight: int) ->
     return latencies_s, time.perf_counter() - began_s
 
 
-def _await_answers(sent_s: dict[Any, float]) -> list[float]:
+def _await_answers(sent_s: dict[Handle, float]) -> list[float]:
     """Waits for at least one answer; removes the answered calls from `sent_s` and returns their latencies in
     seconds.
     """

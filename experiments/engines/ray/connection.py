@@ -14,11 +14,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
-from experiments.engines.ray.session import stay_on_loopback
+from experiments.engines.ray.session import Handle, stay_on_loopback
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, node_name
@@ -45,7 +44,7 @@ class ClusterAddress:
 class RayAdminChannel:
     """`experiments.engines.admin_client.AdminChannel` through the cluster's client actor."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Handle) -> None:
         self._client = client
 
     def call(self, request: AdminRequest) -> AdminResponse:

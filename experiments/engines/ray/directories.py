@@ -24,6 +24,9 @@ from protocol.quorum.format import format_voters, is_formatted
 from protocol.quorum.log import decode_snapshot
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
+Document = dict[str, Any]
+"""A JSON object."""
+
 
 @contextmanager
 def open_storage(directory: Path) -> Iterator[Storage]:
@@ -66,7 +69,7 @@ def owner_of(directory: Path) -> tuple[str, NodeId] | None:
     return None if meta is None else (meta.cluster_id, meta.node_id)
 
 
-def describe_directory(directory: Path) -> dict[str, Any] | None:
+def describe_directory(directory: Path) -> Document | None:
     """The JSON document of `isray storage info`: owner, quorum state, voters, logs, and `faults`, the parts that cannot
     be read. None where the directory is not formatted; StorageError where it is not the directory of a node.
     """
@@ -74,7 +77,7 @@ def describe_directory(directory: Path) -> dict[str, Any] | None:
     if meta is None:
         return None
     faults: list[str] = []
-    found: dict[str, Any] = {"directory": str(directory)} | meta.model_dump(mode="json")
+    found: Document = {"directory": str(directory)} | meta.model_dump(mode="json")
     try:
         found |= _quorum_state(directory)
         found["voters"] = [{"voter_id": key.id, "voter_uuid": key.uuid} for key in _voters(directory).keys]
@@ -94,7 +97,7 @@ def describe_directory(directory: Path) -> dict[str, Any] | None:
     return found | {"faults": [*faults, *(log.fault for log in logs if log.fault)]}
 
 
-def _quorum_state(directory: Path) -> dict[str, Any]:
+def _quorum_state(directory: Path) -> Document:
     """The durable quorum state of a controller, empty for other nodes. CorruptLogError where it cannot be read."""
     path = directory / state_file.FILE
     with typed_errors(path):

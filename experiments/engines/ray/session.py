@@ -42,6 +42,10 @@ PRIVATE_ENVIRONMENT: Mapping[str, str] = {
 }
 """The environment of a private Ray: no tokens, no usage statistics, and accelerators as they are for actors that
 request none."""
+Handle = Any
+"""A Ray object that Ray does not type: an actor handle, an object reference, a node of a test cluster."""
+RayArguments = dict[str, Any]
+"""Keyword arguments of `ray.init` and `Cluster.add_node`."""
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _KILLS = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
@@ -78,7 +82,7 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
             ray.shutdown()
 
 
-def _init(arguments: dict[str, Any]) -> None:
+def _init(arguments: RayArguments) -> None:
     import ray
 
     try:
@@ -100,9 +104,9 @@ def _require_listener(address: str) -> None:
         raise InputError("--address", "", address, f"host:port of a running Ray head ({error})") from error
 
 
-def _named_cluster(address: str) -> dict[str, Any]:
+def _named_cluster(address: str) -> RayArguments:
     _require_listener(address)
-    arguments: dict[str, Any] = {"address": address}
+    arguments: RayArguments = {"address": address}
     if _IN_JOB not in os.environ:
         excluded = ["**/__pycache__"]
         arguments["runtime_env"] = {
@@ -130,7 +134,7 @@ def expect_kills() -> None:
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _KILLS)
 
 
-def _private_cluster(folder: Path, cpus: int | None) -> dict[str, Any]:
+def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
     stay_on_loopback()
     for name, value in PRIVATE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -22,9 +22,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from experiments.engines.ray.session import PRIVATE_ENVIRONMENT, orderly_signals, stay_on_loopback
+from experiments.engines.ray.session import PRIVATE_ENVIRONMENT, Handle, RayArguments, orderly_signals, stay_on_loopback
 
 NODE_CPUS = 2
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -34,7 +33,7 @@ HEALTH_CHECKS = {
     "health_check_timeout_ms": 10_000,
     "health_check_failure_threshold": 3,
 }
-_SHARED: dict[str, Any] = {
+_SHARED: RayArguments = {
     "dashboard_agent_listen_port": None,  # any; that of a head is the same one on every machine otherwise
     "num_cpus": NODE_CPUS,
     "object_store_memory": OBJECT_STORE_BYTES,
@@ -44,9 +43,9 @@ _SHARED: dict[str, Any] = {
 class RayNodes:
     """The head and the further nodes of a private Ray, by Ray node id; created by `ray_nodes`."""
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: Handle) -> None:
         self._cluster = cluster
-        self._nodes: dict[str, Any] = {}
+        self._nodes: dict[str, Handle] = {}
 
     @property
     def head(self) -> str:
@@ -74,7 +73,7 @@ class RayNodes:
         self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
 
 
-def start_node(cluster: Any, **options: Any) -> Any:
+def start_node(cluster: Handle, **options: object) -> Handle:
     """Starts a node of a cluster on free ports."""
     from ray._private import ray_constants
 
@@ -83,7 +82,7 @@ def start_node(cluster: Any, **options: Any) -> Any:
     return cluster.add_node(**_SHARED, **options)
 
 
-def _raylet(node: Any) -> Any:
+def _raylet(node: Handle) -> Handle:
     [process] = node.all_processes["raylet"]
     return process.process
 
