@@ -1,4 +1,4 @@
-"""Directories for tests of the log on disk: batches, a log of single records, and where its files are."""
+"""Helpers for tests of the log on disk: batches, a log of single records, the paths of its files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def batch(base_offset: int, records: int = 1, payload: bytes = b"x", epoch: int 
 
 
 def written(storage: DiskStorage, flushed: int, unflushed: int, name: str = "t/0") -> DiskStorage:
-    """Appends single records, whose payloads are their offsets in five digits, and flushes behind the `flushed`th."""
+    """Appends single records, whose payloads are their offsets in five digits, and flushes after the `flushed`th."""
     log = storage.open_log(name)
     for offset in range(flushed + unflushed):
         log.append(batch(offset, payload=b"%05d" % offset))

@@ -1,4 +1,4 @@
-"""What metrics make of trace events."""
+"""The metrics of trace events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T0 = TopicPartition("t", 0)
 
 
 class FakeClock:
-    """Calls that are due when the test says so."""
+    """A clock whose scheduled calls the test makes."""
 
     def __init__(self) -> None:
         self.due: list[tuple[int, Callable[[], None]]] = []
@@ -45,7 +45,7 @@ class FakeClock:
         raise AssertionError
 
     def ring(self) -> int:
-        """Makes the one call that is due; its time."""
+        """Makes the one scheduled call; returns its time."""
         [(self.time_ms, action)] = self.due
         self.due.clear()
         action()
@@ -96,7 +96,7 @@ def test_a_restarted_controller_does_not_take_the_first_change_it_sees_for_an_el
     assert change(samples, 2, 5, 10, isr=1)["elections"] == 1
 
 
-def test_the_lag_is_what_the_leader_holds_above_its_high_watermark_and_nothing_on_a_follower() -> None:
+def test_the_lag_is_the_leaders_log_above_its_high_watermark_and_0_on_a_follower() -> None:
     samples = PartitionSamples()
     assert values(samples, BecameLeader(T0, leader_epoch=1, log_end=7, high_watermark=5)) == {"high_watermark_lag": 2}
     assert values(samples, RecordsAppended(T0, log_end=9, leader_epoch=1, acks=1)) == {"high_watermark_lag": 4}
@@ -113,11 +113,11 @@ def test_the_lag_is_what_the_leader_holds_above_its_high_watermark_and_nothing_o
         RecordsFetched(T0, log_end=3, leader_epoch=1),
     ],
 )
-def test_other_events_give_nothing(trace: Trace) -> None:
+def test_other_events_have_no_samples(trace: Trace) -> None:
     assert values(PartitionSamples(), trace) == {}
 
 
-def test_only_what_has_changed_is_exported() -> None:
+def test_only_changed_metrics_are_exported() -> None:
     stands = {"a": 0, "b": 0}
     changes = Changes(lambda: dict(stands))
     assert changes.take() == {"a": 0, "b": 0}, "a 0 is to be seen"
@@ -140,7 +140,7 @@ def test_an_alert_is_a_warning_in_the_log_of_the_process(caplog: pytest.LogCaptu
 
 
 class FakeGauge:
-    """A gauge that keeps what it was set to, by its name."""
+    """A gauge that records the values it was set to, by its name."""
 
     values: ClassVar[dict[str, list[int]]] = {}
     tagged: ClassVar[list[tuple[str, int, dict[str, str]]]] = []
@@ -181,7 +181,7 @@ def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkey
     assert all(values == [0] for values in found.values())
 
 
-def test_other_nodes_have_no_such_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_other_than_controllers_have_no_controller_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGauge.values.clear()
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
     RayMeter("r", "n", FakeClock()).handled()

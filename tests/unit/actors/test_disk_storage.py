@@ -1,4 +1,4 @@
-"""The storage on a directory, held against the simulator's disk under any sequence of calls."""
+"""The storage on a directory, compared with the simulator's disk under random sequences of calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOSSES = st.one_of(
 )
 OWNER = Owner("cluster-1", 7)
 EXPIRATION_MS = 20
-"""Of the batches' timestamps, which are below 50."""
+"""The bound of the batches' timestamps, below 50."""
 
 
 def checked(found: RecordBatch) -> RecordBatch:
@@ -41,7 +41,7 @@ def checked(found: RecordBatch) -> RecordBatch:
 
 
 def known_of(batches: Iterable[RecordBatch]) -> ProducerState:
-    """What a scan of these batches tells of their producers."""
+    """The producer state after a scan of these batches."""
     state = ProducerState(EXPIRATION_MS)
     for found in batches:
         state.appended(found, high_watermark=0)
@@ -93,7 +93,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
 
     @rule(name=LOGS)
     def snapshot(self, name: str) -> None:
-        """What is known of all records that the log has had and not taken back."""
+        """The state of all records that the log has had, except truncated ones."""
         self.flush(name)
         for storage in (self.disk, self.model):
             storage.open_log(name).write_snapshot(known_of(self.history.get(name, ())).to_bytes())
@@ -155,7 +155,7 @@ class DiskAgainstModel(RuleBasedStateMachine):
         assert self.disk.dropped == []
 
     def cut_history(self) -> None:
-        """Forgets what no log has any more, but for what was deleted from the front."""
+        """Forgets records that no log has any more, except those deleted from the front."""
         for name, batches in self.history.items():
             end = self.model.open_log(name).end_offset if name in self.model.log_names() else 0
             self.history[name] = [batch for batch in batches if batch.next_offset <= end]
@@ -231,7 +231,7 @@ def content(directory: Path) -> dict[str, bytes]:
     ],
 )
 @pytest.mark.parametrize("loss", ["unflushed", "all"])
-def test_a_directory_of_another_is_refused_and_not_touched(
+def test_a_directory_of_another_owner_is_refused_and_not_changed(
     tmp_path: Path, meta: object, what: str, loss: DiskLossKind
 ) -> None:
     written(DiskStorage(tmp_path, OWNER), flushed=2, unflushed=2).close()
@@ -250,7 +250,7 @@ def test_a_directory_of_another_is_refused_and_not_touched(
     assert content(tmp_path) == before
 
 
-def test_a_directory_that_was_about_to_be_founded_is_founded(tmp_path: Path) -> None:
+def test_an_interrupted_initialization_of_a_directory_is_completed(tmp_path: Path) -> None:
     (tmp_path / "meta.json.tmp").write_bytes(b'{"form')
     DiskStorage(tmp_path, OWNER).close()
     meta = json.loads((tmp_path / META_FILE).read_text())
@@ -258,7 +258,7 @@ def test_a_directory_that_was_about_to_be_founded_is_founded(tmp_path: Path) -> 
 
 
 @pytest.mark.covers("M36")
-def test_a_deletion_that_was_begun_is_finished_at_the_next_start(tmp_path: Path) -> None:
+def test_an_interrupted_deletion_is_completed_at_the_next_start(tmp_path: Path) -> None:
     storage = written(DiskStorage(tmp_path), flushed=2, unflushed=0)
     written(storage, flushed=1, unflushed=0, name="t/1").close()
     directory = log_directory(tmp_path)

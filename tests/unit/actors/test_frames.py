@@ -1,4 +1,4 @@
-"""Frames of the transport: bytes that are none, and messages in them that are none."""
+"""Frames of the transport: malformed frames, and malformed messages in frames."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def unpacked(frame: bytes, errors: list[CodecError]) -> list[Message]:
         frame_of(1) + b"\x00",
     ],
 )
-def test_bytes_that_are_no_frame_give_no_message_and_one_error(frame: bytes) -> None:
+def test_a_malformed_frame_gives_no_message_and_one_error(frame: bytes) -> None:
     errors: list[CodecError] = []
     assert unpacked(frame, errors) == []
     assert len(errors) == 1
 
 
-def test_what_is_no_message_does_not_take_the_rest_of_its_frame_with_it() -> None:
+def test_the_other_messages_of_a_frame_with_a_malformed_message_are_decoded() -> None:
     errors: list[CodecError] = []
     damaged = bytearray(encode(data(1)))
     damaged[-1] ^= 1

@@ -1,4 +1,4 @@
-"""A disk that fills up and one that fails, as experiments have them."""
+"""Injected faults of disks: a full disk, and damaged log ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batch(offset: int, size: int = 100) -> RecordBatch:
     return RecordBatch(base_offset=offset, record_count=1, payload=bytes([offset % 256]) * size)
 
 
-def test_a_write_that_does_not_fit_is_carried_out_as_far_as_there_is_room(tmp_path: Path) -> None:
+def test_a_write_that_does_not_fit_is_done_as_far_as_there_is_room(tmp_path: Path) -> None:
     files, path = LimitedFiles(), tmp_path / "file"
     file = files.get(path, create=True)
     files.room_bytes = 10
@@ -42,7 +42,7 @@ def test_a_write_that_does_not_fit_is_carried_out_as_far_as_there_is_room(tmp_pa
 
 
 @given(st.integers(0, 500), st.lists(st.integers(1, 200), max_size=6))
-def test_a_log_on_a_full_disk_holds_what_it_held_and_goes_on_when_there_is_room(
+def test_a_log_on_a_full_disk_keeps_its_batches_and_accepts_writes_when_there_is_room(
     tmp_path_factory: pytest.TempPathFactory, room: int, sizes: list[int]
 ) -> None:
     directory = tmp_path_factory.mktemp("node")
@@ -75,7 +75,7 @@ def test_a_log_on_a_full_disk_holds_what_it_held_and_goes_on_when_there_is_room(
 
 @pytest.mark.parametrize("kind", ["torn", "flipped", "zeroed"])
 @given(seed=st.integers(0, 1_000))
-def test_damage_is_found_dropped_and_said_and_takes_nothing_that_was_flushed(
+def test_damage_is_dropped_and_reported_and_flushed_batches_are_kept(
     tmp_path_factory: pytest.TempPathFactory, kind: DamageKind, seed: int
 ) -> None:
     directory = tmp_path_factory.mktemp("node")
@@ -100,7 +100,7 @@ def test_damage_is_found_dropped_and_said_and_takes_nothing_that_was_flushed(
     storage.close()
 
 
-def test_what_was_flushed_is_not_damaged(tmp_path: Path) -> None:
+def test_flushed_batches_are_not_damaged(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path)
     log = storage.open_log(LOG)
     log.append(batch(0))

@@ -22,7 +22,7 @@ from protocol.messages.base import Message
 
 
 class FakeClock:
-    """Time that the test moves; `settle` carries out what was asked for soon."""
+    """A clock that the test moves; `settle` makes the calls of `call_soon`."""
 
     def __init__(self) -> None:
         self.time_ms = 0
@@ -44,7 +44,7 @@ class FakeClock:
             self._soon.pop(0)()
 
     def move_to(self, time_ms: int) -> None:
-        """The alarms up to `time_ms` ring, each at its time; what follows from them waits for `settle`."""
+        """Makes the calls scheduled up to `time_ms`, each at its time; calls of `call_soon` wait for `settle`."""
         for alarm in sorted(self._alarms, key=lambda alarm: alarm.at_ms):
             if alarm.at_ms <= time_ms and not alarm.is_over:
                 self.time_ms = max(self.time_ms, alarm.at_ms)
@@ -62,7 +62,7 @@ class Alarm:
 
 
 class ScriptedNode:
-    """Answers each input with the effects that the script has for it; `inputs` is what it was given, with the time."""
+    """Answers each input with the scripted effects; `inputs` are the inputs with their times."""
 
     node_id = 0
 
@@ -88,7 +88,7 @@ class ScriptedNode:
 
 
 class Bench:
-    """A host with everything around it faked; it is its outbound and its meter too."""
+    """A host with fakes around it; the bench is the host's outbound and meter too."""
 
     def __init__(self, script: dict[object, list[Effect]] | None = None) -> None:
         self.clock = FakeClock()
@@ -156,7 +156,7 @@ def test_effects_are_carried_out_in_order_before_the_next_input() -> None:
     assert bench.metered == ["received", "sent", "traced", "sent", "sent", "handled"]
 
 
-def test_a_timer_fires_once_at_its_time_set_anew_it_is_another_and_cancelled_none() -> None:
+def test_a_timer_fires_once_at_its_time_and_setting_it_again_replaces_it() -> None:
     bench = Bench(
         {
             "start": [SetTimer("once", 10), SetTimer("moved", 10), SetTimer("off", 10), SetTimer("late", 30)],
@@ -185,7 +185,7 @@ def test_a_due_timer_that_a_waiting_message_renews_does_not_fire() -> None:
     assert bench.seen == ["start", 1, "silent"]
 
 
-def test_paused_nothing_is_taken_and_nothing_is_lost() -> None:
+def test_a_paused_host_handles_no_input_and_loses_none() -> None:
     bench = Bench({"start": [SetTimer("tick", 10)]})
     bench.host.start()
     bench.clock.settle()
@@ -200,7 +200,7 @@ def test_paused_nothing_is_taken_and_nothing_is_lost() -> None:
     assert bench.node.inputs == [(0, "start"), (50, 2), (50, 1), (50, "tick")]
 
 
-def test_halted_nothing_is_taken_ever_again() -> None:
+def test_a_halted_host_handles_no_further_input() -> None:
     bench = Bench({"start": [SetTimer("tick", 10)]})
     bench.host.start()
     bench.clock.settle()
@@ -223,7 +223,7 @@ def test_an_exit_ends_the_node_after_the_effects_before_it() -> None:
     assert bench.messages == [(5, message(9))]
 
 
-def test_a_broken_invariant_ends_the_node_and_is_told() -> None:
+def test_a_broken_invariant_ends_the_node_and_is_reported() -> None:
     bench = Bench({"start": [SetTimer("broken", 5)]})
     bench.host.start()
     bench.clock.settle()
@@ -238,7 +238,7 @@ def test_a_broken_invariant_ends_the_node_and_is_told() -> None:
     assert not bench.host.exited
 
 
-def test_bytes_that_are_no_message_are_told_of_and_not_handled(caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_bytes_are_logged_and_traced_and_not_handled(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     bench.host.malformed(1, MalformedMessageError("x" * 1000))
     bench.clock.settle()
@@ -250,7 +250,7 @@ def test_bytes_that_are_no_message_are_told_of_and_not_handled(caplog: pytest.Lo
     assert bench.host.failure is None
 
 
-def test_of_traces_that_nobody_takes_the_newest_are_kept_and_the_others_counted(
+def test_of_undrained_traces_the_newest_are_kept_and_the_others_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(host, "MAX_TRACES", 3)
@@ -269,7 +269,7 @@ def test_of_traces_that_nobody_takes_the_newest_are_kept_and_the_others_counted(
     assert bench.host.drain() == ([], [])
 
 
-def test_while_outcomes_wait_to_be_taken_no_further_command_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_is_handled_while_too_many_outcomes_await_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "MAX_REPORTS", 2)
     bench = Bench({number: [Send(DRIVER, message(number))] for number in range(6)})
     done: list[int] = []
@@ -286,7 +286,7 @@ def test_while_outcomes_wait_to_be_taken_no_further_command_is(monkeypatch: pyte
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_a_node_that_has_ended_keeps_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_node_keeps_no_withheld_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "MAX_REPORTS", 1)
     bench = Bench({number: [Send(DRIVER, message(number))] for number in range(3)})
     bench.host.deliver(DRIVER, [message(0), message(1), message(2)], False)

@@ -1,4 +1,4 @@
-"""The load generator: what it keeps under way, what it measures, and what it makes of those who refuse."""
+"""The load generator: batches under way, measurements, and error responses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REFUSED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class LoadBench:
-    """A load generator, its timers and its clock; `sent` is what the last input has sent to brokers."""
+    """A load generator, its timers and its clock; `sent` are the messages to brokers of the last input."""
 
     def __init__(self) -> None:
         self.clock_s = 50.0
@@ -59,7 +59,7 @@ class LoadBench:
         return self.receive(command, DRIVER)
 
     def fire(self, name: str) -> LoadBench:
-        """Lets time pass until the timer is due."""
+        """Moves the clock to the due time of the timer and fires it."""
         due_ms = max(self.now_ms, self.timers.pop(name))
         self.clock_s += (due_ms - self.now_ms) / 1_000
         self.now_ms = due_ms
@@ -82,18 +82,18 @@ class LoadBench:
         return [message for _, message in self.sent if isinstance(message, kind)]
 
     def offers(self) -> list[tuple[int, int]]:
-        """(broker, partition) of the produce requests that were sent last."""
+        """(broker, partition) of the produce requests of the last input."""
         return [(to, message.partition) for to, message in self.sent if isinstance(message, ProduceRequest)]
 
     def find(self, leaders: Mapping[int, int] = LEADERS, correlation_id: int | None = None) -> LoadBench:
-        """A broker says who leads, in answer to the last question."""
+        """Answers the last metadata request with these leaders."""
         number = self.messages(MetadataRequest)[0].correlation_id if correlation_id is None else correlation_id
         partitions = tuple(PartitionMetadata(partition=index, leader=leader) for index, leader in leaders.items())
         topic = TopicMetadata(name="t", topic_id="T", partitions=partitions)
         return self.receive(MetadataResponse(correlation_id=number, topics=(topic,)))
 
     def loaded(self) -> list[ProduceRequest]:
-        """Begins the load; what is under way."""
+        """Begins the load; returns the batches under way."""
         return self.command(LOAD).find().messages(ProduceRequest)
 
     def answer(self, request: ProduceRequest, error: ErrorCode = ErrorCode.NONE, after_s: float = 0.0) -> LoadBench:
@@ -109,7 +109,7 @@ def bench() -> LoadBench:
 # -- load --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_load_begins_by_asking_everybody_who_leads(bench: LoadBench) -> None:
+def test_a_load_begins_with_a_metadata_request_to_every_broker(bench: LoadBench) -> None:
     bench.command(LOAD)
     questions = bench.messages(MetadataRequest)
     assert [to for to, _ in bench.sent] == list(BROKERS)
@@ -117,7 +117,7 @@ def test_a_load_begins_by_asking_everybody_who_leads(bench: LoadBench) -> None:
     assert bench.timers == {LOOK_UP_TIMER: RETRY_MS, BEGIN_TIMER: 200}
 
 
-def test_as_many_batches_as_are_asked_for_leave_for_the_leaders_in_turn(bench: LoadBench) -> None:
+def test_the_commanded_number_of_batches_is_sent_to_the_leaders_in_turn(bench: LoadBench) -> None:
     requests = bench.loaded()
     assert bench.offers() == [(1, 0), (2, 1), (1, 0), (2, 1), (1, 0)]
     assert len({request.correlation_id for request in requests}) == LOAD.in_flight
@@ -128,7 +128,7 @@ def test_as_many_batches_as_are_asked_for_leave_for_the_leaders_in_turn(bench: L
 
 
 @pytest.mark.parametrize("leaders", [{0: 1}, {0: 1, 1: NO_LEADER}, {}])
-def test_nothing_leaves_until_all_leaders_are_known(bench: LoadBench, leaders: Mapping[int, int]) -> None:
+def test_no_batch_is_sent_until_all_leaders_are_known(bench: LoadBench, leaders: Mapping[int, int]) -> None:
     first = bench.command(LOAD).messages(MetadataRequest)[0].correlation_id
     assert bench.find(leaders, first).sent == []
     again = bench.fire(LOOK_UP_TIMER).messages(MetadataRequest)
@@ -145,7 +145,7 @@ def test_an_acknowledgement_makes_room_for_the_next_batch(bench: LoadBench) -> N
     assert bench.answer(first).sent == [], "it comes twice"
 
 
-def test_only_what_comes_back_between_warm_up_and_end_is_measured(bench: LoadBench) -> None:
+def test_only_acknowledgements_between_warm_up_and_end_are_measured(bench: LoadBench) -> None:
     warm, slow, fast, *_ = bench.loaded()
     bench.answer(warm, after_s=0.05)
     bench.fire(BEGIN_TIMER)
@@ -164,7 +164,7 @@ def test_only_what_comes_back_between_warm_up_and_end_is_measured(bench: LoadBen
     assert bench.timers == {}
 
 
-def test_after_a_refusal_it_looks_anew_once_and_then_fills_up(bench: LoadBench) -> None:
+def test_after_an_error_leaders_are_looked_up_once_before_further_batches(bench: LoadBench) -> None:
     first, second, third, *_ = bench.loaded()
     bench.fire(BEGIN_TIMER)
     assert bench.answer(first, REFUSED).sent == []
@@ -183,7 +183,7 @@ def test_after_a_refusal_it_looks_anew_once_and_then_fills_up(bench: LoadBench) 
     assert outcome.last_error is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_refusals_of_the_warm_up_are_not_counted(bench: LoadBench) -> None:
+def test_errors_during_the_warm_up_are_not_counted(bench: LoadBench) -> None:
     first, *_ = bench.loaded()
     bench.answer(first, REFUSED)
     bench.fire(LOOK_UP_TIMER).find()
@@ -204,7 +204,7 @@ def test_a_load_without_leaders_ends_too(bench: LoadBench) -> None:
 
 @pytest.mark.parametrize("running", [LOAD, PROBE])
 @pytest.mark.parametrize("second", [LOAD, PROBE])
-def test_one_command_at_a_time(
+def test_a_second_command_while_one_is_under_way_is_an_error(
     bench: LoadBench, running: LoadCommand | ProbeCommand, second: LoadCommand | ProbeCommand
 ) -> None:
     bench.command(running)
@@ -212,7 +212,7 @@ def test_one_command_at_a_time(
         bench.command(second)
 
 
-def test_what_was_under_way_when_a_load_ended_is_nothing_to_the_next(bench: LoadBench) -> None:
+def test_late_responses_of_an_ended_load_do_not_count_for_the_next(bench: LoadBench) -> None:
     old = bench.loaded()
     bench.fire(BEGIN_TIMER).fire(END_TIMER)
     bench.loaded()
@@ -224,7 +224,7 @@ def test_what_was_under_way_when_a_load_ended_is_nothing_to_the_next(bench: Load
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["acknowledge", "refuse", "look"]))))
-def test_never_more_is_under_way_than_asked_for_and_nothing_is_lost_of_it(
+def test_the_number_of_batches_under_way_is_never_exceeded_and_all_are_counted(
     answers: list[tuple[int, str]],
 ) -> None:
     bench = LoadBench()
@@ -251,14 +251,14 @@ def test_never_more_is_under_way_than_asked_for_and_nothing_is_lost_of_it(
 # -- probe -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_probe_offers_to_all_brokers_so_many_partitions_at_once(bench: LoadBench) -> None:
+def test_a_probe_sends_to_all_brokers_for_a_limited_number_of_partitions(bench: LoadBench) -> None:
     bench.command(PROBE)
     assert bench.offers() == [(1, 7), (2, 7), (1, 3), (2, 3)], "leaders are not looked up"
     assert {(item.acks, item.batch.record_count) for item in bench.messages(ProduceRequest)} == {(-1, 1)}
     assert bench.timers == {}
 
 
-def test_the_first_acknowledgement_counts_and_lets_the_next_partition_in(bench: LoadBench) -> None:
+def test_the_first_acknowledgement_counts_and_starts_the_next_partition(bench: LoadBench) -> None:
     seven, _, _, three = bench.command(PROBE).messages(ProduceRequest)
     bench.now_ms = 30
     assert bench.answer(three).offers() == [(1, 5), (2, 5)]
@@ -273,7 +273,7 @@ def test_the_first_acknowledgement_counts_and_lets_the_next_partition_in(bench: 
     assert bench.command(PROBE.model_copy(update={"command_id": 6})).offers() != [], "it is free again"
 
 
-def test_what_all_have_refused_is_offered_again_after_a_while(bench: LoadBench) -> None:
+def test_a_partition_that_all_brokers_refuse_is_retried_later(bench: LoadBench) -> None:
     seven, seven_too, three, three_too = bench.command(PROBE).messages(ProduceRequest)
     assert bench.answer(seven, REFUSED).timers == {}, "one may still acknowledge"
     bench.now_ms = 10
@@ -286,14 +286,14 @@ def test_what_all_have_refused_is_offered_again_after_a_while(bench: LoadBench) 
     assert bench.timers == {}
 
 
-def test_what_waits_to_be_offered_again_keeps_its_place(bench: LoadBench) -> None:
+def test_a_partition_that_awaits_its_retry_counts_as_under_way(bench: LoadBench) -> None:
     command = PROBE.model_copy(update={"partitions": (7, 3, 5, 9)})
     seven, seven_too, three, _ = bench.command(command).messages(ProduceRequest)
     bench.answer(seven, REFUSED).answer(seven_too, REFUSED)
     assert bench.answer(three).offers() == [(1, 5), (2, 5)]
 
 
-def test_a_refusal_and_an_acknowledgement_is_an_acknowledgement(bench: LoadBench) -> None:
+def test_one_acknowledgement_outweighs_an_error_of_another_broker(bench: LoadBench) -> None:
     first, second, *_ = bench.command(PROBE).messages(ProduceRequest)
     bench.answer(first, REFUSED)
     assert bench.answer(second).offers() == [(1, 5), (2, 5)]

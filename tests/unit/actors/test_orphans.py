@@ -1,4 +1,4 @@
-"""Two lives of a node at a time: what a host does not take from the older one, and which answers are whose."""
+"""Two incarnations of a node at a time: frames of the older one, and answers to its requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.actors.transport_helpers import FakePeers, data, frame_of, run, 
 from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, topic_records
 
 
-def test_nothing_is_taken_from_a_silent_life_or_an_older_one_until_that_is_lifted() -> None:
+def test_frames_of_an_ignored_incarnation_or_an_older_one_are_dropped_until_that_ends() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.ignore_incarnations({1: 2})
@@ -32,7 +32,7 @@ def test_nothing_is_taken_from_a_silent_life_or_an_older_one_until_that_is_lifte
     run(test())
 
 
-def test_what_a_silent_life_sends_back_in_an_answer_is_not_taken_either() -> None:
+def test_a_frame_of_an_ignored_incarnation_in_an_answer_is_dropped_too() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.ignore_incarnations({1: 2})
@@ -45,7 +45,7 @@ def test_what_a_silent_life_sends_back_in_an_answer_is_not_taken_either() -> Non
     run(test())
 
 
-def test_a_broker_takes_no_answer_to_the_heartbeat_of_another_life() -> None:
+def test_a_broker_drops_the_answer_to_a_heartbeat_of_another_incarnation() -> None:
     broker = BrokerBench().run(*topic_records(2))
     mine = broker.node.context.broker_epoch
     stale = BrokerHeartbeatResponse(correlation_id=9, error=ErrorCode.STALE_BROKER_EPOCH, broker_epoch=mine + 1)

@@ -1,4 +1,4 @@
-"""Controllers on real directories that are wrong: refused in one line, with everything in them as it was."""
+"""Controllers on damaged directories: refused in one line, without a change to any file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node_on(storage: DiskStorage) -> ControllerNode:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """That of the only controller of a cluster, which has a log, and a snapshot of the first part of it."""
+    """The directory of a cluster's only controller, with a log and a snapshot of its first part."""
     path = tmp_path / "controller-1000"
     storage = DiskStorage(path, OWNER)
     format_voters(storage, CLUSTER_ID, ME, VoterSet.of([ME]))
@@ -53,7 +53,7 @@ def state_with(**fields: object) -> Callable[[bytes], bytes]:
 
 
 def flipped(place: int) -> Callable[[bytes], bytes]:
-    """One bit of the byte at a place, which counts from the end where it is negative."""
+    """Flips one bit of the byte at a position, which counts from the end where it is negative."""
 
     def change(data: bytes) -> bytes:
         damaged = bytearray(data)
@@ -85,7 +85,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], type[StorageError], str]
 
 
 @pytest.mark.parametrize(("name", "damage", "kind", "what"), DAMAGES.values(), ids=DAMAGES)
-def test_a_wrong_disk_is_refused_and_stays_as_it_is(
+def test_a_damaged_disk_is_refused_and_not_changed(
     directory: Path, name: str, damage: Callable[[bytes], bytes], kind: type[StorageError], what: str
 ) -> None:
     path = directory / name
@@ -100,8 +100,8 @@ def test_a_wrong_disk_is_refused_and_stays_as_it_is(
     assert content(directory) == before
 
 
-def test_a_sound_disk_is_taken_up(directory: Path) -> None:
-    """The one that all damages above are done to."""
+def test_a_sound_disk_is_accepted(directory: Path) -> None:
+    """The undamaged directory of the cases above."""
     storage = DiskStorage(directory, OWNER)
     node = node_on(storage)
     node.start(0)

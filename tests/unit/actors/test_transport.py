@@ -48,7 +48,7 @@ def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order() -
     run(test())
 
 
-def test_what_one_input_sends_to_a_peer_is_one_frame() -> None:
+def test_the_messages_of_one_input_to_a_peer_are_one_frame() -> None:
     async def test() -> None:
         peers = FakePeers()
         for number in range(3):
@@ -59,7 +59,7 @@ def test_what_one_input_sends_to_a_peer_is_one_frame() -> None:
     run(test())
 
 
-def test_a_blocked_data_path_holds_up_neither_control_nor_other_peers() -> None:
+def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, data(0))
@@ -97,7 +97,7 @@ def test_any_other_error_is_reported() -> None:
     run(test())
 
 
-def test_a_cut_is_one_way_drops_what_waits_and_heals() -> None:
+def test_a_cut_is_one_way_drops_queued_messages_and_heals() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, data(0))
@@ -118,7 +118,7 @@ def test_a_cut_is_one_way_drops_what_waits_and_heals() -> None:
     run(test())
 
 
-def test_the_experiment_is_heard_through_any_cut() -> None:
+def test_messages_of_the_experiment_pass_any_cut() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.cut(to=[], sources=[DRIVER])
@@ -127,7 +127,7 @@ def test_the_experiment_is_heard_through_any_cut() -> None:
     run(test())
 
 
-def test_paused_nothing_leaves_and_nothing_is_lost() -> None:
+def test_a_paused_transport_sends_nothing_and_loses_nothing() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.pause()
@@ -142,7 +142,7 @@ def test_paused_nothing_leaves_and_nothing_is_lost() -> None:
     run(test())
 
 
-def test_closed_nothing_leaves_any_more() -> None:
+def test_a_closed_transport_sends_nothing() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, data(0))
@@ -154,7 +154,7 @@ def test_closed_nothing_leaves_any_more() -> None:
     run(test())
 
 
-def test_a_full_channel_drops_what_comes_newly_and_takes_again_when_it_has_room(
+def test_a_full_channel_drops_new_messages_until_it_has_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:
@@ -173,7 +173,7 @@ def test_a_full_channel_drops_what_comes_newly_and_takes_again_when_it_has_room(
     run(test())
 
 
-def test_a_frame_has_a_size_and_one_message_always_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_has_a_size_limit_but_always_room_for_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         peers = FakePeers()
         for number in range(4):
@@ -187,7 +187,7 @@ def test_a_frame_has_a_size_and_one_message_always_fits(monkeypatch: pytest.Monk
     run(test())
 
 
-def test_settle_waits_for_what_is_queued() -> None:
+def test_settle_waits_for_queued_messages() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, data(0))
@@ -203,7 +203,7 @@ def test_settle_waits_for_what_is_queued() -> None:
     run(test())
 
 
-def test_a_second_call_gathers_before_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_gathers_messages_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         peers = FakePeers()
         for number in range(3):
@@ -223,7 +223,9 @@ def test_a_second_call_gathers_before_it_leaves(monkeypatch: pytest.MonkeyPatch)
     run(test())
 
 
-def test_what_gathers_leaves_when_the_first_call_is_over_or_its_frame_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathered_messages_are_sent_when_the_first_call_ends_or_the_frame_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test() -> None:
         peers = FakePeers()
         for number in range(2):
@@ -244,7 +246,7 @@ def test_what_gathers_leaves_when_the_first_call_is_over_or_its_frame_is_full(mo
     run(test())
 
 
-def test_what_can_wait_does_not_end_a_call_that_is_held() -> None:
+def test_a_message_that_can_wait_does_not_end_a_held_call() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, high_watermark(100))
@@ -257,7 +259,7 @@ def test_what_can_wait_does_not_end_a_call_that_is_held() -> None:
     run(test())
 
 
-def test_what_can_wait_travels_with_what_cannot_and_keeps_its_place() -> None:
+def test_a_message_that_can_wait_is_sent_in_order_with_one_that_cannot() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, high_watermark(100))
@@ -270,7 +272,7 @@ def test_what_can_wait_travels_with_what_cannot_and_keeps_its_place() -> None:
     run(test())
 
 
-def test_what_can_wait_leaves_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, high_watermark(100))
@@ -282,7 +284,7 @@ def test_what_can_wait_leaves_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Non
     run(test())
 
 
-def test_a_message_goes_back_in_the_answer_to_an_open_call() -> None:
+def test_a_message_is_sent_in_the_answer_to_an_open_call() -> None:
     async def test() -> None:
         peers = FakePeers()
         call = peers.call(frame_of(5))
@@ -297,7 +299,7 @@ def test_a_message_goes_back_in_the_answer_to_an_open_call() -> None:
     run(test())
 
 
-def test_the_next_call_ends_the_one_before() -> None:
+def test_the_next_call_ends_the_previous_one() -> None:
     async def test() -> None:
         peers = FakePeers()
         first, second = peers.call(frame_of(5)), peers.call(frame_of(6, number=2))
@@ -309,7 +311,7 @@ def test_the_next_call_ends_the_one_before() -> None:
     run(test())
 
 
-def test_a_call_is_answered_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_call_is_answered_after_the_maximal_hold_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         assert await FakePeers().call(frame_of(5)) == NOTHING
 
@@ -317,7 +319,7 @@ def test_a_call_is_answered_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test())
 
 
-def test_nothing_goes_back_before_what_came_has_been_handled() -> None:
+def test_a_call_is_answered_only_after_its_frame_has_been_handled() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.unhandled = []
@@ -333,7 +335,7 @@ def test_nothing_goes_back_before_what_came_has_been_handled() -> None:
     run(test())
 
 
-def test_what_comes_back_is_taken_and_only_then_is_the_call_over() -> None:
+def test_a_call_ends_only_after_the_frame_in_its_answer_has_been_handled() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.unhandled = []
@@ -350,7 +352,7 @@ def test_what_comes_back_is_taken_and_only_then_is_the_call_over() -> None:
     run(test())
 
 
-def test_what_is_too_large_for_an_answer_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_too_large_for_an_answer_is_sent_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         peers = FakePeers()
         call = peers.call(frame_of(5))
@@ -364,7 +366,7 @@ def test_what_is_too_large_for_an_answer_is_a_call(monkeypatch: pytest.MonkeyPat
     run(test())
 
 
-def test_paused_no_call_is_answered() -> None:
+def test_a_paused_transport_answers_no_call() -> None:
     async def test() -> None:
         peers = FakePeers()
         call = peers.call(frame_of(5))
@@ -379,7 +381,7 @@ def test_paused_no_call_is_answered() -> None:
     run(test())
 
 
-def test_frames_that_overtake_each_other_are_put_in_order() -> None:
+def test_frames_that_overtake_each_other_are_handled_in_order() -> None:
     async def test() -> None:
         peers = FakePeers()
         calls = [peers.call(frame_of(number, number=number)) for number in (1, 3, 4, 2)]
@@ -391,7 +393,7 @@ def test_frames_that_overtake_each_other_are_put_in_order() -> None:
     run(test())
 
 
-def test_a_frame_that_is_lost_is_waited_for_and_then_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_frame_is_awaited_and_then_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         peers = FakePeers()
         calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
@@ -407,7 +409,7 @@ def test_a_frame_that_is_lost_is_waited_for_and_then_passed_over(monkeypatch: py
     run(test())
 
 
-def test_each_life_of_a_peer_has_an_order_of_its_own_and_the_former_gets_no_answer() -> None:
+def test_each_incarnation_of_a_peer_has_its_own_frame_numbers_and_the_former_gets_no_answer() -> None:
     async def test() -> None:
         peers = FakePeers()
         first = peers.call(frame_of(1, number=1, incarnation=1))
@@ -423,7 +425,7 @@ def test_each_life_of_a_peer_has_an_order_of_its_own_and_the_former_gets_no_answ
     run(test())
 
 
-def test_what_was_sent_to_another_life_of_this_node_is_counted_from_where_it_begins() -> None:
+def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_first_that_arrives() -> None:
     async def test() -> None:
         peers = FakePeers()
         calls = [peers.call(frame_of(number, number=number, to_incarnation=6)) for number in (9, 11, 10)]
@@ -435,8 +437,8 @@ def test_what_was_sent_to_another_life_of_this_node_is_counted_from_where_it_beg
     run(test())
 
 
-def test_a_life_that_is_heard_of_is_counted_for_anew_when_the_calls_before_are_over() -> None:
-    """Else what goes back at once overtakes what looks for the peer still."""
+def test_frames_to_a_new_incarnation_are_numbered_from_1_once_earlier_calls_have_ended() -> None:
+    """Otherwise an answer would overtake a call that still looks up the peer."""
 
     async def test() -> None:
         peers = FakePeers()
@@ -454,7 +456,7 @@ def test_a_life_that_is_heard_of_is_counted_for_anew_when_the_calls_before_are_o
     run(test())
 
 
-def test_the_experiment_waits_for_no_answer() -> None:
+def test_calls_of_the_experiment_are_not_held() -> None:
     async def test() -> None:
         peers = FakePeers()
         assert await peers.call(pack_frame([encode(data(3))]), DRIVER) == NOTHING
@@ -463,7 +465,7 @@ def test_the_experiment_waits_for_no_answer() -> None:
     run(test())
 
 
-def test_what_comes_over_a_cut_link_is_dropped_in_calls_and_in_answers() -> None:
+def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers() -> None:
     async def test() -> None:
         peers = FakePeers()
         peers.transport.send(1, data(0))

@@ -1,4 +1,4 @@
-"""The transport's bench: fake peers whose answers the test gives, and frames to come from them."""
+"""Helpers for tests of the transport: fake peers whose answers the test gives, and frames from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def number_of(message: Message) -> int:
 
 
 ME = 7
-"""The life of the node under test."""
+"""The incarnation of the node under test."""
 
 
 def frame_of(*numbers: int, number: int = 1, incarnation: int = 1, to_incarnation: int = ME) -> bytes:
@@ -85,7 +85,7 @@ class FakePeers:
         self.failures.append(error)
 
     async def answer(self, error: Exception | None = None, frame: bytes = NOTHING) -> None:
-        """Answers the oldest open call, and lets everything happen that follows."""
+        """Answers the oldest open call, and runs the loop until it is idle."""
         answer = self.open.pop(0)
         if error is None:
             answer.set_result(frame)
@@ -94,7 +94,7 @@ class FakePeers:
         await settled()
 
     def call(self, frame: bytes, sender: int = 1) -> asyncio.Task[bytes]:
-        """A call of a peer to this node."""
+        """Makes a call of a peer to this node."""
         return asyncio.create_task(self.transport.receive(sender, frame, DATA))
 
 

@@ -1,4 +1,4 @@
-"""What is compiled means the same as the sources: dataclasses with their `__init__` spelled out, names bound once."""
+"""The rewritten sources behave as the original ones: dataclasses with an explicit `__init__`, names bound once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from protocol.ids import TopicPartition
 
 
 def run(body: str, *, compiled: tuple[str, ...] = (), enums: tuple[str, ...] = ("ErrorCode",)) -> tuple[str, dict]:
-    """The text that comes of a module, and the names that it defines."""
+    """The rewritten text of a module, and the names that it defines."""
     text = desugared(HEAD + body, compiled, enums)
     names: dict = {"__name__": "builtins"}
     exec(text, names)
     return text, names
 
 
-def test_a_dataclass_takes_what_it_took() -> None:
+def test_a_dataclass_takes_the_same_arguments() -> None:
     text, names = run("""
 @dataclass(frozen=True)
 class Thing:
@@ -50,19 +50,19 @@ class Thing:
     assert replace(one, name="x") == thing(1, "x")
 
 
-def test_a_frozen_one_keeps_its_hash() -> None:
+def test_a_frozen_dataclass_keeps_its_hash() -> None:
     _, names = run("@dataclass(frozen=True)\nclass Place:\n    x: int\n    y: int = 0\n")
     assert len({names["Place"](1), names["Place"](1), names["Place"](2)}) == 2
 
 
-def test_what_follows_the_making_follows() -> None:
+def test_post_init_is_called() -> None:
     _, names = run(
         "@dataclass(slots=True)\nclass Twice:\n    x: int\n    def __post_init__(self) -> None:\n        self.x *= 2\n"
     )
     assert names["Twice"](4).x == 8
 
 
-def test_names_are_bound_where_nothing_hides_them() -> None:
+def test_foreign_names_are_bound_unless_a_local_name_hides_them() -> None:
     text, names = run("""
 LIMIT = 3
 def place(topic: str) -> object:
@@ -83,25 +83,25 @@ def error(thing: object) -> bool:
     assert names["error"](names["ErrorCode"].NONE)
 
 
-def test_what_is_compiled_too_is_left_to_the_compiler() -> None:
+def test_names_of_compiled_modules_are_not_bound() -> None:
     text, _ = run("def place() -> object:\n    return TopicPartition('t', 0)\n", compiled=("protocol.ids",))
     assert "_bound_" not in text
 
 
-def test_constants_in_a_row_are_constants_each() -> None:
+def test_each_constant_of_a_tuple_assignment_is_final() -> None:
     text, names = run("ONE, _TWO = 1, 2\ndef both() -> int:\n    return ONE + _TWO\n")
     assert "ONE: Final = 1" in text
     assert "_TWO: Final = 2" in text
     assert names["both"]() == 3
 
 
-def test_a_repr_in_a_text_is_a_call() -> None:
-    text, names = run("def told(thing: object) -> str:\n    return f'<{thing!r} {thing!s:>4}>'\n")
+def test_a_repr_in_an_f_string_becomes_a_call() -> None:
+    text, names = run("def text_of(thing: object) -> str:\n    return f'<{thing!r} {thing!s:>4}>'\n")
     assert "{repr(thing)}" in text
-    assert names["told"]("x") == "<'x'    x>"
+    assert names["text_of"]("x") == "<'x'    x>"
 
 
-def test_a_union_that_is_asked_for_is_a_tuple() -> None:
+def test_a_union_in_isinstance_becomes_a_tuple() -> None:
     text, names = run("""
 def is_word_or_number(thing: object) -> bool:
     return isinstance(thing, int | str | float)
@@ -110,7 +110,7 @@ def is_word_or_number(thing: object) -> bool:
     assert [names["is_word_or_number"](thing) for thing in (1, "x", 1.5, b"")] == [True, True, True, False]
 
 
-def test_a_constructor_of_messages_builds_what_it_built() -> None:
+def test_a_constructor_of_messages_builds_the_same_message() -> None:
     text, names = run("""
 from typing import Final
 from protocol.messages.data import ProduceResponse
@@ -128,7 +128,7 @@ def answer(number: int) -> ProduceResponse:
         names["_RESPONSE"](correlation_id=3, unknown=1)
 
 
-def test_words_of_the_machine_stand_for_the_mixing_function() -> None:
+def test_the_mixing_function_with_machine_integers_has_the_same_values() -> None:
     text = desugared(Path(network.__file__).read_text(), (), ())
     names: dict = {"i64": _Word}
     exec(text[text.index("def mixed64") : text.index("@dataclass")], names)
@@ -140,7 +140,7 @@ def test_words_of_the_machine_stand_for_the_mixing_function() -> None:
 
 
 class _Word(int):
-    """64 bits with a sign, which wrap around; `>>` is arithmetic."""
+    """A signed 64-bit integer that wraps around; `>>` is arithmetic."""
 
     def __new__(cls, value: int) -> _Word:
         return super().__new__(cls, (value + 2**63) % 2**64 - 2**63)

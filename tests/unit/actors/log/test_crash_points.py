@@ -1,10 +1,10 @@
-"""A process that writes a log is killed wherever it may be; what it leaves behind is opened again.
+"""A process that writes a log is killed at any point; then the log is opened again.
 
-The child works off a sequence of calls that its seed gives, and says in a pipe when it begins one and when it is done.
-It dies by SIGKILL: in front of one of its system calls that change files, in the midst of a write (part of the bytes
-are on the file), or wherever its parent's signal finds it. The parent makes the same calls on the simulator's log,
-which says what the directory must hold: all that was done, and of the call that was under way all, nothing, or, where
-that takes files away one by one, something between. What was flushed must also be there if the machine died.
+The child makes a sequence of calls that its seed determines, and reports the begin and the end of each in a pipe. It
+dies by SIGKILL: before one of its system calls that change files, within a write (some of the bytes are written), or at
+any moment of its parent's signal. The parent makes the same calls on the simulator's log, which determines what the
+directory must hold: the result of all completed calls, and of the interrupted call all, nothing, or, where it removes
+several files, a state in between. After the simulated crash of the machine the flushed part must still be there.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tests.unit.actors.disk_helpers import batch
 
 CALLS = 60
 CHANGES = frozenset({"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"})
-"""Audit events of the system calls, besides writing and syncing, in front of which the child may die."""
+"""Audit events of the system calls, besides writes and syncs, before which the child may die."""
 INDEX_INTERVAL_BYTES = 300
 CHILDREN = 25
 CHANGES_IN_ALL = 150
-"""About as many changes of files as a child makes that is left alone."""
+"""The approximate number of file changes of a child that is not killed."""
 BEGUN, DONE, FAILED = b"b", b"d", b"x"
 Call = Callable[[LogStorage], None]
 
 
 def call_of(rng: Random, log: LogStorage) -> tuple[str, Call]:
-    """The next call, and its name; the same for logs that are in the same state."""
+    """The next call and its name, equal for logs in equal states."""
     kind = rng.choices(
         ["append", "flush", "roll", "truncate", "delete", "reset", "snapshot"], weights=[50, 14, 14, 10, 10, 2, 8], k=1
     )[0]
@@ -69,12 +69,12 @@ def leave_snapshot(log: LogStorage) -> None:
 
 
 def sign_of(batches: Sequence[RecordBatch]) -> bytes:
-    """What tells a log that ends with these batches from another one."""
+    """A summary that differs between logs with different last batches."""
     return repr([(last.base_offset, last.leader_epoch, last.payload) for last in batches[-1:]]).encode()
 
 
 class DyingDisk(OpenFiles):
-    """Kills its process at the `last`th change of a file; a write gets as far as `fraction` of its bytes."""
+    """Kills its process at the `last`th change of a file; a write is done up to `fraction` of its bytes."""
 
     def __init__(self, last: int, fraction: float) -> None:
         super().__init__(limit=4)
@@ -102,7 +102,7 @@ class DyingDisk(OpenFiles):
 
 
 def work(directory: Path, seed: int, pipe: int, disk: DyingDisk) -> None:
-    """What the child does."""
+    """The child's program."""
     log = DiskStorage(directory, index_interval_bytes=INDEX_INTERVAL_BYTES, files=disk).open_log("t/0")
     sys.addaudithook(disk.die_in_time)
     rng = Random(seed)
@@ -124,7 +124,7 @@ def child(directory: Path, seed: int, pipe: int, disk: DyingDisk) -> NoReturn:
 
 
 def run_child(directory: Path, seed: int, disk: DyingDisk, kill_after: int | None) -> bytes:
-    """What the child said before it died; the parent kills it once it has said `kill_after` bytes."""
+    """The child's output before its death; the parent kills it after `kill_after` bytes of output."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -147,7 +147,7 @@ def run_child(directory: Path, seed: int, disk: DyingDisk, kill_after: int | Non
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """In memory, where that is to be had: a kill leaves the page cache, so no disk need be waited for."""
+    """A directory in memory, if available: SIGKILL keeps the page cache, so the test needs no disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)
@@ -162,7 +162,7 @@ def starts_with(longer: list[RecordBatch], shorter: list[RecordBatch]) -> bool:
 
 
 def check(kind: str, found: LogStorage, before: SimLog, after: SimLog) -> None:
-    """`found` is what a call that may not have come to its end has left of `before`; it was to become `after`."""
+    """Checks the log `found` that an interrupted call from `before` to `after` has left."""
     held, old, new = content(found), content(before), content(after)
     if kind == "truncate":
         assert starts_with(old, held)
@@ -183,7 +183,7 @@ def check(kind: str, found: LogStorage, before: SimLog, after: SimLog) -> None:
 
 
 def replay(seed: int, calls: int) -> SimLog:
-    """The simulator's log after so many calls."""
+    """The simulator's log after the first `calls` calls."""
     log, rng = SimLog(), Random(seed)
     for _ in range(calls):
         _, call = call_of(rng, log)
@@ -192,8 +192,8 @@ def replay(seed: int, calls: int) -> SimLog:
 
 
 def reopened(directory: Path, seed: int, said: bytes) -> str | None:
-    """Opens what is left, compares, lets the machine die as well, and goes on with the log: the call within which the
-    child has died, None if it was within none.
+    """Opens the log and compares it, also after a simulated machine crash, and makes further calls. Returns the name of
+    the interrupted call, None if there was none.
     """
     begun, done = said.count(BEGUN), said.count(DONE)
     before, after = replay(seed, done), replay(seed, begun)

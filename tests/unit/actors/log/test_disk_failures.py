@@ -1,4 +1,4 @@
-"""A disk that is full, or broken: what the log says, and what it holds afterwards."""
+"""A full or broken disk: the errors of the log, and its content afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.actors.disk_helpers import batch, log_directory, segment_file, w
 
 
 class WeakDisk(OpenFiles):
-    """Takes `room` more bytes, then fails with `write_errno`; syncs fail with `sync_errno`, if that is set."""
+    """Accepts `room` more bytes, then fails with `write_errno`; syncs fail with `sync_errno`, if set."""
 
     def __init__(self, room: int = 2**60, write_errno: int = errno.ENOSPC, sync_errno: int = 0) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ FULL = {errno.ENOSPC: StorageFullError, errno.EDQUOT: StorageFullError, errno.EI
 
 @pytest.mark.parametrize("number", FULL)
 @pytest.mark.parametrize("room", [0, 1, BATCH_OVERHEAD_BYTES, FRAME - 1])
-def test_what_does_not_fit_is_taken_back(tmp_path: Path, room: int, number: int) -> None:
+def test_a_write_that_does_not_fit_is_undone(tmp_path: Path, room: int, number: int) -> None:
     disk = WeakDisk(write_errno=number)
     storage = written(DiskStorage(tmp_path, files=disk), flushed=1, unflushed=2)
     log = storage.open_log("t/0")
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_taken_back(tmp_path: Path, room: int, number: int)
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """The system lets no file of this process grow beyond `size` bytes."""
+    """Limits the size of files of this process to `size` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -78,7 +78,7 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_that_the_system_takes_in_part_is_taken_back(tmp_path: Path) -> None:
+def test_a_partial_write_is_undone(tmp_path: Path) -> None:
     storage = written(DiskStorage(tmp_path), flushed=0, unflushed=3)
     log = storage.open_log("t/0")
     with file_size_limit(4_000), pytest.raises(StorageFullError, match="too large"):
@@ -89,8 +89,8 @@ def test_a_write_that_the_system_takes_in_part_is_taken_back(tmp_path: Path) -> 
     assert DiskStorage(tmp_path).open_log("t/0").end_offset == 4
 
 
-def test_after_a_sync_that_failed_the_log_takes_nothing_more(tmp_path: Path) -> None:
-    """Nobody knows what of the unflushed records the disk still has, so a later sync must not vouch for them."""
+def test_after_a_failed_sync_the_log_accepts_no_write(tmp_path: Path) -> None:
+    """The disk may have lost unflushed records, so a later sync must not mark them as durable."""
     disk = WeakDisk()
     log = written(DiskStorage(tmp_path, files=disk), flushed=1, unflushed=2).open_log("t/0")
     disk.sync_errno = errno.ENOSPC
@@ -111,7 +111,7 @@ def test_after_a_sync_that_failed_the_log_takes_nothing_more(tmp_path: Path) -> 
     assert (log.flushed_offset, len(payloads(log))) == (1, 3)
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_the_flush_for_later(tmp_path: Path) -> None:
+def test_a_flush_can_be_repeated_after_a_checkpoint_that_did_not_fit(tmp_path: Path) -> None:
     disk = WeakDisk()
     log = written(DiskStorage(tmp_path, files=disk), flushed=1, unflushed=2).open_log("t/0")
     disk.room = 0
@@ -123,14 +123,14 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_flush_for_later(tmp_path: Pat
     assert log.flushed_offset == 3
 
 
-def test_a_batch_whose_checksum_is_wrong_is_not_written(tmp_path: Path) -> None:
+def test_a_batch_with_a_wrong_checksum_is_not_written(tmp_path: Path) -> None:
     log = DiskStorage(tmp_path).open_log("t/0")
     with pytest.raises(CorruptLogError, match="has checksum"):
         log.append(RecordBatch(record_count=1, payload=b"x", crc=1))
     assert (log.end_offset, segment_file(tmp_path).exists()) == (0, False)
 
 
-def test_small_files_fail_with_a_type_and_stay_what_they_were(tmp_path: Path) -> None:
+def test_a_failed_replacement_of_a_small_file_is_a_typed_error_and_keeps_the_old_content(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path)
     storage.write_file("a.json", b"old")
     with file_size_limit(100), pytest.raises(StorageFullError):

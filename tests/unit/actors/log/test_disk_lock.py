@@ -1,4 +1,4 @@
-"""One process has a directory at a time; who finds it taken is told by whom."""
+"""Only one process opens a directory at a time; the error of another one names the holder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_a_directory_that_is_open_is_refused_and_its_owner_named(tmp_path: Path) -> None:
+def test_an_open_directory_is_refused_with_the_name_of_its_holder(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path / "node", OWNER)
     before = content(tmp_path)
     with pytest.raises(DirectoryInUseError) as caught:
@@ -37,7 +37,7 @@ def test_a_directory_that_is_open_is_refused_and_its_owner_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["unflushed", "records", "all"])
-def test_nothing_is_taken_from_a_directory_that_is_open(tmp_path: Path, kind: DiskLossKind) -> None:
+def test_no_loss_is_applied_to_an_open_directory(tmp_path: Path, kind: DiskLossKind) -> None:
     storage = written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2)
     before = content(tmp_path)
     with pytest.raises(DirectoryInUseError):
@@ -47,7 +47,7 @@ def test_nothing_is_taken_from_a_directory_that_is_open(tmp_path: Path, kind: Di
 
 
 @pytest.mark.parametrize("kind", ["none", "unflushed", "records", "all"])
-def test_the_lock_is_no_part_of_what_a_crash_takes(tmp_path: Path, kind: DiskLossKind) -> None:
+def test_no_loss_removes_the_lock_file(tmp_path: Path, kind: DiskLossKind) -> None:
     written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2).close()
     number = (tmp_path / LOCK_FILE).stat().st_ino
     apply_loss(tmp_path, kind, 1, OWNER)
@@ -57,7 +57,7 @@ def test_the_lock_is_no_part_of_what_a_crash_takes(tmp_path: Path, kind: DiskLos
     assert DiskStorage(tmp_path, OWNER).open_log("t/0").end_offset == {"none": 3, "records": 2}.get(kind, kind != "all")
 
 
-def test_a_loss_leaves_the_directory_free(tmp_path: Path) -> None:
+def test_applying_a_loss_releases_the_lock(tmp_path: Path) -> None:
     written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=2).close()
     (tmp_path / "logs" / "t" / "0" / "mark").write_bytes(b"\x01" * 1024)
     with pytest.raises(StorageError, match="damaged"):
@@ -65,7 +65,7 @@ def test_a_loss_leaves_the_directory_free(tmp_path: Path) -> None:
     DiskStorage(tmp_path, OWNER).close()
 
 
-def test_a_directory_that_was_refused_is_free(tmp_path: Path) -> None:
+def test_a_refused_directory_is_not_locked(tmp_path: Path) -> None:
     written(DiskStorage(tmp_path, OWNER), flushed=1, unflushed=0).close()
     (tmp_path / "logs" / "t" / "1.deleted").write_bytes(b"no directory")
     caught = []
@@ -75,8 +75,8 @@ def test_a_directory_that_was_refused_is_free(tmp_path: Path) -> None:
         caught.append(refused)  # which holds on to the storage that was to be
 
 
-def test_a_new_life_waits_until_the_last_one_is_dead(tmp_path: Path) -> None:
-    """The child has the directory and lives until it is killed, which is while the next one waits."""
+def test_a_new_process_waits_until_the_previous_one_has_ended(tmp_path: Path) -> None:
+    """The child holds the directory until it is killed, while the next process waits."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What a log on disk makes of files that a crash, or a bad disk, has left behind."""
+"""The recovery of a log from the files that a crash or a bad disk has left."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def offsets(storage: DiskStorage, name: str = "t/0") -> list[int]:
 
 
 @pytest.mark.parametrize(("cut_bytes", "why"), [(1, TORN), (5, TORN), (6, HEADERLESS), (FRAME - 1, HEADERLESS)])
-def test_a_torn_tail_is_dropped_and_the_log_goes_on_before_it(tmp_path: Path, cut_bytes: int, why: str) -> None:
+def test_a_torn_tail_is_dropped_and_the_log_continues_before_it(tmp_path: Path, cut_bytes: int, why: str) -> None:
     written(DiskStorage(tmp_path), flushed=2, unflushed=3).close()
     path = segment_file(tmp_path)
     whole = path.read_bytes()
@@ -99,7 +99,7 @@ def test_zeros_behind_the_end_are_no_batches(tmp_path: Path) -> None:
     assert path.stat().st_size == 3 * FRAME
 
 
-def test_a_batch_out_of_place_ends_the_log(tmp_path: Path) -> None:
+def test_a_batch_with_an_unexpected_offset_ends_the_log(tmp_path: Path) -> None:
     written(DiskStorage(tmp_path), flushed=2, unflushed=3).close()
     path = segment_file(tmp_path)
     data = path.read_bytes()
@@ -110,7 +110,7 @@ def test_a_batch_out_of_place_ends_the_log(tmp_path: Path) -> None:
 
 
 def rolled(directory: Path, flushed: int, batches: int = 6, per_segment: int = 2) -> None:
-    """A log of single records in epochs 0, 0, 1, 1, ..., two per segment, flushed behind the `flushed`th."""
+    """A log of single records in epochs 0, 0, 1, 1, ..., two per segment, flushed after the `flushed`th."""
     storage = DiskStorage(directory)
     log = storage.open_log("t/0")
     for offset in range(batches):
@@ -123,7 +123,7 @@ def rolled(directory: Path, flushed: int, batches: int = 6, per_segment: int = 2
 
 
 @pytest.mark.parametrize("victim", [1, 2, 3])
-def test_with_a_damaged_batch_the_segments_behind_it_go_too(tmp_path: Path, victim: int) -> None:
+def test_the_segments_after_a_damaged_batch_are_dropped_too(tmp_path: Path, victim: int) -> None:
     rolled(tmp_path, flushed=1)
     flip(segment_file(tmp_path, victim // 2 * 2), victim % 2 * FRAME + 30)
     storage = DiskStorage(tmp_path)
@@ -134,8 +134,8 @@ def test_with_a_damaged_batch_the_segments_behind_it_go_too(tmp_path: Path, vict
     assert log.epoch_starts() == [(0, 0), (1, 2)][: 1 + (victim > 2)]
 
 
-def test_what_was_flushed_is_not_read_at_the_start(tmp_path: Path) -> None:
-    """Trust is cheap: where everything was flushed even damage goes unseen until it is read."""
+def test_flushed_batches_are_not_read_at_the_start(tmp_path: Path) -> None:
+    """Damage in the flushed part is found only when the batch is read."""
     rolled(tmp_path, flushed=6)
     for base in (0, 2, 4):
         flip(segment_file(tmp_path, base), 30)
@@ -146,7 +146,7 @@ def test_what_was_flushed_is_not_read_at_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flushed", [3, 4, 6])
-def test_durable_records_that_are_missing_are_an_error(tmp_path: Path, flushed: int) -> None:
+def test_missing_flushed_records_are_an_error(tmp_path: Path, flushed: int) -> None:
     rolled(tmp_path, flushed)
     base = (flushed - 1) // 2 * 2
     path = segment_file(tmp_path, base)
@@ -157,14 +157,14 @@ def test_durable_records_that_are_missing_are_an_error(tmp_path: Path, flushed: 
 
 
 @pytest.mark.parametrize("gone", [0, 4])
-def test_a_durable_segment_that_is_missing_is_an_error(tmp_path: Path, gone: int) -> None:
+def test_a_missing_flushed_segment_is_an_error(tmp_path: Path, gone: int) -> None:
     rolled(tmp_path, flushed=6)
     segment_file(tmp_path, gone).unlink()
     with pytest.raises(CorruptLogError, match="lacks a segment of 0 to 4"):
         DiskStorage(tmp_path).open_log("t/0")
 
 
-def test_a_gap_among_durable_segments_is_found_when_it_is_read(tmp_path: Path) -> None:
+def test_a_gap_among_flushed_segments_is_found_by_a_read(tmp_path: Path) -> None:
     rolled(tmp_path, flushed=6)
     segment_file(tmp_path, 2).unlink()
     log = DiskStorage(tmp_path).open_log("t/0")
@@ -179,7 +179,7 @@ def test_a_damaged_mark_is_an_error(tmp_path: Path) -> None:
         DiskStorage(tmp_path).open_log("t/0")
 
 
-def test_a_torn_mark_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_torn_mark_leaves_the_previous_one(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path)
     log = storage.open_log("t/0")
     for offset in range(4):
@@ -194,7 +194,7 @@ def test_a_torn_mark_leaves_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn_bytes", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, SLOT_BYTES + 30])
-def test_a_first_mark_that_was_never_finished_promises_nothing(tmp_path: Path, torn_bytes: int) -> None:
+def test_an_incomplete_first_mark_covers_nothing(tmp_path: Path, torn_bytes: int) -> None:
     written(DiskStorage(tmp_path), flushed=0, unflushed=3).close()
     path = log_directory(tmp_path) / "mark"
     path.write_bytes(b"\x00" * min(torn_bytes, SLOT_BYTES) + b"\x01" * (torn_bytes - SLOT_BYTES))
@@ -207,7 +207,7 @@ def test_a_first_mark_that_was_never_finished_promises_nothing(tmp_path: Path, t
     assert MarkFile(log_directory(tmp_path), OpenFiles(), is_new=False).mark.flushed_offset == 3, "in both slots"
 
 
-def test_a_log_that_was_never_written_to_has_no_files_and_is_there_the_next_time(tmp_path: Path) -> None:
+def test_a_log_without_batches_has_no_files_and_exists_after_a_restart(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path)
     log = storage.open_log("t/0")
     log.flush()
@@ -223,7 +223,7 @@ def test_a_log_that_was_never_written_to_has_no_files_and_is_there_the_next_time
 
 
 @pytest.mark.parametrize("begin", ["append", "reset", "snapshot"])
-def test_a_log_begins_with_whatever_is_first(tmp_path: Path, begin: str) -> None:
+def test_a_log_may_begin_with_any_operation(tmp_path: Path, begin: str) -> None:
     storage = DiskStorage(tmp_path)
     log = storage.open_log("t/0")
     if begin == "append":
@@ -368,7 +368,7 @@ def test_a_stale_batch_in_memory_is_not_served(tmp_path: Path, is_reset: bool) -
     assert log.read(1, 1) == [added]
 
 
-def test_closed_segments_tell_their_newest_timestamp_after_a_restart(tmp_path: Path) -> None:
+def test_closed_segments_know_their_newest_timestamp_after_a_restart(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path)
     log = storage.open_log("t/0")
     for offset, timestamp_ms in enumerate((5, 9, 7, -1, 3, 4)):

@@ -1,4 +1,4 @@
-"""A start goes on from the newest snapshot of the producers, and reads what has none."""
+"""A start uses the newest snapshot of the producers, and reads the batches after it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def snapshot_file(directory: Path, offset: int) -> Path:
 
 
 class CountingLog(SimLog):
-    """Remembers from where it was read."""
+    """Records the offsets from which it was read."""
 
     __slots__ = ("reads",)
 
@@ -71,7 +71,7 @@ class CountingLog(SimLog):
         return super().read(from_offset, max_bytes)
 
 
-def test_only_what_follows_the_snapshot_is_read() -> None:
+def test_only_batches_after_the_snapshot_are_read() -> None:
     storage = CountingLog()
     log = ReplicaLog(storage)
     log.segment_bytes = SEGMENT_BYTES
@@ -85,7 +85,7 @@ def test_only_what_follows_the_snapshot_is_read() -> None:
     assert storage.reads == []
 
 
-def test_a_truncation_below_a_snapshot_goes_on_from_the_one_before() -> None:
+def test_after_a_truncation_below_a_snapshot_the_previous_one_is_used() -> None:
     storage = CountingLog()
     log = ReplicaLog(storage)
     log.segment_bytes = SEGMENT_BYTES
@@ -139,7 +139,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_snapshot_is_said_and_made_up_for(
+def test_a_damaged_snapshot_is_logged_and_replaced_by_reading_the_log(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(tmp_path, clean=True).close()
@@ -155,7 +155,9 @@ def test_a_damaged_snapshot_is_said_and_made_up_for(
     assert snapshots(tmp_path) == [5]
 
 
-def test_missing_snapshots_are_said_and_made_up_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_snapshots_are_logged_and_replaced_by_reading_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     filled(tmp_path).close()
     expected = ReplicaLog(DiskStorage(tmp_path).open_log("t/0")).producers.entries()
     for offset in (5, 10):
@@ -174,7 +176,7 @@ def test_a_snapshot_of_another_offset_is_damaged(tmp_path: Path) -> None:
     assert found[0] == 5
 
 
-def test_a_snapshot_beyond_what_a_crash_left_is_none(tmp_path: Path) -> None:
+def test_a_snapshot_beyond_the_log_end_is_not_used(tmp_path: Path) -> None:
     filled(tmp_path, clean=True).close()
     data = snapshot_file(tmp_path, 12).read_bytes()
     storage = DiskStorage(tmp_path)
@@ -188,7 +190,7 @@ def test_a_snapshot_beyond_what_a_crash_left_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["truncate", "reset"])
-def test_a_snapshot_is_gone_for_good_before_its_records_go(
+def test_a_snapshot_is_durably_removed_before_its_records(
     tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(tmp_path, clean=True).open_log("t/0")
@@ -212,7 +214,7 @@ def test_a_snapshot_is_gone_for_good_before_its_records_go(
     files.close()
 
 
-def test_the_bytes_of_the_state_are_the_state() -> None:
+def test_the_encoded_state_decodes_to_the_same_state() -> None:
     state = ProducerState(expiration_ms=100)
     for offset in range(20):
         state.appended(produced(offset, producer_id=offset % 3, timestamp_ms=10 * offset), high_watermark=0)

@@ -1,4 +1,4 @@
-"""`isray bench controller`: that what is measured is what the bench says, and the shape of its report; never a time."""
+"""`isray bench controller`: the measured operations, and the shape of the report; no test of a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_deciding_changes_nothing_and_replay_fences() -> None:
     assert moved == [key for key, then in before.items() if then.leader == SILENT]
 
 
-def test_the_node_fences_by_the_same_records_and_tells_everyone() -> None:
+def test_the_node_writes_the_same_records_and_answers_every_parked_fetch() -> None:
     cluster = cluster_records(PARTITIONS)
     node = node_of(cluster)
     effects = expire_session(node)
@@ -101,7 +101,7 @@ def test_json_is_one_document() -> None:
 
 
 @pytest.mark.slow
-def test_a_table_for_people() -> None:
+def test_the_table_has_a_row_per_size() -> None:
     done = CliRunner().invoke(app, ["bench", "controller", "--partitions", "10", "--repeats", "1"])
     assert done.exit_code == 0
     assert "records/s" in done.stdout
@@ -109,7 +109,7 @@ def test_a_table_for_people() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_name_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_name_all_benches_run(monkeypatch: pytest.MonkeyPatch) -> None:
     report = run((10,), repeats=1)
     monkeypatch.setattr("experiments.bench.BENCHES", dict.fromkeys(("one", "two"), lambda: report))
     for arguments in (["bench", "--json"], ["bench"]):

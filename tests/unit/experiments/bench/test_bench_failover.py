@@ -1,4 +1,4 @@
-"""`isray bench failover`: whom the dying broker leads, which partitions are looked at, the figures; never a time."""
+"""`isray bench failover`: the assignment, the sample of partitions, and the figures; no test of a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.bench.failover import SAMPLE, SURVIVORS, VICTIM, Failover, assi
 SOME = Failover(partitions=1_000, detected_ms=9_100, p50_ms=80, max_ms=120, all_served_ms=2_500)
 
 
-def test_the_victim_leads_all_and_the_survivors_take_turns_behind_it() -> None:
+def test_the_victim_leads_all_partitions_and_the_survivors_alternate_as_second_replica() -> None:
     found = assignments(101)
     assert len(found) == 101
     assert {replicas[0] for replicas in found} == {VICTIM}
@@ -23,12 +23,12 @@ def test_the_victim_leads_all_and_the_survivors_take_turns_behind_it() -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 2, SAMPLE - 1, SAMPLE])
-def test_few_partitions_are_all_looked_at(partitions: int) -> None:
+def test_the_sample_of_few_partitions_is_all_of_them(partitions: int) -> None:
     assert sample_of(partitions) == list(range(partitions))
 
 
 @given(st.integers(SAMPLE + 1, 200_000))
-def test_of_many_partitions_a_sample_is_evenly_spread_from_the_first_to_the_last(partitions: int) -> None:
+def test_the_sample_of_many_partitions_is_evenly_spread_from_first_to_last(partitions: int) -> None:
     found = sample_of(partitions)
     assert len(found) == SAMPLE
     assert (found[0], found[-1]) == (0, partitions - 1)
@@ -37,7 +37,7 @@ def test_of_many_partitions_a_sample_is_evenly_spread_from_the_first_to_the_last
     assert max(steps) - min(steps) <= 1
 
 
-def test_times_count_from_detection_and_detection_from_the_kill() -> None:
+def test_times_count_from_the_detection_and_the_detection_from_the_kill() -> None:
     served, all_served = [10_130, 10_110, 10_190, 10_120], [11_000, 12_600, 10_900, 11_100]
     assert figures_of(4, killed_ms=1_000, detected_ms=10_100, served_ms=served, all_served_ms=all_served) == Failover(
         partitions=4, detected_ms=9_100, p50_ms=20, max_ms=90, all_served_ms=2_500

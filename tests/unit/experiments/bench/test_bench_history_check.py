@@ -1,4 +1,4 @@
-"""`isray bench history`: what it measures is a history as it should be, and every operation of it is judged."""
+"""`isray bench history`: the measured history is correct, and every operation is checked."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from experiments.bench.history_check import SyntheticHistory, measure, run
 from experiments.check.history import Ended, Invoked, LostRecord, Seen, judge
 
 
-def test_the_history_is_whole_and_of_the_size_that_was_asked_for() -> None:
+def test_the_history_is_complete_and_has_the_given_size() -> None:
     history = SyntheticHistory(1_000)
-    told = list(history)
-    assert (len(told), history.operations) == (960, 960)
-    kinds = [sum(isinstance(it, kind) for it in told) for kind in (Invoked, Ended, Seen)]
+    operations = list(history)
+    assert (len(operations), history.operations) == (960, 960)
+    kinds = [sum(isinstance(it, kind) for it in operations) for kind in (Invoked, Ended, Seen)]
     assert kinds == [320, 320, 320]
-    assert sum(it.size for it in told if isinstance(it, Invoked)) == history.records
+    assert sum(it.size for it in operations if isinstance(it, Invoked)) == history.records
     assert sum(run.size for final in history.finals() for run in final.replicas[0]) == history.records
     assert judge(history, history.finals()) == []
 
 
-def test_the_judge_looks_at_every_operation() -> None:
+def test_the_check_reads_every_operation() -> None:
     history = SyntheticHistory(500)
     finals = history.finals()
     finals[3].replicas[0] = list(finals[3].replicas[0])[:-1]  # type: ignore[index]
@@ -37,7 +37,7 @@ def test_the_report_has_a_row_per_size() -> None:
     assert "grows with size" in report.notes[0]
 
 
-def test_one_size_says_nothing_of_growth() -> None:
+def test_one_size_has_no_growth_exponent() -> None:
     report = run([100])
     assert report.document["growth_exponent"] is None
     assert report.notes == ["400 records in the largest history"]

@@ -1,4 +1,4 @@
-"""`isray bench quorum`: that what is measured is what the bench says, and the figures of a run."""
+"""`isray bench quorum`: the measured operations, and the figures of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def commits(workload: str, controllers: int, elapsed_s: float) -> Commits:
     return Commits(workload, controllers, 20, elapsed_s, 80.0, 30_000, bare_s=0.5)
 
 
-def test_a_rate_is_records_over_time_and_is_set_against_appends() -> None:
+def test_a_rate_is_records_over_time_with_a_ratio_to_appends() -> None:
     document = commits(TOPICS, 3, 2.0).document()
     assert document["records_per_second"] == 20 * RECORDS[TOPICS] / 2.0
     assert document["bare_records_per_second"] == 20 * RECORDS[TOPICS] / 0.5
@@ -51,14 +51,14 @@ def test_times_above_the_bound_are_counted() -> None:
     }
 
 
-def test_a_simulated_election_is_the_seeds_and_begins_when_the_leader_is_missed() -> None:
+def test_a_simulated_election_depends_on_the_seed_only_and_stays_within_the_bound() -> None:
     times_ms = [simulated_ms(seed) for seed in range(8)]
     assert times_ms == [simulated_ms(seed) for seed in range(8)]
     assert len(set(times_ms)) > 1
     assert all(1_000 < time_ms <= bound_ms(config()) for time_ms in times_ms)
 
 
-def test_what_is_loaded_is_what_was_written(tmp_path: Path) -> None:
+def test_the_loaded_image_is_the_written_one(tmp_path: Path) -> None:
     image = state_of(cluster_records(PARTITIONS)).image
     storage = DiskStorage(tmp_path / "node")
     log = QuorumLog(storage, METADATA_LOG, VoterSet())
@@ -73,7 +73,7 @@ def test_a_snapshot_is_measured() -> None:
     assert all(isinstance(value, int | float) and value > 0 for value in row.document().values())
 
 
-def test_bare_appends_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bare_appends_remove_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert bare_appends(100, 3) > 0
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""`isray bench replication`: what is measured, and the figures that a run comes to; never a time."""
+"""`isray bench replication`: the measured points, and the figures of a run; no test of a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUTCOME = LoadOutcome(
 
 @dataclass(frozen=True)
 class Bare:
-    """What bare calls came to, as `experiments.bench.ceiling.Calls` has it, without Ray."""
+    """Measured bare calls like `experiments.bench.ceiling.Calls`, without Ray."""
 
     elapsed_s: float = 2.0
     latencies_s: list[float] = field(default_factory=lambda: [0.001, 0.002, 0.003, 0.900])
@@ -52,7 +52,7 @@ def test_the_leaders_rotate_and_every_partition_is_on_all_brokers() -> None:
     assert [rotated(3, index) for index in range(4)] == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
 
 
-def test_a_row_is_rates_and_ratios_of_what_was_counted() -> None:
+def test_a_row_has_the_rates_and_ratios_of_the_counts() -> None:
     assert row().document() == {
         "batch_bytes": 65_536,
         "partitions": 1,
@@ -80,7 +80,7 @@ def test_a_small_batch_is_one_record(size: int) -> None:
     assert row(replace(LIGHT, batch_bytes=size)).document()["records_per_second"] == 300.0
 
 
-def test_the_table_says_the_same_and_compares_round_trips_under_light_load_only() -> None:
+def test_the_table_has_the_same_figures_and_round_trips_under_light_load_only() -> None:
     light, deep = row().texts(), row(Point(64 * KIB, 8, 40)).texts()
     assert light == ["64 KiB", "1", "1", "19,200", "19.7", "6.0 ms", "45.0 ms", "39.3", "0.50", "2.00", "4.00"]
     assert deep == ["64 KiB", "8", "40", *light[3:9], "", ""]
@@ -88,7 +88,7 @@ def test_the_table_says_the_same_and_compares_round_trips_under_light_load_only(
 
 
 @pytest.mark.parametrize("empty", ["outcome", "bare", "call"])
-def test_a_run_in_which_nothing_came_through_is_an_error(empty: str) -> None:
+def test_a_run_without_an_acknowledgement_is_an_error(empty: str) -> None:
     failed = {"acknowledged": 0, "last_error": ErrorCode.NOT_ENOUGH_REPLICAS}
     outcome = OUTCOME.model_copy(update=failed if empty == "outcome" else {"last_error": ErrorCode.NOT_ENOUGH_REPLICAS})
     bare, call = (Bare(latencies_s=[]) if empty == name else Bare() for name in ("bare", "call"))
@@ -96,7 +96,7 @@ def test_a_run_in_which_nothing_came_through_is_an_error(empty: str) -> None:
         row_of(LIGHT, outcome, bare, call)  # type: ignore[arg-type]
 
 
-def test_the_run_that_counts_is_the_one_with_the_median_ratio() -> None:
+def test_the_reported_run_is_the_one_with_the_median_ratio() -> None:
     runs = [replace(row(), rate=rate) for rate in (240.0, 60.0, 300.0, 180.0)]
     assert median_row(runs[:3]).rate == 240.0
     assert median_row(runs).rate == 180.0, "of two in the middle the lower one"

@@ -1,4 +1,4 @@
-"""`isray bench sim`: that what is measured is the reference study, and the shape of its report; never a time."""
+"""`isray bench sim`: the measured study is the reference study, and the shape of the report; no test of a time."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ STUDY: dict[str, object] = {
 """The study file of the project's interfaces, section 2."""
 
 
-def test_the_reference_is_the_study_of_the_interfaces() -> None:
+def test_the_reference_cells_are_those_of_the_reference_study() -> None:
     assert [cell.parameters for cell in study_from(STUDY, "interfaces").cells] == list(REFERENCE)
 
 
-def test_what_is_measured_is_the_same_each_time() -> None:
+def test_every_measurement_has_the_same_events() -> None:
     assert simulate(SHORT[0], 2) == simulate(SHORT[0], 2) > 0
 
 
-def test_the_baseline_dispatches_event_after_event() -> None:
+def test_the_baseline_dispatches_the_given_number_of_events() -> None:
     ends = [bare_events(count) for count in (1, 10, 100)]
     assert ends[0] == 0
     assert ends == sorted(set(ends))
@@ -75,7 +75,7 @@ def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
 
 
 def test_plans_have_the_same_trace_with_and_without_invariants_and_each_time() -> None:
-    """But for crashes, which may lose more where nobody looks."""
+    """Without the invariants, crashes may lose more records."""
     drawn = draw(1)
     kept = tuple(fault for fault in drawn.faults if fault.kind not in ("crash", "power_loss"))
     plan = drawn.model_copy(update={"faults": kept})
@@ -85,8 +85,8 @@ def test_plans_have_the_same_trace_with_and_without_invariants_and_each_time() -
 
 
 @pytest.mark.slow
-def test_plans_of_the_default_fuzz_go_through_without_invariants() -> None:
-    """Nobody counts what is shown then, so nobody may compare with it, at crashes either."""
+def test_plans_of_the_default_fuzz_run_without_invariants() -> None:
+    """Without invariants visible records are not tracked, so crashes must not depend on them."""
     for seed in range(1, 9):
         events, _ = simulate_plan(draw(seed), invariants=False)
         assert events
@@ -96,7 +96,7 @@ def test_simpy_exchanges_as_many_events() -> None:
     assert [exchange(count) for count in (2, 3, 100)] == [2, 2, 100]
 
 
-def test_the_collector_looks_seldom_during_a_run_only() -> None:
+def test_garbage_collections_are_rare_during_a_run_only() -> None:
     before = gc.get_threshold()
     with rare_collections():
         assert gc.get_threshold() == (max(before[0], YOUNG_OBJECTS), *before[1:])

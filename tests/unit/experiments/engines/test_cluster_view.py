@@ -1,4 +1,4 @@
-"""What a view of the cluster says of its brokers, and what an engine says while there is no view."""
+"""The unfenced brokers of a cluster view, and of an engine without a view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.metadata.image import BrokerRegistration
 
 
 def registration(broker: int, *, fenced: bool, leaving: bool = False) -> BrokerRegistration:
-    return BrokerRegistration(broker, 7, f"life-{broker}", fenced=fenced, in_controlled_shutdown=leaving)
+    return BrokerRegistration(broker, 7, f"incarnation-{broker}", fenced=fenced, in_controlled_shutdown=leaving)
 
 
 def test_a_broker_is_unfenced_until_it_is_fenced_also_while_it_shuts_down() -> None:
@@ -17,7 +17,7 @@ def test_a_broker_is_unfenced_until_it_is_fenced_also_while_it_shuts_down() -> N
     assert ClusterView({}, {found.broker_id: found for found in brokers}).unfenced == {1, 2}
 
 
-def test_nobody_is_known_as_unfenced_without_a_controller() -> None:
+def test_no_broker_is_unfenced_without_an_active_controller() -> None:
     engine = CheckedEngine(ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966)))
     assert engine.unfenced() == frozenset()
     for node in engine.spec.node_ids:

@@ -1,4 +1,4 @@
-"""Durations: what users write, and what it means in milliseconds."""
+"""Durations as users write them, and their milliseconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, expected_ms: int) -> None:
     "text",
     ["", "5", "s", "-1s", "1 s", "1s ", "1s\n", "1S", "1.s", ".5s", "1e3s", "1w", "1m30s", 5, 1.5, None, True, []],
 )
-def test_anything_else_is_refused_with_what_is_allowed(text: object) -> None:
+def test_a_malformed_duration_is_refused_with_the_allowed_form(text: object) -> None:
     with pytest.raises(ValueError, match=r"allowed: a number and a unit \(ms, s, m, h, d, y\)"):
         parse_duration_ms(text)
 
@@ -44,5 +44,5 @@ def test_formatting_and_parsing_are_inverse(duration_ms: int) -> None:
     ("duration_ms", "expected"),
     [(0, "0ms"), (999, "999ms"), (90_000, "90s"), (3_600_000, "1h"), (UNITS_MS["y"], "1y"), (UNITS_MS["d"] * 7, "7d")],
 )
-def test_the_largest_unit_that_is_exact_is_used(duration_ms: int, expected: str) -> None:
+def test_formatting_uses_the_largest_exact_unit(duration_ms: int, expected: str) -> None:
     assert format_duration(duration_ms) == expected

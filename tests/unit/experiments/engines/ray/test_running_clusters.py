@@ -1,4 +1,4 @@
-"""State files of running clusters, which cluster is meant, and the relay by which several commands use one client."""
+"""State files of running clusters, the choice of a cluster, and the relay of administration requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def running(name: str, address: str = "h:1", namespace: str = "isray-1", ray: str | None = None) -> ClusterState:
-    """A cluster whose supervisor is this process; `ray` is the address of a Ray that is not its own."""
+    """The state of a cluster whose supervisor is this process; `ray` is the address of a shared Ray."""
     made = claim(Plan(name=name, address=ray, config={"min.insync.replicas": "2"}, racks=("x", "y", "z")))
     made = made.model_copy(update={"address": address, "namespace": namespace, "status": Status.READY})
     write_state(made)
@@ -46,7 +46,7 @@ def running(name: str, address: str = "h:1", namespace: str = "isray-1", ray: st
 
 
 def ended_process() -> int:
-    """The id of a process that is gone."""
+    """The id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -55,7 +55,7 @@ def ended_process() -> int:
 # -- state files -------------------------------------------------------------------------------------------------------
 
 
-def test_a_state_file_is_the_users_alone_and_reads_as_written(folder: Path) -> None:
+def test_only_the_user_can_read_a_state_file_and_it_reads_as_written(folder: Path) -> None:
     made = running("a", "127.0.0.1:1", "isray-1")
     assert read_state("a") == made
     assert made.is_running
@@ -73,7 +73,7 @@ def test_a_name_is_claimed_once(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json"]
 
 
-def test_a_stale_file_is_known_and_replaced(folder: Path) -> None:
+def test_a_stale_file_is_detected_and_replaced(folder: Path) -> None:
     write_state(running("a").model_copy(update={"pid": ended_process()}))
     found = read_state("a")
     assert found is not None
@@ -81,12 +81,12 @@ def test_a_stale_file_is_known_and_replaced(folder: Path) -> None:
     assert claim(Plan(name="a")).pid == os.getpid()
 
 
-def test_another_process_under_the_same_id_is_not_the_cluster() -> None:
+def test_another_process_with_the_same_id_is_not_the_cluster() -> None:
     made = running("a")
     assert not made.model_copy(update={"started_ticks": made.started_ticks - 1}).is_running
 
 
-def test_stopping_what_is_gone_removes_what_it_left_and_ends_nobody_else(folder: Path, tmp_path: Path) -> None:
+def test_stopping_an_ended_cluster_removes_its_files_and_ends_no_other_process(folder: Path, tmp_path: Path) -> None:
     left = tmp_path / "left"
     left.mkdir()
     made = running("a").model_copy(update={"started_ticks": 1, "folders": (str(left),)})
@@ -97,7 +97,7 @@ def test_stopping_what_is_gone_removes_what_it_left_and_ends_nobody_else(folder:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-a", "a b", "x" * 65])
-def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
+def test_a_malformed_name_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
         cluster_state.state_path(name)
 
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_named(folder: Path) -> None:
         read_state("a")
 
 
-def test_a_folder_that_others_can_enter_is_not_used(folder: Path) -> None:
+def test_a_folder_that_other_users_can_access_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
     with pytest.raises(InputError, match="a folder of this user only"):
@@ -128,7 +128,7 @@ def test_events_are_bounded() -> None:
 
 
 @pytest.mark.covers("J8")
-def test_the_only_cluster_that_runs_needs_no_option() -> None:
+def test_the_only_running_cluster_needs_no_option() -> None:
     with pytest.raises(InputError, match="no cluster runs here; start one with isray up"):
         find_cluster(None, None)
     running("a", "127.0.0.1:1", "isray-1")
@@ -159,7 +159,7 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
 
 
 class Scripted:
-    """A host and its outbound in one: keeps what it is given."""
+    """A host and its outbound in one, which records its calls."""
 
     def __init__(self) -> None:
         self.delivered: list[tuple[NodeId, AdminCommand]] = []
@@ -178,7 +178,7 @@ def outcome(command: AdminCommand) -> AdminOutcome:
     return AdminOutcome(command_id=command.command_id, error=ErrorCode.NONE, message="", response=response)
 
 
-def test_each_asker_gets_the_outcome_of_its_own_request() -> None:
+def test_each_caller_gets_the_outcome_of_its_own_request() -> None:
     async def scene() -> None:
         host = Scripted()
         relay = AdminRelay(host)

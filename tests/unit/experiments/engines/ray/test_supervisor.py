@@ -1,4 +1,4 @@
-"""What the supervisor of a running cluster says of a node that has ended, and the node that it starts itself."""
+"""The supervisor's report of an ended node, and its start of the recovery manager."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protocol.ids import RECOVERY_MANAGER, NodeId
 
 
 class EndingCluster:
-    """Broker 1 ends with the first poll, which brings what it had to say."""
+    """A cluster whose broker 1 ends with the first poll, which returns its last report."""
 
     def __init__(self, *traces: Trace, failure: str = "") -> None:
         self.traces, self.failure, self.nodes = traces, failure, [0, 1]
@@ -62,7 +62,9 @@ def watching_over(cluster: EndingCluster, say: Report) -> Supervisor:
         (EndingCluster(failure="it broke"), "broker-1 failed: it broke"),
     ],
 )
-def test_the_reason_is_told_in_one_line(cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_a_nodes_end_is_one_line(
+    cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     monkeypatch.setattr(supervisor, "write_state", lambda state: None)
     watching_over(cluster, said.append).poll()
@@ -72,7 +74,7 @@ def test_the_reason_is_told_in_one_line(cluster: EndingCluster, reason: str, mon
 
 
 class EnablingCluster(EndingCluster):
-    """All nodes go on, and unclean recovery is enabled, or disabled, again and again."""
+    """A cluster whose nodes all go on, and every poll of which sets the level of unclean recovery."""
 
     def __init__(self, level: int) -> None:
         super().__init__(FeatureLevelChanged(UNCLEAN_RECOVERY_ENABLED, level))

@@ -1,4 +1,4 @@
-"""What the simulator's disks and links do when a fault says so."""
+"""Faults of the simulator's disks and links."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_torn_batch_is_the_last_unflushed_one(flushed: int, records: int, left
     assert log.end_offset == left
 
 
-def test_any_suffix_of_the_unflushed_part_may_go_and_nothing_else() -> None:
+def test_a_crash_may_lose_any_suffix_of_the_unflushed_part_and_nothing_else() -> None:
     ends = set()
     for seed in range(60):
         storage, log = disk(2, 5)
@@ -51,7 +51,7 @@ def test_any_suffix_of_the_unflushed_part_may_go_and_nothing_else() -> None:
     assert ends == {2, 3, 4, 5}
 
 
-def test_a_full_disk_takes_nothing_until_there_is_room() -> None:
+def test_a_full_disk_refuses_writes_until_there_is_room() -> None:
     storage, log = disk(1, 1)
     storage.set_full(True)
     with pytest.raises(StorageFullError):
@@ -79,11 +79,11 @@ def network(*disturbances: Disturbance) -> Network:
 
 
 def sent(found: Network, now_ms: int, message: Message) -> Sequence[int]:
-    """When it arrives, from node 0 at node 1."""
+    """The arrival times of a message from node 0 to node 1."""
     return found.arrivals(now_ms, found.route(0, 1, type(message)))
 
 
-def test_a_sound_direction_carries_once() -> None:
+def test_a_sound_direction_delivers_once() -> None:
     assert list(sent(network(Disturbance(1, 0, "lose")), 10, FETCH)) == [11]
 
 
@@ -91,13 +91,13 @@ def test_messages_are_lost() -> None:
     assert list(sent(network(Disturbance(0, 1, "lose")), 10, FETCH)) == []
 
 
-def test_messages_arrive_twice_the_second_time_later() -> None:
+def test_a_duplicate_arrives_later() -> None:
     first, second = sent(network(Disturbance(0, 1, "duplicate", delay_ms=50)), 10, FETCH)
     assert first == 11
     assert 11 <= second <= 61
 
 
-def test_a_delay_holds_up_what_comes_behind() -> None:
+def test_a_delay_delays_later_messages_too() -> None:
     slow = Disturbance(0, 1, "delay", delay_ms=100)
     found = network(slow)
     assert list(sent(found, 10, FETCH)) == [111]
@@ -106,26 +106,26 @@ def test_a_delay_holds_up_what_comes_behind() -> None:
     assert list(sent(found, 200, FETCH)) == [201]
 
 
-def test_late_messages_are_overtaken() -> None:
+def test_reordered_messages_are_overtaken() -> None:
     found = network(Disturbance(0, 1, "reorder", delay_ms=100))
     times = [sent(found, now, FETCH)[0] for now in range(20)]
     assert times != sorted(times)
     assert all(now < time <= now + 101 for now, time in enumerate(times))
 
 
-def test_a_share_is_a_share() -> None:
+def test_the_share_of_disturbed_messages_is_kept() -> None:
     found = network(Disturbance(0, 1, "lose", per_mille=200))
     lost = sum(not sent(found, now, FETCH) for now in range(2_000))
     assert 300 < lost < 500
 
 
-def test_only_some_types_are_struck() -> None:
+def test_only_the_given_types_are_disturbed() -> None:
     found = network(Disturbance(0, 1, "lose", only=(BrokerHeartbeatRequest,)))
     assert list(sent(found, 10, BEAT)) == []
     assert list(sent(found, 10, FETCH)) == [11]
 
 
-def test_a_disturbed_pair_is_not_sound_until_all_is_calm() -> None:
+def test_a_disturbed_pair_is_unsound_until_all_disturbances_end() -> None:
     loss, delay = Disturbance(0, 1, "lose"), Disturbance(0, 1, "delay", delay_ms=5)
     found = network(loss, delay)
     assert not found.is_sound(0, 1, 10)
@@ -137,7 +137,7 @@ def test_a_disturbed_pair_is_not_sound_until_all_is_calm() -> None:
     assert found.is_sound(0, 1, 10)
 
 
-def test_a_pair_is_not_sound_while_something_late_is_on_its_way() -> None:
+def test_a_pair_is_unsound_while_a_late_message_is_on_its_way() -> None:
     slow = Disturbance(0, 1, "delay", delay_ms=500)
     found = network(slow)
     (arrival,) = sent(found, 10, FETCH)

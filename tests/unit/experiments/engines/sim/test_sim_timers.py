@@ -1,4 +1,4 @@
-"""Timers of the simulator that are put off: one event each, whatever its node does, and fired when they are due."""
+"""Postponed timers of the simulator have one event each and fire when they are due."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 class Clock:
-    """Timers with a heap of their own, renewals taking 1 ms. `fired` says what was fired when."""
+    """Timers with their own heap and a renewal latency of 1 ms. `fired` are the fired timers with their times."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[TimeMs, int, Timer]] = []
@@ -30,7 +30,7 @@ class Clock:
         self.timers.set(node, SetTimer(name, at_ms, **marks), now_ms)
 
     def cut(self, now_ms: TimeMs, *pair: NodeId) -> list[tuple[TimeMs, NodeId, str]]:
-        """The links of a pair are sound no more; the ticks whose message is on its way."""
+        """Makes a pair unsound; returns the ticks whose message is on its way."""
         self.broken.append(set(pair))
         return self.timers.disturb(lambda a, b: {a, b} == set(pair), now_ms)
 
@@ -45,7 +45,7 @@ class Clock:
 T = (0, "t")
 
 
-def test_a_timer_that_is_put_off_has_one_event_and_fires_once() -> None:
+def test_a_postponed_timer_has_one_event_and_fires_once() -> None:
     clock = Clock()
     for now_ms in range(10):
         clock.set(now_ms, now_ms + 100)
@@ -63,7 +63,7 @@ def test_a_timer_that_is_set_earlier_fires_earlier_and_once() -> None:
     assert clock.fired == [(50, T)]
 
 
-def test_after_an_earlier_time_the_later_one_counts_again() -> None:
+def test_a_timer_set_earlier_and_then_later_fires_at_the_later_time() -> None:
     clock = Clock()
     clock.set(0, 100)
     clock.set(1, 50)
@@ -98,7 +98,7 @@ def test_a_cancelled_timer_does_not_fire_and_can_be_set_again() -> None:
     assert clock.fired == [(210, T)]
 
 
-def test_timers_of_a_node_that_is_gone_do_not_fire_and_those_of_its_next_life_do() -> None:
+def test_timers_of_an_ended_node_do_not_fire_and_those_of_its_next_incarnation_do() -> None:
     clock = Clock()
     clock.set(0, 100)
     clock.set(0, 100, node=1)
@@ -111,8 +111,8 @@ def test_timers_of_a_node_that_is_gone_do_not_fire_and_those_of_its_next_life_do
     assert clock.fired == [(90, (0, "cancelled")), (100, (1, "t")), (130, T)]
 
 
-def test_a_timer_that_was_held_back_is_due_afterwards() -> None:
-    """As when its node was paused: the event comes up at a later time than the one for which it was asked for."""
+def test_a_timer_held_back_by_a_pause_is_due_afterwards() -> None:
+    """As after a pause of its node: the event comes up later than scheduled."""
     clock = Clock()
     clock.set(0, 100)
     due_ms, _, timer = heappop(clock.heap)
@@ -128,14 +128,16 @@ TICK, ECHO, WATCH = (0, "tick"), (0, "echo"), (1, "watch")
 
 
 def idle(tick_ms: int = 100, echo_ms: int = 1_000, peer: NodeId = 1) -> Clock:
-    """Node 0 asks the peer every `tick_ms` from time 0 on, and expects an answer within `echo_ms` of the last one."""
+    """Node 0 sends to the peer every `tick_ms` from time 0 on, and expects an answer within `echo_ms` of the
+    last one.
+    """
     clock = Clock()
     clock.set(0, echo_ms, "echo", idle_with=peer, echoes="tick")
     clock.set(0, tick_ms, "tick", idle_with=peer)
     return clock
 
 
-def test_a_watchdog_of_ones_own_sleeps_while_the_peer_answers() -> None:
+def test_a_nodes_own_watchdog_sleeps_while_the_peer_answers() -> None:
     clock = idle()
     clock.pass_until(5_000)
     assert clock.fired == []
@@ -163,7 +165,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize(("now_ms", "on_their_way", "echo_ms"), CUTS.values(), ids=CUTS)
-def test_what_is_asked_again_when_the_pair_is_cut_has_not_been_answered(
+def test_a_request_on_its_way_when_the_pair_is_cut_has_no_answer(
     now_ms: TimeMs, on_their_way: list[tuple[TimeMs, NodeId, str]], echo_ms: TimeMs
 ) -> None:
     clock = idle()
@@ -173,7 +175,7 @@ def test_what_is_asked_again_when_the_pair_is_cut_has_not_been_answered(
     assert (echo_ms, ECHO) in clock.fired
 
 
-def test_an_exchange_sleeps_only_where_its_answers_come_in_time() -> None:
+def test_an_exchange_sleeps_only_if_its_answers_arrive_in_time() -> None:
     late = idle(tick_ms=100, echo_ms=101)
     late.pass_until(1_000)
     assert late.fired == [(100, TICK), (101, ECHO)]
@@ -182,7 +184,7 @@ def test_an_exchange_sleeps_only_where_its_answers_come_in_time() -> None:
     assert in_time.fired == []
 
 
-def test_a_watchdog_on_a_pair_that_is_not_sound_barks() -> None:
+def test_a_watchdog_of_an_unsound_pair_fires() -> None:
     clock = Clock()
     clock.cut(0, 0, 1)
     clock.set(0, 1_000, "echo", idle_with=1, echoes="tick")
@@ -191,14 +193,14 @@ def test_a_watchdog_on_a_pair_that_is_not_sound_barks() -> None:
     assert clock.fired == [(100, TICK), (1_000, ECHO)]
 
 
-def test_a_node_that_asks_anew_has_had_its_answers_until_then() -> None:
+def test_setting_the_active_timer_again_counts_the_answers_until_then() -> None:
     clock = idle()
     clock.set(250, 2_000, "tick")
     clock.pass_until(3_000)
     assert clock.fired == [(1_202, ECHO), (2_000, TICK)]
 
 
-def test_a_watchdog_that_watches_no_more_is_a_timer_as_any_other() -> None:
+def test_a_watchdog_without_an_active_timer_is_an_ordinary_timer() -> None:
     clock = idle()
     clock.set(250, 700, "echo")
     clock.pass_until(3_000)
@@ -213,10 +215,10 @@ OTHERS: dict[str, tuple[NodeId, str, dict[str, object]]] = {
 
 @pytest.mark.parametrize("set_ms", [0, 250])
 @pytest.mark.parametrize(("node", "name", "marks"), OTHERS.values(), ids=OTHERS)
-def test_who_watches_a_pair_is_not_kept_quiet_by_another_pair(
+def test_a_watchdog_does_not_sleep_because_of_another_pair(
     node: NodeId, name: str, marks: dict[str, object], set_ms: TimeMs
 ) -> None:
-    """Node 0 has begun to ask node 1; node 2, which it has asked before, hears of it no more."""
+    """Node 0 has begun to send to node 1, and no longer sends to node 2."""
     clock = Clock() if set_ms == 0 else idle()
     clock.set(set_ms, set_ms + 700, name, node, **marks)
     if set_ms == 0:
@@ -226,7 +228,7 @@ def test_who_watches_a_pair_is_not_kept_quiet_by_another_pair(
     assert clock.fired == [(set_ms + 700, (node, name))]
 
 
-def test_the_end_of_a_sleep_pushes_on_only_who_slept() -> None:
+def test_the_end_of_a_sleep_postpones_only_sleeping_watchdogs() -> None:
     clock = idle()
     clock.set(0, 5_500, "watch", 2, idle_with=0, renewed_by="tick")
     clock.cut(5_050, 0, 1)
@@ -234,7 +236,7 @@ def test_the_end_of_a_sleep_pushes_on_only_who_slept() -> None:
     assert clock.fired == [(5_100, TICK), (5_500, (2, "watch")), (6_002, ECHO)]
 
 
-def test_who_changes_its_peer_sleeps_with_the_next_one() -> None:
+def test_a_timer_with_a_new_peer_sleeps_with_that_one() -> None:
     clock = idle()
     clock.set(0, 700, "watch", 1, idle_with=0, renewed_by="tick")
     clock.set(250, 1_250, "echo", idle_with=2, echoes="tick")
