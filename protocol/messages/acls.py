@@ -82,6 +82,7 @@ class AclFilter(Message):
     permission_type: AclPermissionType | None = None
 
     def matches(self, entry: AclEntry) -> bool:
+        """Whether an entry matches."""
         wanted = ((name, getattr(self, name)) for name in type(self).model_fields)
         return all(value is None or value == getattr(entry, name) for name, value in wanted)
 

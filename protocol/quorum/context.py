@@ -151,6 +151,7 @@ class QuorumContext:
 
     @property
     def epoch(self) -> Epoch:
+        """The current epoch of the metadata log."""
         return self.state.epoch
 
     @property
@@ -165,6 +166,7 @@ class QuorumContext:
 
     @property
     def voting_state(self) -> VotingState:
+        """The state on which this replica's vote depends."""
         return VotingState(self.role, self.leader, self.state.voted, self.has_fetched, self.log.end)
 
     def membership(self, voters: VoterSet) -> ReplicaKey | None:

@@ -111,6 +111,7 @@ def run(seed: int, bias: ChaosBias = NO_BIAS, listener: Listener | None = None) 
 
 
 def run_settings(settings: ChaosSettings, listener: Listener | None = None) -> ChaosOutcome:
+    """Runs with drawn parameters, to the end or to the first violation."""
     chaos = ChaosRun(settings)
     if listener is not None:
         chaos.harness.listeners.append(listener)
@@ -160,6 +161,7 @@ class ChaosRun:
         }
 
     def run(self) -> None:
+        """Runs all phases. Raises PropertyViolatedError at the first violation."""
         self._set_up()
         for _ in range(self.settings.steps):
             self._inject_fault()

@@ -64,6 +64,7 @@ class Commit:
 
 @lru_cache(maxsize=4096)
 def decode_records(payload: bytes) -> tuple[MetadataRecord, ...]:
+    """The records of a batch."""
     return tuple(unpack_records(payload))
 
 
@@ -86,10 +87,12 @@ def matches(voter: ReplicaKey, replica: ReplicaKey) -> bool:
 
 
 def is_voter_of(replica: ReplicaKey, voters: Voters) -> bool:
+    """Whether a replica is one of these voters."""
     return any(matches(voter, replica) for voter in voters)
 
 
 def majority(voters: Voters) -> int:
+    """The number of voters that make a majority."""
     return len(voters) // 2 + 1
 
 
@@ -106,6 +109,7 @@ class VoterSets:
 
     @property
     def latest(self) -> Voters:
+        """The voter set after the last change."""
         return self._sets[-1]
 
     @property
@@ -122,6 +126,7 @@ class VoterSets:
         return {self.below(offset), *self._sets[bisect_right(self._offsets, offset - 1) :]}
 
     def add(self, offset: Offset, change: VoterChange) -> None:
+        """Applies the change at `offset`."""
         self._offsets.append(offset)
         self._sets.append(voters_after(self.latest, change))
 
@@ -142,6 +147,7 @@ class LogCopy:
 
     @property
     def end(self) -> Offset:
+        """The log end offset."""
         return self.start + len(self.values)
 
     @property
@@ -150,6 +156,7 @@ class LogCopy:
         return min(self.matched, self.flushed)
 
     def values_from(self, offset: Offset) -> list[Value]:
+        """The values from `offset` on."""
         return self.values[max(0, offset - self.start) :]
 
     def update(self, log: SimLog, committed: VoterSets) -> None:
@@ -254,6 +261,7 @@ class GlobalView:
             self.lost[key] = copy
 
     def disk(self, node: NodeId) -> Disk:
+        """The present disk of a node."""
         return node, self.losses[node]
 
     def copies_of(self, voter: ReplicaKey) -> list[LogCopy]:

@@ -12,6 +12,7 @@ _COLUMNS = ("config", "type", "unit", "default", "allowed", "change", "generatio
 
 
 def page() -> str:
+    """Two tables: configs of topics, and of the cluster."""
     definitions = sorted(CONFIGS.values(), key=lambda definition: definition.name)
     topics = [definition for definition in definitions if definition.topic_scoped]
     cluster = [definition for definition in definitions if not definition.topic_scoped]
