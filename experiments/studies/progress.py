@@ -56,11 +56,16 @@ class LogLines(Progress):
 
 
 class _Bar(Progress):
+    """One task of rich's progress per stage, since a task that has a total keeps it."""
+
     def __init__(self, bar: rich.Progress) -> None:
-        self._bar, self._task = bar, bar.add_task("", total=None)
+        self._bar, self._stage, self._task = bar, "", bar.add_task("", total=None)
 
     def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
-        self._bar.update(self._task, description=stage, completed=done, total=total)
+        if stage != self._stage:
+            self._bar.remove_task(self._task)
+            self._stage, self._task = stage, self._bar.add_task(stage, total=None)
+        self._bar.update(self._task, completed=done, total=total)
 
 
 @contextmanager

@@ -53,6 +53,11 @@ def study_with(**changes: object) -> dict[str, object]:
             "precision.relative_error",
             "less than 1",
         ),
+        (
+            {"trials": None, "precision": {"metric": "offline_fraction", "relative_error": 0.1, "max_trials": 1}},
+            "precision.metric",
+            "loss_rate",
+        ),
         ({"duration": "1 year"}, "duration", "a number and a unit"),
         ({"duration": "0s"}, "duration", "greater than 0"),
         ({"engine": "ray"}, "engine", "sim"),
