@@ -222,7 +222,7 @@ class Controller:
         return self.node.receive(0, sender, message)
 
     def register(self, broker: int, sender: int | None = None) -> list[Effect]:
-        request = BrokerRegistrationRequest(correlation_id=9, broker_id=broker, incarnation_id=f"life-{broker}")
+        request = BrokerRegistrationRequest(correlation_id=9, broker_id=broker, incarnation_id=f"incarnation-{broker}")
         return self.receive(broker if sender is None else sender, request)
 
     def give(self, *entries: AclEntry) -> None:

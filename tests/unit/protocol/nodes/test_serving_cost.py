@@ -71,7 +71,7 @@ class Server:
     """
 
     def __init__(self) -> None:
-        fourth = RegisterBrokerRecord(broker_id=3, broker_epoch=3, incarnation_id="life-3", fenced=False)
+        fourth = RegisterBrokerRecord(broker_id=3, broker_epoch=3, incarnation_id="incarnation-3", fenced=False)
         self.node: ControllerNode = node_of([fourth, *cluster_records(OTHERS)])
         self.node.receive(0, CLIENT, admin_requests.create_topic("small", ((0, 1, 2, 3),)))
         image = self.node.state.image
