@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from operator import attrgetter
-from typing import Final
 
 from protocol.events import broker, client, controller, host, node, quorum
 from protocol.events.base import Trace
 
-EVENTS: Final[tuple[type[Trace], ...]] = (
+EVENTS: tuple[type[Trace], ...] = (
     broker.BrokerStateChanged,
     broker.MetadataPublished,
     broker.BecameLeader,
@@ -56,7 +55,7 @@ EVENTS: Final[tuple[type[Trace], ...]] = (
 )
 """Every event class, by emitter."""
 
-KINDS: Final[dict[str, type[Trace]]] = {event.kind: event for event in EVENTS}
+KINDS: dict[str, type[Trace]] = {event.kind: event for event in EVENTS}
 
 
 def detail_names(event: type[Trace]) -> tuple[str, ...]:
@@ -84,5 +83,5 @@ def _text(event: type[Trace]) -> tuple[str, Callable[[Trace], object]]:
     return template, lambda trace: tuple(getattr(trace, name) for name in names)
 
 
-_NAMES: Final[dict[type[Trace], tuple[str, ...]]] = {event: detail_names(event) for event in EVENTS}
-_TEXTS: Final[dict[type[Trace], tuple[str, Callable[[Trace], object]]]] = {event: _text(event) for event in EVENTS}
+_NAMES: dict[type[Trace], tuple[str, ...]] = {event: detail_names(event) for event in EVENTS}
+_TEXTS: dict[type[Trace], tuple[str, Callable[[Trace], object]]] = {event: _text(event) for event in EVENTS}
