@@ -89,31 +89,39 @@ def _import(tree: ast.Module, *lines: str) -> None:
 
 
 def _write_inits(tree: ast.Module) -> None:
-    imported, classes = _imported(tree), {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    for node in classes.values():
+    imported = _imported(tree)
+    for node in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "dataclass":
-                inherited = [each for base in node.bases for each in _inherited_fields(base, imported, classes)]
+                inherited = [each for base in node.bases for each in _inherited_fields(base, imported)]
                 for _, annotation in inherited:
                     if annotation.isidentifier() and annotation not in imported:
                         imported[annotation] = imported[ast.unparse(node.bases[0])]
                         _import(tree, f"from {imported[annotation]} import {annotation}")
                 node.body.append(_init_of(node, inherited))
+                _move_class_variables(tree, node)
                 for option in decorator.keywords:
                     option.arg = "unsafe_hash" if option.arg == "frozen" else option.arg
 
 
-def _inherited_fields(
-    base: ast.expr, imported: dict[str, str], classes: dict[str, ast.ClassDef]
-) -> list[tuple[str, str]]:
-    """Name and type of each field that a dataclass has from a base; the fields of bases have no defaults."""
+def _inherited_fields(base: ast.expr, imported: dict[str, str]) -> list[tuple[str, str]]:
+    """Name and type of each field that a dataclass has from a base of another module. Bases in the same module have no
+    fields, and inherited fields have no defaults.
+    """
     name = ast.unparse(base)
-    if name in classes:
-        nodes = (node for node in classes[name].body if isinstance(node, ast.AnnAssign))
-        fields = [(ast.unparse(node.target), ast.unparse(node.annotation)) for node in nodes]
-        return [(name, annotation) for name, annotation in fields if "ClassVar" not in annotation]
     found = getattr(import_module(imported[name]), name) if name in imported else None
     return [(each.name, str(each.type)) for each in dataclass_fields(found)] if is_dataclass(found) else []
+
+
+def _move_class_variables(tree: ast.Module, node: ast.ClassDef) -> None:
+    """Moves the class variables of a dataclass to a base of its own, since mypyc makes them fields."""
+    annotated = (each for each in node.body if isinstance(each, ast.AnnAssign))
+    moved = [each for each in annotated if "ClassVar" in ast.unparse(each.annotation)]
+    if moved:
+        base = f"{node.name}Variables"
+        tree.body.insert(tree.body.index(node), ast.ClassDef(base, node.bases, [], list(moved), []))
+        node.bases = [ast.Name(base, ast.Load())]
+        node.body = [each for each in node.body if each not in moved]
 
 
 def _init_of(node: ast.ClassDef, inherited: Sequence[tuple[str, str]]) -> ast.stmt:

@@ -9,6 +9,7 @@ import pytest
 
 from build_tools.desugar import desugared
 from experiments.engines.sim import network
+from protocol.ids import TopicPartition
 from protocol.messages.codec import decode, encode
 from protocol.messages.data import ProduceResponse
 
@@ -48,6 +49,19 @@ class Thing:
     assert one == other
     assert one.parts is not other.parts
     assert replace(one, name="x") == thing(1, "x")
+
+
+def test_a_dataclass_takes_the_fields_of_its_bases_first_and_keeps_its_class_variables() -> None:
+    _, names = run("""
+from typing import ClassVar
+from protocol.events.base import PartitionTrace
+@dataclass(slots=True)
+class Thing(PartitionTrace):
+    kind: ClassVar[str] = "thing"
+    size: int
+""")
+    thing = names["Thing"](TopicPartition("t", 0), 1)
+    assert (thing.about(), thing.size, names["Thing"].kind) == (TopicPartition("t", 0), 1, "thing")
 
 
 def test_a_frozen_dataclass_keeps_its_hash() -> None:
