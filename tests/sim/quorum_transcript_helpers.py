@@ -18,7 +18,7 @@ from protocol.quorum.voters import ReplicaKey
 from tests.sim.quorum_helpers import SOON_MS, leader
 
 
-class Scenario:
+class TranscribedQuorum:
     """A simulated quorum with `voters` voters, and the transcript of what happens afterwards."""
 
     def __init__(self, size: int, voters: int, observers: int = 0) -> None:
@@ -66,82 +66,82 @@ class Scenario:
 
 def _bootstrap(name: str) -> str:
     """1000 is formatted as the only voter; the others discover it and are added while values are appended (M77)."""
-    scenario = Scenario(3, 0, observers=1)
-    scenario.transcript.heading("1000 starts, formatted as the one voter")
-    scenario.harness.start(1000)
-    scenario.append()
+    quorum = TranscribedQuorum(3, 0, observers=1)
+    quorum.transcript.heading("1000 starts, formatted as the one voter")
+    quorum.harness.start(1000)
+    quorum.append()
     for node in (1001, 1002, 0):
-        scenario.transcript.heading(f"{node} starts on an empty disk")
-        scenario.harness.start(node)
-        scenario.harness.run_for(1_000)
+        quorum.transcript.heading(f"{node} starts on an empty disk")
+        quorum.harness.start(node)
+        quorum.harness.run_for(1_000)
     for node in (1001, 1002):
-        scenario.change(True, scenario.key(node))
-        scenario.append()
-    return scenario.text(name)
+        quorum.change(True, quorum.key(node))
+        quorum.append()
+    return quorum.text(name)
 
 
 def _disk_replacement(name: str) -> str:
     """A voter's disk is replaced: a new replica with the same id (M78)."""
-    scenario = Scenario(3, 3)
-    broken = scenario.others()[0]
-    old = scenario.key(broken)
-    scenario.transcript.heading(f"the disk of {short_key(old)} fails")
-    scenario.harness.crash(broken, Loss("all"))
-    scenario.append()
-    scenario.transcript.heading(f"{broken} starts on an empty disk")
-    scenario.harness.start(broken)
-    scenario.harness.run_for(1_500)
-    new = scenario.key(broken)
-    scenario.change(True, new)
-    scenario.change(False, old)
-    scenario.change(True, new)
-    scenario.append()
-    return scenario.text(name)
+    quorum = TranscribedQuorum(3, 3)
+    broken = quorum.others()[0]
+    old = quorum.key(broken)
+    quorum.transcript.heading(f"the disk of {short_key(old)} fails")
+    quorum.harness.crash(broken, Loss("all"))
+    quorum.append()
+    quorum.transcript.heading(f"{broken} starts on an empty disk")
+    quorum.harness.start(broken)
+    quorum.harness.run_for(1_500)
+    new = quorum.key(broken)
+    quorum.change(True, new)
+    quorum.change(False, old)
+    quorum.change(True, new)
+    quorum.append()
+    return quorum.text(name)
 
 
 def _leader_removal(name: str) -> str:
     """The leader is removed: it commits its removal without its own vote and resigns (M82)."""
-    scenario = Scenario(3, 3)
-    removed = scenario.leader.key
-    scenario.change(False, removed)
-    assert scenario.leader.key != removed
-    scenario.settle()
-    scenario.append()
-    return scenario.text(name)
+    quorum = TranscribedQuorum(3, 3)
+    removed = quorum.leader.key
+    quorum.change(False, removed)
+    assert quorum.leader.key != removed
+    quorum.settle()
+    quorum.append()
+    return quorum.text(name)
 
 
 def _uncommitted_add_voter(name: str) -> str:
     """A leader crashes with an AddVoter record that no other voter has, which is truncated; the next leader crashes
     with one that another voter has, which commits it (M80).
     """
-    scenario = Scenario(4, 3)
-    added, first = scenario.key(1003), scenario.leader.key
-    scenario.transcript.heading(f"{first.id} is cut off")
-    scenario.harness.cut(first.id)
-    scenario.transcript.heading(f"the operator adds {short_key(added)}")
-    asker = Operator(scenario.harness)
+    quorum = TranscribedQuorum(4, 3)
+    added, first = quorum.key(1003), quorum.leader.key
+    quorum.transcript.heading(f"{first.id} is cut off")
+    quorum.harness.cut(first.id)
+    quorum.transcript.heading(f"the operator adds {short_key(added)}")
+    asker = Operator(quorum.harness)
     asker.request_change(True, added, first.id)
-    scenario.harness.run_for(20)
-    scenario.transcript.heading(f"{first.id} crashes, and the others elect a leader")
-    scenario.harness.crash(first.id, Loss("none"))
-    scenario.harness.cuts.clear()
-    second = scenario.leader.key
-    scenario.harness.run_for(1_000)
-    scenario.transcript.heading(f"{first.id} starts")
-    scenario.harness.start(first.id)
-    scenario.settle()
-    scenario.transcript.heading(
+    quorum.harness.run_for(20)
+    quorum.transcript.heading(f"{first.id} crashes, and the others elect a leader")
+    quorum.harness.crash(first.id, Loss("none"))
+    quorum.harness.cuts.clear()
+    second = quorum.leader.key
+    quorum.harness.run_for(1_000)
+    quorum.transcript.heading(f"{first.id} starts")
+    quorum.harness.start(first.id)
+    quorum.settle()
+    quorum.transcript.heading(
         f"the operator adds {short_key(added)}, and {second.id} crashes as soon as another voter has that"
     )
     asker.request_change(True, added, second.id)
-    others = [scenario.harness.nodes[node].replica for node in scenario.others()]
-    scenario.harness.run_until(lambda: any(added in replica.voters for replica in others), SOON_MS)
-    scenario.harness.crash(second.id, Loss("none"))
-    assert scenario.leader.key != second
-    scenario.harness.run_for(1_000)
-    scenario.transcript.heading(f"{second.id} starts")
-    scenario.harness.start(second.id)
-    return scenario.text(name)
+    others = [quorum.harness.nodes[node].replica for node in quorum.others()]
+    quorum.harness.run_until(lambda: any(added in replica.voters for replica in others), SOON_MS)
+    quorum.harness.crash(second.id, Loss("none"))
+    assert quorum.leader.key != second
+    quorum.harness.run_for(1_000)
+    quorum.transcript.heading(f"{second.id} starts")
+    quorum.harness.start(second.id)
+    return quorum.text(name)
 
 
 KRAFT_STORIES: Mapping[str, Callable[[], str]] = {
