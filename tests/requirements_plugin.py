@@ -1,8 +1,8 @@
 """The checklist made measurable: `@pytest.mark.covers("E13", "M1")` cites items of docs/requirements.md.
 
 Every citation is checked when tests are collected, before any of them is deselected or run: an item that the checklist
-does not have, or a citation of nothing, stops the collection. Section 0 of the checklist says how a source was read; it
-cannot be cited.
+does not have, or a citation of nothing, stops the collection. Section 0 of the checklist describes how a source was
+read; it cannot be cited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Checklist:
 
 
 def read_checklist(text: str) -> Checklist:
-    """ValueError if an item is there twice or stands in another section than its letter says."""
+    """ValueError if an item is there twice or in a section of another letter."""
     sections: dict[str, str] = {}
     items: dict[str, str] = {}
     for line in text.splitlines():

@@ -2,7 +2,7 @@
 
 Collects the tests without running them. Standard output holds the report and nothing else. With `--json` it is one
 document, counts at the top: `{items, covered, open, sections: [{section, title, items, covered: {item: [test]}, open:
-[item]}]}`. Exit code 1 if the tests cannot be collected; standard error then says why.
+[item]}]}`. Exit code 1 if the tests cannot be collected; standard error then gives the reason.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Collector:
 def collect(arguments: list[str]) -> Citations:
     """Item -> ids of the tests that cite it; leaves with exit code 1, and pytest's own words, if collection fails."""
     collector = Collector()
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as captured:
         code = pytest.main(["--collect-only", "-qq", *arguments], plugins=[collector])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        print(said.getvalue(), file=sys.stderr)
+        print(captured.getvalue(), file=sys.stderr)
         raise typer.Exit(1)
     return collector.citations
 

@@ -1,9 +1,9 @@
-"""Who may import whom, as data, and the walk that holds the code to it (docs/architecture.md, "Layering").
+"""The layering as data, and the walk that checks every import against it (docs/architecture.md, "Layering").
 
 A package in `STACKS` is a stack of floors, the lowest first: a module imports its own unit and units of lower floors.
 Units of one floor never import each other, except those of `protocol`'s base (ids, errors, config), which is one.
 `OUTSIDE` lists what each top-level package takes from outside, `TAKES` which packages of the project. Only
-`experiments.engines.ray` and what stands on it takes `actors`, only `experiments.studies.pipeline` takes pyspark.
+`experiments.engines.ray` takes `actors`, only `experiments.studies.pipeline` takes pyspark.
 
 Imports are read from the syntax tree wherever they are, those within functions and under TYPE_CHECKING too.
 """
@@ -150,10 +150,10 @@ def _own_dice_and_io(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
             if node.attr != "Random":
-                yield node.lineno, f"random.{node.attr}: the dice are injected"
+                yield node.lineno, f"random.{node.attr}: random sources are injected"
         elif isinstance(node, ast.ImportFrom) and node.module == "random":
             yield from (
-                (node.lineno, f"random.{alias.name}: the dice are injected")
+                (node.lineno, f"random.{alias.name}: random sources are injected")
                 for alias in node.names
                 if alias.name != "Random"
             )

@@ -1,8 +1,8 @@
-"""The laboratory of the tests on Ray: a running cluster, and what tests do with it again and again.
+"""A running cluster on Ray for tests, with the commands and waits that they share.
 
-A lab drives an engine as an experiment does: it submits commands under numbers of its own, and waits for conditions,
-each at most `WITHIN_MS`. What it produces and consumes is partition 0 of topic `t`. The timeouts of `FAST` make a
-cluster notice within seconds what takes Kafka's defaults half a minute.
+A `RunningCluster` submits commands under ids of its own and waits for conditions, each for at most `WITHIN_MS`. It
+produces to and consumes from partition 0 of topic `t`. With the timeouts of `FAST`, a cluster detects within seconds
+what takes half a minute with Kafka's defaults.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ FAST = {
 Outcome = TypeVar("Outcome", bound=Message)
 
 
-class Lab:
-    """See the module docstring. `meanwhile` is called again and again while something is waited for."""
+class RunningCluster:
+    """A cluster on the ray engine, and partition 0 of its topic `t`.
+
+    `engine` runs the cluster; each wait ends after `within_ms` at the latest. `meanwhile` is called before each
+    evaluation of a condition.
+    """
 
     def __init__(self, engine: RayEngine, within_ms: int = WITHIN_MS) -> None:
         self.engine = engine
@@ -65,7 +69,7 @@ class Lab:
         self.until(lambda: self.engine.unfenced().issuperset(brokers), f"{brokers} unfenced")
 
     def await_partition(self, what: str, **expected: object) -> None:
-        """Waits for fields of the partition as the controller has it; sets compare as sets."""
+        """Waits until the controller's state of the partition has these fields; sets compare as sets."""
 
         def holds() -> bool:
             state = self.state()
@@ -77,7 +81,7 @@ class Lab:
         self.until(holds, what)
 
     def await_whole(self) -> BrokerId:
-        """Waits until the partition has a leader and all brokers in its ISR; the leader."""
+        """Waits until the partition has a leader and all brokers in its ISR. Returns the leader."""
         everyone = set(self.engine.spec.broker_ids)
 
         def is_whole() -> bool:
@@ -90,13 +94,13 @@ class Lab:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def submit(self, make: Callable[[int], Command]) -> int:
-        """Submits the command that `make` gives for an unused number; the number."""
+        """Submits `make(command_id)` with an unused command id. Returns the id."""
         self._commands += 1
         self.engine.submit(make(self._commands))
         return self._commands
 
     def outcome(self, number: int, kind: type[Outcome]) -> Outcome:
-        """Waits for the outcome of a command."""
+        """Waits for the outcome of a command and returns it."""
         self.until(lambda: self.engine.outcome(number) is not None, f"the outcome of command {number}")
         found = self.engine.outcome(number)
         assert isinstance(found, kind), found
@@ -111,7 +115,7 @@ class Lab:
         assert created.error is ErrorCode.NONE, created
 
     def produce(self, *payloads: bytes, acks: int = ALL) -> list[ErrorCode]:
-        """Produces batches of one record, each when the one before has its outcome; what became of them."""
+        """Produces batches of one record one after the other. Returns the error of each."""
         return [self._produce(payload, acks) for payload in payloads]
 
     def _produce(self, payload: bytes, acks: int) -> ErrorCode:
@@ -123,7 +127,7 @@ class Lab:
         return self.outcome(number, ProduceOutcome).error
 
     def consumed(self) -> list[bytes]:
-        """The payloads of all batches, as a consumer reads them."""
+        """Returns the payloads of all batches that a consumer reads from offset 0."""
         number = self.submit(lambda number: ConsumeCommand(command_id=number, topic="t", partition=0))
         return [batch.payload for batch in self.outcome(number, ConsumeOutcome).batches]
 
@@ -133,11 +137,11 @@ class Lab:
             self.engine.set_link(source, target, False)
 
     def kill_the_active_controller(self) -> tuple[NodeId, NodeId]:
-        """SIGKILL; which one it was, and which one is active next."""
+        """Sends SIGKILL to the active controller. Returns its id and the id of the next active controller."""
         killed = self.active_controller()
         self.engine.crash(killed, Loss())
         at_ms = self.engine.now_ms()
-        self.until(lambda: self._became_active(at_ms) is not None, f"another than {killed} is active")
+        self.until(lambda: self._became_active(at_ms) is not None, f"a controller other than {killed} is active")
         successor = self._became_active(at_ms)
         assert successor is not None
         return killed, successor
@@ -145,14 +149,14 @@ class Lab:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def active_controller(self) -> NodeId:
-        """The active controller, which is waited for."""
+        """Waits for an active controller and returns its id."""
         self.until(lambda: self.engine.active_controller() is not None, "a controller is active")
         active = self.engine.active_controller()
         assert active is not None
         return active
 
     def _became_active(self, after_ms: TimeMs) -> NodeId | None:
-        """Who has said that it is active, later than that."""
+        """The first controller that became active after a time, None if no controller did."""
         started = [event for event in self.engine.traces() if event.trace.kind == "controller_started"]
         return next((event.node for event in started if event.time_ms > after_ms), None)
 
@@ -173,21 +177,21 @@ class Lab:
         """The payloads of all batches in a replica's log."""
         return [batch.payload for batch in self.engine.log(broker, T0)]
 
-    def told(self, kind: str, node: NodeId) -> list[str]:
-        """The reasons of a node's trace events of a kind."""
+    def reasons(self, kind: str, node: NodeId) -> list[str]:
+        """The `reason` fields of a node's trace events of one kind."""
         found = [event for event in self.engine.traces() if event.trace.kind == kind and event.node == node]
         return [event.trace.reason for event in found]
 
 
 @contextmanager
-def running_lab(
+def running_cluster(
     brokers: int = 3,
     config: Mapping[str, object] = FAST,
     generation: Generation = Generation.KIP_966,
     within_ms: int = WITHIN_MS,
     controllers: int = 1,
     record_to: Callable[[TraceEvent], None] | None = None,
-) -> Iterator[Lab]:
+) -> Iterator[RunningCluster]:
     """A running cluster with all its brokers unfenced, on the Ray that this process is connected to."""
     engine = RayEngine(ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config)))
     if record_to is not None:
@@ -195,8 +199,8 @@ def running_lab(
     try:
         for node in engine.spec.node_ids:
             engine.start(node)
-        lab = Lab(engine, within_ms)
-        lab.await_unfenced(*engine.spec.broker_ids)
-        yield lab
+        cluster = RunningCluster(engine, within_ms)
+        cluster.await_unfenced(*engine.spec.broker_ids)
+        yield cluster
     finally:
         engine.close()

@@ -1,4 +1,4 @@
-"""The command in a process of its own, as a user has it: nothing of the Ray of these tests reaches it."""
+"""Runs the `isray` command in a process of its own, without the RAY_ variables of these tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WITHIN_S = 280
 
 
 def isray(*arguments: str, folder: Path, within_s: float = WITHIN_S) -> tuple[int, str, str]:
-    """Runs `isray` with the arguments in a folder: exit code, standard output, standard error."""
+    """Runs `isray` with the arguments in a folder. Returns exit code, standard output and standard error."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
     environment = inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}

@@ -1,4 +1,4 @@
-"""A producer that is faster than the cluster is slowed: what nobody takes is bounded, and says so."""
+"""Back-pressure: a producer that is faster than the cluster is slowed down, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.hunt.soak.cluster import rss_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId
 from protocol.messages.commands import SendOutcome, SendRecords
-from tests.ray.cluster_helpers import ALL, T0, Lab, running_lab
+from tests.ray.cluster_helpers import ALL, T0, RunningCluster, running_cluster
 
 MIB = 1_048_576
 RECORD_BYTES = 65_536
@@ -31,74 +31,74 @@ CONFIG = {
     "broker.session.timeout.ms": 600_000,
     "replica.lag.time.max.ms": 600_000,
 }
-"""Nobody is given up for the pause: the cluster as a whole waits for who is paused."""
+"""No session and no replica times out during the pause, so the cluster waits for the paused broker."""
 
 
 @pytest.fixture(scope="module")
-def lab(private_ray: None) -> Iterator[Lab]:
+def cluster(private_ray: None) -> Iterator[RunningCluster]:
     """Two brokers, topic `t` on both, min ISR 2."""
-    with running_lab(brokers=2, config=CONFIG, within_ms=90_000) as lab:
-        lab.create_topic((0, 1), min_isr=2)
-        lab.until(lambda: lab.leader() != NO_LEADER, "a leader")
-        yield lab
+    with running_cluster(brokers=2, config=CONFIG, within_ms=90_000) as cluster:
+        cluster.create_topic((0, 1), min_isr=2)
+        cluster.until(lambda: cluster.leader() != NO_LEADER, "a leader")
+        yield cluster
 
 
-def send(lab: Lab, commands: int) -> list[int]:
-    """Commands as fast as they are taken; their numbers."""
+def send(cluster: RunningCluster, commands: int) -> list[int]:
+    """Submits commands as fast as the client takes them. Returns their ids."""
     numbers = []
     for at in range(commands):
         numbers.append(
-            lab.submit(
+            cluster.submit(
                 lambda number: SendRecords(
                     command_id=number, topic="t", partition=0, acks=ALL, record_count=RECORDS, record_bytes=RECORD_BYTES
                 )
             )
         )
         if at % 100 == 99:
-            lab.engine.run_for(1)
+            cluster.engine.run_for(1)
     return numbers
 
 
-def records(lab: Lab, numbers: list[int]) -> dict[tuple[ErrorCode, bool], int]:
-    """How the records of these commands ended: by error, and whether that is unknown; how many."""
-    lab.until(lambda: all(lab.engine.outcome(number) is not None for number in numbers), "an end for all")
+def records(cluster: RunningCluster, numbers: list[int]) -> dict[tuple[ErrorCode, bool], int]:
+    """Counts the records of these commands by (error, whether the outcome is unknown)."""
+    cluster.until(lambda: all(cluster.engine.outcome(number) is not None for number in numbers), "an end for all")
     found: Counter[tuple[ErrorCode, bool]] = Counter()
     for number in numbers:
-        outcome = lab.engine.outcome(number)
+        outcome = cluster.engine.outcome(number)
         assert isinstance(outcome, SendOutcome)
         for part in outcome.ranges:
             found[part.error, part.unknown] += part.count
     return found
 
 
-def memory_mib(lab: Lab) -> dict[NodeId, int]:
-    """Resident memory of the nodes' processes."""
-    found = {node: rss_of(pid) // MIB for node, pid in lab.engine.pids().items()}
+def memory_mib(cluster: RunningCluster) -> dict[NodeId, int]:
+    """Resident memory of each node's process, in MiB."""
+    found = {node: rss_of(pid) // MIB for node, pid in cluster.engine.pids().items()}
     assert all(found.values()), "every process is there"
     return found
 
 
 @pytest.mark.parametrize("who", ["the follower", "the leader"])
-def test_a_producer_is_slowed_by_a_paused_broker_and_memory_is_bounded(lab: Lab, who: str) -> None:
-    leader = lab.leader()
+def test_a_producer_is_slowed_by_a_paused_broker_and_memory_is_bounded(cluster: RunningCluster, who: str) -> None:
+    leader = cluster.leader()
     paused = leader if who == "the leader" else 1 - leader
-    assert set(records(lab, send(lab, FITTING))) == {(ErrorCode.NONE, False)}
-    before = memory_mib(lab)
-    end = lab.engine.log(leader, T0)[-1].next_offset
-    lab.engine.pause(paused)
-    numbers = send(lab, COMMANDS)
-    lab.engine.run_for(MAX_BLOCK_MS)
-    grown = {node: now - before[node] for node, now in memory_mib(lab).items()}
+    assert set(records(cluster, send(cluster, FITTING))) == {(ErrorCode.NONE, False)}
+    before = memory_mib(cluster)
+    end = cluster.engine.log(leader, T0)[-1].next_offset
+    cluster.engine.pause(paused)
+    numbers = send(cluster, COMMANDS)
+    cluster.engine.run_for(MAX_BLOCK_MS)
+    grown = {node: now - before[node] for node, now in memory_mib(cluster).items()}
     assert max(grown.values()) < GENEROUS_MIB, grown
     taken = BUFFER_BYTES // RECORD_BYTES
     if paused != leader:
-        stored = lab.engine.log(leader, T0)[-1].next_offset
+        stored = cluster.engine.log(leader, T0)[-1].next_offset
         assert stored <= end + taken, "no more than the producer's buffer holds has reached a log"
-    lab.engine.resume(paused)
-    ended = records(lab, numbers)
+    cluster.engine.resume(paused)
+    ended = records(cluster, numbers)
     assert set(ended) == {(ErrorCode.NONE, False), (ErrorCode.REQUEST_TIMED_OUT, False)}, "clear ends, none unknown"
     assert ended[ErrorCode.NONE, False] >= taken - RECORDS
     assert sum(ended.values()) == COMMANDS * RECORDS
-    assert lab.leader() == leader
-    stored = lab.engine.log(leader, T0)[-1].next_offset
+    assert cluster.leader() == leader
+    stored = cluster.engine.log(leader, T0)[-1].next_offset
     assert stored == end + ended[ErrorCode.NONE, False], "what was acknowledged, once, and nothing that was refused"

@@ -1,4 +1,4 @@
-"""Wrong bytes, wrong requests and wrong directories on ray: the brokers go on, and an operator reads one clear line."""
+"""Malformed bytes, wrong requests and wrong directories on ray: brokers keep running, refusals are one clear line."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from protocol.ids import node_name
 from protocol.messages.codec import encode
 from protocol.messages.commands import SendOutcome, SendRecords
 from protocol.messages.data import ConsumeRequest, FetchPartition, FetchRequest, ProduceRequest
-from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, Lab, running_lab
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, running_cluster
 from tests.unit.protocol.node_helpers import batch
 
 MAX_BYTES = 20_000
-STRANGER = 2
-"""The sender of what comes out of nowhere; no broker of this cluster has that number."""
+UNKNOWN_SENDER = 2
+"""A sender id that no broker of this cluster has."""
 
 
 @pytest.fixture(scope="module")
-def cluster(private_ray: None) -> Iterator[Lab]:
+def cluster(private_ray: None) -> Iterator[RunningCluster]:
     """Two brokers, topic `t` on both."""
     config = {"broker.session.timeout.ms": 2_000, "retry.backoff.ms": 50}
-    with running_lab(brokers=2, config=config) as lab:
-        lab.create_topic((0, 1), min_isr=2, config={"max.message.bytes": MAX_BYTES})
-        yield lab
+    with running_cluster(brokers=2, config=config) as cluster:
+        cluster.create_topic((0, 1), min_isr=2, config={"max.message.bytes": MAX_BYTES})
+        yield cluster
 
 
 PRODUCE = ProduceRequest(correlation_id=1, topic="t", partition=0, acks=0, batch=batch(1))
@@ -45,15 +45,15 @@ WRONG = {
     "an unknown partition": PRODUCE.model_copy(update={"partition": -1}),
     "an unknown way to acknowledge": PRODUCE.model_copy(update={"acks": 7}),
     "an offset far beyond": ConsumeRequest(correlation_id=1, topic="t", partition=0, fetch_offset=2**63 - 1),
-    "a fetch of a stranger": FetchRequest(
-        replica_id=STRANGER,
+    "a fetch by an unknown replica": FetchRequest(
+        replica_id=UNKNOWN_SENDER,
         replica_epoch=0,
         partitions=(FetchPartition(topic_id="no", partition_id=-1, current_leader_epoch=-1, fetch_offset=-5),),
     ),
 }
 
 
-def test_whatever_a_stranger_sends_the_brokers_go_on(cluster: Lab) -> None:
+def test_brokers_survive_malformed_bytes_and_wrong_requests_of_an_unknown_sender(cluster: RunningCluster) -> None:
     before = cluster.consumed()
     good = pack_frame([encode(PRODUCE)])
     junk = [
@@ -68,14 +68,14 @@ def test_whatever_a_stranger_sends_the_brokers_go_on(cluster: Lab) -> None:
     frames = [*junk, *(pack_frame([encode(message)]) for message in WRONG.values())]
     for broker in (0, 1):
         actor = ray.get_actor(node_name(broker), cluster.engine.run)
-        calls = [actor.deliver.remote(STRANGER, *pieces_of(frame)) for frame in frames]
+        calls = [actor.deliver.remote(UNKNOWN_SENDER, *pieces_of(frame)) for frame in frames]
         assert ray.get(calls, timeout=60) == [NOTHING] * len(frames)
     assert cluster.produce(b"unharmed") == [ErrorCode.NONE]
     assert cluster.consumed() == [*before, b"unharmed"]
     assert all(cluster.engine.is_running(node) for node in cluster.engine.spec.node_ids)
 
 
-def test_what_a_client_gets_wrong_is_answered_with_a_type(cluster: Lab) -> None:
+def test_wrong_produce_commands_end_with_a_typed_error(cluster: RunningCluster) -> None:
     before = cluster.consumed()
     assert cluster.produce(b"x" * (MAX_BYTES + 1)) == [ErrorCode.MESSAGE_TOO_LARGE]
     assert cluster.produce(b"x", acks=5) == [ErrorCode.INVALID_REQUIRED_ACKS]
@@ -83,7 +83,7 @@ def test_what_a_client_gets_wrong_is_answered_with_a_type(cluster: Lab) -> None:
     assert cluster.consumed() == [*before, b"y"]
 
 
-def test_gathered_batches_that_are_too_large_are_parted(cluster: Lab) -> None:
+def test_gathered_batches_that_are_too_large_are_split(cluster: RunningCluster) -> None:
     before = len(cluster.consumed())
     number = cluster.submit(
         lambda number: SendRecords(
@@ -100,15 +100,15 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def refused(cluster: Lab, node: int) -> str:
-    """What an operator reads of a node that does not start."""
+def refused(cluster: RunningCluster, node: int) -> str:
+    """Starts a node that refuses its directory. Returns the message that an operator reads."""
     cluster.engine.start(node)
     with pytest.raises(NodeFailedError) as caught:
         cluster.engine.run_until(lambda: False, WITHIN_MS)
     return str(caught.value)
 
 
-def test_a_directory_of_another_cluster_is_refused_in_one_line_and_not_touched(cluster: Lab) -> None:
+def test_directory_of_another_cluster_is_refused_in_one_line_and_left_unchanged(cluster: RunningCluster) -> None:
     records = cluster.consumed()
     cluster.engine.crash(1, Loss())
     path = cluster.engine.directory(1) / META_FILE

@@ -1,4 +1,4 @@
-"""The benchmarks that need a Ray, at their smallest, by the command: the shape of the JSON document, never a time."""
+"""The benchmarks that need Ray, at their smallest size: the shape of the JSON document, no times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROW = {
 
 
 def figures(folder: Path, name: str, *options: str) -> Any:
-    """The figures of one benchmark; there is nothing else on standard output."""
+    """Runs one benchmark. Returns its figures; standard output must hold nothing else."""
     code, text, errors = isray("bench", name, *options, "--repeats", "1", "--json", folder=folder)
     assert code == 0, (text, errors)
     document = json.loads(text)

@@ -1,5 +1,4 @@
-"""`isray up --detach`, the tools, a broker that is killed, `isray down`: by the command alone, each in a process of its
-own, as a user has it."""
+"""`isray up --detach`, every tool, a killed broker and controller, `isray down`: each command in its own process."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class Shell:
         return json.loads(out)
 
     def processes(self) -> list[tuple[int, str]]:
-        """Processes of the cluster, the supervisor among them: those whose environment names the folder."""
+        """(pid, command line) of the cluster's processes, supervisor included: their environment names the folder."""
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -72,7 +71,7 @@ def shell() -> Iterator[Shell]:
 
 
 @pytest.mark.covers("J8", "J10", "J12", "J16", "J17")
-def test_a_cluster_is_started_administered_broken_and_ended(shell: Shell) -> None:
+def test_cluster_is_started_administered_damaged_and_stopped(shell: Shell) -> None:
     configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
     up = shell.json("up", "--detach", "--controllers", "3", *configs, "--racks", "a,b,c")
     address = up["bootstrap_server"]
@@ -97,7 +96,7 @@ def test_a_cluster_is_started_administered_broken_and_ended(shell: Shell) -> Non
 
 
 def administer(shell: Shell, address: str) -> None:
-    """Each tool once, with and without the bootstrap address, and with wrong input."""
+    """Runs each tool once, with and without `--bootstrap-server`, and with wrong input."""
     create = ("topics", "--create", "--topic", "t", "--replica-assignment", "0:1:2")
     assert shell.ok(*create, "--config", "min.insync.replicas=3", "--bootstrap-server", address) == "Created topic t.\n"
     [topic] = shell.json("topics", "--describe")
@@ -126,7 +125,7 @@ def roles(status: Any) -> dict[str, tuple[bool, str]]:
 
 
 def change_the_voters(shell: Shell) -> None:
-    """One that follows is removed and added again."""
+    """Removes a follower from the voters and adds it again."""
     status = shell.json("status")
     assert status["voters"] == [1000, 1001, 1002]
     follower = next(node for node in status["voters"] if node != status["controller"])
@@ -144,7 +143,7 @@ def change_the_voters(shell: Shell) -> None:
 
 
 def kill_the_active_controller(shell: Shell) -> None:
-    """SIGKILL: a topic can be made at once, by whichever controller is the next."""
+    """Sends SIGKILL to the active controller; a topic can be created at once, by its successor."""
     before = shell.json("status")
     first = before["controller"]
     os.kill(before["pids"][f"controller-{first}"], signal.SIGKILL)
@@ -158,7 +157,7 @@ def kill_the_active_controller(shell: Shell) -> None:
 
 
 def kill_a_broker(shell: Shell) -> None:
-    """A broker dies by SIGKILL: `status` says so, and `topics` shows it in the ELR, since min ISR is 3."""
+    """Sends SIGKILL to a broker: `status` reports it, and `topics` shows it in the ELR, since min ISR is 3."""
     status = shell.json("status")
     assert [(broker["node"], broker["rack"], broker["running"]) for broker in status["brokers"]] == [
         ("broker-0", "a", True),
@@ -175,7 +174,7 @@ def kill_a_broker(shell: Shell) -> None:
 
 
 def status_until_fenced(shell: Shell, broker: int) -> Any:
-    """The status once the controller has fenced a broker; each question takes longer than a heartbeat."""
+    """Repeats `status` until the controller has fenced the broker. Returns the last document."""
     for _ in range(20):
         found = shell.json("status", code=1)
         if found["brokers"][broker]["state"] == "fenced":

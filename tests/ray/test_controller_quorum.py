@@ -26,7 +26,7 @@ from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.quorum.log import SNAPSHOT_FILE
 from protocol.quorum.state_file import FILE as STATE_FILE
-from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, Lab, running_lab
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, running_cluster
 
 IN_FLIGHT = 10
 BETWEEN_KILLS = 50
@@ -35,24 +35,24 @@ BETWEEN_KILLS = 50
 
 @dataclass
 class Load:
-    """A client that produces one record after the other to `t-0`, `IN_FLIGHT` of them at a time, until it is told to
-    stop. `acknowledged` are offsets by payload; what it was told is written to the recording.
+    """A client that keeps `IN_FLIGHT` records in flight to `t-0` until `finish`. `acknowledged` maps payloads to their
+    offsets; invocations and outcomes are written to the recording.
     """
 
-    lab: Lab
+    cluster: RunningCluster
     writer: RecordingWriter
     acknowledged: dict[bytes, int] = field(default_factory=dict)
     under_way: dict[int, bytes] = field(default_factory=dict)
     goes_on: bool = True
 
     def tick(self) -> None:
-        """Takes what came back, and sends as much again."""
+        """Takes the outcomes that have arrived and submits as many new records."""
         for number in list(self.under_way):
-            outcome = self.lab.engine.outcome(number)
+            outcome = self.cluster.engine.outcome(number)
             if isinstance(outcome, ProduceOutcome):
                 self._ended(number, self.under_way.pop(number), outcome)
         while self.goes_on and len(self.under_way) < IN_FLIGHT:
-            number = self.lab.submit(self._command)
+            number = self.cluster.submit(self._command)
             self.under_way[number] = payload_of(number)
 
     def _command(self, number: int) -> ProduceCommand:
@@ -66,14 +66,14 @@ class Load:
         self.acknowledged[payload] = outcome.base_offset
         self.writer.operation(Ended(number, 0, 1, "acknowledged", outcome.base_offset))
 
-    def go_on(self) -> None:
-        """Waits for some more acknowledgements."""
+    def await_more(self) -> None:
+        """Waits for `BETWEEN_KILLS` more acknowledgements."""
         enough = len(self.acknowledged) + BETWEEN_KILLS
-        self.lab.until(lambda: len(self.acknowledged) >= enough, "the load goes on")
+        self.cluster.until(lambda: len(self.acknowledged) >= enough, "more records are acknowledged")
 
     def finish(self) -> None:
         self.goes_on = False
-        self.lab.until(lambda: not self.under_way, "every record is acknowledged")
+        self.cluster.until(lambda: not self.under_way, "every record is acknowledged")
 
 
 def payload_of(number: int) -> bytes:
@@ -81,88 +81,88 @@ def payload_of(number: int) -> bytes:
     return packed
 
 
-def await_role(lab: Lab, controller: NodeId, role: str) -> None:
-    def has_it() -> bool:
-        part = lab.engine.quorum().get(controller)
+def await_role(cluster: RunningCluster, controller: NodeId, role: str) -> None:
+    def has_role() -> bool:
+        part = cluster.engine.quorum().get(controller)
         return part is not None and part.role == role
 
-    lab.until(has_it, f"controller {controller} is {role}")
+    cluster.until(has_role, f"controller {controller} is {role}")
 
 
 @dataclass
-class Recorded:
-    """A lab whose cluster is recorded until `check` ends that."""
+class RecordedCluster:
+    """A cluster whose events and client history are recorded until `check`."""
 
-    lab: Lab
+    cluster: RunningCluster
     folder: Path
     writer: RecordingWriter
 
     def check(self) -> Checked:
-        """Ends the recording, and judges it."""
-        self.lab.meanwhile = lambda: None
-        self.lab.engine.record_to(lambda event: None)
-        engine = self.lab.engine
+        """Ends the recording and checks it."""
+        self.cluster.meanwhile = lambda: None
+        self.cluster.engine.record_to(lambda event: None)
+        engine = self.cluster.engine
         finals = final_logs(engine, runs_of)
         self.writer.finish("quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True)
         return check(Recording(self.folder))
 
 
 @pytest.fixture(scope="module")
-def recorded(private_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+def recorded(private_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedCluster]:
     """Three controllers and three brokers, topic `t` on all of these."""
     folder = tmp_path_factory.mktemp("recording")
     writer = RecordingWriter(folder)
-    with running_lab(controllers=3, record_to=writer.event) as lab:
-        lab.create_topic((0, 1, 2), min_isr=2, config={"unclean.recovery.strategy": "balanced"})
-        yield Recorded(lab, folder, writer)
+    with running_cluster(controllers=3, record_to=writer.event) as cluster:
+        cluster.create_topic((0, 1, 2), min_isr=2, config={"unclean.recovery.strategy": "balanced"})
+        yield RecordedCluster(cluster, folder, writer)
     writer.close()
 
 
 @pytest.fixture
-def cluster(recorded: Recorded) -> Lab:
-    """The cluster, whoever records it."""
-    return recorded.lab
+def cluster(recorded: RecordedCluster) -> RunningCluster:
+    """The recorded cluster, for tests that need no recording."""
+    return recorded.cluster
 
 
 # -- failover ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("D22", "J4")
-def test_the_active_controller_is_killed_under_load_and_nothing_is_lost(recorded: Recorded) -> None:
-    lab, load = recorded.lab, Load(recorded.lab, recorded.writer)
-    lab.meanwhile = load.tick
-    load.go_on()
+def test_nothing_is_lost_when_the_active_controller_is_killed_under_load(recorded: RecordedCluster) -> None:
+    cluster, load = recorded.cluster, Load(recorded.cluster, recorded.writer)
+    cluster.meanwhile = load.tick
+    load.await_more()
     for topic in ("u", "v"):
-        committed = list(lab.engine.metadata_log())
-        killed, _ = lab.kill_the_active_controller()
-        lab.create_topic((2, 1), min_isr=1, name=topic)
-        assert list(lab.engine.metadata_log())[: len(committed)] == committed
-        load.go_on()
-        lab.engine.start(killed)
-        await_role(lab, killed, "follower")
-    the_brokers_deal_with_the_new_one(lab)
+        committed = list(cluster.engine.metadata_log())
+        killed, _ = cluster.kill_the_active_controller()
+        cluster.create_topic((2, 1), min_isr=1, name=topic)
+        assert list(cluster.engine.metadata_log())[: len(committed)] == committed
+        load.await_more()
+        cluster.engine.start(killed)
+        await_role(cluster, killed, "follower")
+    check_brokers_follow_the_active_controller(cluster)
     load.finish()
-    view = lab.engine.view()
+    view = cluster.engine.view()
     assert view is not None
     assert {name.topic for name in view.partitions} == {"t", "u", "v"}
-    held = {batch.payload: batch.base_offset for batch in lab.engine.log(view.partitions[T0].leader, T0)}
+    held = {batch.payload: batch.base_offset for batch in cluster.engine.log(view.partitions[T0].leader, T0)}
     assert load.acknowledged.items() <= held.items()
     checked = recorded.check()
     assert (checked.violations, checked.unjudged) == ([], [])
     assert checked.operations >= 2 * len(load.acknowledged) >= 2 * 3 * BETWEEN_KILLS
 
 
-def the_brokers_deal_with_the_new_one(lab: Lab) -> None:
-    """Their sessions are with it, it takes their proposals, and a broker that starts is registered there."""
-    active = lab.active_controller()
-    lab.await_unfenced(0, 1, 2)
-    [dead] = {0, 1, 2} - {lab.leader(), other_than(lab.leader())}
-    lab.engine.crash(dead, Loss())
-    lab.await_partition("the dead broker is no member", isr={0, 1, 2} - {dead})
-    lab.engine.start(dead)
-    lab.await_whole()
-    told = [event for event in lab.engine.traces() if event.trace.kind == "broker_registration"]
-    assert told[-1].node == active
+def check_brokers_follow_the_active_controller(cluster: RunningCluster) -> None:
+    """Brokers hold sessions with it, it commits ISR changes, and it registers a restarted broker."""
+    active = cluster.active_controller()
+    cluster.await_unfenced(0, 1, 2)
+    [dead] = {0, 1, 2} - {cluster.leader(), other_than(cluster.leader())}
+    cluster.engine.crash(dead, Loss())
+    cluster.await_partition("the dead broker has left the ISR", isr={0, 1, 2} - {dead})
+    cluster.engine.start(dead)
+    cluster.await_whole()
+    registrations = [event for event in cluster.engine.traces() if event.trace.kind == "broker_registration"]
+    assert registrations[-1].node == active
 
 
 def other_than(broker: BrokerId) -> BrokerId:
@@ -189,8 +189,8 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_controller_whose_disk_is_wrong_is_refused_in_one_line_and_the_others_go_on(
-    cluster: Lab, damage: str
+def test_controller_with_a_damaged_disk_is_refused_in_one_line_and_the_others_continue(
+    cluster: RunningCluster, damage: str
 ) -> None:
     name, change, what = DAMAGES[damage]
     follower = next(node for node in cluster.engine.spec.controller_ids if node != cluster.active_controller())
@@ -215,35 +215,35 @@ def test_a_controller_whose_disk_is_wrong_is_refused_in_one_line_and_the_others_
 
 
 @pytest.mark.covers("M68")
-def test_a_recovery_that_is_under_way_begins_anew_with_the_next_controller(cluster: Lab) -> None:
+def test_recovery_in_progress_is_restarted_by_the_next_active_controller(cluster: RunningCluster) -> None:
     assert cluster.produce(*(b"%d" % number for number in range(4))) == [ErrorCode.NONE] * 4
     first = cluster.leader()
     cluster.engine.crash(first, Loss())
-    cluster.until(lambda: cluster.leader() not in (first, NO_LEADER), "the next one leads")
+    cluster.until(lambda: cluster.leader() not in (first, NO_LEADER), "the next replica leads")
     second = cluster.leader()
     [third] = {0, 1, 2} - {first, second}
-    cluster.await_partition("the first is no member", isr={second, third})
+    cluster.await_partition("the first has left the ISR", isr={second, third})
     cluster.engine.flush(third)
     cluster.engine.crash(second, Loss("unflushed"))
-    cluster.await_partition("the third is alone", leader=third, isr={third})
+    cluster.await_partition("the third is the only ISR member", leader=third, isr={third})
     cluster.engine.crash(third, Loss("unflushed"))
-    cluster.await_partition("nobody leads", leader=NO_LEADER)
+    cluster.await_partition("the partition has no leader", leader=NO_LEADER)
     cluster.cut(RECOVERY_MANAGER, third)
     for broker in (second, third):
         cluster.engine.start(broker)
-    cluster.until(lambda: began_at(cluster, cluster.engine.active_controller()), "a recovery is under way")
+    cluster.until(lambda: has_begun_recovery(cluster, cluster.engine.active_controller()), "a recovery is under way")
     _, successor = cluster.kill_the_active_controller()
-    cluster.until(lambda: began_at(cluster, successor), "the next one begins another")
+    cluster.until(lambda: has_begun_recovery(cluster, successor), "the next controller begins another recovery")
     assert cluster.leader() == NO_LEADER
     cluster.engine.heal_links()
-    cluster.await_partition("the third had all", leader=third, isr={second, third})
+    cluster.await_partition("the third, which held all records, leads", leader=third, isr={second, third})
     assert cluster.payloads(third)[-4:] == [b"%d" % number for number in range(4)]
     events = [event for event in cluster.engine.traces() if event.trace.kind == "became_leader"]
     leaders = {(event.trace.leader_epoch, event.node) for event in events if event.trace.about() == T0}
     assert len({epoch for epoch, _ in leaders}) == len(leaders)
 
 
-def began_at(lab: Lab, controller: NodeId | None) -> bool:
-    """Whether a controller has stated a recovery of `t-0`."""
-    events = [event for event in lab.engine.traces() if event.trace.kind == "recovery_began"]
+def has_begun_recovery(cluster: RunningCluster, controller: NodeId | None) -> bool:
+    """Whether a controller has begun a recovery of `t-0`."""
+    events = [event for event in cluster.engine.traces() if event.trace.kind == "recovery_began"]
     return any(event.node == controller and event.trace.partition == T0 for event in events)

@@ -1,4 +1,4 @@
-"""Disks that fail under a broker on ray: what it says, what becomes of the partition, and how it comes back."""
+"""Disk failures of a broker on ray: the error it reports, the election that follows, and how the broker recovers."""
 
 from __future__ import annotations
 
@@ -11,53 +11,57 @@ from experiments.engines.port import Loss
 from experiments.hunt.soak.ray_nodes import ray_nodes
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from tests.ray.cluster_helpers import Lab, running_lab
+from tests.ray.cluster_helpers import RunningCluster, running_cluster
 
 BROKERS = (0, 1, 2)
 LARGE = b"L" * 10_000
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Lab]:
+def cluster() -> Iterator[RunningCluster]:
     """Three brokers, topic `t` on all of them with min ISR 2."""
-    with ray_nodes(0), running_lab(within_ms=90_000) as lab:
-        lab.create_topic(BROKERS, min_isr=2)
-        yield lab
+    with ray_nodes(0), running_cluster(within_ms=90_000) as cluster:
+        cluster.create_topic(BROKERS, min_isr=2)
+        yield cluster
 
 
-def await_logs(lab: Lab, expected: list[bytes]) -> None:
-    """Waits until the ISR is whole and all replicas have as many batches as expected: they are those."""
-    lab.await_whole()
-    lab.until(lambda: all(len(lab.payloads(b)) == len(expected) for b in BROKERS), "all replicas have all records")
-    assert [lab.payloads(broker) for broker in BROKERS] == [expected] * len(BROKERS)
+def check_logs(cluster: RunningCluster, expected: list[bytes]) -> None:
+    """Waits until all replicas are in sync with as many batches as expected; their payloads must be these."""
+    cluster.await_whole()
+    cluster.until(
+        lambda: all(len(cluster.payloads(b)) == len(expected) for b in BROKERS), "all replicas have all records"
+    )
+    assert [cluster.payloads(broker) for broker in BROKERS] == [expected] * len(BROKERS)
 
 
-def test_a_leader_whose_disk_is_full_says_so_and_another_takes_what_it_could_not(cluster: Lab) -> None:
+def test_leader_with_a_full_disk_reports_it_and_the_next_leader_takes_the_records(cluster: RunningCluster) -> None:
     leader = cluster.await_whole()
     before = cluster.payloads(leader)
     assert cluster.produce(b"small") == [ErrorCode.NONE]
     cluster.engine.set_room(leader, 100)
     assert cluster.produce(LARGE) == [ErrorCode.NONE]
-    cluster.until(lambda: bool(cluster.told("storage_error", leader)), "the broker says so")
-    assert any("No space left on device" in reason for reason in cluster.told("storage_error", leader))
+    cluster.until(lambda: bool(cluster.reasons("storage_error", leader)), "the broker reports it")
+    assert any("No space left on device" in reason for reason in cluster.reasons("storage_error", leader))
     cluster.until(lambda: not cluster.engine.is_running(leader), "a broker whose disk fails ends")
     state = cluster.state()
     assert state is not None
     assert state.leader not in (leader, NO_LEADER)
     assert cluster.produce(b"after") == [ErrorCode.NONE]
     cluster.engine.start(leader)
-    await_logs(cluster, [*before, b"small", LARGE, b"after"])
+    check_logs(cluster, [*before, b"small", LARGE, b"after"])
 
 
 @pytest.mark.parametrize("kind", ["torn", "flipped", "zeroed"])
-def test_a_damaged_tail_is_dropped_and_said_and_the_rest_comes_from_the_leader(cluster: Lab, kind: DamageKind) -> None:
+def test_damaged_tail_is_dropped_and_reported_and_refetched_from_the_leader(
+    cluster: RunningCluster, kind: DamageKind
+) -> None:
     leader = cluster.await_whole()
     before = cluster.payloads(leader)
     records = [b"%s %d" % (kind.encode(), number) for number in range(20)]
     assert cluster.produce(*records) == [ErrorCode.NONE] * len(records)
-    told = len(cluster.told("records_dropped", leader))
+    drops = len(cluster.reasons("records_dropped", leader))
     cluster.engine.crash(leader, Loss())
     assert cluster.engine.damage_tails(leader, kind, kind) > 0
     cluster.engine.start(leader)
-    cluster.until(lambda: len(cluster.told("records_dropped", leader)) > told, "the broker says what it dropped")
-    await_logs(cluster, [*before, *records])
+    cluster.until(lambda: len(cluster.reasons("records_dropped", leader)) > drops, "the broker reports the drop")
+    check_logs(cluster, [*before, *records])

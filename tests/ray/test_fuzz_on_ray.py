@@ -1,4 +1,4 @@
-"""The hunt over Ray tasks: the same results as in one process, and nothing but the document on standard output."""
+"""`isray fuzz --jobs ray`: the same results as in one process, and only the JSON document on standard output."""
 
 from __future__ import annotations
 

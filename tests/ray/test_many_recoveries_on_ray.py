@@ -1,6 +1,6 @@
-"""Thousands of partitions that lose their leaders at once: few questions, large ones, and every partition is led again.
+"""Thousands of partitions lose their leaders at once: few, large requests, and every partition is recovered.
 
-What is counted are the trace events of the nodes: the recovery manager says how many partitions each of its requests
+What is counted are the trace events of the nodes: the recovery manager reports how many partitions each of its requests
 names, the controller what every recovery came to. A broker refuses a request for more than 2,000 partitions, and a
 question without an answer is asked again; so a machine that is slow sees more requests, but none that is larger.
 """
@@ -18,19 +18,19 @@ from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.recovery import MAX_PARTITIONS_PER_REQUEST
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-from tests.ray.cluster_helpers import Lab, running_lab
+from tests.ray.cluster_helpers import RunningCluster, running_cluster
 
 TOPICS, PARTITIONS = 5, 1_000
 BROKERS = (0, 1, 2)
 PATIENT_MS = 240_000
 AT_LEAST_ON_AVERAGE = 100
-"""Partitions in a request, with all repetitions: one request per partition is far below, three for all far above."""
+"""Partitions per request, repeated requests included: far above one request per partition."""
 
 
 @pytest.fixture
-def lab(private_ray: None) -> Iterator[Lab]:
+def cluster(private_ray: None) -> Iterator[RunningCluster]:
     """Three brokers, and 5,000 partitions of five topics, each on all of them with min ISR 2."""
-    with running_lab(config={}, within_ms=PATIENT_MS) as found:
+    with running_cluster(config={}, within_ms=PATIENT_MS) as found:
         for topic in range(TOPICS):
             request = create_topic(f"t{topic}", (BROKERS,) * PARTITIONS, {"min.insync.replicas": 2})
             number = found.submit(lambda number, request=request: AdminCommand(command_id=number, request=request))
@@ -39,37 +39,39 @@ def lab(private_ray: None) -> Iterator[Lab]:
         yield found
 
 
-def states(lab: Lab) -> dict[TopicPartition, PartitionState]:
-    view = lab.engine.view()
+def states(cluster: RunningCluster) -> dict[TopicPartition, PartitionState]:
+    view = cluster.engine.view()
     return {} if view is None else dict(view.partitions)
 
 
-def traced(lab: Lab, kind: str) -> list[TraceEvent]:
-    return [event for event in lab.engine.traces() if event.trace.kind == kind]
+def traced(cluster: RunningCluster, kind: str) -> list[TraceEvent]:
+    return [event for event in cluster.engine.traces() if event.trace.kind == kind]
 
 
 @pytest.mark.covers("F20", "M71")
 @pytest.mark.timeout(600)
-def test_five_thousand_leaderless_partitions_are_asked_for_in_large_requests_and_all_recovered(lab: Lab) -> None:
+def test_five_thousand_leaderless_partitions_are_queried_in_large_requests_and_recovered(
+    cluster: RunningCluster,
+) -> None:
     names = {TopicPartition(f"t{topic}", index) for topic in range(TOPICS) for index in range(PARTITIONS)}
     for broker in BROKERS:
-        lab.engine.crash(broker, Loss("unflushed"))
-    lab.until(lambda: {state.leader for state in states(lab).values()} == {NO_LEADER}, "nobody leads")
-    known = {broker for state in states(lab).values() for broker in state.elr}
-    assert traced(lab, "log_info_asked") == []
+        cluster.engine.crash(broker, Loss("unflushed"))
+    cluster.until(lambda: {state.leader for state in states(cluster).values()} == {NO_LEADER}, "no partition has one")
+    known = {broker for state in states(cluster).values() for broker in state.elr}
+    assert traced(cluster, "log_info_asked") == []
     for broker in BROKERS:
-        lab.engine.start(broker)
-    lab.until(
+        cluster.engine.start(broker)
+    cluster.until(
         lambda: all(
             state.leader in known and state.leader_recovery_state is LeaderRecoveryState.RECOVERED
-            for state in states(lab).values()
+            for state in states(cluster).values()
         ),
         "all are led",
     )
-    assert states(lab).keys() == names
-    assert {event.trace.partition for event in traced(lab, "recovery")} == names
+    assert states(cluster).keys() == names
+    assert {event.trace.partition for event in traced(cluster, "recovery")} == names
     asked: dict[object, list[int]] = {broker: [] for broker in BROKERS}
-    for event in traced(lab, "log_info_asked"):
+    for event in traced(cluster, "log_info_asked"):
         assert event.node == RECOVERY_MANAGER
         asked[event.trace.broker].append(event.trace.partitions)
     for broker in known:

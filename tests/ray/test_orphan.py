@@ -1,4 +1,4 @@
-"""The orphan of a raylet that was killed: it goes on, is fenced by its epochs, and acknowledges nothing."""
+"""An orphan, the actor of a killed raylet, keeps running, is fenced by its epochs, and acknowledges nothing."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.strays import leaves_within
 SOAK = TopicPartition("soak", 0)
 ORPHAN = 0
 PATIENT = {**FAST, "broker.session.timeout.ms": 9_000}
-"""A next life that is kept from its heartbeats for a whole session lets the orphan be the broker again, as in Kafka."""
+"""If the next incarnation sends no heartbeat for a whole session, the orphan may register again, as in Kafka."""
 
 
 @ray.remote(num_cpus=0)
 class BoundProducer:
-    """Stands at a client's address and keeps the answers that come there."""
+    """Takes a client's address and keeps the responses that arrive there."""
 
     def __init__(self) -> None:
         self._answers: list[tuple[int, int]] = []
@@ -65,23 +65,23 @@ def cluster_of_machines() -> Iterator[tuple[SoakCluster, RayNodes]]:
         homes = homes_of(spec, nodes)
         engine = RayEngine(spec, homes=homes)
         try:
-            lab = SoakCluster(engine, nodes, homes)
-            lab.start(engine.spec.node_ids)
-            lab.await_whole()
-            lab.create_topic(1)
-            lab.await_whole()
-            yield lab, nodes
+            cluster = SoakCluster(engine, nodes, homes)
+            cluster.start(engine.spec.node_ids)
+            cluster.await_whole()
+            cluster.create_topic(1)
+            cluster.await_whole()
+            yield cluster, nodes
         finally:
             engine.close()
 
 
-def produce(lab: SoakCluster, payload: bytes) -> ErrorCode:
-    number = lab.next_id()
-    lab.engine.submit(
+def produce(cluster: SoakCluster, payload: bytes) -> ErrorCode:
+    number = cluster.next_id()
+    cluster.engine.submit(
         ProduceCommand(command_id=number, topic="soak", partition=0, acks=-1, record_count=1, payload=payload)
     )
-    lab.wait(lambda: lab.engine.outcome(number) is not None, "an outcome")
-    outcome = lab.engine.outcome(number)
+    cluster.wait(lambda: cluster.engine.outcome(number) is not None, "an outcome")
+    outcome = cluster.engine.outcome(number)
     assert isinstance(outcome, ProduceOutcome)
     return outcome.error
 
@@ -99,66 +99,67 @@ def produce_frame(number: int) -> list[bytes]:
     return pieces_of(pack_frame([encode(request)]))
 
 
-def refusals(lab: SoakCluster, *, after_ms: int) -> set[tuple[int, str, str]]:
-    """(who, what, error) of the requests of the broker's lives that were refused."""
+def refusals(cluster: SoakCluster, *, after_ms: int) -> set[tuple[int, str, str]]:
+    """(node, request, error) of refused requests of the broker's incarnations."""
     return {
         (event.node, event.trace.message, event.trace.error)
-        for event in lab.engine.traces()
+        for event in cluster.engine.traces()
         if event.trace.kind == "refused" and event.trace.sender == ORPHAN and event.time_ms > after_ms
     }
 
 
-def registered_epoch(lab: SoakCluster) -> int:
-    view = lab.engine.view()
+def registered_epoch(cluster: SoakCluster) -> int:
+    view = cluster.engine.view()
     return -1 if view is None else view.brokers[ORPHAN].broker_epoch
 
 
-def payloads(lab: SoakCluster, broker: int) -> list[bytes]:
-    return [batch.payload for batch in lab.engine.log(broker, SOAK)]
+def payloads(cluster: SoakCluster, broker: int) -> list[bytes]:
+    return [batch.payload for batch in cluster.engine.log(broker, SOAK)]
 
 
 def test_an_orphan_is_fenced_by_its_epochs_and_acknowledges_nothing() -> None:
-    with cluster_of_machines() as (lab, nodes):
-        engine = lab.engine
-        assert lab.leader(SOAK) == ORPHAN
-        assert produce(lab, b"before") is ErrorCode.NONE
+    with cluster_of_machines() as (cluster, nodes):
+        engine = cluster.engine
+        assert cluster.leader(SOAK) == ORPHAN
+        assert produce(cluster, b"before") is ErrorCode.NONE
         answers = bound_producer(engine.run, nodes.head)
         handle = ray.get_actor(node_name(ORPHAN), engine.run)
         ray.get(handle.deliver.remote(FIRST_LOAD, *produce_frame(1)), timeout=30)
-        lab.wait(lambda: answers() == [(1, 0)], "the leader acknowledges while it leads")
-        process, directory, epoch = os.pidfd_open(lab.pids[ORPHAN]), engine.directory(ORPHAN), registered_epoch(lab)
+        cluster.wait(lambda: answers() == [(1, 0)], "the leader acknowledges while it leads")
+        process, directory = os.pidfd_open(cluster.pids[ORPHAN]), engine.directory(ORPHAN)
+        epoch = registered_epoch(cluster)
         try:
             engine.isolate([ORPHAN])
-            nodes.kill_raylet(lab.homes[ORPHAN])
+            nodes.kill_raylet(cluster.homes[ORPHAN])
             sent = [handle.deliver.remote(FIRST_LOAD, *produce_frame(number)) for number in (2, 3)]
             ray.wait(sent, num_returns=2, timeout=30)
-            lab.wait(lambda: not engine.is_running(ORPHAN), "Ray gives the broker up")
+            cluster.wait(lambda: not engine.is_running(ORPHAN), "Ray gives the broker up")
             engine.move(ORPHAN, nodes.workers[3])
             engine.start(ORPHAN)
-            lab.wait(lambda: registered_epoch(lab) > epoch, "the next life is registered")
+            cluster.wait(lambda: registered_epoch(cluster) > epoch, "the next incarnation is registered")
             back_ms = engine.now_ms()
             engine.isolate([])
             expected = (FIRST_CONTROLLER, "BrokerHeartbeatRequest", "STALE_BROKER_EPOCH")
-            lab.wait(lambda: expected in refusals(lab, after_ms=back_ms), "the orphan talks and is refused")
-            assert not leaves_within(lab.pids[ORPHAN], 0)
-            lab.wait(lab.is_whole, "the cluster is whole with the next life, the orphan still there")
-            assert lab.leader(SOAK) != ORPHAN
-            assert produce(lab, b"after") is ErrorCode.NONE
+            cluster.wait(lambda: expected in refusals(cluster, after_ms=back_ms), "the orphan talks and is refused")
+            assert not leaves_within(cluster.pids[ORPHAN], 0)
+            cluster.wait(cluster.is_whole, "all in sync while the orphan still runs")
+            assert cluster.leader(SOAK) != ORPHAN
+            assert produce(cluster, b"after") is ErrorCode.NONE
             assert engine.directory(ORPHAN) != directory
-            assert not leaves_within(lab.pids[ORPHAN], 0)
+            assert not leaves_within(cluster.pids[ORPHAN], 0)
         finally:
             signal.pidfd_send_signal(process, signal.SIGKILL)
             os.close(process)
-            nodes.reap(lab.homes[ORPHAN])
+            nodes.reap(cluster.homes[ORPHAN])
         assert [number for number, error in answers() if error == 0] == [1]
-        assert lab.leader(SOAK) != ORPHAN
-        lab.wait(lambda: [len(payloads(lab, broker)) for broker in range(3)] == [3] * 3, "all have all records")
-        assert [payloads(lab, broker) for broker in range(3)] == [[b"before", b"lonely 1", b"after"]] * 3
+        assert cluster.leader(SOAK) != ORPHAN
+        cluster.wait(lambda: [len(payloads(cluster, broker)) for broker in range(3)] == [3] * 3, "all have all records")
+        assert [payloads(cluster, broker) for broker in range(3)] == [[b"before", b"lonely 1", b"after"]] * 3
         assert orphans_log(directory).count(b"lonely") >= 1
 
 
 def bound_producer(run: str, home: str) -> Any:
-    """A function that gives the answers which have come to the address of the bound client."""
+    """A function that returns the responses that have arrived at the bound client's address."""
     pin = NodeAffinitySchedulingStrategy(home, soft=False)
     actor = BoundProducer.options(name=node_name(FIRST_LOAD), namespace=run, scheduling_strategy=pin).remote()
     ray.get(actor.answers.remote(), timeout=60)

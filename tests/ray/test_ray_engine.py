@@ -19,22 +19,22 @@ from experiments.engines.port import Loss
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
-from tests.ray.cluster_helpers import FAST, LEAVES_WITHIN_S, T0, WITHIN_MS, Lab, running_lab
+from tests.ray.cluster_helpers import FAST, LEAVES_WITHIN_S, T0, WITHIN_MS, RunningCluster, running_cluster
 from tests.strays import leaves_within
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
-def shared(private_ray: None) -> Iterator[Lab]:
+def shared(private_ray: None) -> Iterator[RunningCluster]:
     """One cluster for the tests that leave it whole: topic t on three brokers, min ISR 2."""
-    with running_lab() as laboratory:
-        laboratory.create_topic((0, 1, 2), min_isr=2)
-        yield laboratory
+    with running_cluster() as cluster:
+        cluster.create_topic((0, 1, 2), min_isr=2)
+        yield cluster
 
 
 @pytest.mark.covers("M25")
-def test_the_leader_is_killed_another_takes_over_and_the_killed_one_comes_back_with_all_records(shared: Lab) -> None:
+def test_killed_leader_is_replaced_and_returns_with_all_records(shared: RunningCluster) -> None:
     leader = shared.await_whole()
     others = {0, 1, 2} - {leader}
     before, epoch = shared.consumed(), shared.leader_epoch()
@@ -53,7 +53,7 @@ def test_the_leader_is_killed_another_takes_over_and_the_killed_one_comes_back_w
 
 
 @pytest.mark.covers("M41")
-def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_the_link_heals(shared: Lab) -> None:
+def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_the_link_heals(shared: RunningCluster) -> None:
     leader = shared.await_whole()
     follower = min({0, 1, 2} - {leader})
     shared.cut(leader, follower)
@@ -65,7 +65,7 @@ def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_the_link_hea
     assert shared.payloads(follower) == shared.payloads(leader)
 
 
-def test_a_cut_is_one_way(shared: Lab) -> None:
+def test_a_cut_is_one_way(shared: RunningCluster) -> None:
     """What the follower sends still arrives, so it stays in the ISR as caught up until something is written."""
     leader = shared.await_whole()
     follower = min({0, 1, 2} - {leader})
@@ -76,7 +76,7 @@ def test_a_cut_is_one_way(shared: Lab) -> None:
     shared.await_whole()
 
 
-def test_a_paused_leader_is_replaced_and_its_uncommitted_record_is_cut_when_it_wakes(shared: Lab) -> None:
+def test_paused_leader_is_replaced_and_truncates_its_uncommitted_record_when_it_resumes(shared: RunningCluster) -> None:
     leader = shared.await_whole()
     committed = shared.consumed()
     for follower in {0, 1, 2} - {leader}:
@@ -93,7 +93,7 @@ def test_a_paused_leader_is_replaced_and_its_uncommitted_record_is_cut_when_it_w
     assert [shared.payloads(broker) for broker in range(3)] == [[*committed, b"after"]] * 3
 
 
-def test_a_broker_that_is_asked_to_leaves_in_good_order_and_its_process_ends(shared: Lab) -> None:
+def test_controlled_shutdown_of_a_broker_ends_its_process(shared: RunningCluster) -> None:
     leader = shared.await_whole()
     process = shared.engine.pids()[leader]
     shared.engine.terminate(leader)
@@ -103,7 +103,7 @@ def test_a_broker_that_is_asked_to_leaves_in_good_order_and_its_process_ends(sha
     assert shared.await_whole() != leader
 
 
-def test_a_killed_controller_comes_back_with_its_log(shared: Lab) -> None:
+def test_a_killed_controller_comes_back_with_its_log(shared: RunningCluster) -> None:
     shared.await_whole()
     before = shared.engine.view()
     assert before is not None
@@ -121,7 +121,7 @@ def test_a_killed_controller_comes_back_with_its_log(shared: Lab) -> None:
     assert shared.produce(b"go on") == [ErrorCode.NONE]
 
 
-def test_bytes_that_are_no_message_are_dropped_and_nobody_dies_of_them(shared: Lab) -> None:
+def test_malformed_bytes_are_dropped_and_no_node_fails(shared: RunningCluster) -> None:
     nodes = shared.engine.spec.node_ids
     for name in map(node_name, nodes):
         actor = ray.get_actor(name, shared.engine.run)
@@ -130,13 +130,13 @@ def test_bytes_that_are_no_message_are_dropped_and_nobody_dies_of_them(shared: L
             assert ray.get(calls, timeout=60) == [NOTHING, NOTHING]
     assert shared.produce(b"unharmed") == [ErrorCode.NONE]
 
-    def told() -> set[int]:
+    def reported() -> set[int]:
         return {event.node for event in shared.engine.traces() if event.trace.kind == "malformed"}
 
-    shared.until(lambda: told() == set(nodes), "every node says so")
+    shared.until(lambda: reported() == set(nodes), "every node reports malformed bytes")
 
 
-def test_traces_only_grow_and_their_digest_follows(shared: Lab) -> None:
+def test_trace_events_are_append_only_and_change_the_digest(shared: RunningCluster) -> None:
     shared.await_whole()
     before, digest = list(shared.engine.traces()), shared.engine.trace_hash()
     shared.produce(b"traced")
@@ -151,22 +151,22 @@ def test_traces_only_grow_and_their_digest_follows(shared: Lab) -> None:
     [(Loss("none"), 6), (Loss("unflushed"), 2), (Loss("records", 1), 5), (Loss("records", 9), 2), (Loss("all"), 0)],
     ids=lambda value: getattr(value, "kind", value),
 )
-def test_a_crash_takes_from_the_disk_what_it_should(private_ray: None, loss: Loss, left: int) -> None:
+def test_crash_removes_the_specified_suffix_from_the_disk(private_ray: None, loss: Loss, left: int) -> None:
     payloads = [b"%d" % number for number in range(6)]
-    with running_lab(brokers=1, generation=Generation.KIP_497) as laboratory:
-        laboratory.create_topic((0,), min_isr=1)
-        laboratory.produce(*payloads[:2])
-        laboratory.engine.flush(0)
-        laboratory.produce(*payloads[2:])
-        laboratory.engine.crash(0, loss)
-        laboratory.engine.start(0)
-        laboratory.await_unfenced(0)
-        laboratory.until(lambda: (r := laboratory.engine.replica(0, T0)) is not None and r.leads, "it leads again")
-        assert laboratory.payloads(0) == payloads[:left]
+    with running_cluster(brokers=1, generation=Generation.KIP_497) as cluster:
+        cluster.create_topic((0,), min_isr=1)
+        cluster.produce(*payloads[:2])
+        cluster.engine.flush(0)
+        cluster.produce(*payloads[2:])
+        cluster.engine.crash(0, loss)
+        cluster.engine.start(0)
+        cluster.await_unfenced(0)
+        cluster.until(lambda: (r := cluster.engine.replica(0, T0)) is not None and r.leads, "broker 0 leads again")
+        assert cluster.payloads(0) == payloads[:left]
 
 
-def test_clusters_on_one_ray_do_not_see_each_other(shared: Lab) -> None:
-    with running_lab(brokers=1) as other:
+def test_clusters_on_one_ray_are_isolated(shared: RunningCluster) -> None:
+    with running_cluster(brokers=1) as other:
         other.create_topic((0,), min_isr=1)
         assert other.produce(b"other") == [ErrorCode.NONE]
         assert other.payloads(0) == [b"other"]
@@ -174,15 +174,15 @@ def test_clusters_on_one_ray_do_not_see_each_other(shared: Lab) -> None:
 
 
 def test_a_damaged_disk_is_an_error_that_names_the_node(private_ray: None) -> None:
-    with running_lab(brokers=1) as laboratory:
-        laboratory.engine.crash(1000, Loss("none"))
-        [log] = Path(tempfile.gettempdir(), laboratory.engine.run, "controller-1000", "logs").glob("*/*/*.log")
+    with running_cluster(brokers=1) as cluster:
+        cluster.engine.crash(1000, Loss("none"))
+        [log] = Path(tempfile.gettempdir(), cluster.engine.run, "controller-1000", "logs").glob("*/*/*.log")
         data = bytearray(log.read_bytes())
         data[len(data) // 2] ^= 1
         log.write_bytes(data)
-        laboratory.engine.start(1000)
+        cluster.engine.start(1000)
         with pytest.raises(NodeFailedError, match=r"(?s)controller-1000 failed.*CorruptLogError"):
-            laboratory.engine.run_until(lambda: False, WITHIN_MS)
+            cluster.engine.run_until(lambda: False, WITHIN_MS)
 
 
 PRIVATE = f"""
@@ -202,7 +202,7 @@ raise RuntimeError("a defect")
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGINT, signal.SIGTERM], ids=["exception", "SIGINT", "SIGTERM"])
-def test_a_private_ray_is_gone_however_its_process_ends(number: int) -> None:
+def test_private_ray_ends_with_its_process(number: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}

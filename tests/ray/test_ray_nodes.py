@@ -1,4 +1,4 @@
-"""The ray engine on three local Ray nodes with a dashboard: placement, names, metrics ports, and what is left after."""
+"""The ray engine on three local Ray nodes with a dashboard: placement, names, metrics ports, and what close leaves."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from protocol.controller.metrics import (
     VOTERS,
 )
 from protocol.errors import ErrorCode
-from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, Lab, running_lab
+from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, RunningCluster, running_cluster
 from tests.strays import leaves_within
 
 STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
-"""Metrics that a cluster that is whole does not move."""
+"""Metrics that do not change while all replicas are in sync."""
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,14 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def shared(ray_nodes: Cluster) -> Iterator[Lab]:
-    """One cluster for the tests that leave it whole."""
-    with running_lab() as laboratory:
-        laboratory.create_topic((0, 1, 2), min_isr=2)
-        yield laboratory
+def shared(ray_nodes: Cluster) -> Iterator[RunningCluster]:
+    """A cluster shared by tests that leave all replicas in sync."""
+    with running_cluster() as cluster:
+        cluster.create_topic((0, 1, 2), min_isr=2)
+        yield cluster
 
 
-def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: Lab) -> None:
+def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: RunningCluster) -> None:
     actors = {actor.name: actor for actor in live_actors(shared)}
     assert set(actors) == {"broker-0", "broker-1", "broker-2", "controller-1000", "urm", "client-3000"}
     assert {actors[f"broker-{n}"].class_name for n in range(3)} == {"BrokerActor"}
@@ -81,7 +81,7 @@ def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: La
 
 
 @pytest.mark.covers("I1", "I2", "I4", "I9", "I10")
-def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
+def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster) -> None:
     shared.await_whole()
     assert shared.produce(b"measured") == [ErrorCode.NONE]
     shared.create_topic((1, 2), min_isr=1, name="measured")
@@ -116,23 +116,23 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: Lab) -> None:
 
 @pytest.mark.covers("I8", "I10")
 def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes: Cluster) -> None:
-    with running_lab(brokers=2) as laboratory:
-        laboratory.create_topic((0, 1), min_isr=2)
-        laboratory.engine.crash(0, Loss("none"))
+    with running_cluster(brokers=2) as cluster:
+        cluster.create_topic((0, 1), min_isr=2)
+        cluster.engine.crash(0, Loss("none"))
         latency = f"{FAILOVER_LATENCY}_count"
-        laboratory.until(lambda: laboratory.engine.metrics()[latency] == 1, "broker 1 knows that it leads")
-        assert laboratory.engine.metrics()[UNDER_MIN_ISR] == 1
-        laboratory.engine.crash(1, Loss("none"))
-        laboratory.until(lambda: laboratory.engine.metrics()[OFFLINE] == 1, "nobody leads")
-        [alert] = [event for event in laboratory.engine.traces() if event.trace.kind == "alert"]
+        cluster.until(lambda: cluster.engine.metrics()[latency] == 1, "broker 1 knows that it leads")
+        assert cluster.engine.metrics()[UNDER_MIN_ISR] == 1
+        cluster.engine.crash(1, Loss("none"))
+        cluster.until(lambda: cluster.engine.metrics()[OFFLINE] == 1, "the partition has no leader")
+        [alert] = [event for event in cluster.engine.traces() if event.trace.kind == "alert"]
         assert (alert.trace.partition, alert.trace.alert) == (T0, "offline_partition")
 
         def served() -> bool:
-            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'run="{laboratory.engine.run}"']
+            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'run="{cluster.engine.run}"']
             found = [line for line in metric_lines() if all(part in line for part in parts)]
             return any(float(line.split()[-1]) == 1 for line in found)
 
-        laboratory.until(served, "the metrics port shows it")
+        cluster.until(served, "the metrics port shows it")
 
 
 def metric_lines() -> list[str]:
@@ -145,19 +145,19 @@ def metric_lines() -> list[str]:
 
 
 def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
-    with running_lab(brokers=2) as laboratory:
-        run = laboratory.engine.run
-        processes = list(laboratory.engine.pids().values())
-        assert len(processes) == len(laboratory.engine.spec.node_ids)
+    with running_cluster(brokers=2) as cluster:
+        run = cluster.engine.run
+        processes = list(cluster.engine.pids().values())
+        assert len(processes) == len(cluster.engine.spec.node_ids)
         folder = Path(tempfile.gettempdir(), run)
         assert folder.exists()
     assert all(leaves_within(process, LEAVES_WITHIN_S) for process in processes)
     assert not folder.exists()
-    assert not live_actors(laboratory)
+    assert not live_actors(cluster)
     groups = ray.util.placement_group_table().values()
     assert not [group for group in groups if group["name"].startswith(run) and group["state"] != "REMOVED"]
 
 
-def live_actors(laboratory: Lab) -> list[Any]:
-    actors = list_actors(detail=True, filters=[("ray_namespace", "=", laboratory.engine.run), ("state", "!=", "DEAD")])
+def live_actors(cluster: RunningCluster) -> list[Any]:
+    actors = list_actors(detail=True, filters=[("ray_namespace", "=", cluster.engine.run), ("state", "!=", "DEAD")])
     return list(actors)

@@ -1,4 +1,4 @@
-"""A soak of a minute, by the command alone: every kind of fault, a load that never rests, nothing lost."""
+"""`isray soak` for a minute: every kind of fault under continuous load, and no acknowledged record is lost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.ray.command_helpers import isray
 
 LEAST_ACKNOWLEDGED = 5_000
 WITHIN_S = 540
-"""Ten faults and what they need to heal: two to three minutes, and a slow machine gets longer."""
+"""Ten faults and their healing take two to three minutes, longer on a slow machine."""
 
 
 @pytest.mark.timeout(WITHIN_S + 30)
-def test_a_minute_of_all_faults_loses_nothing(tmp_path: Path) -> None:
+def test_soak_with_all_faults_loses_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("soak", "--minutes", "1", "--seed", "1", "--out", str(out), "--json")
     code, text, errors = isray(*arguments, folder=tmp_path, within_s=WITHIN_S)
@@ -54,15 +54,15 @@ def test_a_minute_of_all_faults_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--faults", "kill-leader,kill-time"], "--faults: found 'kill-time'; allowed: each at most once: kill-leader"),
         (["--faults", "cut,cut"], "--faults: found 'cut'"),
         (["--out", "."], "--out: found .; allowed: a folder that is empty"),
     ],
 )
-def test_wrong_input_is_one_line(tmp_path: Path, arguments: Sequence[str], said: str) -> None:
+def test_wrong_input_is_one_line(tmp_path: Path, arguments: Sequence[str], message: str) -> None:
     (tmp_path / "something").touch()
     code, text, errors = isray("soak", *arguments, folder=tmp_path)
     assert (code, text, errors.count("\n")) == (2, "", 1)
-    assert said in errors
+    assert message in errors
