@@ -5,12 +5,13 @@ The file contains its style and drawings, has no script and loads nothing. The s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from experiments.studies.estimates import CellEstimates, read_cells
 from experiments.studies.metrics import FRACTIONS, METRICS
@@ -42,6 +43,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     )
     environment.filters |= {
         "number": words.number,
+        "with_code": _with_code,
         "minutes": lambda value: _unbroken(words.minutes(value)),
         "milliseconds": lambda value: _unbroken(words.milliseconds(value)),
     }
@@ -68,6 +70,11 @@ def _question(swept: Mapping[str, object]) -> str:
     return (
         f"How often does a partition lose acknowledged records, and how long is it unavailable, depending on {varied}?"
     )
+
+
+def _with_code(text: str) -> Markup:
+    """A description as HTML: text between backticks becomes code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _unbroken(text: str) -> str:

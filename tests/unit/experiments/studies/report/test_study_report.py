@@ -121,6 +121,7 @@ def test_page_loads_nothing_and_holds_names_methods_and_parameters() -> None:
     assert "exact Poisson (Garwood)" in page
     assert "Wilson" in page
     assert "exponential, mean 30d" in page
+    assert "<code>unclean.recovery.strategy</code> of the cluster" in page
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
 
