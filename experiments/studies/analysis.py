@@ -60,13 +60,14 @@ def _run_pipeline(out: Path, java: Path, progress: Progress) -> None:
             )
             assert process.stdout is not None
             try:
-                show_stages(process.stdout, progress, stream)
+                with process.stdout as lines:
+                    show_stages(lines, progress, stream)
                 process.wait()
             finally:
                 _end(process)
         if process.returncode:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
-            raise PipelineFailed("the Spark process failed:\n" + "\n".join(lines))
+            shown = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
+            raise PipelineFailed("the Spark process failed:\n" + "\n".join(shown))
 
 
 def show_stages(lines: Iterable[str], progress: Progress, log: TextIO) -> None:
