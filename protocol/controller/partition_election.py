@@ -41,7 +41,7 @@ class Elected(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Among whom to choose. `last_known_leader` is -1 where none may be elected."""
+    """The candidates of an election; `last_known_leader` is -1 where it may not be elected."""
 
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]

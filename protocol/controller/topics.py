@@ -138,8 +138,8 @@ def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     values = {config.name: config.value for config in topic.configs}
     strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
-    stated = with_implied_strategy(values, state.image.features, strategy)
-    return [ConfigRecord(topic_id=topic_id, name=name, value=value) for name, value in stated.items()]
+    configs = with_implied_strategy(values, state.image.features, strategy)
+    return [ConfigRecord(topic_id=topic_id, name=name, value=value) for name, value in configs.items()]
 
 
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:

@@ -22,12 +22,12 @@ from protocol.metadata.partition import PartitionState
 
 
 def trace_committed(out: Outbox, image: MetadataImage, end_offset: Offset) -> None:
-    """Records from where `image` stands to `end_offset` are there, or will be when this is said."""
+    """The records between the offset of `image` and `end_offset` are committed by the time the event is emitted."""
     out.trace(MetadataCommitted(image.next_offset, end_offset))
 
 
 def trace_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta: MetadataDelta) -> None:
-    """What a record has done to all but the states of partitions; `image` has replayed it."""
+    """The events of a record that `image` has replayed, except those of changed partitions (`trace_partition`)."""
     for topic in delta.deleted_topics.values():
         out.trace(TopicDeleted(topic.name))
     for key in delta.removed_partitions:
@@ -43,7 +43,7 @@ def trace_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delt
 
 
 def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) -> None:
-    """A partition's state has changed, unless it is gone again."""
+    """A partition's new state; no event where the partition was removed again."""
     state = image.partition(key)
     if state is not None:
         min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
@@ -51,7 +51,7 @@ def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) ->
 
 
 def trace_alert(out: Outbox, image: MetadataImage, alert: Alert) -> None:
-    """Something that an operator wants to know."""
+    """An alert for the operator."""
     state = alert.state
     name = image.name_of(alert.key)
     out.trace(AlertRaised(name, alert.kind, leader=state.leader, leader_epoch=state.leader_epoch))

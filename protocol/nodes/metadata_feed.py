@@ -1,8 +1,8 @@
-"""What a node that builds a state from the metadata log takes from its replica of it, and gives back.
+"""How controllers and brokers build a metadata image from their replica of the metadata log, and make snapshots of it.
 
-Controllers and brokers alike pull: they ask what their state lacks of the log below some offset. That is batches, whole
-ones in their order, after a snapshot where the log begins behind what they have. When enough has been appended since
-the last snapshot, and the state is exactly that of what is committed, it becomes the next one.
+A node reads the records between the offset of its image and an end offset: whole batches in order, after a snapshot where
+the log begins behind the image. When enough bytes have been appended since the last snapshot, and the image contains
+exactly the committed records, the image becomes the next snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 8 * 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class LogEntries:
-    """Records of the log, or those of a snapshot that stands for all of it so far, up to `next_offset`."""
+    """Records of the log up to `next_offset`, or the records of a snapshot that replaces the log up to there."""
 
     records: Sequence[MetadataRecord]
     next_offset: Offset
@@ -30,7 +30,7 @@ class LogEntries:
 
 
 def log_entries(replica: QuorumReplica, next_offset: Offset, end_offset: Offset) -> Iterator[LogEntries]:
-    """What a state that stands at `next_offset` lacks of the log below `end_offset`, both between batches."""
+    """The entries that an image at `next_offset` lacks below `end_offset`; both offsets are between batches."""
     snapshot = replica.snapshot
     if snapshot is not None and next_offset < snapshot.end_offset <= end_offset:
         next_offset = snapshot.end_offset
@@ -44,7 +44,9 @@ def log_entries(replica: QuorumReplica, next_offset: Offset, end_offset: Offset)
 
 
 def snapshot_if_due(replica: QuorumReplica, image: MetadataImage, every_bytes: int) -> bool:
-    """Whether a snapshot was taken: enough has been appended, and `image` holds what is committed and nothing else."""
+    """Takes a snapshot of `image` if `every_bytes` were appended since the last one, and `image` contains exactly the
+    committed records. Returns whether it has.
+    """
     is_due = replica.log.bytes_since_snapshot >= every_bytes and image.next_offset == replica.high_watermark
     if is_due:
         version = record_version(image.feature_levels)

@@ -1,4 +1,4 @@
-"""A controller's part in the quorum, in the words of operators and experiments."""
+"""A controller's role in the quorum, for operators and experiments."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OBSERVER = "observer"
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """A controller's part as it sees it: `role` is `leader` of the active controller, `observer` of one that has no
-    vote, else that of its replica; `uuid` is that of its disk; `voters` are those that it goes by.
+    """A controller's own view: `role` is `leader` for the active controller, `observer` for one without a vote, else the
+    role of its replica; `uuid` is that of its disk; `voters` is the latest set of voters in its log.
     """
 
     role: str
@@ -26,7 +26,7 @@ class QuorumView:
 
 
 def quorum_view(replica: QuorumReplica, is_active: bool) -> QuorumView:
-    """The view of a controller with this replica. A leader that is not active yet counts as the candidate it was."""
+    """The view of a controller with this replica; a leader that is not active yet is shown as `candidate`."""
     role = replica.role.value
     if replica.is_leader:
         role = Role.LEADER.value if is_active else Role.CANDIDATE.value

@@ -59,7 +59,7 @@ def first(engine: CheckedEngine, kind: str, **detail: object) -> TraceEvent:
 
 @pytest.mark.covers("M56", "E22")
 @pytest.mark.parametrize("generation", list(Generation))
-def test_leaderships_move_the_others_learn_of_it_and_the_file_comes_last(generation: Generation) -> None:
+def test_leaderships_move_then_brokers_apply_it_then_the_clean_shutdown_file_is_written(generation: Generation) -> None:
     engine = cluster(generation)
     disk = engine.cluster.disks[0]
     engine.set_link(FIRST_CONTROLLER, 2, False)  # broker 2 reads no metadata for a while
@@ -80,7 +80,7 @@ def test_leaderships_move_the_others_learn_of_it_and_the_file_comes_last(generat
     assert not engine.violations()
 
 
-def test_without_anyone_to_wait_for_it_takes_a_few_round_trips() -> None:
+def test_a_controlled_shutdown_without_waiting_takes_a_few_round_trips() -> None:
     engine = cluster(Generation.KIP_966)
     began_ms = engine.now_ms()
     engine.terminate(0)

@@ -73,7 +73,7 @@ class Quorum:
 
 
 @pytest.mark.covers("M50", "D22")
-def test_what_no_majority_has_is_not_answered_and_never_was() -> None:
+def test_records_without_a_majority_are_neither_answered_nor_kept() -> None:
     quorum = Quorum()
     first = quorum.active
     client = quorum.engine.spec.client_ids[0]
@@ -110,7 +110,7 @@ def test_brokers_find_the_next_controller_and_a_standby_changes_nothing() -> Non
 
 
 @pytest.mark.covers("M84", "D7")
-def test_whoever_was_away_takes_the_snapshot_and_goes_by_its_voters() -> None:
+def test_a_node_that_was_down_loads_the_snapshot_with_its_voters() -> None:
     quorum = Quorum({METADATA_SNAPSHOT_BYTES: 300})
     gone = next(node for node in quorum.engine.quorum() if node != quorum.active)
     quorum.engine.crash(gone, Loss("all"))
@@ -158,7 +158,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
-def test_controllers_may_fail_and_all_that_was_promised_holds(kind: str) -> None:
+def test_invariants_hold_while_controllers_fail(kind: str) -> None:
     result = run_plan(plan_of(*FAULTS[kind]))
     assert result.violation is None, result.violation
 
@@ -170,7 +170,7 @@ def test_drawn_runs_with_several_controllers_are_clean(seed: int) -> None:
     assert result.violation is None, result.violation
 
 
-def test_an_idle_quorum_costs_nothing_and_a_host_that_elides_nothing_comes_to_the_same() -> None:
+def test_an_idle_quorum_costs_no_events_and_eliding_timers_changes_no_trace() -> None:
     elided, full = Quorum(), Quorum(elide_idle=False)
     for quorum in (elided, full):
         quorum.engine.run_for(60_000)

@@ -139,7 +139,7 @@ def test_a_move_is_replaced_midway(generation: Generation, after_ms: int) -> Non
 
 
 @pytest.mark.covers("M75", "E32", "E33", "N31")
-def test_a_move_that_would_fall_below_min_isr_is_held_open() -> None:
+def test_a_reassignment_that_would_fall_below_min_isr_waits() -> None:
     cluster = ContinuouslyWrittenCluster()
     cluster.lose(1, 2)
     move(cluster, 1, 2, 3)
@@ -157,7 +157,7 @@ def test_a_move_that_would_fall_below_min_isr_is_held_open() -> None:
 @pytest.mark.covers("E33", "E35")
 @pytest.mark.parametrize("strategy", ["balanced", "proactive"])
 @pytest.mark.parametrize("original", [None, (0, 1, 2), (2, 1, 0)], ids=["cancel", "same order", "other order"])
-def test_a_move_that_only_removes_is_not_given_up_below_min_isr(
+def test_a_reassignment_that_only_removes_is_not_cancelled_below_min_isr(
     original: tuple[int, ...] | None, strategy: str
 ) -> None:
     cluster = ContinuouslyWrittenCluster(unclean_recovery_strategy=strategy)
@@ -177,7 +177,7 @@ def test_a_move_that_only_removes_is_not_given_up_below_min_isr(
 
 @pytest.mark.covers("L16", "E32")
 @pytest.mark.parametrize(("generation", "completes"), [(Generation.KIP_966, True), (Generation.KIP_966_ELR, False)])
-def test_a_replica_that_is_down_does_not_hold_up_a_move(generation: Generation, completes: bool) -> None:
+def test_a_replica_that_is_down_does_not_delay_a_reassignment(generation: Generation, completes: bool) -> None:
     cluster = ContinuouslyWrittenCluster(generation)
     cluster.lose(2)
     move(cluster, 0, 2, 3)
@@ -189,7 +189,7 @@ def test_a_replica_that_is_down_does_not_hold_up_a_move(generation: Generation, 
 
 
 @pytest.mark.covers("M76", "E34")
-def test_a_member_of_the_elr_that_is_moved_away_is_eligible_no_more() -> None:
+def test_an_elr_member_that_is_reassigned_away_is_not_eligible() -> None:
     cluster = ContinuouslyWrittenCluster()
     cluster.lose(1)
     cluster.crash(2)
@@ -217,7 +217,7 @@ def test_a_cancellation_that_loses_records_is_left_to_a_recovery() -> None:
     assert cancel(cluster) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     allowed = alter_config("t", {"unclean.recovery.strategy": "proactive"})
     assert cluster.administer(allowed) is ErrorCode.NONE
-    assert cancel(cluster) is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "nobody of the first assignment lives"
+    assert cancel(cluster) is ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no original replica is active"
     cluster.start_and_wait(1)
     assert cancel(cluster) is ErrorCode.NONE
     cluster.run_until(lambda state: state.leader != NO_LEADER)
@@ -229,7 +229,7 @@ def test_a_cancellation_that_loses_records_is_left_to_a_recovery() -> None:
 
 @pytest.mark.covers("F22", "F23", "F24", "M74", "M63")
 def test_a_designated_leader_leads_and_the_others_follow_it() -> None:
-    """Whoever is named leads, even where another has more; with a leader nothing is done."""
+    """The named replica leads, even where another has more records; a partition with a leader is not changed."""
     cluster = ContinuouslyWrittenCluster(min_isr=1)
 
     def designate(broker: int) -> ErrorCode:

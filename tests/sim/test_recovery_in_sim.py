@@ -97,7 +97,7 @@ def test_a_balanced_recovery_waits_for_all_of_the_last_known_elr() -> None:
 
 @pytest.mark.covers("F14", "M70")
 @pytest.mark.parametrize("outage_ms", [0, 5_000])
-def test_the_manager_dies_in_the_middle(outage_ms: int) -> None:
+def test_the_manager_crashes_during_a_recovery(outage_ms: int) -> None:
     cluster = Lost()
     cluster.start_but_no_answers()
     cluster.cluster.crash(RECOVERY_MANAGER, UNCLEAN)
@@ -109,7 +109,7 @@ def test_the_manager_dies_in_the_middle(outage_ms: int) -> None:
 
 
 @pytest.mark.covers("F14", "M70")
-def test_the_manager_hangs_in_the_middle() -> None:
+def test_the_manager_hangs_during_a_recovery() -> None:
     cluster = Lost()
     cluster.start_but_no_answers()
     cluster.cluster.pause(RECOVERY_MANAGER)
@@ -138,7 +138,7 @@ def test_messages_between_controller_and_manager_may_be_lost(kind: type[Message]
 
 
 @pytest.mark.covers("F15", "M68")
-def test_the_controller_dies_in_the_middle() -> None:
+def test_the_controller_crashes_during_a_recovery() -> None:
     cluster = Lost()
     cluster.start_but_no_answers()
     [first] = cluster.details("recovery_began")
@@ -152,7 +152,7 @@ def test_the_controller_dies_in_the_middle() -> None:
 
 
 @pytest.mark.covers("F8", "F10", "M65")
-def test_a_broker_answers_and_then_reboots_and_loses_all() -> None:
+def test_a_broker_answers_and_then_reboots_with_an_empty_log() -> None:
     cluster = Lost("proactive", **{"unclean.recovery.timeout.ms": 60_000})
     other, (first, second) = cluster.other, cluster.known
     for broker in (first, other):
@@ -168,11 +168,11 @@ def test_a_broker_answers_and_then_reboots_and_loses_all() -> None:
     cluster.start(second)
     cluster.cluster.set_link(first, RECOVERY_MANAGER, True)
     cluster.run_until(cluster.cluster.now_ms + 4_000)
-    assert cluster.state.leader == first, "the answer of the life before would have won"
+    assert cluster.state.leader == first, "the answer of the earlier incarnation would have won"
 
 
 @pytest.mark.covers("F9", "F10", "M67")
-def test_a_broker_whose_metadata_is_behind_is_asked_until_it_has_caught_up() -> None:
+def test_a_broker_with_stale_metadata_is_queried_until_it_has_caught_up() -> None:
     cluster = Lost("manual")
     cluster.start(0, 1, 2)
     behind = cluster.known[0]
@@ -188,7 +188,7 @@ def test_a_broker_whose_metadata_is_behind_is_asked_until_it_has_caught_up() -> 
 
 
 @pytest.mark.covers("F16", "M72")
-def test_an_eligible_replica_that_comes_back_pre_empts_a_recovery_and_late_answers_change_nothing() -> None:
+def test_an_eligible_replica_that_becomes_active_ends_a_recovery_and_late_answers_change_nothing() -> None:
     cluster = Bench(config={"unclean.recovery.strategy": "proactive"})
     cluster.cluster.crash(0, UNCLEAN)
     cluster.run_until(15_000)
@@ -212,7 +212,7 @@ def test_an_eligible_replica_that_comes_back_pre_empts_a_recovery_and_late_answe
 
 
 @pytest.mark.covers("H8", "K5", "M73")
-def test_disabling_recovery_in_the_middle_of_one_cancels_it_and_elects_by_the_rules_of_before() -> None:
+def test_disabling_recovery_cancels_a_running_one_and_elects_by_the_rules_of_the_first_phase() -> None:
     cluster = Lost()
     cluster.start_but_no_answers()
     last = cluster.state.last_known_leader
@@ -227,7 +227,7 @@ def test_disabling_recovery_in_the_middle_of_one_cancels_it_and_elects_by_the_ru
 
 @pytest.mark.covers("F20", "M71")
 @pytest.mark.slow
-def test_five_thousand_leaderless_partitions_are_asked_for_in_three_requests_per_broker() -> None:
+def test_five_thousand_leaderless_partitions_take_three_queries_per_broker() -> None:
     count = 5_000
     config = ClusterConfig.of(Generation.KIP_966)
     engine = CheckedEngine(ClusterSpec(3, 1, config))
@@ -270,8 +270,8 @@ def test_five_thousand_leaderless_partitions_are_asked_for_in_three_requests_per
 
 
 def scenario(strategy: str, *steps: dict[str, object]) -> ScenarioResult:
-    """Everyone has seven records, broker 2 only the first four; then nobody runs, 0 and 1 have lost all but two, and
-    broker 2 comes back first.
+    """All brokers have seven records, broker 2 only the first four; then all brokers are down, 0 and 1 have lost all
+    but two, and broker 2 comes back first.
     """
     text: dict[str, object] = {
         "name": "lost",
@@ -294,7 +294,7 @@ def scenario(strategy: str, *steps: dict[str, object]) -> ScenarioResult:
 
 
 @pytest.mark.covers("F27")
-def test_a_scenario_says_what_each_recovery_lost() -> None:
+def test_a_scenario_reports_what_each_recovery_lost() -> None:
     result = scenario(
         "balanced",
         *({"start": {"broker": broker}} for broker in (2, 1, 0)),
@@ -308,7 +308,7 @@ def test_a_scenario_says_what_each_recovery_lost() -> None:
 
 
 @pytest.mark.covers("F14", "M70")
-def test_a_scenario_strikes_the_manager() -> None:
+def test_a_scenario_injects_faults_into_the_manager() -> None:
     result = scenario(
         "proactive",
         {"cut": {"between": ["urm", "rest"]}},
@@ -329,7 +329,7 @@ def test_a_scenario_strikes_the_manager() -> None:
 
 @pytest.mark.covers("H5", "F12")
 @pytest.mark.parametrize("changed", ["before", "meanwhile"])
-def test_how_long_is_waited_is_the_word_of_the_topic(changed: str) -> None:
+def test_the_recovery_timeout_is_the_topics_config(changed: str) -> None:
     shorter = {"configure": {"topic": "t", "config": {"unclean.recovery.timeout.ms": 2_000}}}
     result = scenario(
         "proactive",

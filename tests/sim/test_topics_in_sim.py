@@ -92,9 +92,7 @@ def test_partitions_are_removed_and_added_again_empty(generation: str) -> None:
 @pytest.mark.parametrize("changes", [[], MANY_CHANGES], ids=["log", "snapshot"])
 @pytest.mark.parametrize("loss", ["none", "unflushed", "all"])
 @pytest.mark.parametrize("role", ["leads", "follows", "has none"])
-def test_a_broker_that_was_down_brings_no_old_record_back(
-    role: str, loss: str, changes: Steps, generation: str
-) -> None:
+def test_a_broker_that_was_down_restores_no_old_record(role: str, loss: str, changes: Steps, generation: str) -> None:
     """Broker 2 slept through the removal; it is made leader of the new partition, or follows, or holds it no more."""
     replicas = (0, 1, 3) if role == "has none" else (2, 0, 1)
     ends = dict.fromkeys(replicas, 3)
@@ -128,14 +126,14 @@ def test_a_broker_that_was_down_brings_no_old_record_back(
 
 @pytest.mark.covers("M36")
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_broker_may_miss_several_lives_of_a_partition(times: int) -> None:
-    lives = [step for _ in range(times) for step in (REMOVED, added(0, 1, 2), produce(2))]
+def test_a_broker_may_miss_several_incarnations_of_a_partition(times: int) -> None:
+    incarnations = [step for _ in range(times) for step in (REMOVED, added(0, 1, 2), produce(2))]
     result = run(
         [
             produce(6),
             {"crash": {"broker": 2}},
             awaited(isr=[0, 1]),
-            *lives,
+            *incarnations,
             {"start": {"broker": 2}},
             awaited(isr=[0, 1, 2], log_end_offset={0: 2, 1: 2, 2: 2}, leader_epoch=times),
             expect(visible=2, lost_acked=0),
@@ -145,7 +143,7 @@ def test_a_broker_may_miss_several_lives_of_a_partition(times: int) -> None:
 
 
 @pytest.mark.covers("M36")
-def test_a_broker_that_is_cut_off_leads_the_old_partition_to_no_effect() -> None:
+def test_a_broker_that_is_cut_off_commits_nothing_to_the_old_partition() -> None:
     """It takes records into the old partition until it hears; acks=1, so they were never promised."""
     old = {"produce": {"topic": "t", "partition": 1, "records": 3, "acks": 1}}
     result = run(
@@ -220,7 +218,7 @@ def requests_of_a_day() -> list[AdminRequest]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("after_ms", range(0, 12, 2))
 @pytest.mark.parametrize("down_ms", [10, 30_000])
-def test_a_controller_that_dies_between_the_steps_converges(after_ms: int, down_ms: int, seed: int) -> None:
+def test_a_controller_crash_between_the_steps_converges(after_ms: int, down_ms: int, seed: int) -> None:
     """Each request is made again until it is answered; done twice it would be refused, so none is done twice."""
     bench = Bench(seed)
     bench.produce(b"old")
@@ -246,8 +244,8 @@ def test_a_controller_that_dies_between_the_steps_converges(after_ms: int, down_
     assert bench.engine.violations() == []
 
 
-def test_a_controller_that_starts_again_does_not_tell_old_news() -> None:
-    """What it replays was told when it was committed; told again it would make observers forget what lives."""
+def test_a_restarted_controller_does_not_trace_replayed_records() -> None:
+    """Replayed records were traced when they were committed; observers would take a second event for a new change."""
     bench = Bench()
     bench.administer(admin_requests.remove_partitions("t", (1,)))
     bench.engine.run_for(1_000)
@@ -259,13 +257,13 @@ def test_a_controller_that_starts_again_does_not_tell_old_news() -> None:
     assert bench.engine.suite.truth.of(P1).committed_end == 1
     seen = len(bench.engine.traces())
     bench.restart_controller(10)
-    told = [event.trace.kind for event in bench.engine.traces()[seen:] if event.node == FIRST_CONTROLLER]
-    assert [kind for kind in told if not kind.startswith("quorum_")] == ["controller_started"]
+    kinds = [event.trace.kind for event in bench.engine.traces()[seen:] if event.node == FIRST_CONTROLLER]
+    assert [kind for kind in kinds if not kind.startswith("quorum_")] == ["controller_started"]
     assert bench.engine.suite.truth.of(P1).committed_end == 1
 
 
 @pytest.mark.covers("A19", "J19")
-def test_the_controller_places_a_topic_that_is_asked_for_by_count() -> None:
+def test_the_controller_places_a_topic_that_is_created_by_count() -> None:
     bench = Bench(paranoid=True)
     wanted = CreatableTopic(name="wide", num_partitions=8, replication_factor=3)
     bench.engine.crash(3, KEEP)
@@ -286,24 +284,28 @@ def test_the_controller_places_a_topic_that_is_asked_for_by_count() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_partitions_that_come_and_go_under_writes_and_crashes(seed: int) -> None:
-    """Whoever was down or leads an old life, in the end every replica holds the last one's records."""
+def test_partitions_are_added_and_removed_under_writes_and_crashes(seed: int) -> None:
+    """After crashes and stale leaders every replica finally has the records of the last incarnation."""
     bench = Bench(seed)
     writes: dict[int, bytes] = {}
-    for life in range(6):
-        victim = (seed + life) % 3
+    for incarnation in range(6):
+        victim = (seed + incarnation) % 3
         bench.engine.crash(victim, KEEP)
         writes = {}
         for number in range(4):
-            payload = f"{life}/{number}".encode()
+            payload = f"{incarnation}/{number}".encode()
             writes[bench.produce(payload)] = payload
             bench.engine.run_for(1 + 3 * (seed + number))
-        if life < 5:
+        if incarnation < 5:
             bench.administer(admin_requests.remove_partitions("t", (1,)))
-            bench.administer(admin_requests.add_partitions("t", 1, (((life + 1) % 3, (life + 2) % 3, life % 3),)))
-        bench.engine.run_for((seed * 7 + life) % 20 * 1_000)
+            bench.administer(
+                admin_requests.add_partitions(
+                    "t", 1, (((incarnation + 1) % 3, (incarnation + 2) % 3, incarnation % 3),)
+                )
+            )
+        bench.engine.run_for((seed * 7 + incarnation) % 20 * 1_000)
         bench.engine.start(victim)
-        bench.engine.run_for(200 * life)
+        bench.engine.run_for(200 * incarnation)
     bench.engine.run_for(200_000)
     logs = [bench.payloads(broker) for broker in range(3)]
     assert logs[0] == logs[1] == logs[2]

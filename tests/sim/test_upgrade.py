@@ -329,7 +329,7 @@ def test_the_high_watermark_rule_comes_and_goes_with_the_level() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("generation", Generation)
-def test_a_live_broker_that_is_unregistered_comes_back_by_itself(generation: Generation, seed: int) -> None:
+def test_a_running_broker_that_is_unregistered_registers_again(generation: Generation, seed: int) -> None:
     result = run_steps(
         generation,
         on_t("produce", records=3),
@@ -345,7 +345,7 @@ def test_a_live_broker_that_is_unregistered_comes_back_by_itself(generation: Gen
 
 @pytest.mark.parametrize("broker", [0, 1])
 @pytest.mark.parametrize("generation", Generation)
-def test_it_comes_back_too_if_it_missed_the_record_for_another(generation: Generation, broker: int) -> None:
+def test_an_unregistered_broker_that_missed_the_record_registers_again(generation: Generation, broker: int) -> None:
     """A record behind the unregistration crosses with the broker's fetch, which the controller then refuses."""
     engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), seed=broker))
     for node in engine.spec.node_ids:
@@ -370,7 +370,7 @@ def test_it_comes_back_too_if_it_missed_the_record_for_another(generation: Gener
 
 
 @pytest.mark.covers("E20", "E21")
-def test_a_dead_broker_that_is_unregistered_is_gone_until_it_registers() -> None:
+def test_a_stopped_broker_that_is_unregistered_is_absent_until_it_registers() -> None:
     result = run_steps(
         RECOVERY,
         on_t("produce", records=3),

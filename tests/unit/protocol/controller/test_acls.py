@@ -1,4 +1,4 @@
-"""Access control entries: created and deleted by those who may, and never a kind that nobody would be judged by."""
+"""CreateAcls and DeleteAcls: authorization, and entries that are refused because no principal could match them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_wrong_entry_is_refused_and_the_others_are_not(wrong: AclEntry) -> None:
+def test_an_invalid_entry_is_refused_and_the_others_are_created(wrong: AclEntry) -> None:
     controller = bench()
     assert create(controller, wrong, READ) == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
     assert stored(controller) == [READ]
@@ -123,7 +123,9 @@ FILTERS = {
 
 
 @pytest.mark.parametrize(("wanted", "gone"), FILTERS.values(), ids=FILTERS)
-def test_a_filter_deletes_what_agrees_with_all_of_its_fields(wanted: AclFilter, gone: tuple[AclEntry, ...]) -> None:
+def test_a_filter_deletes_the_entries_that_match_all_of_its_fields(
+    wanted: AclFilter, gone: tuple[AclEntry, ...]
+) -> None:
     controller = bench(*ALL)
     assert delete(controller, wanted) == [gone]
     assert stored(controller) == [item for item in ALL if item not in gone]
@@ -148,7 +150,7 @@ CHANGES: list[AdminRequest] = [
 
 @pytest.mark.covers("G32")
 @pytest.mark.parametrize("request_", CHANGES, ids=["create", "delete"])
-def test_who_may_not_alter_the_cluster_changes_nothing(request_: AdminRequest) -> None:
+def test_acl_changes_need_alter_on_the_cluster(request_: AdminRequest) -> None:
     found = plan(bench(READ).state, request_)
     assert found.response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert not found.records
@@ -156,13 +158,13 @@ def test_who_may_not_alter_the_cluster_changes_nothing(request_: AdminRequest) -
 
 
 @pytest.mark.parametrize("request_", CHANGES, ids=["create", "delete"])
-def test_without_an_authorizer_there_is_nothing_to_change(request_: AdminRequest) -> None:
+def test_acl_changes_without_an_authorizer_are_security_disabled(request_: AdminRequest) -> None:
     found = plan(bench(authorizer="").state, request_)
     assert (found.response.error, list(found.records)) == (ErrorCode.SECURITY_DISABLED, [])
 
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from(ALL), max_size=4)), max_size=6))
-def test_what_is_stored_is_what_was_created_and_not_deleted(steps: list[tuple[bool, list[AclEntry]]]) -> None:
+def test_the_image_has_the_entries_that_were_created_and_not_deleted(steps: list[tuple[bool, list[AclEntry]]]) -> None:
     controller, expected = bench(), set[AclEntry]()
     for creates, entries in steps:
         if creates:

@@ -58,15 +58,15 @@ REFUSED = {
 }
 
 
-def test_a_member_that_has_not_fetched_from_this_leader_has_no_epoch_to_compare() -> None:
-    wish = proposal(0, 1, 2, epochs={2: -1})
-    assert alter_partition.validate(bench().state, 0, wish) is ErrorCode.NONE
+def test_a_member_proposed_without_an_epoch_is_accepted() -> None:
+    proposed = proposal(0, 1, 2, epochs={2: -1})
+    assert alter_partition.validate(bench().state, 0, proposed) is ErrorCode.NONE
 
 
 @pytest.mark.covers("B4", "B23", "C11", "E28")
-@pytest.mark.parametrize(("leader", "wish", "expected"), REFUSED.values(), ids=REFUSED)
-def test_refused(leader: int, wish: PartitionIsrProposal, expected: ErrorCode) -> None:
-    assert alter_partition.validate(bench().state, leader, wish) is expected
+@pytest.mark.parametrize(("leader", "proposed", "expected"), REFUSED.values(), ids=REFUSED)
+def test_refused(leader: int, proposed: PartitionIsrProposal, expected: ErrorCode) -> None:
+    assert alter_partition.validate(bench().state, leader, proposed) is expected
 
 
 @pytest.mark.covers("B6", "M53")
@@ -126,24 +126,24 @@ def test_accepted_proposals_keep_the_elr() -> None:
     assert (controller.partition().elr, controller.partition().leader_epoch) == ((), 5)
 
 
-def _record(controller: ControllerBench, wish: PartitionIsrProposal) -> PartitionChangeRecord:
-    assert alter_partition.validate(controller.state, 0, wish) is NONE
-    record = alter_partition.propose(controller.state, wish)
+def _record(controller: ControllerBench, proposed: PartitionIsrProposal) -> PartitionChangeRecord:
+    assert alter_partition.validate(controller.state, 0, proposed) is NONE
+    record = alter_partition.propose(controller.state, proposed)
     assert record is not None
     return record
 
 
-def test_what_stands_already_makes_no_record_and_order_is_the_leaders() -> None:
+def test_an_unchanged_isr_makes_no_record_and_the_leader_decides_its_order() -> None:
     assert alter_partition.propose(bench().state, proposal(0, 1)) is None
     assert _record(bench(), proposal(0, 2, 1)).isr == (0, 2, 1)
 
 
 @pytest.mark.covers("M28", "M30")
-def test_of_two_changes_to_one_version_the_second_is_refused() -> None:
+def test_the_second_proposal_for_a_partition_epoch_is_refused() -> None:
     controller = bench()
-    wish = proposal(0)
+    proposed = proposal(0)
     controller.apply(brokers.fence(controller.state, 1, 1))
-    assert alter_partition.validate(controller.state, 0, wish) is ErrorCode.INVALID_UPDATE_VERSION
+    assert alter_partition.validate(controller.state, 0, proposed) is ErrorCode.INVALID_UPDATE_VERSION
     elected = bench()
     elected.apply(brokers.fence(elected.state, 0, 0))
     assert elected.partition().leader == 1
@@ -157,19 +157,19 @@ def test_of_two_changes_to_one_version_the_second_is_refused() -> None:
     st.integers(8, 10),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=4),
 )
-def test_what_is_accepted_leaves_a_well_formed_partition(
+def test_an_accepted_proposal_leaves_a_well_formed_partition(
     leader: int, leader_epoch: int, partition_epoch: int, members: list[tuple[int, int]]
 ) -> None:
     controller = bench(fencing(2, 2, True))
     states = [BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in members]
-    wish = proposal(leader_epoch=leader_epoch, partition_epoch=partition_epoch, new_isr=tuple(states))
+    proposed = proposal(leader_epoch=leader_epoch, partition_epoch=partition_epoch, new_isr=tuple(states))
     before = controller.partition()
-    error = alter_partition.validate(controller.state, leader, wish)
+    error = alter_partition.validate(controller.state, leader, proposed)
     assert controller.partition() is before, "validation changes nothing"
     if error is not NONE:
         return
     assert (leader, leader_epoch, partition_epoch) == (0, 5, 9)
-    record = alter_partition.propose(controller.state, wish)
+    record = alter_partition.propose(controller.state, proposed)
     controller.apply([record] if record is not None else [])
     found = controller.partition()
     assert found.isr == tuple(broker for broker, _ in members)
@@ -179,7 +179,7 @@ def test_what_is_accepted_leaves_a_well_formed_partition(
 
 
 @pytest.mark.covers("K4")
-def test_before_elr_a_smaller_isr_leaves_no_trace_of_who_left() -> None:
+def test_before_elr_a_smaller_isr_records_no_eligible_replica() -> None:
     records = [*registrations(), *topic_records(2, leader_epoch=5, partition_epoch=9)]
     controller = ControllerBench(*records, config=config_of(Generation.KIP_497))
     controller.apply([_record(controller, proposal(0))])

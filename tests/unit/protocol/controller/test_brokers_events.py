@@ -65,7 +65,7 @@ def test_the_first_evicted_is_not_eligible_the_second_is() -> None:
 
 
 @pytest.mark.covers("E12", "E24", "M20")
-def test_fencing_the_last_member_empties_the_isr_and_notes_the_last_known_leader() -> None:
+def test_fencing_the_last_member_empties_the_isr_and_records_the_last_known_leader() -> None:
     controller = bench()
     for broker in (2, 1):
         fence(controller, broker)
@@ -138,7 +138,7 @@ def test_an_unclean_restart_moves_an_elr_member_to_the_last_known_elr() -> None:
     [(1, True), (0, False), (2, False), (-1, False)],
     ids=["the last epoch", "an earlier one", "one that never was", "none"],
 )
-def test_clean_is_who_brings_the_last_known_epoch(previous_epoch: int, clean: bool) -> None:
+def test_a_restart_is_clean_only_with_the_registered_broker_epoch(previous_epoch: int, clean: bool) -> None:
     controller = bench(isr=(0,), eligible_leader_replicas=(1,))
     controller.apply([fencing(1, 1, True)])
     controller.apply(brokers.register(controller.state, 1, "next", previous_epoch, None))
@@ -146,7 +146,7 @@ def test_clean_is_who_brings_the_last_known_epoch(previous_epoch: int, clean: bo
 
 
 @pytest.mark.covers("E20", "E27")
-def test_when_everyone_restarts_unclean_all_but_the_first_to_leave_are_last_known() -> None:
+def test_when_all_brokers_restart_unclean_all_but_the_first_to_leave_are_last_known() -> None:
     controller = bench()
     for broker in (0, 1, 2):
         fence(controller, broker)
@@ -194,7 +194,7 @@ def test_controlled_shutdown_moves_the_leadership_while_the_broker_serves() -> N
 
 
 @pytest.mark.parametrize("generation", Generation)
-def test_events_that_concern_nobody_change_no_partition(generation: Generation) -> None:
+def test_events_of_brokers_without_replicas_change_no_partition(generation: Generation) -> None:
     controller = bench(generation, replicas=(0, 1), isr=(0, 1))
     assert fence(controller, 2) == [fencing(2, 2, True)]
     assert unfence(controller, 2) == [fencing(2, 2, False)]

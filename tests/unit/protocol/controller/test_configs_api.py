@@ -107,7 +107,7 @@ REFUSED_BY_BOTH: dict[str, tuple[AlterConfigsResource, ErrorCode]] = {
 @pytest.mark.covers("G31", "H3", "H15")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("wrong", "error"), REFUSED_BY_BOTH.values(), ids=REFUSED_BY_BOTH)
-def test_refused_with_a_reason_and_the_other_resources_are_done(
+def test_an_invalid_resource_is_refused_with_a_message_and_the_others_are_altered(
     kind: type[Request], wrong: AlterConfigsResource, error: ErrorCode
 ) -> None:
     found = plan(bench().state, request_of(kind, wrong))
@@ -120,7 +120,7 @@ def test_refused_with_a_reason_and_the_other_resources_are_done(
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
-def test_there_are_no_lists_to_append_to(operation: ConfigOperation) -> None:
+def test_append_and_subtract_are_refused(operation: ConfigOperation) -> None:
     for name in (MIN_ISR, "no.such.config"):
         found = plan(bench().state, request_of(KINDS[0], resource(change(name, "1", operation))))
         assert errors_of(found) == [BAD_CONFIG]
@@ -166,8 +166,8 @@ def test_altering_needs_alter_configs_on_the_topic_or_the_cluster(kind: type[Req
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ], "who may not alter a topic learns nothing about it"
     assert list(found.records) == [config("T", MIN_ISR, "1")]
-    nobody = plan(controller.state, request_of(kind, resource(GOOD)))
-    assert errors_of(nobody) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    denied = plan(controller.state, request_of(kind, resource(GOOD)))
+    assert errors_of(denied) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
 # -- what is recorded --------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_a_replacement_removes_the_other_overrides_of_the_resource() -> None:
     assert list(found.records) == [config(None, FLUSH, None)]
 
 
-def test_what_changes_nothing_is_not_recorded() -> None:
+def test_a_change_without_effect_makes_no_record() -> None:
     controller = bench(config("T", UNCLEAN, "false"))
     for unchanged in (change(MIN_ISR, " 2 "), change(UNCLEAN, "FALSE"), change("no.such.config", None, DELETE)):
         found = plan(controller.state, request_of(KINDS[0], resource(unchanged)))
@@ -247,7 +247,7 @@ RESOURCES = st.builds(
 
 @settings(deadline=None)
 @given(st.sampled_from(KINDS), st.lists(RESOURCES, max_size=4))
-def test_whatever_is_asked_for_the_log_can_be_read(kind: type[Request], resources: list[AlterConfigsResource]) -> None:
+def test_every_recorded_config_can_be_replayed(kind: type[Request], resources: list[AlterConfigsResource]) -> None:
     controller = bench()
     found = plan(controller.state, request_of(kind, *resources))
     assert len(errors_of(found)) == len(resources)
@@ -399,9 +399,7 @@ def alterations(draw: st.DrawFn) -> Request:
 @pytest.mark.covers("E14", "E19", "M6", "M7")
 @settings(deadline=None, max_examples=150)
 @given(clusters(), alterations())
-def test_at_no_offset_is_there_an_elr_where_the_isr_reaches_min_isr(
-    records: list[MetadataRecord], request_: Request
-) -> None:
+def test_an_isr_of_min_isr_has_no_elr_at_any_offset(records: list[MetadataRecord], request_: Request) -> None:
     controller = ControllerBench(*records)
     image = controller.state.image
     before = {scope: dict(values) for scope, values in image.configs.items()}
@@ -430,7 +428,7 @@ def test_at_no_offset_is_there_an_elr_where_the_isr_reaches_min_isr(
 
 @pytest.mark.covers("E32", "M75")
 @pytest.mark.parametrize("topic", ["t", None], ids=["of the topic", "of the cluster"])
-def test_a_move_that_waits_for_min_isr_completes_when_min_isr_falls_to_it(topic: str | None) -> None:
+def test_a_reassignment_that_waits_for_min_isr_completes_when_min_isr_falls(topic: str | None) -> None:
     moving = {"replicas": (3, 1, 0, 2), "adding_replicas": (3,), "removing_replicas": (0, 2), "isr": (0, 3)}
     own = ConfigRecord(topic_id="T", name=MIN_ISR, value=None)
     wide = ConfigRecord(topic_id=None, name=MIN_ISR, value="2")
@@ -453,7 +451,7 @@ def test_enabling_unclean_election_elects_for_leaderless_partitions(topic: str |
     assert (found.leader, found.isr, found.leader_epoch) == (1, (1,), 4)
     assert found.leader_recovery_state is LeaderRecoveryState.RECOVERING
     led = bench(generation=Generation.KIP_497)
-    assert plan(led.state, request).records[1:] == [], "whoever has a leader keeps it"
+    assert plan(led.state, request).records[1:] == [], "a partition with a leader keeps it"
 
 
 @pytest.mark.covers("H2")
@@ -476,7 +474,7 @@ def test_an_election_counts_with_the_min_isr_of_the_same_batch() -> None:
 
 @pytest.mark.covers("H2", "F1")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_resources_of_a_request_are_all_set_before_anybody_is_elected(kind: type[Request]) -> None:
+def test_all_resources_of_a_request_are_set_before_elections(kind: type[Request]) -> None:
     """The cluster's switch comes first and would elect for the topic whose veto comes after it."""
     lost = {"isr": (), "leader": -1, "last_known_elr": (0,)}
     for resources in (

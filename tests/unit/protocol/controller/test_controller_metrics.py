@@ -60,7 +60,7 @@ class Bench:
             self.fetch(0, 1, 2, 3)
 
     def start(self) -> None:
-        """The controller's next life on the same log."""
+        """The next incarnation of the controller, on the same log."""
         self.node = ControllerNode(CONTROLLER, [CONTROLLER], self.config, self.storage, Random(1))
         self.took(self.node.start(self.now_ms))
 
@@ -160,7 +160,7 @@ def test_a_failover_lasts_until_all_active_brokers_have_its_records() -> None:
 
 
 @pytest.mark.covers("I10")
-def test_failovers_that_overlap_are_told_apart_and_one_broker_that_dies_is_not_waited_for() -> None:
+def test_overlapping_failovers_are_measured_separately_and_do_not_wait_for_a_dead_broker() -> None:
     bench = Bench(min_isr=1)
     bench.now_ms = 100
     bench.lose(0)
@@ -175,7 +175,7 @@ def test_failovers_that_overlap_are_told_apart_and_one_broker_that_dies_is_not_w
 
 
 @pytest.mark.covers("I10")
-def test_a_fencing_that_moves_no_leadership_or_leaves_nobody_has_no_latency() -> None:
+def test_a_fencing_without_leaderships_or_active_brokers_has_no_latency() -> None:
     bench = Bench()
     bench.lose(3)
     bench.fetch(0, 1, 2)
@@ -192,7 +192,7 @@ def test_a_fencing_that_moves_no_leadership_or_leaves_nobody_has_no_latency() ->
 
 
 @pytest.mark.covers("I10")
-def test_a_controlled_shutdown_lasts_from_the_wish_to_the_release() -> None:
+def test_a_controlled_shutdown_is_measured_from_the_request_to_the_permission() -> None:
     bench = Bench()
     bench.now_ms = 10
     assert not bench.beat(0, want_shut_down=True).should_shut_down
@@ -266,7 +266,7 @@ def test_a_cancelled_reassignment_does_not_count_and_a_replaced_one_begins_anew(
 
 
 @pytest.mark.covers("I8")
-def test_alerts_name_what_is_offline_and_what_was_elected_uncleanly() -> None:
+def test_alerts_name_offline_partitions_and_unclean_elections() -> None:
     bench = Bench(min_isr=1, config=config_of(Generation.KIP_966_ELR))
     for broker in (1, 2):
         bench.lose(broker)
@@ -285,7 +285,7 @@ def test_alerts_name_what_is_offline_and_what_was_elected_uncleanly() -> None:
 
 @pytest.mark.covers("I8")
 @pytest.mark.covers("I8")
-def test_an_election_from_the_elr_alerts_to_nothing() -> None:
+def test_an_election_from_the_elr_raises_no_alert() -> None:
     bench = Bench()
     epoch = bench.node.state.image.broker_epoch(1) or 0
     for broker in (2, 1, 0):
@@ -330,8 +330,8 @@ def lossy(strategy: str) -> Bench:
     return bench
 
 
-def stated(bench: Bench) -> PartitionRecovery:
-    """The recovery that the controller states."""
+def requested(bench: Bench) -> PartitionRecovery:
+    """The recovery that the controller requested."""
     bench.took(bench.node.fire(bench.now_ms, RECOVERY_TIMER))
     [recovery] = [
         recovery
@@ -343,7 +343,7 @@ def stated(bench: Bench) -> PartitionRecovery:
 
 
 def found_by(recovery: PartitionRecovery, leader: int) -> RecoveryResults:
-    """All whom the recovery asks have answered."""
+    """Results with the answers of all queried replicas."""
     answers = tuple(
         ReplicaAnswer(
             broker_id=replica.broker_id,
@@ -372,30 +372,30 @@ I345 = (metrics.UNCLEAN_RECOVERY, metrics.MANUAL_ELECTION_REQUIRED, metrics.UNCL
 def test_a_recovery_is_counted_while_it_runs_and_once_when_it_has_elected() -> None:
     bench = lossy("balanced")
     assert [bench[name] for name in I345] == [1, 0, 0]
-    results = found_by(stated(bench), leader=2)
+    results = found_by(requested(bench), leader=2)
     bench.alerts()
     bench.receive(RECOVERY_MANAGER, results)
     assert bench.partition.leader == 2
     assert [bench[name] for name in (*I345, metrics.UNCLEAN_ELECTIONS)] == [0, 0, 1, 1]
     assert bench.alerts() == ["t-0 may have lost acknowledged records: broker 2 was elected uncleanly in epoch 4"]
     bench.receive(RECOVERY_MANAGER, results)
-    assert [bench[name] for name in I345] == [0, 0, 1], "what comes late elects nobody"
+    assert [bench[name] for name in I345] == [0, 0, 1], "a late result elects no leader"
     bench.start()
     assert [bench[name] for name in I345] == [0, 0, 0], "a new controller counts from 0"
 
 
 @pytest.mark.covers("I3", "I4", "I5", "I7", "J4")
-def test_a_recovery_that_a_user_asks_for_is_no_partition_that_waits_for_a_user() -> None:
+def test_a_partition_whose_recovery_a_user_requested_does_not_wait_for_a_user() -> None:
     bench = lossy("manual")
     assert [bench[name] for name in I345] == [0, 1, 0]
     bench.receive(CLIENT, elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED))
     assert [bench[name] for name in I345] == [1, 0, 0]
-    bench.receive(RECOVERY_MANAGER, found_by(stated(bench), leader=1))
+    bench.receive(RECOVERY_MANAGER, found_by(requested(bench), leader=1))
     assert [bench[name] for name in I345] == [0, 0, 1]
 
 
 @pytest.mark.covers("I4", "I5", "F22")
-def test_a_designation_is_no_recovery() -> None:
+def test_a_designation_is_not_counted_as_recovery() -> None:
     bench = lossy("manual")
     bench.administer(elect_leader("t", 0, ElectionType.DESIGNATION, 1))
     assert [bench[name] for name in (*I345, metrics.UNCLEAN_ELECTIONS)] == [0, 0, 0, 1]
@@ -405,7 +405,7 @@ def test_a_designation_is_no_recovery() -> None:
 @pytest.mark.parametrize("how", ["pre-empted", "disabled"])
 def test_a_recovery_that_is_not_needed_any_more_is_not_counted(how: str) -> None:
     bench = lossy("balanced")
-    results = found_by(stated(bench), leader=2)
+    results = found_by(requested(bench), leader=2)
     if how == "disabled":
         bench.administer(update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE))
     else:
@@ -415,7 +415,7 @@ def test_a_recovery_that_is_not_needed_any_more_is_not_counted(how: str) -> None
 
 
 @pytest.mark.covers("I9", "D34")
-def test_the_quorum_is_one_voter_and_who_fetches_from_it_observes_it() -> None:
+def test_the_quorum_gauges_count_one_voter_and_its_fetching_observers() -> None:
     bench = Bench(serve=False)
     raft = (metrics.VOTERS, metrics.OBSERVERS, metrics.UNCOMMITTED_VOTER_CHANGE, metrics.IGNORED_STATIC_VOTERS)
     assert [bench[name] for name in raft] == [1, 0, 0, 0]

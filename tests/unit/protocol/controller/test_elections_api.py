@@ -38,7 +38,7 @@ from tests.unit.protocol.node_helpers import ControllerBench, config_of, fencing
 PREFERRED, UNCLEAN, DESIGNATION = ElectionType.PREFERRED, ElectionType.UNCLEAN, ElectionType.DESIGNATION
 LONGEST_LOG = [ElectionType.LONGEST_LOG_BALANCED, ElectionType.LONGEST_LOG_PROACTIVE]
 RECOVERED, RECOVERING = LeaderRecoveryState.RECOVERED, LeaderRecoveryState.RECOVERING
-NOBODY: dict[str, Any] = {"isr": (), "leader": NO_LEADER}
+LEADERLESS: dict[str, Any] = {"isr": (), "leader": NO_LEADER}
 """A partition that has lost everyone."""
 
 
@@ -93,17 +93,17 @@ def test_preferred_election_without_the_preferred_replica(
 
 @pytest.mark.covers("J3", "G33", "C12")
 def test_unclean_election_takes_any_active_replica_of_a_leaderless_partition() -> None:
-    controller = bench(fencing(0, 0, True), **NOBODY, last_known_elr=(0,))
+    controller = bench(fencing(0, 0, True), **LEADERLESS, last_known_elr=(0,))
     controller.apply(plan(controller.state, elect(UNCLEAN)).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.leader_recovery_state) == (1, (1,), RECOVERING)
-    nobody = bench(*(fencing(broker, broker, True) for broker in (0, 1, 2)), **NOBODY)
-    assert error_of(plan(nobody.state, elect(UNCLEAN))) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    refused = bench(*(fencing(broker, broker, True) for broker in (0, 1, 2)), **LEADERLESS)
+    assert error_of(plan(refused.state, elect(UNCLEAN))) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 @pytest.mark.covers("M74", "F23", "J2", "J4")
 @pytest.mark.parametrize("kind", ElectionType)
-def test_nobody_is_elected_where_no_election_is_needed(kind: ElectionType) -> None:
+def test_a_partition_with_a_leader_needs_no_election(kind: ElectionType) -> None:
     found = plan(bench().state, elect(kind, desired=1 if kind is DESIGNATION else None))
     assert (error_of(found), list(found.records)) == (ErrorCode.ELECTION_NOT_NEEDED, [])
 
@@ -113,7 +113,7 @@ def test_nobody_is_elected_where_no_election_is_needed(kind: ElectionType) -> No
 
 @pytest.mark.covers("F22", "F17", "C12", "N28", "J4", "G27")
 def test_a_designated_leader_that_lacks_records_is_an_unclean_choice() -> None:
-    controller = bench(**NOBODY, eligible_leader_replicas=(0,), last_known_elr=(1,), last_known_leader=1)
+    controller = bench(**LEADERLESS, eligible_leader_replicas=(0,), last_known_elr=(1,), last_known_leader=1)
     controller.apply(plan(controller.state, elect(DESIGNATION, desired=2)).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.elr) == (2, (2,), ())
@@ -122,14 +122,14 @@ def test_a_designated_leader_that_lacks_records_is_an_unclean_choice() -> None:
 
 
 def test_a_designated_leader_leaves_the_last_known_elr() -> None:
-    controller = bench(**NOBODY, last_known_elr=(1, 2))
+    controller = bench(**LEADERLESS, last_known_elr=(1, 2))
     controller.apply(plan(controller.state, elect(DESIGNATION, desired=2)).records)
     assert controller.partition().last_known_elr == (1,)
 
 
 @pytest.mark.covers("C12", "E30")
 def test_a_designated_member_of_the_elr_is_elected_cleanly() -> None:
-    controller = bench(fencing(0, 0, True), **NOBODY, eligible_leader_replicas=(0, 2), last_known_elr=(1,))
+    controller = bench(fencing(0, 0, True), **LEADERLESS, eligible_leader_replicas=(0, 2), last_known_elr=(1,))
     controller.apply(plan(controller.state, elect(DESIGNATION, desired=2)).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.elr, found.last_known_elr) == (2, (2,), (0,), (1,))
@@ -141,7 +141,7 @@ def test_a_designated_member_of_the_elr_is_elected_cleanly() -> None:
     ("generation", "partition"),
     [
         (Generation.KIP_497, {"isr": (0,), "leader": NO_LEADER}),
-        (Generation.KIP_966_ELR, NOBODY | {"last_known_elr": (0,)}),
+        (Generation.KIP_966_ELR, LEADERLESS | {"last_known_elr": (0,)}),
     ],
 )
 def test_a_designation_in_generations_without_a_last_known_elr(
@@ -158,13 +158,13 @@ def test_a_designation_in_generations_without_a_last_known_elr(
 @pytest.mark.parametrize("record", [fencing(2, 2, True), None], ids=["fenced", "shutting down"])
 def test_a_designated_leader_must_be_active(record: MetadataRecord | None) -> None:
     shutting_down = fencing(2, 2, False).model_copy(update={"in_controlled_shutdown": True})
-    controller = bench(record or shutting_down, **NOBODY, eligible_leader_replicas=(0, 2))
+    controller = bench(record or shutting_down, **LEADERLESS, eligible_leader_replicas=(0, 2))
     found = plan(controller.state, elect(DESIGNATION, desired=2))
     assert (error_of(found), list(found.records)) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, [])
 
 
 @pytest.mark.covers("F24")
-def test_a_change_that_gives_the_partition_no_leader_is_no_election() -> None:
+def test_a_change_without_a_leader_is_not_an_election() -> None:
     """An ELR that an older metadata version left goes with the next change; that is not what was asked for."""
     left = {"isr": (0,), "leader": NO_LEADER, "eligible_leader_replicas": (2,)}
     dead = [fencing(broker, broker, True) for broker in (0, 2)]
@@ -173,7 +173,7 @@ def test_a_change_that_gives_the_partition_no_leader_is_no_election() -> None:
 
 
 @pytest.mark.covers("G33")
-@pytest.mark.parametrize("partition", [NOBODY, {}], ids=["leaderless", "led"])
+@pytest.mark.parametrize("partition", [LEADERLESS, {}], ids=["leaderless", "led"])
 @pytest.mark.parametrize(
     ("kind", "desired"),
     [
@@ -184,9 +184,9 @@ def test_a_change_that_gives_the_partition_no_leader_is_no_election() -> None:
         (PREFERRED, (1,)),
         (UNCLEAN, (1,)),
     ],
-    ids=["none", "too many", "not a replica", "nobody", "preferred", "unclean"],
+    ids=["none", "too many", "not a replica", "unknown broker", "preferred", "unclean"],
 )
-def test_desired_leaders_that_make_no_sense(
+def test_invalid_desired_leaders_are_refused(
     kind: ElectionType, desired: tuple[int, ...], partition: dict[str, Any]
 ) -> None:
     wanted = TopicPartitions(topic="t", partitions=(0,), desired_leaders=desired)
@@ -201,7 +201,7 @@ def test_desired_leaders_go_index_by_index_with_the_partitions() -> None:
         PartitionRecord(topic_id="T", partition_id=index, replicas=(0, 1, 2), isr=(), leader=NO_LEADER)
         for index in (1, 2)
     ]
-    controller = bench(*more, **NOBODY)
+    controller = bench(*more, **LEADERLESS)
     wanted = TopicPartitions(topic="t", partitions=(2, 0, 1), desired_leaders=(0, 3, 2))
     found = plan(controller.state, request_of(DESIGNATION, wanted))
     assert results_of(found) == [
@@ -216,8 +216,8 @@ def test_desired_leaders_go_index_by_index_with_the_partitions() -> None:
 
 
 @pytest.mark.parametrize("kind", LONGEST_LOG)
-def test_the_longest_log_cannot_be_asked_for_without_unclean_recovery(kind: ElectionType) -> None:
-    found = plan(bench(generation=Generation.KIP_966_ELR, **NOBODY, last_known_elr=(0, 1)).state, elect(kind))
+def test_longest_log_elections_need_unclean_recovery(kind: ElectionType) -> None:
+    found = plan(bench(generation=Generation.KIP_966_ELR, **LEADERLESS, last_known_elr=(0, 1)).state, elect(kind))
     assert (error_of(found), list(found.records)) == (ErrorCode.UNSUPPORTED_VERSION, [])
     assert kind.name in found.response.failure()[1]
 
@@ -230,8 +230,8 @@ def test_the_longest_log_cannot_be_asked_for_without_unclean_recovery(kind: Elec
         (ElectionType.LONGEST_LOG_PROACTIVE, RecoveryMode.PROACTIVE),
     ],
 )
-def test_the_longest_log_is_awaited(kind: ElectionType, mode: RecoveryMode) -> None:
-    found = plan(bench(**NOBODY, last_known_elr=(0, 1)).state, elect(kind))
+def test_the_response_of_a_longest_log_election_is_awaited(kind: ElectionType, mode: RecoveryMode) -> None:
+    found = plan(bench(**LEADERLESS, last_known_elr=(0, 1)).state, elect(kind))
     assert (list(found.records), found.awaited) == ([], Awaited(mode, 60_000, {TopicIdPartition("T", 0): 0}))
 
 
@@ -245,8 +245,8 @@ def test_the_longest_log_is_awaited(kind: ElectionType, mode: RecoveryMode) -> N
         (ElectionType.LONGEST_LOG_PROACTIVE, {"last_known_elr": (0,), "replicas": (1, 4)}),
     ],
 )
-def test_the_longest_log_needs_somebody_to_ask(kind: ElectionType, kept: dict[str, Any]) -> None:
-    found = plan(bench(fencing(1, 1, True), **NOBODY | kept).state, elect(kind))
+def test_a_longest_log_election_needs_active_replicas(kind: ElectionType, kept: dict[str, Any]) -> None:
+    found = plan(bench(fencing(1, 1, True), **LEADERLESS | kept).state, elect(kind))
     assert (error_of(found), found.awaited) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, None)
 
 
@@ -256,8 +256,8 @@ def test_the_longest_log_needs_somebody_to_ask(kind: ElectionType, kept: dict[st
 @pytest.mark.covers("G33")
 @pytest.mark.parametrize("kind", ElectionType)
 @pytest.mark.parametrize(("topic", "partition"), [("u", 0), ("t", 1), ("t", -1)])
-def test_what_does_not_exist_is_not_elected_for(kind: ElectionType, topic: str, partition: int) -> None:
-    found = plan(bench(**NOBODY).state, elect(kind, topic, partition, 0 if kind is DESIGNATION else None))
+def test_an_election_for_an_unknown_partition_is_an_error(kind: ElectionType, topic: str, partition: int) -> None:
+    found = plan(bench(**LEADERLESS).state, elect(kind, topic, partition, 0 if kind is DESIGNATION else None))
     assert results_of(found) == [(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     assert not found.records
 
@@ -292,7 +292,7 @@ def leaderless_topics(count: int) -> list[MetadataRecord]:
 
 
 @pytest.mark.covers("J7", "N34")
-def test_all_partitions_means_those_that_need_it_and_knows_no_limit() -> None:
+def test_an_election_for_all_partitions_covers_those_that_need_one_without_a_limit() -> None:
     controller = bench(*leaderless_topics(50))
     request = ElectLeadersRequest(correlation_id=1, election_type=UNCLEAN, topic_partitions=None)
     found = plan(controller.state, request)
@@ -303,7 +303,7 @@ def test_all_partitions_means_those_that_need_it_and_knows_no_limit() -> None:
 
 
 @pytest.mark.covers("J7")
-def test_all_partitions_tells_of_failures() -> None:
+def test_an_election_for_all_partitions_reports_failures() -> None:
     controller = bench(fencing(2, 2, True), *leaderless_topics(1))
     kind = ElectionType.LONGEST_LOG_BALANCED
     request = ElectLeadersRequest(correlation_id=1, election_type=kind, topic_partitions=None)
@@ -325,8 +325,8 @@ def test_a_designation_names_its_partitions() -> None:
     ],
     ids=["in one topic", "in two"],
 )
-def test_a_partition_that_is_named_twice_is_left_alone(wanted: list[TopicPartitions]) -> None:
-    controller = bench(*leaderless_topics(1), **NOBODY)
+def test_a_partition_that_is_named_twice_is_refused(wanted: list[TopicPartitions]) -> None:
+    controller = bench(*leaderless_topics(1), **LEADERLESS)
     found = plan(controller.state, request_of(UNCLEAN, *wanted, TopicPartitions(topic="u0", partitions=(0,))))
     assert results_of(found) == [
         ("t", 0, ErrorCode.INVALID_REQUEST),
@@ -337,7 +337,7 @@ def test_a_partition_that_is_named_twice_is_left_alone(wanted: list[TopicPartiti
 
 
 @pytest.mark.covers("G27", "G32", "M86")
-def test_electing_takes_cluster_action() -> None:
+def test_elections_need_cluster_action() -> None:
     config = ClusterConfig.of(Generation.KIP_966, {"authorizer.class.name": "standard"})
     controller = ControllerBench(*registrations(), *topic_records(leader=1), config=config)
     request = elect(PREFERRED).model_copy(update={"principal": "User:alice"})
@@ -384,7 +384,7 @@ def designated(
 
 
 @pytest.mark.covers("C12")
-def test_whoever_could_not_lead_is_eligible_or_known_when_another_takes_the_seat() -> None:
+def test_members_that_could_not_lead_become_eligible_or_last_known() -> None:
     """A partition that comes from a generation without ELR may keep a dead member in its ISR."""
     state = PartitionState((1, 2, 3), isr=(1,), elr=(2,), last_known_elr=(), leader=NO_LEADER)
     clean = designated(state, 2, (2, 3), SWITCHES[2])
@@ -405,7 +405,7 @@ def leaderless(draw: st.DrawFn) -> PartitionState:
 
 @pytest.mark.covers("F22", "F23", "F24", "C12")
 @given(leaderless(), st.integers(0, 4), st.sets(st.integers(0, 4)), st.sampled_from(SWITCHES[1:]), st.integers(1, 5))
-def test_the_designated_leader_or_nobody(
+def test_a_designation_elects_the_named_leader_or_none(
     state: PartitionState, leader: int, alive: set[int], switches: dict[str, bool], min_isr: int
 ) -> None:
     found = designated(state, leader, tuple(alive), switches, min(min_isr, len(state.replicas)))

@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Generation, UpdateFeaturesRequest, ErrorCode]] = {
 
 @pytest.mark.covers("K8", "N24")
 @pytest.mark.parametrize(("generation", "request_", "error"), REFUSED.values(), ids=REFUSED)
-def test_refused_as_a_whole_with_a_reason(
+def test_an_invalid_update_refuses_the_request_with_a_message(
     generation: Generation, request_: UpdateFeaturesRequest, error: ErrorCode
 ) -> None:
     found = plan(bench(generation=generation).state, request_)
@@ -111,7 +111,7 @@ def test_refused_as_a_whole_with_a_reason(
 @pytest.mark.parametrize(
     "request_", [update((MV, 2)), admin_requests.unregister_broker(0), admin_requests.unregister_broker(9)]
 )
-def test_features_and_registrations_are_for_those_who_may_alter_the_cluster(request_: AdminRequest) -> None:
+def test_feature_updates_and_unregistration_need_alter_on_the_cluster(request_: AdminRequest) -> None:
     secure = config_of(OLD, authorizer_class_name="standard")
     allowed = AclEntry(
         resource_type=AclResourceType.CLUSTER,
@@ -145,7 +145,7 @@ def test_validation_alone_answers_the_same_and_records_nothing() -> None:
         assert not dry.records
 
 
-def test_a_level_that_this_code_cannot_run_is_not_replayed() -> None:
+def test_an_unsupported_level_is_not_replayed() -> None:
     for record in (level(MV, 3), level("kraft.version", 1)):
         with pytest.raises(ProtocolInvariantError, match="not supported"):
             bench().apply([record])
@@ -175,7 +175,7 @@ def test_elr_begins_with_the_next_change_after_the_upgrade(
 
 
 @pytest.mark.covers("K4", "M24")
-def test_before_the_upgrade_the_last_member_stays_and_nobody_is_eligible() -> None:
+def test_before_the_upgrade_the_last_member_stays_and_there_is_no_elr() -> None:
     controller = bench(generation=OLD)
     for broker in (2, 1, 0):
         controller.apply(brokers.fence(controller.state, broker, broker))
@@ -194,7 +194,7 @@ def test_before_the_upgrade_the_last_member_stays_and_nobody_is_eligible() -> No
     ],
     ids=["first phase", "recovery"],
 )
-def test_who_was_kept_in_the_isr_without_leading_becomes_eligible(
+def test_an_upgrade_makes_isr_members_of_a_leaderless_partition_eligible(
     levels: tuple[tuple[str, int], ...], known: dict[str, object]
 ) -> None:
     controller = bench(fencing(0, 0, True), generation=OLD, isr=(0,), leader=NO_LEADER)
@@ -234,12 +234,12 @@ DOWNGRADES: dict[str, tuple[dict[str, Any], tuple[MetadataRecord, ...], dict[str
         EVERYONE_FENCED,
         {"isr": (1,), "leader": NO_LEADER, "leader_recovery_state": RECOVERED},
     ),
-    "nobody is in the ELR": (
+    "an empty ELR": (
         {**LOST, "last_known_elr": (2,)},
         EVERYONE_FENCED,
         {"isr": (2,), "leader": NO_LEADER, "leader_recovery_state": RECOVERING},
     ),
-    "nobody is known": (LOST, EVERYONE_FENCED, {"isr": (0,), "leader_recovery_state": RECOVERING}),
+    "no last known replica": (LOST, EVERYONE_FENCED, {"isr": (0,), "leader_recovery_state": RECOVERING}),
     "who comes back is active": (
         {**LOST, "eligible_leader_replicas": (1,), "last_known_elr": (0,)},
         (fencing(0, 0, True),),
@@ -269,7 +269,7 @@ def test_a_downgrade_leaves_no_isr_empty_and_nothing_of_the_elr(
 
 
 @pytest.mark.covers("K10")
-def test_several_that_are_known_come_back_in_the_order_of_the_assignment() -> None:
+def test_a_downgrade_restores_the_first_last_known_member_of_the_assignment() -> None:
     fields = {**LOST, "replicas": (2, 0, 1), "last_known_elr": (0, 2)}
     for last_known, expected in ((NO_LEADER, 2), (1, 1)):
         controller = bench(*EVERYONE_FENCED, generation=NEW, **fields, last_known_leader=last_known)
@@ -313,7 +313,7 @@ def test_the_last_known_leader_moves_with_the_flag_and_back() -> None:
 
 
 @pytest.mark.covers("E32")
-def test_enabling_recovery_completes_a_move_that_its_rule_finds_complete() -> None:
+def test_enabling_recovery_completes_a_reassignment_that_is_complete_by_its_rule() -> None:
     moving: dict[str, Any] = {"replicas": (1, 2, 0), "adding_replicas": (2,), "removing_replicas": (0,)}
     controller = bench(fencing(1, 1, True), isr=(0, 2), **moving)
     controller.apply([ConfigRecord(topic_id="T", name="min.insync.replicas", value="1")])
@@ -345,13 +345,13 @@ def test_enabling_recovery_drops_an_elr_that_the_first_phase_left_behind() -> No
 
 
 @pytest.mark.covers("E34")
-def test_enabling_recovery_drops_from_an_elr_who_has_no_replica_any_more() -> None:
+def test_enabling_recovery_removes_brokers_without_a_replica_from_the_elr() -> None:
     controller = bench(replicas=(0, 2), isr=(0,), eligible_leader_replicas=(1, 2))
     controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
     assert controller.partition().elr == (2,)
 
 
-def test_disabling_recovery_forgets_a_last_known_elr_that_no_leader_is_in() -> None:
+def test_disabling_recovery_drops_a_last_known_elr_without_a_last_known_leader() -> None:
     controller = bench(generation=NEW, isr=(0,), last_known_elr=(1,))
     controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
     assert (controller.partition().last_known_elr, controller.partition().leader_epoch) == ((), 0)
@@ -425,7 +425,7 @@ def test_levels_may_change_in_any_state(generation: Generation, events: list[tup
 
 
 @pytest.mark.covers("K3", "K11", "G34")
-def test_a_log_that_was_begun_before_the_upgrade_is_replayed_to_the_same_image() -> None:
+def test_a_log_from_before_the_upgrade_is_replayed_to_the_same_image() -> None:
     node = Bench(config=config_of(OLD)).serve()
     node.propose(0, 0, 1)
     old_end = len(node.node.records)

@@ -1,4 +1,4 @@
-"""What the controller makes of a heartbeat: a table of states and wishes."""
+"""The state to which a heartbeat moves a broker: a table of states and requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = BrokerControlState
 
 
 def view(state: BrokerControlState, **fields: object) -> HeartbeatView:
-    """A broker that is caught up, leads nothing and wishes nothing; everybody is at offset 10."""
+    """A broker that is caught up, leads no partition and requests nothing; all brokers have applied offset 10."""
     defaults: dict[str, object] = {
         "want_fence": False,
         "want_shut_down": False,
@@ -51,7 +51,7 @@ CASES = {
     ),
     "shutting down, all have heard": (view(S.CONTROLLED_SHUTDOWN, shutdown_offset=10), S.SHUTDOWN_NOW),
     "shutting down since an unknown offset": (view(S.CONTROLLED_SHUTDOWN), S.CONTROLLED_SHUTDOWN),
-    "told to go": (view(S.SHUTDOWN_NOW, leads_partitions=True), S.SHUTDOWN_NOW),
+    "ordered to shut down": (view(S.SHUTDOWN_NOW, leads_partitions=True), S.SHUTDOWN_NOW),
 }
 
 
@@ -69,7 +69,7 @@ def all_views() -> list[HeartbeatView]:
     ]
 
 
-def test_nobody_is_unfenced_against_its_wish_or_before_it_is_caught_up() -> None:
+def test_a_broker_is_unfenced_only_if_it_asks_and_has_applied_its_registration() -> None:
     for heartbeat in all_views():
         if heartbeat.state is S.FENCED and next_control_state(heartbeat) is S.UNFENCED:
             assert heartbeat.has_applied_registration
@@ -77,7 +77,7 @@ def test_nobody_is_unfenced_against_its_wish_or_before_it_is_caught_up() -> None
             assert not heartbeat.want_shut_down
 
 
-def test_whoever_serves_and_leads_is_not_let_go() -> None:
+def test_a_broker_with_leaderships_may_not_shut_down() -> None:
     for heartbeat in all_views():
         serves = heartbeat.state is S.CONTROLLED_SHUTDOWN or (
             heartbeat.state is S.UNFENCED and not heartbeat.want_fence
@@ -86,7 +86,7 @@ def test_whoever_serves_and_leads_is_not_let_go() -> None:
             assert next_control_state(heartbeat) is not S.SHUTDOWN_NOW
 
 
-def test_there_is_no_way_back_from_a_shutdown() -> None:
+def test_a_controlled_shutdown_does_not_return_to_unfenced() -> None:
     for heartbeat in all_views():
         if heartbeat.state in (S.CONTROLLED_SHUTDOWN, S.SHUTDOWN_NOW):
             assert next_control_state(heartbeat) in (S.CONTROLLED_SHUTDOWN, S.SHUTDOWN_NOW)

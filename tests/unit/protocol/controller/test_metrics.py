@@ -88,7 +88,7 @@ topics = st.sampled_from(["T", "U"])
 
 @st.composite
 def partition_states(draw: st.DrawFn) -> dict[str, object]:
-    """What a partition may be: a leader out of the ISR or none; nobody in the ISR without a leader more often."""
+    """A valid partition: a leader from the ISR or none; an empty ISR more often without a leader."""
     replicas = draw(st.lists(brokers, min_size=1, max_size=4, unique=True).map(tuple))
     isr = draw(st.one_of(st.just(()), st.lists(st.sampled_from(replicas), unique=True).map(tuple)))
     return {
@@ -105,7 +105,7 @@ def partition_states(draw: st.DrawFn) -> dict[str, object]:
 
 
 def events() -> st.SearchStrategy[tuple[str, str, int, object]]:
-    """(what, topic, partition, more); applied as far as it fits what stands."""
+    """(what, topic, partition, more); applied as far as the present state allows."""
     index = st.integers(0, 2)
     return st.one_of(
         st.tuples(st.just("partition"), topics, index, partition_states()),
@@ -171,20 +171,20 @@ def test_gauges_that_follow_the_records_equal_those_counted_from_the_image(
         assert found[metrics.UNCLEAN_RECOVERY] + found[metrics.MANUAL_ELECTION_REQUIRED] <= found[metrics.OFFLINE]
 
 
-NOBODY: dict[str, object] = {"isr": (), "leader": NO_LEADER}
+LEADERLESS: dict[str, object] = {"isr": (), "leader": NO_LEADER}
 
 
 @pytest.mark.covers("I4")
 @pytest.mark.parametrize(
     ("generation", "unclean", "state", "waits"),
     [
-        ("kip-966-elr", False, NOBODY | {"last_known_elr": (1,)}, False),
-        ("kip-966-elr", False, NOBODY | {"last_known_elr": (1, 2)}, True),
-        ("kip-966-elr", False, NOBODY | {"last_known_leader": 2}, True),
-        ("kip-966-elr", True, NOBODY, False),
-        ("kip-497", False, NOBODY, True),
+        ("kip-966-elr", False, LEADERLESS | {"last_known_elr": (1,)}, False),
+        ("kip-966-elr", False, LEADERLESS | {"last_known_elr": (1, 2)}, True),
+        ("kip-966-elr", False, LEADERLESS | {"last_known_leader": 2}, True),
+        ("kip-966-elr", True, LEADERLESS, False),
+        ("kip-497", False, LEADERLESS, True),
         ("kip-497", False, {"isr": (2,), "leader": NO_LEADER}, False),
-        ("kip-497", True, NOBODY, False),
+        ("kip-497", True, LEADERLESS, False),
     ],
 )
 def test_which_leaderless_partitions_wait_for_a_user(
@@ -200,17 +200,17 @@ def test_which_leaderless_partitions_wait_for_a_user(
 @pytest.mark.parametrize(
     ("state", "proactive", "balanced", "manual"),
     [
-        (NOBODY, "recovery", "user", "user"),
-        (NOBODY | {"last_known_leader": 2}, "recovery", "user", "user"),
-        (NOBODY | {"last_known_elr": (1,)}, "recovery", "recovery", "user"),
-        (NOBODY | {"last_known_elr": (1, 9)}, "recovery", "recovery", "user"),
-        (NOBODY | {"eligible_leader_replicas": (1,)}, "recovery", "wait", "wait"),
-        (NOBODY | {"eligible_leader_replicas": (1,), "last_known_elr": (2,)}, "recovery", "wait", "wait"),
+        (LEADERLESS, "recovery", "user", "user"),
+        (LEADERLESS | {"last_known_leader": 2}, "recovery", "user", "user"),
+        (LEADERLESS | {"last_known_elr": (1,)}, "recovery", "recovery", "user"),
+        (LEADERLESS | {"last_known_elr": (1, 9)}, "recovery", "recovery", "user"),
+        (LEADERLESS | {"eligible_leader_replicas": (1,)}, "recovery", "wait", "wait"),
+        (LEADERLESS | {"eligible_leader_replicas": (1,), "last_known_elr": (2,)}, "recovery", "wait", "wait"),
         ({"isr": (0,), "leader": NO_LEADER}, "recovery", "wait", "wait"),
         ({"isr": (0,), "leader": 0}, "wait", "wait", "wait"),
     ],
 )
-def test_what_a_leaderless_partition_is_counted_as(
+def test_which_gauges_count_a_leaderless_partition(
     state: dict[str, object], proactive: str, balanced: str, manual: str
 ) -> None:
     """Whether those who are asked for are active or not: broker 9 is none that there is."""
@@ -223,12 +223,12 @@ def test_what_a_leaderless_partition_is_counted_as(
 
 @pytest.mark.covers("I2")
 @pytest.mark.parametrize(("generation", "under"), [(Generation.KIP_966, 0), (Generation.KIP_497, 1)])
-def test_min_isr_above_the_replica_count_counts_as_the_generation_has_it(generation: Generation, under: int) -> None:
+def test_min_isr_above_the_replica_count_follows_the_generation(generation: Generation, under: int) -> None:
     gauges = Gauges(config_of(generation), *topic_records(5))
     assert gauges[metrics.UNDER_MIN_ISR] == under
 
 
-def test_a_change_of_one_partition_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_evaluates_one_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
     gauges = Gauges(config_of(), *topic_records(2))
     monkeypatch.setattr(MetadataImage, "partitions", lambda _: pytest.fail("walks all partitions"))
     gauges.replay(PartitionChangeRecord(topic_id="T", partition_id=0, isr=(0,), eligible_leader_replicas=(1,)))
@@ -258,7 +258,7 @@ RECOVERING = LeaderRecoveryState.RECOVERING
         ({"isr": (1,), "leader": 1, "leader_recovery_state": RECOVERING}, {"isr": (), "leader": NO_LEADER}, False),
     ],
 )
-def test_an_unclean_election_is_told_from_a_clean_one(
+def test_unclean_and_clean_elections_are_distinguished(
     before: dict[str, object], after: dict[str, object], unclean: bool
 ) -> None:
     first = PartitionState(**({"replicas": (0, 1, 2), "isr": ()} | before))  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_the_table_of_names_is_complete() -> None:
     assert tuple(Gauges(config_of()).metrics.values()) == metrics.CLUSTER_METRICS
 
 
-def test_a_partition_that_is_led_again_by_the_same_batch_was_not_offline() -> None:
+def test_a_partition_that_the_same_batch_gives_a_leader_raises_no_alert() -> None:
     gauges = Gauges(config_of(), *topic_records(1))
     gauges.replay(PartitionChangeRecord(topic_id="T", partition_id=0, leader=NO_LEADER))
     gauges.replay(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
@@ -285,7 +285,7 @@ def test_a_partition_that_is_led_again_by_the_same_batch_was_not_offline() -> No
 
 
 def test_an_unclean_election_ends_the_wait_for_a_user() -> None:
-    gauges = Gauges(config_of(), *registrations(), *topic_records(1, **NOBODY))
+    gauges = Gauges(config_of(), *registrations(), *topic_records(1, **LEADERLESS))
     assert gauges[metrics.MANUAL_ELECTION_REQUIRED] == 1
     gauges.replay(PartitionChangeRecord(topic_id="T", partition_id=0, isr=(1,), leader=1, leader_recovery_state=1))
     assert (gauges[metrics.MANUAL_ELECTION_REQUIRED], gauges[metrics.UNCLEAN_ELECTIONS]) == (0, 1)

@@ -33,26 +33,26 @@ def change(
     generation: dict[str, bool],
     alive: tuple[int, ...] = (1, 2, 3),
     min_isr: int = 2,
-    **wish: Any,
+    **fields: Any,
 ) -> PartitionChangeRecord | None:
-    request = ChangeRequest(min_isr=min_isr, is_acceptable_leader=frozenset(alive).__contains__, **generation, **wish)
+    request = ChangeRequest(min_isr=min_isr, is_acceptable_leader=frozenset(alive).__contains__, **generation, **fields)
     return decide("topic", 0, state, request)
 
 
-def after(state: PartitionState, *arguments: Any, **wish: Any) -> PartitionState:
-    record = change(state, *arguments, **wish)
+def after(state: PartitionState, *arguments: Any, **fields: Any) -> PartitionState:
+    record = change(state, *arguments, **fields)
     return state if record is None else replay_change(state, record)
 
 
 @pytest.mark.parametrize("generation", ALL)
 @pytest.mark.parametrize("election", Election)
-def test_nothing_to_change_is_no_record(generation: dict[str, bool], election: Election) -> None:
+def test_a_decision_without_changes_makes_no_record(generation: dict[str, bool], election: Election) -> None:
     assert change(partition((1, 2, 3)), generation, election=election) is None
 
 
 @pytest.mark.covers("E13", "E15", "M9")
 @pytest.mark.parametrize("generation", WITH_ELR)
-def test_only_who_leaves_an_isr_below_min_isr_is_eligible(generation: dict[str, bool]) -> None:
+def test_only_replicas_that_leave_an_isr_below_min_isr_are_eligible(generation: dict[str, bool]) -> None:
     first = after(partition((1, 2, 3)), generation, target_isr=(1, 2))
     assert (first.isr, first.elr) == ((1, 2), ())
     second = after(first, generation, target_isr=(1,))
@@ -61,7 +61,7 @@ def test_only_who_leaves_an_isr_below_min_isr_is_eligible(generation: dict[str, 
 
 @pytest.mark.covers("E12")
 @pytest.mark.parametrize("generation", WITH_ELR)
-def test_the_isr_may_become_empty_and_then_nobody_leads(generation: dict[str, bool]) -> None:
+def test_the_isr_may_become_empty_and_the_partition_leaderless(generation: dict[str, bool]) -> None:
     found = after(partition((1,), elr=(2,)), generation, alive=(3,), target_isr=())
     assert (found.leader, found.isr, found.elr) == (-1, (), (1, 2))
 
@@ -157,7 +157,7 @@ def test_an_election_clears_the_last_known_leader_and_a_filled_isr_records_none(
 
 @pytest.mark.covers("F25", "K5", "N12")
 @pytest.mark.parametrize("election", [Election.ONLINE, Election.PREFERRED])
-def test_where_recovery_is_the_last_known_leader_is_not_elected_for_it(election: Election) -> None:
+def test_with_recovery_the_last_known_leader_is_not_elected(election: Election) -> None:
     state = partition((), last_known_leader=2)
     assert change(state, KIP_966, alive=(1, 2, 3), election=election) is None
     assert after(state, KIP_966, alive=(1, 2, 3), election=Election.UNCLEAN).leader == 2
@@ -195,7 +195,7 @@ def test_a_last_known_elr_of_several_names_no_last_known_leader() -> None:
         pytest.param(partition((1, 2), elr=()), (2, 3), (2,), 2, (2,), (1,), id="ISR before ELR"),
         pytest.param(partition((), elr=(1, 2)), (2, 3), None, 2, (2,), (1,), id="leaderless, ELR member unfenced"),
         pytest.param(partition((2,), leader=-1), (2,), None, 2, (2,), (), id="leaderless, ISR member unfenced"),
-        pytest.param(partition((), elr=(1, 2)), (3,), None, -1, (), (1, 2), id="nobody eligible is unfenced"),
+        pytest.param(partition((), elr=(1, 2)), (3,), None, -1, (), (1, 2), id="no eligible replica is unfenced"),
         pytest.param(partition((2, 1)), (1, 2, 3), None, 2, (2, 1), (), id="a good leader stays"),
     ],
 )
@@ -244,14 +244,14 @@ def test_last_known_elr_outlives_an_unclean_election_without_the_new_leader() ->
 @pytest.mark.parametrize(
     ("wanted", "alive", "expected"),
     [(None, (1, 2, 3), RECOVERING), (None, (2, 3), RECOVERING), (RECOVERED, (1, 2, 3), RECOVERED)],
-    ids=["ISR change", "clean election", "the leader says so"],
+    ids=["ISR change", "clean election", "the leader reports it"],
 )
 def test_recovering_lasts_until_the_leader_clears_it(
     wanted: LeaderRecoveryState | None, alive: tuple[int, ...], expected: LeaderRecoveryState
 ) -> None:
     state = partition((1, 2, 3), leader_recovery_state=RECOVERING)
-    wish = {"target_isr": (1, 2) if 1 in alive else (2, 3), "target_leader_recovery_state": wanted}
-    assert after(state, KIP_966, alive=alive, **wish).leader_recovery_state is expected
+    fields = {"target_isr": (1, 2) if 1 in alive else (2, 3), "target_leader_recovery_state": wanted}
+    assert after(state, KIP_966, alive=alive, **fields).leader_recovery_state is expected
 
 
 @pytest.mark.parametrize("generation", ALL)
@@ -306,7 +306,7 @@ brokers = st.integers(0, 4)
 
 @st.composite
 def live_partitions(draw: st.DrawFn) -> tuple[PartitionState, dict[str, Any]]:
-    """A well-formed `kip-966` state and a request in which whoever leaves the ISR cannot lead."""
+    """A well-formed `kip-966` state and a request in which the replicas that leave the ISR cannot lead."""
     replicas = tuple(draw(st.lists(brokers, min_size=1, max_size=5, unique=True)))
     some = st.lists(st.sampled_from(replicas), unique=True)
     min_isr = draw(st.integers(1, len(replicas)))
@@ -322,7 +322,7 @@ def live_partitions(draw: st.DrawFn) -> tuple[PartitionState, dict[str, Any]]:
     target_isr = draw(st.none() | some.map(tuple))
     leaving = set(isr) - set(isr if target_isr is None else target_isr)
     reassignment = draw(st.sampled_from(("target_adding", "target_removing", None)))
-    wish = {
+    fields = {
         "min_isr": min_isr,
         "alive": tuple(set(draw(some)) - leaving),
         "target_isr": target_isr,
@@ -330,29 +330,29 @@ def live_partitions(draw: st.DrawFn) -> tuple[PartitionState, dict[str, Any]]:
         "unclean_shutdown_replicas": draw(st.none() | some.map(tuple)),
         "target_leader_recovery_state": draw(st.none() | st.sampled_from(LeaderRecoveryState)),
     }
-    return state, wish if reassignment is None else wish | {reassignment: tuple(draw(some))}
+    return state, fields if reassignment is None else fields | {reassignment: tuple(draw(some))}
 
 
 @pytest.mark.covers("E13", "E14", "E23", "E34")
 @given(live_partitions())
 def test_the_state_stays_well_formed(case: tuple[PartitionState, dict[str, Any]]) -> None:
-    state, wish = case
-    found = after(state, KIP_966, **wish)
+    state, fields = case
+    found = after(state, KIP_966, **fields)
     replicas, isr, elr, known = (set(part) for part in (found.replicas, found.isr, found.elr, found.last_known_elr))
     assert isr | elr | known <= replicas
     assert not isr & elr
     assert not isr & known
     assert not elr & known
     assert found.leader in (*isr, -1)
-    if len(isr) >= min(wish["min_isr"], len(replicas)):
+    if len(isr) >= min(fields["min_isr"], len(replicas)):
         assert not elr
         assert not known
 
 
 @given(live_partitions())
-def test_epochs_only_rise_and_tell_of_every_change(case: tuple[PartitionState, dict[str, Any]]) -> None:
-    state, wish = case
-    record = change(state, KIP_966, **wish)
+def test_epochs_rise_with_every_change(case: tuple[PartitionState, dict[str, Any]]) -> None:
+    state, fields = case
+    record = change(state, KIP_966, **fields)
     found = state if record is None else replay_change(state, record)
     assert (found.partition_epoch - state.partition_epoch) == (record is not None)
     assert found.leader_epoch - state.leader_epoch in (0, 1)
@@ -361,13 +361,15 @@ def test_epochs_only_rise_and_tell_of_every_change(case: tuple[PartitionState, d
 
 
 @given(live_partitions())
-def test_nobody_unacceptable_is_elected_and_clean_means_complete(case: tuple[PartitionState, dict[str, Any]]) -> None:
-    state, wish = case
-    found = after(state, KIP_966, **wish)
+def test_only_acceptable_replicas_are_elected_and_clean_leaders_are_complete(
+    case: tuple[PartitionState, dict[str, Any]],
+) -> None:
+    state, fields = case
+    found = after(state, KIP_966, **fields)
     if found.leader == -1:
         return
-    assert found.leader in wish["alive"]
-    was_complete = {*state.isr, *state.elr, *(wish["target_isr"] or ())}
+    assert found.leader in fields["alive"]
+    was_complete = {*state.isr, *state.elr, *(fields["target_isr"] or ())}
     if found.leader not in was_complete:
         assert found.isr == (found.leader,)
         assert found.last_known_leader == -1
@@ -375,22 +377,22 @@ def test_nobody_unacceptable_is_elected_and_clean_means_complete(case: tuple[Par
 
 @given(live_partitions())
 def test_without_targets_a_second_decision_changes_nothing(case: tuple[PartitionState, dict[str, Any]]) -> None:
-    state, wish = case
-    online = {"min_isr": wish["min_isr"], "alive": wish["alive"]}
+    state, fields = case
+    online = {"min_isr": fields["min_isr"], "alive": fields["alive"]}
     assert change(after(state, KIP_966, **online), KIP_966, **online) is None
 
 
 @given(live_partitions())
-def test_last_known_leader_means_leaderless(case: tuple[PartitionState, dict[str, Any]]) -> None:
-    state, wish = case
-    found = after(state, KIP_966, **wish)
+def test_only_a_leaderless_partition_has_a_last_known_leader(case: tuple[PartitionState, dict[str, Any]]) -> None:
+    state, fields = case
+    found = after(state, KIP_966, **fields)
     if found.leader != -1:
         assert found.last_known_leader == -1
     elif state.isr and not found.isr:
         assert found.last_known_leader in state.isr
 
 
-def test_an_elr_of_brokers_without_a_replica_does_not_keep_the_last_known_leader_out() -> None:
+def test_an_elr_without_replicas_does_not_exclude_the_last_known_leader() -> None:
     state = partition((), replicas=(1,), elr=(2, 3), last_known_elr=(1,))
     found = after(state, KIP_966_ELR)
     assert (found.leader, found.isr) == (1, (1,))

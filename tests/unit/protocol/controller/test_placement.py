@@ -59,7 +59,7 @@ def placements(draw: st.DrawFn) -> tuple[list[UsableBroker], int, list[tuple[int
 
 
 @given(placements())
-def test_a_broker_holds_one_replica_of_a_partition_and_an_active_one_leads(
+def test_a_broker_has_one_replica_of_a_partition_and_an_active_broker_leads(
     found: tuple[list[UsableBroker], int, list[tuple[int, ...]]],
 ) -> None:
     cluster, factor, placed = found
@@ -152,12 +152,12 @@ IMPOSSIBLE = {
     "more than brokers": (brokers(0, 1), 3, "above the number of brokers, 2"),
     "all fenced": (brokers(0, 1, fenced=(0, 1)), 1, "all brokers are fenced"),
     "all fenced, and too few": (brokers(0, fenced=(0,)), 2, "all brokers are fenced"),
-    "nobody": ([], 1, "all brokers are fenced"),
+    "no brokers": ([], 1, "all brokers are fenced"),
 }
 
 
 @pytest.mark.parametrize(("cluster", "factor", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_a_replication_factor_that_cannot_be(cluster: list[UsableBroker], factor: int, reason: str) -> None:
+def test_an_invalid_replication_factor_is_refused(cluster: list[UsableBroker], factor: int, reason: str) -> None:
     with pytest.raises(Refused, match=reason) as caught:
         place(cluster, 1, factor, Random(0))
     assert caught.value.error is ErrorCode.INVALID_REPLICATION_FACTOR

@@ -49,7 +49,7 @@ def test_every_producer_gets_another_id_across_restarts() -> None:
     assert given == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_image_carries_on_with_the_next_id() -> None:
+def test_a_replayed_image_continues_with_the_next_id() -> None:
     bench = ControllerBench(ProducerIdsRecord(next_producer_id=41))
     records = bench.state.image.to_records()
     assert len(records) == bench.state.image.size
@@ -58,7 +58,7 @@ def test_an_image_carries_on_with_the_next_id() -> None:
     assert again.next_producer_id == 41
 
 
-def test_ids_that_were_given_out_do_not_come_back() -> None:
+def test_allocated_ids_are_not_allocated_again() -> None:
     bench = ControllerBench(ProducerIdsRecord(next_producer_id=41))
     with pytest.raises(ProtocolInvariantError):
         bench.apply((ProducerIdsRecord(next_producer_id=40),))
@@ -90,7 +90,9 @@ def allowed(operation: AclOperation, permission: AclPermissionType = AclPermissi
         ("User:root", allowed(AclOperation.READ), ErrorCode.NONE),
     ],
 )
-def test_who_may_write_somewhere_may_have_an_id(principal: str, entry: AclEntry, error: ErrorCode) -> None:
+def test_a_principal_that_may_write_to_some_topic_may_have_an_id(
+    principal: str, entry: AclEntry, error: ErrorCode
+) -> None:
     node = ControllerNode(CONTROLLER, [CONTROLLER], SECURED, formatted_disk(), Random(1))
     node.start(0)
     node.receive(0, CLIENT, CreateAclsRequest(correlation_id=0, principal="User:root", creations=(entry,)))

@@ -96,7 +96,7 @@ def test_a_reassignment_whose_replicas_are_in_sync_completes_at_once() -> None:
     assert not is_moving(found)
 
 
-def test_another_order_is_no_move() -> None:
+def test_another_order_of_the_replicas_is_not_a_reassignment() -> None:
     found = done(bench(), reassign(2, 1, 0))
     assert (found.replicas, found.leader, found.leader_epoch, is_moving(found)) == ((2, 1, 0), 0, 0, False)
     assert not plan(bench().state, reassign(0, 1, 2)).records
@@ -122,7 +122,7 @@ REFUSED = {
     "unknown topic": (reassign(0, 1, topic="u"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     "unknown partition": (reassign(0, 1, partition=1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     "cancel on an unknown partition": (admin_requests.reassign("t", 1, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    "nobody": (reassign(), BAD_ASSIGNMENT),
+    "no replicas": (reassign(), BAD_ASSIGNMENT),
     "one broker twice": (reassign(1, 1), BAD_ASSIGNMENT),
     "an unknown broker": (reassign(0, 1, 9), BAD_ASSIGNMENT),
     "a negative broker": (reassign(0, -1), BAD_ASSIGNMENT),
@@ -150,7 +150,7 @@ def named(*parts: tuple[str, int, tuple[int, ...] | None]) -> AlterPartitionReas
     return AlterPartitionReassignmentsRequest(correlation_id=5, topics=topics)
 
 
-def test_each_partition_is_judged_by_itself() -> None:
+def test_a_refused_partition_does_not_affect_the_others() -> None:
     more = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
     controller = bench(more)
     found = plan(controller.state, named(("t", 0, (0, 9)), ("t", 1, (0, 3)), ("u", 0, None)))
@@ -163,7 +163,7 @@ def test_each_partition_is_judged_by_itself() -> None:
 
 
 @pytest.mark.parametrize("second", [(0, 1, 3), None], ids=["the same", "a cancellation"])
-def test_a_partition_that_is_named_twice_is_left_alone(second: tuple[int, ...] | None) -> None:
+def test_a_partition_that_is_named_twice_is_refused(second: tuple[int, ...] | None) -> None:
     more = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
     found = plan(bench(more).state, named(("t", 0, (0, 1, 3)), ("t", 1, (0, 3)), ("t", 0, second)))
     twice = ("t", 0, ErrorCode.INVALID_REQUEST)
@@ -172,7 +172,7 @@ def test_a_partition_that_is_named_twice_is_left_alone(second: tuple[int, ...] |
 
 
 @pytest.mark.parametrize("request_", [reassign(0, 1, 3), CANCEL], ids=["start", "cancel"])
-def test_reassigning_takes_alter_on_the_cluster(request_: AlterPartitionReassignmentsRequest) -> None:
+def test_reassignments_need_alter_on_the_cluster(request_: AlterPartitionReassignmentsRequest) -> None:
     config = ClusterConfig.of(KIP_966, {"authorizer.class.name": "standard"})
     controller = ControllerBench(*registrations(range(4)), *topic_records(), config=config)
     request = request_.model_copy(update={"principal": "User:alice"})
@@ -218,7 +218,7 @@ def test_a_move_completes_with_the_adding_replicas_and_min_isr_in_sync(isr: tupl
 
 
 @pytest.mark.covers("M75")
-def test_a_move_that_is_held_open_completes_when_one_more_joins() -> None:
+def test_a_waiting_reassignment_completes_when_another_replica_joins_the_isr() -> None:
     controller = under_way((2,), leader=2)
     assert is_moving(after_isr(controller, 2, 3))
     assert error_of(plan(controller.state, CANCEL)) is BAD_ASSIGNMENT
@@ -261,7 +261,7 @@ def test_a_move_away_from_an_elr_member_leaves_it_ineligible() -> None:
 
 
 @pytest.mark.covers("M44")
-def test_a_leader_that_is_moved_away_hands_over_on_completion() -> None:
+def test_completing_a_reassignment_replaces_a_removed_leader() -> None:
     controller = bench()
     found = done(controller, reassign(1, 2, 3))
     assert (found.leader, found.leader_epoch) == (0, 0)
@@ -272,7 +272,7 @@ def test_a_leader_that_is_moved_away_hands_over_on_completion() -> None:
 # -- a move that replaces another --------------------------------------------------------------------------------------
 
 
-def test_a_replaced_move_does_without_the_brokers_that_were_being_added() -> None:
+def test_a_replaced_reassignment_drops_the_brokers_that_were_being_added() -> None:
     controller = under_way((0, 1, 2))
     found = done(controller, reassign(0, 1, 4))
     assert found.replicas == (0, 1, 4, 2, 3)
@@ -281,32 +281,32 @@ def test_a_replaced_move_does_without_the_brokers_that_were_being_added() -> Non
     assert (found.replicas, found.isr, is_moving(found)) == ((0, 1, 4), (0, 1, 4), False)
 
 
-def test_a_replaced_move_goes_back_to_where_the_first_began() -> None:
+def test_cancelling_a_replaced_reassignment_returns_to_the_original_replicas() -> None:
     controller = under_way((0, 1, 2, 3))
     done(controller, reassign(0, 4, 5))
     found = done(controller, CANCEL)
     assert (set(found.replicas), found.isr, is_moving(found)) == ({0, 1, 2}, (0, 1, 2), False)
 
 
-def test_a_move_back_to_the_first_assignment_is_done_at_once() -> None:
+def test_a_reassignment_back_to_the_original_replicas_completes_at_once() -> None:
     found = done(under_way((0, 1, 2)), reassign(0, 1, 2))
     assert (found.replicas, found.isr, is_moving(found)) == ((0, 1, 2), (0, 1, 2), False)
 
 
-def test_a_move_that_keeps_the_broker_that_was_to_go() -> None:
+def test_a_reassignment_that_keeps_a_removing_replica() -> None:
     controller = under_way((0, 1, 2))
     found = done(controller, reassign(0, 1, 2, 3))
     assert (found.replicas, found.adding_replicas, found.removing_replicas) == ((0, 1, 2, 3), (3,), ())
     assert after_isr(controller, 0, 1, 2, 3).replicas == (0, 1, 2, 3)
 
 
-def test_a_reassignment_that_replaces_another_keeps_someone_in_sync() -> None:
+def test_a_reassignment_that_replaces_another_keeps_a_replica_in_sync() -> None:
     found = done(under_way((3,), leader=3), reassign(0, 1, 2))
     assert (found.leader, found.isr, found.removing_replicas) == (3, (3,), (3,))
 
 
 @given(st.data())
-def test_whatever_was_asked_for_a_cancellation_goes_back_to_the_first_assignment(data: st.DataObject) -> None:
+def test_a_cancellation_returns_to_the_original_replicas_after_any_requests(data: st.DataObject) -> None:
     assignments = st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True).map(tuple)
     controller = bench(isr=(0, 1, 2))
     first = data.draw(assignments.filter(lambda wanted: not set(wanted) <= {0, 1, 2}))
@@ -349,7 +349,7 @@ RETURNS = {"cancel": CANCEL, "in the same order": reassign(0, 1, 2), "in another
     [((2,), (), True), ((2,), (UNCLEAN_ALLOWED,), True), ((2,), (PROACTIVE,), False), ((0, 2), (), False)],
     ids=["below min ISR", "and unclean elections", "and proactive recovery", "min ISR"],
 )
-def test_a_move_that_only_removes_is_given_up_by_any_name_under_the_same_rule(
+def test_a_reassignment_that_only_removes_is_cancelled_explicitly_or_by_its_original_replicas_alike(
     request_: AlterPartitionReassignmentsRequest,
     isr: tuple[int, ...],
     records: tuple[MetadataRecord, ...],
@@ -367,7 +367,7 @@ def test_a_move_that_only_removes_is_given_up_by_any_name_under_the_same_rule(
 
 @pytest.mark.covers("E33")
 @pytest.mark.parametrize("isr", [(2,), (2, 0)])
-def test_a_move_that_adds_waits_on_its_way_back_for_min_isr(isr: tuple[int, ...]) -> None:
+def test_returning_from_a_reassignment_that_adds_waits_for_min_isr(isr: tuple[int, ...]) -> None:
     found = done(under_way((3, *isr), leader=3), reassign(0, 1, 2))
     assert (is_moving(found), 3 in found.replicas) == (len(isr) < 2, len(isr) < 2)
 
@@ -390,7 +390,7 @@ def test_a_cancellation_below_min_isr_is_allowed_with_unclean_elections() -> Non
 
 @pytest.mark.covers("E35", "C12")
 @pytest.mark.parametrize("generation", [KIP_497, KIP_966_ELR])
-def test_a_cancellation_without_anyone_in_sync_is_an_unclean_election(generation: Generation) -> None:
+def test_a_cancellation_without_in_sync_replicas_is_an_unclean_election(generation: Generation) -> None:
     without = under_way((3,), leader=3, generation=generation)
     assert error_of(plan(without.state, CANCEL)) is BAD_ASSIGNMENT
     dead = fencing(0, 0, True)
@@ -401,20 +401,20 @@ def test_a_cancellation_without_anyone_in_sync_is_an_unclean_election(generation
 
 
 @pytest.mark.covers("E35", "F1")
-def test_a_cancellation_without_anyone_in_sync_is_left_to_a_proactive_recovery() -> None:
+def test_a_cancellation_without_in_sync_replicas_is_left_to_a_proactive_recovery() -> None:
     found = done(under_way((3,), fencing(0, 0, True), PROACTIVE, leader=3), CANCEL)
     assert (set(found.replicas), found.leader, found.isr) == ({0, 1, 2}, NO_LEADER, ())
 
 
 @pytest.mark.covers("E29", "E35")
-def test_an_unclean_cancellation_prefers_who_is_eligible() -> None:
+def test_an_unclean_cancellation_prefers_an_eligible_replica() -> None:
     controller = under_way((3,), PROACTIVE, leader=3, eligible_leader_replicas=(1,))
     found = done(controller, CANCEL)
     assert (found.leader, found.isr, found.leader_recovery_state) == (1, (1,), LeaderRecoveryState.RECOVERED)
 
 
 @pytest.mark.parametrize("generation", [KIP_497, KIP_966_ELR, KIP_966])
-def test_an_unclean_cancellation_needs_an_original_replica_that_lives(generation: Generation) -> None:
+def test_an_unclean_cancellation_needs_an_active_original_replica(generation: Generation) -> None:
     dead = [fencing(broker, broker, True) for broker in (0, 1, 2)]
     found = plan(under_way((3,), *dead, UNCLEAN_ALLOWED, PROACTIVE, leader=3, generation=generation).state, CANCEL)
     assert (error_of(found), list(found.records)) == (BAD_ASSIGNMENT, [])
@@ -442,16 +442,16 @@ def moves(draw: st.DrawFn) -> tuple[PartitionState, dict[str, Any]]:
 
 @pytest.mark.covers("E32", "E34")
 @given(moves())
-def test_a_completed_move_is_as_durable_as_min_isr_asks_for(case: tuple[PartitionState, dict[str, Any]]) -> None:
-    state, wish = case
+def test_a_completed_reassignment_has_min_isr_replicas_in_sync(case: tuple[PartitionState, dict[str, Any]]) -> None:
+    state, fields = case
     request = ChangeRequest(
-        is_acceptable_leader=lambda broker: True, elr_enabled=True, track_last_known_leader=True, **wish
+        is_acceptable_leader=lambda broker: True, elr_enabled=True, track_last_known_leader=True, **fields
     )
     record = decide("topic", 0, state, request)
     found = state if record is None else replay_change(state, record)
     final = set(state.replicas) - set(state.removing_replicas)
-    staying = set(wish["target_isr"]) & final
-    ready = len(staying) >= min(wish["min_isr"], len(final))
+    staying = set(fields["target_isr"]) & final
+    ready = len(staying) >= min(fields["min_isr"], len(final))
     ready = ready and set(state.adding_replicas) - set(state.removing_replicas) <= staying
     if not is_moving(state):
         return
@@ -466,7 +466,7 @@ def test_a_completed_move_is_as_durable_as_min_isr_asks_for(case: tuple[Partitio
 
 
 @pytest.mark.covers("E34")
-def test_a_broker_that_comes_back_by_a_move_is_not_vouched_for_by_an_elr_from_before() -> None:
+def test_a_broker_that_returns_by_a_reassignment_is_removed_from_a_stale_elr() -> None:
     """Kafka's first phase keeps members in the ELR that a move took away; their logs are gone with their replicas."""
     controller = bench(
         *(fencing(broker, broker, True) for broker in (0, 1)),

@@ -1,4 +1,4 @@
-"""The controller's recoveries: which are wanted, what is stated and cancelled, which results hold, what users await."""
+"""The recoveries that a controller requests: need, requests and cancellations, valid results, awaited elections."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class Bench(ControllerBench):
         return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
     @property
-    def stated(self) -> PartitionRecovery | None:
-        """The recovery that the last event stated."""
+    def requested(self) -> PartitionRecovery | None:
+        """The recovery that the last event requested."""
         found = [message for to, message in self.sends(RecoverPartitions) if to == RECOVERY_MANAGER]
         return found[0].recoveries[0] if found else None
 
@@ -138,9 +138,9 @@ class Bench(ControllerBench):
 
 
 def result(recovery: PartitionRecovery, leader: int, *answers: int, **changed: object) -> PartitionRecoveryResult:
-    """Elect `leader`, for answers of brokers in the lives that the recovery names."""
+    """Elect `leader`, with answers under the broker epochs that the recovery names."""
     epochs = {replica.broker_id: replica.broker_epoch for replica in recovery.replicas}
-    told = tuple(
+    reported = tuple(
         ReplicaAnswer(broker_id=each, broker_epoch=epochs[each], last_written_leader_epoch=3, log_end_offset=each)
         for each in answers or epochs
     )
@@ -151,7 +151,7 @@ def result(recovery: PartitionRecovery, leader: int, *answers: int, **changed: o
         leader_epoch=recovery.leader_epoch,
         leader=leader,
         reason="",
-        answers=told,
+        answers=reported,
     ).model_copy(update=changed)
 
 
@@ -161,7 +161,7 @@ KEPT: dict[str, dict[str, object]] = {
     "eligible": {"eligible_leader_replicas": (3,), "last_known_elr": (0,)},
     "last known, active": {"last_known_elr": (0, 1)},
     "last known, one fenced": {"last_known_elr": (0, 3)},
-    "nobody": {},
+    "no replica": {},
     "a leader": {"leader": 0, "isr": (0,)},
 }
 NEEDS = {
@@ -174,9 +174,9 @@ NEEDS = {
     ("last known, one fenced", "proactive"): RecoveryNeed.RECOVERY,
     ("last known, one fenced", "balanced"): RecoveryNeed.LAST_KNOWN,
     ("last known, one fenced", "manual"): RecoveryNeed.USER,
-    ("nobody", "proactive"): RecoveryNeed.RECOVERY,
-    ("nobody", "balanced"): RecoveryNeed.USER,
-    ("nobody", "manual"): RecoveryNeed.USER,
+    ("no replica", "proactive"): RecoveryNeed.RECOVERY,
+    ("no replica", "balanced"): RecoveryNeed.USER,
+    ("no replica", "manual"): RecoveryNeed.USER,
     ("a leader", "proactive"): RecoveryNeed.NOTHING,
 }
 
@@ -186,7 +186,7 @@ NEEDS = {
 def test_what_a_partition_needs(kept: str, value: str) -> None:
     found = Bench(strategy(value), replicas=(0, 1, 2, 3), **KEPT[kept])
     assert recovery_need(found.state.image, T0, found.partition()) is NEEDS[kept, value]
-    assert (found.stated is not None) is (NEEDS[kept, value] is RecoveryNeed.RECOVERY)
+    assert (found.requested is not None) is (NEEDS[kept, value] is RecoveryNeed.RECOVERY)
 
 
 @pytest.mark.covers("F25", "H4", "K8")
@@ -196,13 +196,16 @@ def test_nothing_is_recovered_where_recovery_is_disabled() -> None:
 
 
 @pytest.mark.covers("F11", "F13", "H5")
-def test_active_replicas_are_asked_in_the_order_of_the_assignment_and_the_last_known_ones_are_required() -> None:
+def test_active_replicas_are_queried_in_the_order_of_the_assignment_and_the_last_known_elr_is_required() -> None:
     timeout = ConfigRecord(topic_id=None, name="unclean.recovery.timeout.ms", value="777")
     found = Bench(timeout, fenced=(3,), replicas=(2, 3, 0), last_known_elr=(0,))
-    assert found.stated is not None
-    assert found.stated.replicas == (BrokerState(broker_id=2, broker_epoch=2), BrokerState(broker_id=0, broker_epoch=0))
-    assert (found.stated.mode, found.stated.required) == (RecoveryMode.BALANCED, (0,))
-    assert (found.stated.leader_epoch, found.stated.timeout_ms) == (4, 777)
+    assert found.requested is not None
+    assert found.requested.replicas == (
+        BrokerState(broker_id=2, broker_epoch=2),
+        BrokerState(broker_id=0, broker_epoch=0),
+    )
+    assert (found.requested.mode, found.requested.required) == (RecoveryMode.BALANCED, (0,))
+    assert (found.requested.leader_epoch, found.requested.timeout_ms) == (4, 777)
     shutting_down = brokers.begin_controlled_shutdown(found.state, 2, 2)
     found.apply(shutting_down)
     asked = strategy_query(found.state.image, T0, found.partition())
@@ -211,49 +214,49 @@ def test_active_replicas_are_asked_in_the_order_of_the_assignment_and_the_last_k
 
 
 @pytest.mark.covers("F12")
-def test_there_is_no_recovery_while_nobody_can_be_asked() -> None:
+def test_there_is_no_recovery_while_no_replica_is_active() -> None:
     found = Bench(strategy("proactive"), fenced=(0, 1, 2, 3))
-    assert found.stated is None
+    assert found.requested is None
     found.happens(*brokers.unfence(found.state, 1, 1))
-    assert found.stated is not None
+    assert found.requested is not None
 
 
-# -- what is stated ----------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("F13", "N27")
-def test_a_newcomer_is_asked_too_in_the_same_recovery() -> None:
+def test_a_replica_that_becomes_active_joins_the_running_recovery() -> None:
     found = Bench(strategy("proactive"), fenced=(1, 2, 3))
-    first = found.stated
+    first = found.requested
     found.happens(*brokers.unfence(found.state, 2, 2))
     assert first is not None
-    assert found.stated is not None
-    assert found.stated.recovery_id == first.recovery_id
-    assert [replica.broker_id for replica in found.stated.replicas] == [0, 2]
+    assert found.requested is not None
+    assert found.requested.recovery_id == first.recovery_id
+    assert [replica.broker_id for replica in found.requested.replicas] == [0, 2]
     assert found.traces("recovery_began") == []
 
 
 @pytest.mark.covers("F4", "M59")
-def test_a_balanced_recovery_ends_when_one_who_must_be_heard_is_fenced_and_begins_anew_later() -> None:
+def test_a_balanced_recovery_is_cancelled_while_a_required_replica_is_fenced() -> None:
     found = Bench(last_known_elr=(0, 1))
-    first = found.stated
+    first = found.requested
     found.happens(fencing(1, 1, True))
     assert found.cancelled
-    assert not found.stated
+    assert not found.requested
     found.happens(*brokers.unfence(found.state, 1, 1))
     assert first is not None
-    assert found.stated is not None
-    assert found.stated.recovery_id != first.recovery_id
+    assert found.requested is not None
+    assert found.requested.recovery_id != first.recovery_id
 
 
 @pytest.mark.covers("F9")
 def test_another_leader_epoch_or_mode_is_another_recovery() -> None:
     found = Bench(last_known_elr=(0, 1))
-    seen = [found.stated]
+    seen = [found.requested]
     found.happens(PartitionChangeRecord(topic_id="T", partition_id=0, leader=NO_LEADER))
-    seen.append(found.stated)
+    seen.append(found.requested)
     found.happens(strategy("proactive"))
-    seen.append(found.stated)
+    seen.append(found.requested)
     assert len({each.recovery_id for each in seen if each is not None}) == 3
     assert [each.leader_epoch for each in seen if each is not None] == [4, 5, 5]
 
@@ -266,20 +269,20 @@ def test_another_leader_epoch_or_mode_is_another_recovery() -> None:
         FeatureLevelRecord(name="unclean.recovery.enabled", feature_level=0),
         PartitionChangeRecord(topic_id="T", partition_id=0, leader=2, isr=(2,)),
     ],
-    ids=["a user shall act", "disabled", "somebody leads"],
+    ids=["a user must act", "disabled", "a leader"],
 )
-def test_a_recovery_that_is_not_wanted_any_more_is_cancelled(record: MetadataRecord) -> None:
+def test_a_recovery_that_the_metadata_no_longer_calls_for_is_cancelled(record: MetadataRecord) -> None:
     found = Bench(last_known_elr=(0, 1))
-    assert found.stated is not None
+    assert found.requested is not None
     found.happens(record)
     assert found.cancelled
-    assert not found.stated
+    assert not found.requested
 
 
 @pytest.mark.covers("F16", "M72")
-def test_an_eligible_replica_that_comes_back_leads_and_ends_a_proactive_recovery() -> None:
+def test_an_eligible_replica_that_becomes_active_leads_and_ends_a_proactive_recovery() -> None:
     found = Bench(strategy("proactive"), replicas=(0, 1, 3), eligible_leader_replicas=(3,))
-    running = found.stated
+    running = found.requested
     assert running is not None
     found.happens(*brokers.unfence(found.state, 3, 3))
     assert (found.partition().leader, found.cancelled) == (3, True)
@@ -288,46 +291,46 @@ def test_an_eligible_replica_that_comes_back_leads_and_ends_a_proactive_recovery
 
 
 @pytest.mark.covers("F14", "M70")
-def test_what_runs_is_stated_again_until_it_is_over() -> None:
+def test_running_recoveries_are_requested_again_until_they_are_over() -> None:
     found = Bench(last_known_elr=(0, 1))
-    first = found.stated
+    first = found.requested
     [timer] = [effect for effect in found.effects if isinstance(effect, SetTimer)]
     assert (timer.name, timer.at_ms) == (RECOVERY_TIMER, 2_000)
     found.fire(RECOVERY_TIMER, 2_000)
-    assert found.stated == first
+    assert found.requested == first
     assert [effect.at_ms for effect in found.effects if isinstance(effect, SetTimer)] == [4_000]
 
 
 @pytest.mark.covers("F15", "M68")
 def test_a_new_controller_has_recoveries_of_its_own() -> None:
     found = Bench(last_known_elr=(0, 1))
-    first = found.stated
+    first = found.requested
     found.recoveries = RecoveryRequests(found.state, found.out)
     found.recoveries.replayed(found.everything())
     found.settle()
     assert first is not None
-    assert found.stated is not None
-    assert found.stated.recovery_id != first.recovery_id
+    assert found.requested is not None
+    assert found.requested.recovery_id != first.recovery_id
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("F17", "C12", "I8")
-def test_a_result_that_holds_elects_uncleanly() -> None:
+def test_a_valid_result_elects_uncleanly() -> None:
     found = Bench(last_known_elr=(0, 1), last_known_leader=1)
-    assert found.stated is not None
-    found.happens(*found.take(result(found.stated, 2)))
+    assert found.requested is not None
+    found.happens(*found.take(result(found.requested, 2)))
     state = found.partition()
     assert (state.leader, state.isr, state.elr, state.last_known_leader, state.leader_epoch) == (2, (2,), (), -1, 5)
     assert state.leader_recovery_state is LeaderRecoveryState.RECOVERING
 
 
 @pytest.mark.covers("F27")
-def test_what_was_answered_and_who_won_is_told() -> None:
+def test_a_recovery_traces_its_answers_and_its_winner() -> None:
     found = Bench(fenced=(2, 3), last_known_elr=(0,))
-    assert found.stated is not None
-    found.take(result(found.stated, 0, 0, reason="it alone answered", silent=(1,)))
+    assert found.requested is not None
+    found.take(result(found.requested, 0, 0, reason="it alone answered", silent=(1,)))
     [trace] = found.traces("recovery")
     assert trace.answers == ((0, 0, 3, 0),)
     assert (trace.leader, trace.reason) == (0, "it alone answered")
@@ -352,32 +355,32 @@ def test_what_was_answered_and_who_won_is_told() -> None:
         "one who had to be heard is missing",
         "the winner has not answered",
         "the winner is fenced",
-        "somebody leads",
+        "a leader",
         "the leader epoch has risen since",
     ],
 )
-def test_a_result_that_does_not_hold_elects_nobody(
+def test_an_invalid_result_elects_no_leader(
     records: tuple[MetadataRecord, ...], changed: dict[str, object], answers: tuple[int, ...]
 ) -> None:
     found = Bench(last_known_elr=(0, 1))
-    assert found.stated is not None
-    told = result(found.stated, 2, *answers, **changed)
+    assert found.requested is not None
+    reported = result(found.requested, 2, *answers, **changed)
     found.apply(records)
-    assert found.take(told) == []
+    assert found.take(reported) == []
 
 
 @pytest.mark.covers("F8", "M65")
-def test_an_answer_of_a_broker_that_has_come_back_since_elects_nobody() -> None:
+def test_an_answer_of_an_earlier_incarnation_elects_no_leader() -> None:
     found = Bench(last_known_elr=(0, 1))
-    assert found.stated is not None
-    told = result(found.stated, 0)
+    assert found.requested is not None
+    reported = result(found.requested, 0)
     found.happens(*brokers.register(found.state, 0, "again", -1, None))
-    assert found.take(told) == []
+    assert found.take(reported) == []
     epoch = found.state.image.broker_epoch(0)
     assert epoch is not None
     found.happens(*brokers.unfence(found.state, 0, epoch))
-    assert found.take(told) == [], "nor once it is unfenced"
-    assert found.stated is None or found.stated.replicas[0].broker_epoch == epoch
+    assert found.take(reported) == [], "nor once it is unfenced"
+    assert found.requested is None or found.requested.replicas[0].broker_epoch == epoch
 
 
 # -- elections that users await ----------------------------------------------------------------------------------------
@@ -386,12 +389,12 @@ def test_an_answer_of_a_broker_that_has_come_back_since_elects_nobody() -> None:
 @pytest.mark.covers("F22", "J4")
 def test_an_awaited_election_is_answered_when_it_has_happened() -> None:
     found = Bench(strategy("manual"), last_known_elr=(0, 1))
-    assert found.stated is None
+    assert found.requested is None
     found.await_election(RecoveryMode.PROACTIVE)
-    assert (found.answered, found.stated is not None) == (None, True)
-    assert found.stated is not None
-    assert found.stated.mode is RecoveryMode.PROACTIVE
-    found.happens(*found.take(result(found.stated, 2)))
+    assert (found.answered, found.requested is not None) == (None, True)
+    assert found.requested is not None
+    assert found.requested.mode is RecoveryMode.PROACTIVE
+    found.happens(*found.take(result(found.requested, 2)))
     assert (found.answered, found.cancelled, found.partition().leader) == (ErrorCode.NONE, True, 2)
 
 
@@ -409,7 +412,7 @@ def test_an_awaited_election_is_answered_when_it_has_happened() -> None:
 )
 def test_an_awaited_election_ends_with_what_ends_its_recovery(record: MetadataRecord, error: ErrorCode) -> None:
     found = Bench(strategy("manual"), last_known_elr=(0, 1)).await_election(RecoveryMode.BALANCED)
-    assert found.stated is not None
+    assert found.requested is not None
     found.happens(record)
     assert (found.answered, found.cancelled) == (error, True)
 
@@ -423,9 +426,9 @@ def test_an_awaited_election_times_out_and_its_recovery_with_it() -> None:
     assert (found.answered, found.cancelled) == (ErrorCode.REQUEST_TIMED_OUT, True)
 
 
-def test_a_recovery_that_the_strategy_wants_outlasts_the_user() -> None:
+def test_a_recovery_that_the_strategy_calls_for_outlasts_the_request_of_a_user() -> None:
     found = Bench(last_known_elr=(0, 1)).await_election(RecoveryMode.BALANCED, 3_000)
-    assert found.stated is None, "it runs already"
+    assert found.requested is None, "it runs already"
     found.fire(ELECTIONS_TIMER, 3_000)
     assert (found.answered, found.cancelled) == (ErrorCode.REQUEST_TIMED_OUT, False)
 
@@ -435,7 +438,7 @@ def test_a_recovery_that_the_strategy_wants_outlasts_the_user() -> None:
 
 @pytest.mark.covers("K5", "K6", "M73")
 @pytest.mark.parametrize(("value", "leader"), [("balanced", 1), ("manual", 1), ("proactive", 1)])
-def test_who_may_lead_by_the_rules_of_before_leads_at_once(value: str, leader: int) -> None:
+def test_disabling_recovery_elects_by_the_rules_of_the_first_phase_at_once(value: str, leader: int) -> None:
     found = Bench(strategy(value), last_known_elr=(1, 3), last_known_leader=leader)
     disable = admin_requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
     found.happens(*plan(found.state, disable).records)
@@ -443,7 +446,7 @@ def test_who_may_lead_by_the_rules_of_before_leads_at_once(value: str, leader: i
 
 
 @pytest.mark.covers("K6", "M73")
-def test_without_the_last_known_leader_only_an_unclean_election_by_config_finds_one() -> None:
+def test_without_the_last_known_leader_only_an_unclean_election_by_config_elects() -> None:
     disable = admin_requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
     for value, leader in (("balanced", NO_LEADER), ("proactive", 0)):
         found = Bench(strategy(value), fenced=(1, 3), last_known_elr=(1, 3), last_known_leader=1)

@@ -71,7 +71,7 @@ def test_an_unregistered_broker_leaves_isr_and_elr_and_its_replicas_stay(fenced:
     ("generation", "expected"),
     [(NEW, ((), (0,), 0)), (ELR, ((), (0,), NO_LEADER)), (OLD, ((0,), (), NO_LEADER))],
 )
-def test_the_last_one_is_remembered_when_it_is_unregistered(
+def test_unregistering_the_last_member_records_it_as_last_known(
     generation: Generation, expected: tuple[tuple[int, ...], tuple[int, ...], int]
 ) -> None:
     controller = bench(generation=generation, isr=(0,))
@@ -92,7 +92,7 @@ def test_the_last_one_is_remembered_when_it_is_unregistered(
 
 @pytest.mark.covers("E21")
 @pytest.mark.parametrize("previous", [-1, 0, 5])
-def test_a_broker_of_which_the_controller_knows_no_epoch_was_not_shut_down_cleanly(previous: int) -> None:
+def test_a_broker_without_a_registered_epoch_was_not_shut_down_cleanly(previous: int) -> None:
     """Such a log comes from a controller that leaves unregistered brokers in the ELR, as Kafka's does."""
     forgotten = UnregisterBrokerRecord(broker_id=1, broker_epoch=1)
     controller = bench(forgotten, generation=NEW, isr=(0,), eligible_leader_replicas=(1,))
@@ -100,7 +100,7 @@ def test_a_broker_of_which_the_controller_knows_no_epoch_was_not_shut_down_clean
     assert (controller.partition().elr, controller.partition().last_known_elr) == ((), (1,))
 
 
-def test_the_session_of_an_unregistered_broker_ends_and_it_is_told() -> None:
+def test_unregistering_a_broker_ends_its_session_and_is_traced() -> None:
     node = Bench().serve()
     end = node.node.state.image.next_offset
     epoch = node.node.state.image.broker_epoch(1)
@@ -126,7 +126,7 @@ def test_a_controller_that_restarts_gives_unregistered_brokers_no_session() -> N
     assert [again.session(broker) for broker in (0, 1, 2)] == [SESSION_MS, None, SESSION_MS]
 
 
-def test_a_live_broker_that_reads_of_its_end_asks_at_once_and_registers_anew() -> None:
+def test_a_running_broker_that_was_unregistered_registers_anew() -> None:
     broker = BrokerBench().run(*topic_records(2))
     assert broker.timer("heartbeat") is None
     out = (
@@ -142,7 +142,7 @@ def test_a_live_broker_that_reads_of_its_end_asks_at_once_and_registers_anew() -
     assert broker.node.state is LifecycleState.REGISTERING
 
 
-def test_a_snapshot_forgets_the_unregistered() -> None:
+def test_a_snapshot_has_no_unregistered_broker() -> None:
     controller = bench(generation=NEW)
     behind = MetadataImage(config_of(NEW))
     behind.load(controller.state.image.to_records(), controller.state.image.next_offset)

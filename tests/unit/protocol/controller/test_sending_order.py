@@ -17,12 +17,12 @@ from protocol.controller.sending_order import SendingOrder
         ([7, 9, 8], [7, 9]),
     ],
 )
-def test_a_number_counts_once_and_if_it_is_the_highest(numbers: list[int], taken: list[int]) -> None:
+def test_a_request_is_taken_once_and_only_with_the_highest_number(numbers: list[int], taken: list[int]) -> None:
     order = SendingOrder()
     assert [number for number in numbers if order.takes(0, number)] == taken
 
 
-def test_every_broker_has_an_order_of_its_own_and_every_life_begins_one() -> None:
+def test_each_broker_and_each_incarnation_has_its_own_order() -> None:
     order = SendingOrder()
     assert order.takes(0, 5)
     assert order.takes(1, 5)

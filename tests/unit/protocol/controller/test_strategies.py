@@ -35,7 +35,7 @@ def values(controller: ControllerBench, name: str) -> list[object]:
 
 
 @pytest.mark.covers("H6", "H8", "M73")
-def test_enabling_recovery_makes_strategies_of_the_switches() -> None:
+def test_enabling_recovery_converts_unclean_leader_election_to_strategies() -> None:
     records = (TopicRecord(name="u", topic_id="U"), config("T", ENABLE, "true"), config("U", STRATEGY, "manual"))
     controller = bench(*records)
     controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
@@ -54,7 +54,7 @@ def test_the_static_default_is_converted_too() -> None:
 
 
 @pytest.mark.covers("H7", "H8", "H9", "M73")
-def test_disabling_recovery_makes_switches_of_the_strategies_and_manual_does_not_come_back() -> None:
+def test_disabling_recovery_converts_strategies_to_unclean_leader_election_and_loses_manual() -> None:
     strategies = (config("T", STRATEGY, "proactive"), config("U", STRATEGY, "manual"))
     controller = bench(TopicRecord(name="u", topic_id="U"), *strategies, generation=NEW)
     controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
@@ -91,21 +91,21 @@ def test_level_and_configs_change_in_one_batch() -> None:
 
 @pytest.mark.covers("H7", "F1", "M73")
 @pytest.mark.parametrize("spared", ["t", "cluster"])
-def test_nobody_is_elected_for_a_topic_before_its_own_switch_is_converted(spared: str) -> None:
+def test_a_topics_override_is_converted_before_elections(spared: str) -> None:
     """A stale switch of either place must not be in force for a moment."""
     lost = {**LOST, "last_known_elr": (0,), "last_known_leader": 0}
     if spared == "t":
-        said = (config(None, STRATEGY, "proactive"), config("T", STRATEGY, "manual"))
+        present = (config(None, STRATEGY, "proactive"), config("T", STRATEGY, "manual"))
     else:
-        said = (config(None, ENABLE, "true"), config("T", ENABLE, "false"), config(None, STRATEGY, "manual"))
-    controller = bench(*said, fencing(0, 0, True), generation=NEW, **lost)
+        present = (config(None, ENABLE, "true"), config("T", ENABLE, "false"), config(None, STRATEGY, "manual"))
+    controller = bench(*present, fencing(0, 0, True), generation=NEW, **lost)
     controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
     assert controller.partition().leader == NO_LEADER
     assert controller.state.image.config("T", ENABLE) is False
 
 
 @pytest.mark.covers("H7")
-def test_a_switch_that_comes_into_force_with_the_flag_elects() -> None:
+def test_unclean_leader_election_that_takes_effect_with_the_flag_elects() -> None:
     lost = {**LOST, "last_known_elr": (0,), "last_known_leader": 0}
     controller = bench(config("T", STRATEGY, "proactive"), fencing(0, 0, True), generation=NEW, **lost)
     controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
@@ -116,7 +116,7 @@ def test_a_switch_that_comes_into_force_with_the_flag_elects() -> None:
 
 @pytest.mark.covers("K5", "M18", "N27")
 @pytest.mark.parametrize("alive", [True, False])
-def test_disabling_recovery_elects_the_last_known_leader_that_is_there(alive: bool) -> None:
+def test_disabling_recovery_elects_an_active_last_known_leader(alive: bool) -> None:
     lost = {**LOST, "last_known_elr": (0, 1), "last_known_leader": 1}
     controller = bench(fencing(1, 1, not alive), generation=NEW, **lost)
     records = plan(controller.state, update((RECOVERY, 0, SAFE))).records
@@ -145,13 +145,13 @@ MEANT: dict[str, tuple[str, dict[str, str | None], str]] = {
 @pytest.mark.covers("F25", "H2", "H6", "H8")
 @pytest.mark.parametrize("topic", ["t", None], ids=["of the topic", "of the cluster"])
 @pytest.mark.parametrize(("before", "changes", "after"), MEANT.values(), ids=MEANT)
-def test_where_recovery_is_on_the_older_switch_sets_the_strategy(
+def test_with_recovery_unclean_leader_election_sets_the_strategy(
     topic: str | None, before: str, changes: dict[str, str | None], after: str
 ) -> None:
     scope = "T" if topic else None
     lost = {**LOST, "last_known_elr": (0,)}
-    said = (config(scope, STRATEGY, before), config(scope, ENABLE, "true"))
-    controller = bench(*said, fencing(0, 0, True), generation=NEW, **lost)
+    present = (config(scope, STRATEGY, before), config(scope, ENABLE, "true"))
+    controller = bench(*present, fencing(0, 0, True), generation=NEW, **lost)
     records = plan(controller.state, admin_requests.alter_config(topic, changes)).records
     assert all(isinstance(record, ConfigRecord) for record in records), "recovery elects, in its own time"
     controller.apply(records)
@@ -160,7 +160,7 @@ def test_where_recovery_is_on_the_older_switch_sets_the_strategy(
 
 @pytest.mark.covers("H3")
 @pytest.mark.parametrize("name", ["", "pro active", "Balance", "none", "unclean"])
-def test_a_misspelt_strategy_is_no_config(name: str) -> None:
+def test_an_unknown_strategy_is_an_invalid_config(name: str) -> None:
     for topic in ("t", None):
         found = plan(bench(generation=NEW).state, configure(name, STRATEGY, topic=topic))
         assert (errors_of(found), list(found.records)) == ([ErrorCode.INVALID_CONFIG], [])

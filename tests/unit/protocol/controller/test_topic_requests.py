@@ -109,7 +109,7 @@ def test_permissions(request_: AdminRequest, allowed: list[AccessControlEntryRec
 
 
 @pytest.mark.covers("G32")
-def test_what_one_may_not_describe_one_is_not_told() -> None:
+def test_the_response_does_not_disclose_topics_without_describe() -> None:
     asked = delete(*with_id("W"), principal=ALICE)
     hidden = plan(guarded().state, asked).response
     assert isinstance(hidden, DeleteTopicsResponse)
@@ -124,7 +124,7 @@ def test_what_one_may_not_describe_one_is_not_told() -> None:
 
 
 @pytest.mark.covers("G32")
-def test_the_counts_of_a_new_topic_are_a_matter_of_describing_its_configs() -> None:
+def test_the_counts_of_a_new_topic_need_describe_configs() -> None:
     for extra, counts in (((), (-1, -1)), ((entry(Op.DESCRIBE_CONFIGS, "a"),), (2, 1))):
         controller = guarded(entry(Op.CREATE, "a"), *extra)
         [result] = plan(controller.state, create(new("a", (0,), (1,)), principal=ALICE)).response.parts()
@@ -134,7 +134,7 @@ def test_the_counts_of_a_new_topic_are_a_matter_of_describing_its_configs() -> N
 
 
 @pytest.mark.covers("G32")
-def test_what_is_not_allowed_does_not_count_towards_too_much() -> None:
+def test_unauthorized_topics_do_not_count_towards_the_limit() -> None:
     asked = create(new("a", num_partitions=10_001), new("b", (0,)), principal=ALICE)
     assert errors_of(plan(guarded(entry(Op.CREATE, "b")).state, asked)) == [UNAUTHORIZED, NONE]
 
@@ -193,7 +193,7 @@ REQUESTS = st.one_of(
 
 @settings(max_examples=300)
 @given(st.lists(REQUESTS, max_size=8))
-def test_whatever_is_asked_every_part_is_answered_and_topics_stay_whole(asked: list[AdminRequest]) -> None:
+def test_every_part_of_a_request_is_answered_and_topics_stay_complete(asked: list[AdminRequest]) -> None:
     controller = bench(*another("w", "W", 3))
     image = controller.state.image
     for request in asked:

@@ -111,8 +111,8 @@ REFUSED_TOPICS: dict[str, tuple[CreatableTopic, ErrorCode]] = {
 
 @pytest.mark.covers("J19")
 @pytest.mark.parametrize(("wanted", "error"), REFUSED_TOPICS.values(), ids=REFUSED_TOPICS)
-def test_a_topic_that_is_refused(wanted: CreatableTopic, error: ErrorCode) -> None:
-    """It is refused for this reason alone, with words, without records; what stands beside it is created."""
+def test_an_invalid_topic_is_refused(wanted: CreatableTopic, error: ErrorCode) -> None:
+    """Asserts that it is refused with this error and a message, without records; a topic beside it is created."""
     controller = bench(*another("w.x_y", "W"))
     found = plan(controller.state, create(wanted, new("beside", (0,))))
     [result, beside] = found.response.parts()
@@ -144,7 +144,7 @@ REFUSED_PARTITIONS: dict[str, tuple[AdminRequest, ErrorCode]] = {
     ),
     "new partition on an unknown broker": (add(more(2, (0, 1, 9))), BAD_ASSIGNMENT),
     "new partition on a broker twice": (add(more(2, (0, 1, 1))), BAD_ASSIGNMENT),
-    "new partition on nobody": (add(more(2, ())), BAD_ASSIGNMENT),
+    "new partition without replicas": (add(more(2, ())), BAD_ASSIGNMENT),
     "new partition has fewer replicas": (add(more(2, (0, 1))), BAD_ASSIGNMENT),
     "new partition has more replicas": (add(more(2, (0, 1, 2, 3))), BAD_ASSIGNMENT),
     "second new partition has fewer replicas": (add(more(3, (0, 1, 2), (0, 1))), BAD_ASSIGNMENT),
@@ -208,14 +208,14 @@ TOO_MUCH: dict[str, AdminRequest] = {
 
 
 @pytest.mark.parametrize("request_", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_what_is_too_much_is_refused_whole(request_: AdminRequest) -> None:
+def test_a_request_over_the_limit_is_refused_as_a_whole(request_: AdminRequest) -> None:
     names = request_.topics if isinstance(request_, DeleteTopicsRequest) else ()
     topics = [record for index, item in enumerate(names) for record in another(str(item.name), f"V{index}")]
     found = plan(bench(*another("w", "W"), *topics).state, request_)
     assert (found.response.error, list(found.records)) == (ErrorCode.POLICY_VIOLATION, [])
 
 
-def test_ten_thousand_partitions_are_not_too_much() -> None:
+def test_ten_thousand_partitions_are_within_the_limit() -> None:
     found = plan(bench().state, create(new(num_partitions=10_000, replication_factor=3)))
     assert errors_of(found) == [NONE]
     assert len(partitions_in(found.records)) == 10_000
@@ -226,7 +226,7 @@ def test_ten_thousand_partitions_are_not_too_much() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", LONGEST, "A-Z_0.9", "-", "_", "...", ".a"])
-def test_names_that_may_be(name: str) -> None:
+def test_valid_topic_names(name: str) -> None:
     assert name_error(name) is None
     controller = bench()
     controller.apply(plan(controller.state, create(new(name, (0,)))).records)
@@ -306,7 +306,7 @@ def test_counts(asked: tuple[int, int], static: dict[str, Any], expected: tuple[
     assert all(item.isr == tuple(b for b in item.replicas if controller.state.image.is_active(b)) for item in placed)
 
 
-def test_dynamic_defaults_go_before_static_ones() -> None:
+def test_dynamic_defaults_take_precedence_over_static_ones() -> None:
     dynamic = [
         ConfigRecord(topic_id=None, name="num.partitions", value="4"),
         ConfigRecord(topic_id=None, name="default.replication.factor", value="2"),
@@ -315,7 +315,7 @@ def test_dynamic_defaults_go_before_static_ones() -> None:
     assert [len(item.replicas) for item in partitions_in(found.records)] == [2, 2, 2, 2]
 
 
-def test_the_controller_places_on_active_brokers_first_and_on_leaving_ones_never() -> None:
+def test_placement_prefers_active_brokers_and_excludes_those_in_controlled_shutdown() -> None:
     placed = partitions_in(plan(bench().state, create(new(num_partitions=50, replication_factor=4))).records)
     assert all(set(item.replicas) == {0, 1, 2, 3} for item in placed)
     placed = partitions_in(plan(bench().state, create(new(num_partitions=50, replication_factor=5))).records)
@@ -370,7 +370,7 @@ def test_validation_gives_the_same_answer_and_no_records(asked: AdminRequest, do
 
 @pytest.mark.covers("A20")
 @pytest.mark.parametrize("wanted", [*named("t"), *with_id("T")], ids=["by name", "by id"])
-def test_deleting_a_topic_is_one_record_and_nothing_of_it_is_left(wanted: DeleteTopicState) -> None:
+def test_deleting_a_topic_is_one_record_and_removes_all_its_state(wanted: DeleteTopicState) -> None:
     controller = bench()
     found = plan(controller.state, delete(wanted))
     assert found.records == [RemoveTopicRecord(topic_id="T")]
@@ -435,7 +435,7 @@ def test_the_last_partitions_are_removed_and_come_again_in_a_later_leader_epoch(
         controller.apply(plan(controller.state, remove(fewer(1, name="w"))).records)
 
 
-def test_a_request_that_was_carried_out_is_not_carried_out_again() -> None:
+def test_a_repeated_request_is_refused() -> None:
     """A client that got no answer may send it once more (M45): the indexes say what it meant."""
     controller = bench(*another("w", "W", 3))
     for request in (remove(fewer(2, name="w")), add(more(3, name="w"))):
@@ -444,7 +444,7 @@ def test_a_request_that_was_carried_out_is_not_carried_out_again() -> None:
         assert (errors_of(again), list(again.records)) == ([ErrorCode.INVALID_PARTITIONS], [])
 
 
-def test_the_builders_of_the_experiments_ask_for_the_same() -> None:
+def test_the_request_builders_of_experiments_make_the_same_requests() -> None:
     controller = bench()
     controller.apply(plan(controller.state, admin_requests.add_partitions("t", 1, ((1, 2, 3),))).records)
     controller.apply(plan(controller.state, admin_requests.remove_partitions("t", (1,))).records)
@@ -465,7 +465,7 @@ def test_the_builders_of_the_experiments_ask_for_the_same() -> None:
     ],
     ids=["allowed", "as it is", "both", "recovery is off"],
 )
-def test_a_new_topic_with_the_older_switch_has_the_strategy_that_it_means(
+def test_a_new_topic_with_unclean_leader_election_gets_the_strategy_that_it_implies(
     generation: Generation, enable: str, configs: dict[str, str], strategy: str | None
 ) -> None:
     controller = bench(config=config_of(generation))

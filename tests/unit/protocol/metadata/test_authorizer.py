@@ -103,10 +103,10 @@ def image_of(*entries: AclEntry, **values: Any) -> MetadataImage:
 # -- the decision ------------------------------------------------------------------------------------------------------
 
 ON_A_TOPIC = {
-    "nothing said": ((), Op.READ, False),
+    "no entry": ((), Op.READ, False),
     "allowed": ((entry(Op.READ),), Op.READ, True),
     "something else allowed": ((entry(Op.READ),), Op.WRITE, False),
-    "somebody else allowed": ((entry(Op.READ, principal=BOB),), Op.READ, False),
+    "another principal allowed": ((entry(Op.READ, principal=BOB),), Op.READ, False),
     "everyone allowed": ((entry(Op.READ, principal=EVERYONE),), Op.READ, True),
     "all allowed": ((entry(Op.ALL),), Op.ALTER_CONFIGS, True),
     "denied before allowed": ((entry(Op.READ, permission=DENY), entry(Op.READ)), Op.READ, False),
@@ -151,13 +151,13 @@ def test_on_the_cluster() -> None:
 
 
 @pytest.mark.parametrize("operation", Op)
-def test_without_an_authorizer_everyone_may_everything(operation: AclOperation) -> None:
+def test_without_an_authorizer_every_operation_is_allowed(operation: AclOperation) -> None:
     image = image_of(entry(Op.ALL, "*", DENY, EVERYONE), authorizer_class_name="")
     assert may(image, "", operation)
     assert may(image, ALICE, operation, "t")
 
 
-def test_super_users_may_everything_whatever_is_denied() -> None:
+def test_super_users_are_allowed_every_operation_despite_denials() -> None:
     image = image_of(entry(Op.ALL, "*", DENY, EVERYONE), super_users=" User:root ; User:alice;")
     assert may(image, ALICE, Op.READ, "t")
     assert may(image, "User:root", Op.ALTER)
@@ -165,11 +165,11 @@ def test_super_users_may_everything_whatever_is_denied() -> None:
 
 
 @pytest.mark.parametrize("super_users", ["", ";", "User:alice;"])
-@pytest.mark.parametrize("nobody", ["", " ", "User:", "User:*", "Node:broker-0"])
-def test_a_principal_that_is_none_has_no_rights(super_users: str, nobody: str) -> None:
+@pytest.mark.parametrize("principal", ["", " ", "User:", "User:*", "Node:broker-0"])
+def test_an_invalid_principal_has_no_rights(super_users: str, principal: str) -> None:
     image = image_of(super_users=super_users)
-    assert not may(image, nobody, Op.ALTER)
-    assert not may(image, nobody, Op.READ, "t")
+    assert not may(image, principal, Op.ALTER)
+    assert not may(image, principal, Op.READ, "t")
 
 
 def test_a_resource_without_entries_may_be_open_to_everyone() -> None:
@@ -190,7 +190,7 @@ ENTRIES = st.builds(
 
 
 @given(entries=st.lists(ENTRIES, max_size=6, unique=True), more=ENTRIES, operation=st.sampled_from(Op), data=st.data())
-def test_an_allowance_never_takes_away_and_a_denial_never_gives(
+def test_an_allow_entry_only_adds_rights_and_a_deny_entry_only_removes_them(
     entries: list[AclEntry], more: AclEntry, operation: AclOperation, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(["t", "te", "test", "u"]))
@@ -255,7 +255,7 @@ OF_BROKERS = {
 
 @pytest.mark.covers("B9", "G8", "G32", "M86")
 @pytest.mark.parametrize(("request_", "response"), OF_BROKERS.values(), ids=OF_BROKERS)
-def test_a_client_needs_cluster_action_for_what_brokers_send(request_: Message, response: type[Any]) -> None:
+def test_a_client_needs_cluster_action_for_requests_of_brokers(request_: Message, response: type[Any]) -> None:
     controller = Controller()
     assert controller.node.state.image.broker_epoch(0) == 4
     before = controller.end
@@ -266,7 +266,7 @@ def test_a_client_needs_cluster_action_for_what_brokers_send(request_: Message, 
     assert answered(controller.receive(CLIENT, request_), response).error is ErrorCode.NONE
 
 
-def test_a_client_is_not_sent_the_metadata_log_for_its_asking() -> None:
+def test_a_client_may_not_fetch_the_metadata_log() -> None:
     controller = Controller()
     whole = metadata_fetch(controller.node, 0, offset=0)
     common = whole.model_dump(exclude={"fetch_offset", "last_fetched_epoch", "high_watermark"})
@@ -290,7 +290,7 @@ def test_only_the_cluster_and_the_experiment_shut_a_node_down() -> None:
 
 @pytest.mark.covers("G32")
 @pytest.mark.parametrize("principal", ["Node:broker-0", "Node:controller-1000", "User:client-3000", "broker-0", ""])
-def test_a_name_makes_nobody_a_broker(principal: str) -> None:
+def test_a_principal_named_like_a_broker_has_no_rights_of_a_broker(principal: str) -> None:
     controller = Controller()
     before = controller.end
     request = admin_requests.unregister_broker(0).model_copy(update={"principal": principal})
@@ -299,7 +299,7 @@ def test_a_name_makes_nobody_a_broker(principal: str) -> None:
     assert controller.end == before
 
 
-def test_without_an_authorizer_nobody_is_asked() -> None:
+def test_without_an_authorizer_requests_of_clients_are_not_refused() -> None:
     controller = Controller(authorizer_class_name="")
     found = answered(controller.register(5, sender=CLIENT), BrokerRegistrationResponse)
     assert found.error is ErrorCode.NONE
@@ -339,9 +339,7 @@ RIGHTS = {
 
 @pytest.mark.covers("G32")
 @pytest.mark.parametrize(("entries", "rights"), RIGHTS.values(), ids=RIGHTS)
-def test_the_data_path_asks_for_write_read_and_describe(
-    entries: tuple[AclEntry, ...], rights: tuple[bool, ...]
-) -> None:
+def test_the_data_path_needs_write_read_and_describe(entries: tuple[AclEntry, ...], rights: tuple[bool, ...]) -> None:
     bench = broker(*entries)
     errors = (produce(bench).sent(ProduceResponse).error, consume(bench), metadata(bench).error)
     expected = (ErrorCode.NONE if right else ErrorCode.TOPIC_AUTHORIZATION_FAILED for right in rights)
@@ -350,7 +348,7 @@ def test_the_data_path_asks_for_write_read_and_describe(
     assert bool(metadata(bench).topics) == rights[2]
 
 
-def test_who_may_nothing_does_not_learn_whether_a_topic_exists() -> None:
+def test_a_principal_without_rights_does_not_learn_whether_a_topic_exists() -> None:
     bench = broker()
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     for topic in ("t", "no"):
@@ -458,7 +456,7 @@ def test_a_request_that_has_a_principal_keeps_it() -> None:
 
 
 @pytest.mark.parametrize("command", [PRODUCE, CONSUME], ids=["produce", "consume"])
-def test_a_client_that_nobody_tells_of_the_topic_gives_up_at_once(command: Command) -> None:
+def test_a_client_without_describe_on_the_topic_fails_at_once(command: Command) -> None:
     client = Client(command)
     for node in (0, 1, CONTROLLER):
         client.answer(node, MetadataResponse(correlation_id=1, error=DENIED))
@@ -468,7 +466,7 @@ def test_a_client_that_nobody_tells_of_the_topic_gives_up_at_once(command: Comma
     assert not getattr(outcome, "unknown", False)
 
 
-def test_one_node_that_does_not_know_of_the_right_yet_is_outvoted() -> None:
+def test_a_client_tries_other_nodes_where_one_lacks_the_acl() -> None:
     client = Client(PRODUCE).answer(0, MetadataResponse(correlation_id=1, error=DENIED)).answer(1, led(1))
     client.take(client.node.fire(50, f"{GATHER_PREFIX}t"))
     assert [(to, type(message)) for to, message in client.sent] == [(1, ProduceRequest)]
@@ -477,7 +475,7 @@ def test_one_node_that_does_not_know_of_the_right_yet_is_outvoted() -> None:
 @pytest.mark.parametrize(
     ("command", "response"), [(PRODUCE, ProduceResponse), (CONSUME, ConsumeResponse)], ids=["produce", "consume"]
 )
-def test_a_client_without_the_right_at_the_leader_gives_up_at_once(command: Command, response: type[Any]) -> None:
+def test_a_client_that_the_leader_does_not_authorize_fails_at_once(command: Command, response: type[Any]) -> None:
     client = Client(command)
     for node in (0, 1, CONTROLLER):
         client.answer(node, led(1))
@@ -486,7 +484,7 @@ def test_a_client_without_the_right_at_the_leader_gives_up_at_once(command: Comm
     assert (driver, outcome.error) == (DRIVER, DENIED)
 
 
-def test_an_answer_of_another_type_than_was_asked_for_is_refused_and_the_right_one_still_counts() -> None:
+def test_a_response_of_another_type_is_refused_and_the_right_one_still_counts() -> None:
     client = Client(ADMIN)
     [(_, request)] = client.sent
     number = request.correlation_id

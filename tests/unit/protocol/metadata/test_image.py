@@ -68,7 +68,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("record", UNFIT.values(), ids=UNFIT)
-def test_a_record_that_does_not_fit_is_a_broken_invariant(record: MetadataRecord) -> None:
+def test_an_invalid_record_is_a_broken_invariant(record: MetadataRecord) -> None:
     image = image_of(*registrations(), *topic_records())
     offset = image.next_offset
     with pytest.raises(ProtocolInvariantError):
@@ -155,7 +155,7 @@ def test_effective_min_isr(generation: Generation, replicas: int, expected: int)
 
 
 @pytest.mark.covers("N11")
-def test_a_removed_topic_takes_its_partitions_and_configs_along() -> None:
+def test_removing_a_topic_removes_its_partitions_and_configs() -> None:
     image = image_of(*registrations(), *topic_records(min_isr=2))
     image.replay(RemoveTopicRecord(topic_id="T"))
     assert image.partition(T0) is None
@@ -187,7 +187,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_controllers_indexes_say_what_the_image_says(steps: list[tuple[int, int, set[int], set[int]]]) -> None:
+def test_the_controllers_indexes_agree_with_the_image(steps: list[tuple[int, int, set[int], set[int]]]) -> None:
     state = ControllerState(config_of(), Random(0))
     for record in [*registrations(), TopicRecord(name="t", topic_id="T")]:
         state.replay(record)
@@ -209,7 +209,7 @@ def test_the_controllers_indexes_say_what_the_image_says(steps: list[tuple[int, 
     assert not any(state.partitions_with(broker) or state.has_leaderships(broker) for broker in (-1, 0, 1, 2))
 
 
-def test_a_partition_that_comes_again_is_indexed_again() -> None:
+def test_a_partition_that_is_created_again_is_indexed_again() -> None:
     state = ControllerState(config_of(), Random(0))
     *before, partition = [*registrations(), *topic_records()]
     for record in [*before, partition, RemovePartitionRecord(topic_id="T", partition_id=0)]:

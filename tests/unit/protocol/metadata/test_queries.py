@@ -1,4 +1,4 @@
-"""Read-only requests: what is told of topics and reassignments, page by page, and who is told nothing."""
+"""Read-only requests: topics and reassignments page by page, and authorization."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def describe(image: MetadataImage, *names: str, **fields: object) -> DescribeTop
     return found
 
 
-# -- DescribeTopic: what is said ---------------------------------------------------------------------------------------
+# -- DescribeTopic: contents ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("E36", "G25")
@@ -138,7 +138,7 @@ ELR_FIELDS = {
 
 @pytest.mark.covers("E36", "G25")
 @pytest.mark.parametrize(("generation", "expected"), ELR_FIELDS.items(), ids=[g.value for g in ELR_FIELDS])
-def test_what_a_cluster_does_not_track_is_none(generation: Generation, expected: tuple[object, ...]) -> None:
+def test_fields_that_a_generation_does_not_track_are_none(generation: Generation, expected: tuple[object, ...]) -> None:
     state = {"eligible_leader_replicas": (1,), "last_known_elr": (2,), "last_known_leader": 0, "isr": (), "leader": -1}
     [found] = describe(image_of(*topic_records(2, **state), generation=generation), "t").topics
     [partition] = found.partitions
@@ -151,12 +151,12 @@ def test_what_a_cluster_does_not_track_is_none(generation: Generation, expected:
 
 @pytest.mark.covers("E8")
 @pytest.mark.parametrize(("generation", "expected"), [(Generation.KIP_966, 3), (Generation.KIP_497, 5)])
-def test_min_isr_is_told_as_it_counts(generation: Generation, expected: int) -> None:
+def test_the_effective_min_isr_is_described(generation: Generation, expected: int) -> None:
     [found] = describe(image_of(*topic_records(5), generation=generation), "t").topics
     assert found.min_insync_replicas == expected
 
 
-def test_a_topic_whose_partitions_are_still_to_come_has_none() -> None:
+def test_a_topic_without_partition_records_has_no_partitions() -> None:
     [found] = describe(image_of(TopicRecord(name="t", topic_id="T"), min_insync_replicas=2), "t").topics
     assert (found.error, found.partitions, found.min_insync_replicas) == (ErrorCode.NONE, (), 2)
 
@@ -222,7 +222,7 @@ def test_no_page_has_more_than_two_thousand_partitions(limit: int) -> None:
     assert rest.next_cursor is None
 
 
-def test_a_page_that_ends_with_a_topic_goes_on_at_the_next() -> None:
+def test_a_page_that_ends_with_a_topic_continues_at_the_next() -> None:
     image = image_of(*topic("a", 2), *topic("b", 1))
     found = describe(image, response_partition_limit=2)
     assert [item.name for item in found.topics] == ["a"]
@@ -230,7 +230,7 @@ def test_a_page_that_ends_with_a_topic_goes_on_at_the_next() -> None:
     assert describe(image_of(*topic("a", 2)), response_partition_limit=2).next_cursor is None
 
 
-def test_a_cursor_on_a_topic_that_is_gone_goes_on_at_the_next() -> None:
+def test_a_cursor_on_a_deleted_topic_continues_at_the_next() -> None:
     found = describe(image_of(*topic("a"), *topic("c")), cursor=Cursor(topic_name="b", partition_index=3))
     assert [(item.name, len(item.partitions)) for item in found.topics] == [("c", 1)]
 
@@ -253,7 +253,7 @@ def pages(image: MetadataImage, names: Sequence[str], limit: int) -> Iterator[De
         cursor = page.next_cursor
 
 
-def told(topics: Sequence[DescribedTopic]) -> list[tuple[str, ErrorCode, int]]:
+def summary(topics: Sequence[DescribedTopic]) -> list[tuple[str, ErrorCode, int]]:
     """(topic, error, partition) in order; -1 where a topic comes without partitions."""
     return [
         (item.name, item.error, index)
@@ -269,7 +269,7 @@ def told(topics: Sequence[DescribedTopic]) -> list[tuple[str, ErrorCode, int]]:
     hidden=st.sets(st.sampled_from(NAMES)),
     limit=st.integers(1, 8),
 )
-def test_pages_together_tell_everything_once_and_in_order(
+def test_pages_together_describe_everything_once_and_in_order(
     sizes: dict[str, int], names: list[str], hidden: set[str], limit: int
 ) -> None:
     acls = [
@@ -286,7 +286,7 @@ def test_pages_together_tell_everything_once_and_in_order(
             expected.append((name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1))
         else:
             expected += [(name, ErrorCode.NONE, index) for index in range(sizes[name])]
-    assert [item for page in found for item in told(page.topics)] == expected
+    assert [item for page in found for item in summary(page.topics)] == expected
     for page in found:
         assert sum(len(item.partitions) for item in page.topics) <= limit
         assert page.topics or not expected, "no page is empty"
@@ -296,7 +296,7 @@ def test_pages_together_tell_everything_once_and_in_order(
 
 
 @pytest.mark.covers("G32", "M86", "G24")
-def test_who_may_not_describe_a_topic_does_not_learn_whether_it_exists() -> None:
+def test_a_principal_without_describe_does_not_learn_whether_a_topic_exists() -> None:
     image = image_of(*topic("a"), *topic("b"), allowed(AclOperation.READ, "b"), **SECURE)
     named = describe(image, "a", "b", "no", principal=ALICE)
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -311,7 +311,7 @@ def test_who_may_not_describe_a_topic_does_not_learn_whether_it_exists() -> None
 
 
 @pytest.mark.covers("L20")
-def test_a_topic_comes_with_what_the_principal_may_do_to_it() -> None:
+def test_a_topic_is_described_with_the_authorized_operations() -> None:
     read = allowed(AclOperation.READ, "a")
     [found, missing] = describe(image_of(*topic("a"), read, **SECURE), "a", "b", principal=ALICE).topics
     assert found.topic_authorized_operations == 1 << AclOperation.READ.value | 1 << AclOperation.DESCRIBE.value
@@ -341,7 +341,7 @@ def of(name: str, *partitions: int) -> ListPartitionReassignmentsTopic:
 
 
 @pytest.mark.covers("J18")
-def test_reassignments_under_way_are_listed() -> None:
+def test_ongoing_reassignments_are_listed() -> None:
     image = image_of(*moving("c", (1,), ()), *moving("b", (), (1,)), *topic("a", 2))
     assert ongoing(image, None) == [("b", 0), ("c", 0)]
     assert ongoing(image, ()) == []
@@ -366,7 +366,7 @@ OF_CLUSTER: list[AdminRequest] = [
 
 @pytest.mark.covers("G32")
 @pytest.mark.parametrize("request_", OF_CLUSTER, ids=lambda request: type(request).__name__)
-def test_questions_about_the_cluster_need_describe(request_: AdminRequest) -> None:
+def test_requests_about_the_cluster_need_describe(request_: AdminRequest) -> None:
     image = image_of(**SECURE)
     assert answer(image, CONTROLLER, request_).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     entry = AclEntry(
@@ -379,12 +379,12 @@ def test_questions_about_the_cluster_need_describe(request_: AdminRequest) -> No
     assert answer(image, CONTROLLER, request_).error is ErrorCode.NONE
 
 
-def test_without_an_authorizer_there_are_no_entries_to_tell_of() -> None:
+def test_describing_acls_without_an_authorizer_is_security_disabled() -> None:
     found = answer(image_of(), CONTROLLER, DescribeAclsRequest(correlation_id=5))
     assert (found.error, found.message) == (ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer")
 
 
-def test_brokers_are_told_in_order_with_their_standing() -> None:
+def test_brokers_are_described_in_order_with_their_state() -> None:
     found = answer(image_of(fencing(1, 1, True)), CONTROLLER, DescribeClusterRequest(correlation_id=5))
     assert isinstance(found, DescribeClusterResponse)
     assert found.controller_id == CONTROLLER
@@ -395,7 +395,7 @@ def test_brokers_are_told_in_order_with_their_standing() -> None:
     ]
 
 
-def test_every_request_that_only_asks_has_an_answer() -> None:
+def test_every_read_only_request_has_a_handler() -> None:
     declared = {kind for kind in AdminRequest.__subclasses__() if kind.READ_ONLY}
     assert set(READ_ONLY_REQUESTS) == declared
     assert answer(image_of(), CONTROLLER, DescribeFeaturesRequest(correlation_id=5)).correlation_id == 5

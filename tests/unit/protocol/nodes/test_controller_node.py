@@ -149,7 +149,7 @@ def test_a_broker_registers_is_fenced_and_is_unfenced_by_its_heartbeat() -> None
     assert bench.session(0) == SESSION_MS
 
 
-def test_a_heartbeat_that_was_overtaken_does_not_bring_back_a_broker_that_was_let_go() -> None:
+def test_an_overtaken_heartbeat_does_not_unfence_a_broker_that_was_shut_down() -> None:
     bench = Bench().serve()
     epoch, end = bench.node.state.image.broker_epoch(2), bench.node.state.image.next_offset
     for broker in (0, 1):
@@ -160,10 +160,10 @@ def test_a_heartbeat_that_was_overtaken_does_not_bring_back_a_broker_that_was_le
     assert bench.receive(2, late).sent(BrokerHeartbeatResponse).is_fenced
     assert bench.node.state.image.brokers[2].fenced
     bench.register(2, incarnation="two")
-    assert not bench.beat(2, correlation_id=1).is_fenced, "the next life counts anew"
+    assert not bench.beat(2, correlation_id=1).is_fenced, "the next incarnation counts from the beginning"
 
 
-def test_a_heartbeat_that_comes_again_does_not_bring_back_a_broker_that_has_fallen_silent() -> None:
+def test_a_duplicated_heartbeat_does_not_unfence_a_broker_whose_session_expired() -> None:
     bench = Bench().serve()
     image = bench.node.state.image
     epoch, end = image.broker_epoch(2), image.next_offset
@@ -175,7 +175,7 @@ def test_a_heartbeat_that_comes_again_does_not_bring_back_a_broker_that_has_fall
 
 
 @pytest.mark.covers("B19", "B22", "M53")
-def test_a_proposal_that_was_refused_is_not_taken_when_it_comes_again() -> None:
+def test_a_refused_proposal_is_not_accepted_when_it_is_duplicated() -> None:
     """Its leader has withdrawn it, and does not count with the broker that it adds."""
     bench = Bench().serve()
     bench.fire(f"{SESSION_PREFIX}2", SESSION_MS)
@@ -194,7 +194,7 @@ def test_a_proposal_that_was_refused_is_not_taken_when_it_comes_again() -> None:
     assert (result.error, bench.partition.isr) == (ErrorCode.NONE, (0, 1, 2)), "a repetition has a number of its own"
 
 
-def test_proposals_of_the_next_life_count_anew() -> None:
+def test_proposals_of_the_next_incarnation_are_numbered_from_the_beginning() -> None:
     bench = Bench().serve()
     bench.propose(0, 0, 1)
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
@@ -220,7 +220,7 @@ def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_th
 
 
 @pytest.mark.covers("B20", "M52")
-def test_requests_of_a_former_life_are_refused() -> None:
+def test_requests_of_an_earlier_incarnation_are_refused() -> None:
     bench = Bench().serve()
     epoch = bench.node.state.image.broker_epoch(0)
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
@@ -245,7 +245,7 @@ def test_a_session_that_ends_fences_the_broker_and_moves_its_leaderships() -> No
 
 
 @pytest.mark.covers("N3")
-def test_a_proposal_is_answered_with_what_is_committed() -> None:
+def test_a_proposal_is_answered_with_the_committed_state() -> None:
     bench = Bench().serve()
     [result] = bench.propose(0, 0, 1).partitions
     assert (result.error, result.leader, result.isr) == (ErrorCode.NONE, 0, (0, 1))
@@ -276,7 +276,7 @@ def test_elr_clearing_and_config_are_one_durable_batch() -> None:
     assert bench.partition.elr == ()
 
 
-def test_a_refused_request_says_why_and_writes_nothing() -> None:
+def test_a_refused_request_has_a_message_and_writes_nothing() -> None:
     bench = Bench().serve()
     before = len(bench.node.records)
     answer = bench.administer(create_topic("t", ((0,),)))
@@ -289,7 +289,7 @@ def test_a_refused_request_says_why_and_writes_nothing() -> None:
 # -- controlled shutdown -----------------------------------------------------------------------------------------------
 
 
-def test_a_leader_is_let_go_when_the_others_know_of_its_successor() -> None:
+def test_a_leader_may_shut_down_when_the_others_have_applied_its_successor() -> None:
     bench = Bench().serve()
     for broker in (1, 2):
         bench.beat(broker)
@@ -304,7 +304,7 @@ def test_a_leader_is_let_go_when_the_others_know_of_its_successor() -> None:
     assert bench.node.state.image.brokers[0].fenced
 
 
-def test_who_leads_nothing_is_let_go_at_once() -> None:
+def test_a_broker_without_leaderships_may_shut_down_at_once() -> None:
     bench = Bench().serve()
     assert bench.beat(2, want_shut_down=True).should_shut_down
     assert (bench.node.state.image.brokers[2].fenced, bench.partition.isr) == (True, (0, 1))
@@ -312,7 +312,7 @@ def test_who_leads_nothing_is_let_go_at_once() -> None:
 
 @pytest.mark.covers("M14", "M15", "E21")
 @pytest.mark.parametrize(("clean", "elr", "last_known_elr"), [(True, (1,), ()), (False, (), (1,))])
-def test_an_elr_member_keeps_its_place_by_the_epoch_that_it_brings_back(
+def test_an_elr_member_that_restarts_with_its_epoch_stays_in_the_elr(
     clean: bool, elr: tuple[int, ...], last_known_elr: tuple[int, ...]
 ) -> None:
     bench = Bench().serve()
@@ -345,7 +345,7 @@ def test_a_parked_metadata_fetch_is_answered_when_there_is_more() -> None:
 
 
 @pytest.mark.covers("C9")
-def test_a_restarted_controller_is_where_its_log_is() -> None:
+def test_a_restarted_controller_replays_its_log() -> None:
     bench = Bench().serve()
     bench.propose(0, 0, 1)
     bench.propose(0, 0)
@@ -388,7 +388,7 @@ def test_metadata_batches_hold_records_only() -> None:
         unpack_records(pack_records(records, 1)[:-1] + b"\x00")
 
 
-def test_clients_are_told_and_a_shutdown_ends_it() -> None:
+def test_metadata_requests_are_answered_and_a_shutdown_ends_the_node() -> None:
     bench = Bench().serve()
     [topic] = bench.receive(CLIENT, MetadataRequest(correlation_id=1, topic="t")).sent(MetadataResponse).topics
     assert topic.partitions[0].leader == 0

@@ -1,6 +1,4 @@
-"""One controller of three: what it says before and after a majority has it, and how it becomes active and ceases to
-be.
-"""
+"""One controller of three: what it emits before and after a commit, and how it becomes active and resigns."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ def test_a_leader_is_active_when_a_majority_has_the_first_record_of_its_epoch() 
 
 
 @pytest.mark.covers("C9")
-def test_who_has_begun_says_so_when_its_first_records_are_committed() -> None:
+def test_controller_started_is_traced_when_its_first_records_are_committed() -> None:
     bench = Bench().elect().fetch()
     assert bench.image.feature_levels == Generation.KIP_966.feature_levels
     assert bench.external_effects == []
@@ -89,7 +87,7 @@ def test_who_has_begun_says_so_when_its_first_records_are_committed() -> None:
     assert list(bench.node.records)[FORMATTED + 1 :] == LEVELS
 
 
-def test_a_lone_controller_has_all_of_its_beginning_on_its_disk_at_once() -> None:
+def test_a_sole_controller_flushes_its_bootstrap_records_at_once() -> None:
     node = ControllerNode(ME, (ME,), config_of(), storage := formatted_disk(), Random(1))
     effects = node.start(0)
     log = storage.open_log(METADATA_LOG)
@@ -101,7 +99,7 @@ def test_a_lone_controller_has_all_of_its_beginning_on_its_disk_at_once() -> Non
 
 
 @pytest.mark.covers("N3")
-def test_nothing_is_said_before_a_majority_has_it() -> None:
+def test_nothing_is_emitted_before_a_majority_has_the_records() -> None:
     bench = Bench().activate().register()
     assert 0 in bench.image.brokers
     assert bench.external_effects == []
@@ -112,10 +110,10 @@ def test_nothing_is_said_before_a_majority_has_it() -> None:
     assert bench.sent(BrokerRegistrationResponse).broker_epoch == end - 1
     assert bench.traces("committed") == [{"base_offset": end - 1, "end_offset": end}]
     assert [trace["broker"] for trace in bench.traces("broker_registration")] == [0]
-    assert bench.fetch(NEXT, end).external_effects == [], "it is said once"
+    assert bench.fetch(NEXT, end).external_effects == [], "it is emitted once"
 
 
-def test_answers_leave_in_the_order_of_their_requests_and_no_sooner_than_their_records() -> None:
+def test_answers_are_sent_in_the_order_of_requests_and_not_before_their_records_are_committed() -> None:
     bench = Bench().activate().register(0).register(1)
     assert bench.end == bench.node.replica.high_watermark + 2
     bench.fetch(offset=bench.end - 1)
@@ -124,7 +122,7 @@ def test_answers_leave_in_the_order_of_their_requests_and_no_sooner_than_their_r
     assert [to for to, _ in bench.sends(BrokerRegistrationResponse)] == [1, 2]
 
 
-def test_what_reads_or_refuses_waits_for_what_it_has_seen() -> None:
+def test_reads_and_refusals_wait_for_the_records_that_they_have_seen() -> None:
     bench = Bench().serve()
     assert bench.receive(CLIENT, DescribeClusterRequest(correlation_id=1)).sends(Response) != []
     bench.receive(CLIENT, admin_requests.create_topic("u", ((0,),)))
@@ -142,7 +140,7 @@ def test_what_reads_or_refuses_waits_for_what_it_has_seen() -> None:
 
 
 @pytest.mark.covers("E31")
-def test_sessions_run_from_the_heartbeat_on_though_its_answer_is_withheld() -> None:
+def test_a_session_is_renewed_by_a_heartbeat_whose_answer_is_deferred() -> None:
     bench = Bench().activate().register().fetch().beat()
     assert bench.external_effects == []
     session = [e for e in bench.effects if isinstance(e, SetTimer) and e.name == f"{SESSION_PREFIX}0"]
@@ -150,7 +148,7 @@ def test_sessions_run_from_the_heartbeat_on_though_its_answer_is_withheld() -> N
     assert not bench.fetch().sent(BrokerHeartbeatResponse).is_fenced
 
 
-def test_a_session_that_ends_is_told_when_the_fencing_is_committed() -> None:
+def test_an_expired_session_is_traced_when_the_fencing_is_committed() -> None:
     bench = Bench().serve()
     bench.now_ms = 9_000
     bench.fire(f"{SESSION_PREFIX}0")
@@ -178,7 +176,7 @@ def test_a_broker_has_applied_what_it_knows_to_be_committed() -> None:
 # -- ceasing to be active ----------------------------------------------------------------------------------------------
 
 
-def test_who_is_not_active_any_more_refuses_what_it_withholds_and_forgets_it() -> None:
+def test_a_controller_that_resigns_refuses_deferred_requests_and_discards_their_records() -> None:
     bench = Bench().serve()
     before, end = bench.image.to_records(), bench.end
     asked = (bench.register(3).number, bench.register(4).number)
@@ -202,30 +200,30 @@ def test_sessions_are_those_of_the_active_controller() -> None:
     assert cancelled == [f"{SESSION_PREFIX}{broker}" for broker in (0, 1, 2)]
 
 
-def test_what_the_next_leader_commits_of_it_is_done_though_it_was_refused() -> None:
+def test_records_that_the_next_leader_commits_take_effect_although_their_request_was_refused() -> None:
     bench = Bench().serve().register(3)
     end = bench.end
     bench.begin_epoch().follow([leader_change(NEXT)], committed=1)
     assert (bench.image.next_offset, 3 in bench.image.brokers) == (end + 1, True)
-    assert bench.external_effects == [], "the active controller tells of it"
+    assert bench.external_effects == [], "the active controller traces it"
 
 
-def test_what_the_next_leader_does_not_have_never_was() -> None:
+def test_records_that_the_next_leader_lacks_are_truncated() -> None:
     bench = Bench().serve().register(3)
     end = bench.end
     bench.begin_epoch()
     fetch = bench.sent(QuorumFetchRequest)
     assert fetch.fetch_offset == end
-    told = {"correlation_id": fetch.correlation_id, "leader_id": NEXT, "leader_epoch": 2}
+    response = {"correlation_id": fetch.correlation_id, "leader_id": NEXT, "leader_epoch": 2}
     bench.receive(
-        NEXT, QuorumFetchResponse.model_validate(told | {"diverging_epoch": 1, "diverging_end_offset": end - 1})
+        NEXT, QuorumFetchResponse.model_validate(response | {"diverging_epoch": 1, "diverging_end_offset": end - 1})
     )
     assert bench.sent(QuorumFetchRequest).fetch_offset == end - 1
     bench.follow([leader_change(NEXT), *registrations((4,))], committed=1)
     assert (3 in bench.image.brokers, 4 in bench.image.brokers) == (False, True)
 
 
-def test_a_leader_from_whom_no_majority_fetches_is_not_active_any_more() -> None:
+def test_a_leader_from_which_no_majority_fetches_resigns() -> None:
     bench = Bench().serve().register(3)
     bench.fire(f"quorum-voter/{NEXT}")
     assert bench.node.is_active
@@ -234,7 +232,7 @@ def test_a_leader_from_whom_no_majority_fetches_is_not_active_any_more() -> None
     assert bench.sent(BrokerRegistrationResponse).error is NOT_CONTROLLER
 
 
-def test_elections_that_are_awaited_are_left_to_whom_the_client_asks_next() -> None:
+def test_awaited_elections_are_refused_when_the_controller_resigns() -> None:
     bench = leaderless().receive(CLIENT, ELECT)
     assert bench.sends(RecoverPartitions) != [], "replicas are asked for their logs"
     assert bench.sends(ElectLeadersResponse) == []
@@ -247,7 +245,7 @@ ELECT = admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED)
 
 
 def leaderless() -> Bench:
-    """Nobody leads `t-0`, of whose last known ELR 1 and 2 are back; all of it is committed."""
+    """`t-0` is leaderless, and 1 and 2 of its last known ELR are active again; all of it is committed."""
     bench = Bench(config=config_of(unclean_recovery_strategy="manual")).serve()
     for broker in (0, 1, 2):
         bench.fire(f"{SESSION_PREFIX}{broker}").fetch()
@@ -271,7 +269,7 @@ WRITES: list[Request] = [
 
 
 @pytest.mark.parametrize("request_", WRITES, ids=lambda request: type(request).__name__)
-def test_a_standby_refuses_what_changes_anything(request_: Request) -> None:
+def test_a_standby_refuses_requests_that_change_metadata(request_: Request) -> None:
     bench = standing_by()
     before, end = bench.image.to_records(), bench.end
     answer = bench.receive(0, request_).sent(Response)
@@ -279,7 +277,7 @@ def test_a_standby_refuses_what_changes_anything(request_: Request) -> None:
     assert (bench.image.to_records(), bench.end) == (before, end)
 
 
-def test_a_standby_answers_what_only_asks() -> None:
+def test_a_standby_answers_read_only_requests() -> None:
     bench = standing_by()
     [topic] = bench.receive(CLIENT, MetadataRequest(correlation_id=1, topic="t")).sent(MetadataResponse).topics
     assert [partition.leader for partition in topic.partitions] == [0]
@@ -289,7 +287,7 @@ def test_a_standby_answers_what_only_asks() -> None:
     assert cluster.controller_id == NEXT
 
 
-def test_a_standby_knows_what_is_committed_and_nothing_else() -> None:
+def test_a_standby_replays_exactly_the_committed_records() -> None:
     bench = standing_by()
     assert bench.external_effects == []
     end = bench.end
@@ -299,7 +297,7 @@ def test_a_standby_knows_what_is_committed_and_nothing_else() -> None:
     assert (bench.image.next_offset, 3 in bench.image.brokers, bench.external_effects) == (end + 2, True, [])
 
 
-def test_a_standby_that_starts_again_builds_its_state_from_what_the_leader_says_is_committed() -> None:
+def test_a_restarted_standby_replays_up_to_the_leaders_high_watermark() -> None:
     before = standing_by()
     bench = Bench(before.storage)
     assert (bench.image.next_offset, bench.node.quorum.role) == (0, "follower")
@@ -307,7 +305,7 @@ def test_a_standby_that_starts_again_builds_its_state_from_what_the_leader_says_
     assert bench.image.to_records() == before.image.to_records()
 
 
-def test_results_of_a_recovery_are_the_active_controllers() -> None:
+def test_only_the_active_controller_takes_results_of_recoveries() -> None:
     bench = standing_by()
     results = RecoveryResults(results=())
     bench.receive(RECOVERY_MANAGER, results)
@@ -318,18 +316,18 @@ def test_results_of_a_recovery_are_the_active_controllers() -> None:
 
 
 @pytest.mark.parametrize("knows", ["nothing", "what is gone by now"])
-def test_a_standby_that_is_far_behind_takes_the_state_of_the_snapshot(knows: str) -> None:
+def test_a_standby_that_is_far_behind_loads_the_snapshot(knows: str) -> None:
     bench = Bench().begin_epoch() if knows == "nothing" else standing_by()
     image = MetadataImage(config_of())
     for record in (*LEVELS, *registrations((0, 1))):
         image.replay(record)
-    told = {"leader_id": NEXT, "leader_epoch": 1, "snapshot_epoch": 1, "snapshot_end_offset": 50}
+    response = {"leader_id": NEXT, "leader_epoch": 1, "snapshot_epoch": 1, "snapshot_end_offset": 50}
     number = bench.node.replica.pending_fetch_id
-    bench.receive(NEXT, QuorumFetchResponse.model_validate(told | {"correlation_id": number}))
+    bench.receive(NEXT, QuorumFetchResponse.model_validate(response | {"correlation_id": number}))
     wanted = bench.sent(FetchSnapshotRequest)
     data = Snapshot(1, 50, VOTERS, pack_records(image.to_records())).encode()
     part = {"correlation_id": wanted.correlation_id, "size": len(data), "position": 0, "data": data}
-    bench.receive(NEXT, FetchSnapshotResponse.model_validate(told | part))
+    bench.receive(NEXT, FetchSnapshotResponse.model_validate(response | part))
     assert (bench.image.to_records(), bench.image.next_offset) == (image.to_records(), 50)
     assert (bench.node.first_record, list(bench.node.records)) == (50, [])
     bench.follow(registrations((3,)), committed=1)
@@ -340,13 +338,13 @@ def test_a_standby_that_is_far_behind_takes_the_state_of_the_snapshot(knows: str
 # -- taking over -------------------------------------------------------------------------------------------------------
 
 
-def test_who_takes_over_tells_what_its_predecessor_may_have_left_untold() -> None:
+def test_a_controller_that_takes_over_traces_records_that_its_predecessor_may_not_have_traced() -> None:
     bench = standing_by()
-    told, base = bench.image.next_offset, bench.end
+    response, base = bench.image.next_offset, bench.end
     bench.follow(registrations((3,)), another_topic(), committed=0)
     assert bench.external_effects == []
     bench.elect()
-    assert (bench.external_effects, bench.image.next_offset) == ([], told), "of that nothing is known to be committed"
+    assert (bench.external_effects, bench.image.next_offset) == ([], response), "none of it is known to be committed"
     end = bench.end
     bench.fetch(THIRD)
     assert [(trace["base_offset"], trace["end_offset"]) for trace in bench.traces("committed")] == [
@@ -367,7 +365,7 @@ def another_topic() -> list[MetadataRecord]:
 
 
 @pytest.mark.covers("E31")
-def test_who_takes_over_gives_every_active_broker_a_full_session() -> None:
+def test_a_controller_that_takes_over_gives_every_unfenced_broker_a_full_session() -> None:
     bench = standing_by()
     bench.now_ms = 50_000
     bench.elect().fetch()
@@ -376,7 +374,7 @@ def test_who_takes_over_gives_every_active_broker_a_full_session() -> None:
     assert bench.end == bench.node.replica.high_watermark, "it has nothing to begin with"
 
 
-def test_who_is_active_again_counts_messages_of_brokers_anew() -> None:
+def test_a_controller_that_is_active_again_takes_request_numbers_from_the_beginning() -> None:
     bench = Bench().serve()
     bench.beat(0, correlation_id=99)
     bench.begin_epoch().follow([leader_change(NEXT)], committed=1)
@@ -389,7 +387,7 @@ def test_who_is_active_again_counts_messages_of_brokers_anew() -> None:
 # -- the quorum itself -------------------------------------------------------------------------------------------------
 
 
-def test_a_leader_that_goes_says_farewell_and_a_standby_just_goes() -> None:
+def test_a_leader_that_shuts_down_ends_its_epoch_and_a_standby_just_exits() -> None:
     bench = Bench().serve().receive(CLIENT, ShutdownCommand())
     assert [to for to, _ in bench.sends(EndQuorumEpochRequest)] == [NEXT, THIRD]
     assert any(isinstance(effect, Exit) for effect in bench.effects)
@@ -398,7 +396,7 @@ def test_a_leader_that_goes_says_farewell_and_a_standby_just_goes() -> None:
 
 
 @pytest.mark.parametrize("sender", [0, CLIENT])
-def test_votes_are_between_controllers(sender: int) -> None:
+def test_votes_of_other_nodes_are_refused(sender: int) -> None:
     bench = Bench().serve()
     asked = VoteRequest(
         correlation_id=5,
@@ -420,6 +418,6 @@ def test_votes_are_between_controllers(sender: int) -> None:
     assert not bench.receive(NEXT, asked).node.is_active
 
 
-def test_a_timer_that_no_controller_set_is_a_broken_invariant() -> None:
+def test_an_unknown_timer_is_a_broken_invariant() -> None:
     with pytest.raises(ProtocolInvariantError, match="no-such-timer"):
         standing_by().fire("no-such-timer")

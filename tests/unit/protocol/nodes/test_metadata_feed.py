@@ -76,7 +76,7 @@ def shape(items: Sequence[LogEntries]) -> list[tuple[int, bool]]:
 # -- news --------------------------------------------------------------------------------------------------------------
 
 
-def test_news_are_batches_in_their_order() -> None:
+def test_entries_are_batches_in_their_order() -> None:
     feed = Feed().append(*registrations()).append(*topic_records())
     begin = CONTROL + 2
     assert shape(feed.entries()) == [(1, False), (2, False), (begin, False), (begin + 6, False), (begin + 9, False)]
@@ -85,7 +85,7 @@ def test_news_are_batches_in_their_order() -> None:
     assert feed.entries(begin + 9) == []
 
 
-def test_news_end_with_the_last_batch_that_is_whole() -> None:
+def test_entries_end_with_the_last_complete_batch() -> None:
     feed = Feed().append(*registrations()).append(*topic_records())
     begin = CONTROL + 2
     for end in range(begin + 6, begin + 9):
@@ -93,7 +93,7 @@ def test_news_end_with_the_last_batch_that_is_whole() -> None:
     assert feed.entries(begin + 6, begin + 8) == []
 
 
-def test_a_log_that_is_long_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed().append(*registrations()).append(*topic_records())
     whole = feed.entries()
     monkeypatch.setattr("protocol.nodes.metadata_feed._READ_BYTES", 1)
@@ -115,7 +115,7 @@ def test_the_snapshot_comes_first_where_the_log_begins_behind_the_state() -> Non
     assert late.next_offset == feed.image.next_offset
 
 
-def test_a_state_that_has_more_than_the_snapshot_does_not_go_back() -> None:
+def test_an_image_ahead_of_the_snapshot_does_not_load_it() -> None:
     feed = Feed().append(*registrations()).follow()
     assert feed.snapshot()
     end = feed.append(*topic_records()).append(fencing(0, 0, fenced=True)).replica.high_watermark
@@ -150,13 +150,13 @@ def test_a_snapshot_is_the_image_in_the_version_of_its_levels(generation: Genera
     assert [key.id for key in found.voters.keys] == [CONTROLLER]
 
 
-def test_a_state_that_is_behind_what_is_committed_makes_no_snapshot() -> None:
+def test_an_image_behind_the_high_watermark_makes_no_snapshot() -> None:
     feed = Feed().append(*registrations())
     assert not feed.snapshot()
     assert feed.follow().snapshot()
 
 
-def test_a_state_that_is_ahead_of_what_is_committed_makes_no_snapshot() -> None:
+def test_an_image_ahead_of_the_high_watermark_makes_no_snapshot() -> None:
     bench = Bench().serve().register(3)
     replica, image = bench.node.replica, bench.image
     assert image.next_offset == replica.high_watermark + 1

@@ -15,7 +15,7 @@ from tests.unit.protocol.nodes.test_controller_node import Bench
 from tests.unit.protocol.nodes.test_controller_quorum import ELECT, leaderless
 
 
-def test_elections_that_are_awaited_and_withheld_are_refused_once() -> None:
+def test_deferred_and_awaited_elections_are_refused_once() -> None:
     bench = leaderless().register(3).receive(CLIENT, ELECT)
     bench.begin_epoch()
     assert [(to, type(answer).__name__) for to, answer in bench.sends(AdminResponse)] == [
@@ -23,7 +23,7 @@ def test_elections_that_are_awaited_and_withheld_are_refused_once() -> None:
     ]
 
 
-def test_a_snapshot_that_is_not_all_is_not_published() -> None:
+def test_an_incomplete_snapshot_is_not_published() -> None:
     bench = Bench(config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000)).serve()
     node = bench.node
     bench.change_until_snapshot()
@@ -74,7 +74,7 @@ def test_a_fetch_from_before_the_log_is_refused(offset: int) -> None:
 @pytest.mark.parametrize(
     "fields", [{"fetch_offset": 2**63 - 1, "high_watermark": 2**63 - 1}, {"cluster_id": "another"}]
 )
-def test_a_fetch_that_is_refused_tells_nothing_of_what_the_broker_has(fields: dict[str, object]) -> None:
+def test_a_refused_fetch_does_not_advance_the_applied_offset(fields: dict[str, object]) -> None:
     controller = Controller()
     for broker in (1, 2):
         controller.beat(broker)

@@ -1,4 +1,4 @@
-"""The recovery manager's node: from a stated recovery to a result, whatever brokers say or do not say."""
+"""The recovery manager: from a requested recovery to its result, for all answers and failures of brokers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Bench:
         """The broker answers the last request that it was sent, for all that it names."""
         request = self.requests[broker]
         assert request.topic_partitions is not None
-        told = [
+        infos = [
             ReplicaLogInfo(
                 topic_id=topic.topic_id,
                 partition_id=index,
@@ -105,7 +105,7 @@ class Bench:
         response = GetReplicaLogInfoResponse(
             correlation_id=request.correlation_id,
             broker_epoch=10 + broker if broker_epoch is None else broker_epoch,
-            log_info_list=tuple(told),
+            log_info_list=tuple(infos),
         )
         return self.receive(broker, response)
 
@@ -120,7 +120,7 @@ class Bench:
 
 
 @pytest.mark.covers("F5", "F11", "F18", "M59")
-def test_all_are_asked_and_the_longest_log_is_told_of_once_all_have_answered() -> None:
+def test_all_replicas_are_queried_and_the_longest_log_is_reported_once_all_have_answered() -> None:
     bench = Bench().state(recovery(0, 1))
     assert bench.asked() == [0, 1]
     assert bench.answer(0).results() == []
@@ -131,19 +131,19 @@ def test_all_are_asked_and_the_longest_log_is_told_of_once_all_have_answered() -
 
 
 @pytest.mark.covers("F20", "M71")
-def test_partitions_of_one_statement_share_requests() -> None:
+def test_partitions_of_one_request_share_queries() -> None:
     bench = Bench().state(*(recovery(0, partition=number) for number in range(3)))
     [(_, request)] = bench.sends(GetReplicaLogInfoRequest)
     assert request.topic_partitions is not None
     assert request.topic_partitions[0].partitions == (0, 1, 2)
-    [told] = [effect for effect in bench.effects if isinstance(effect, Trace)]
-    assert told == LogInfoRequested(broker=0, partitions=3)
+    [event] = [effect for effect in bench.effects if isinstance(effect, Trace)]
+    assert event == LogInfoRequested(broker=0, partitions=3)
     assert len(bench.answer(0).results()) == 3
 
 
 @pytest.mark.covers("F8", "F9", "F10", "M65", "M67")
 @pytest.mark.parametrize("wrong", [{"broker_epoch": 9}, {"current": 3}])
-def test_an_answer_that_does_not_count_is_asked_for_again_after_a_pause(wrong: dict[str, int]) -> None:
+def test_a_replica_whose_answer_does_not_count_is_queried_again_after_a_backoff(wrong: dict[str, int]) -> None:
     bench = Bench().state(recovery(0)).answer(0, **wrong)
     assert (bench.results(), bench.asked()) == ([], [])
     bench.wake()
@@ -152,14 +152,14 @@ def test_an_answer_that_does_not_count_is_asked_for_again_after_a_pause(wrong: d
 
 
 @pytest.mark.covers("F21", "M69")
-def test_a_silent_broker_is_asked_again() -> None:
+def test_a_silent_broker_is_queried_again() -> None:
     bench = Bench().state(recovery(0)).wake()
     assert bench.now_ms == REQUEST_TIMEOUT_MS
     assert bench.wake().asked() == [0]
 
 
 @pytest.mark.covers("F12", "M62")
-def test_a_proactive_recovery_takes_who_has_answered_by_the_deadline() -> None:
+def test_a_proactive_recovery_ranks_the_answers_at_the_deadline() -> None:
     bench = Bench().state(recovery(0, 1, mode=PROACTIVE)).answer(1)
     assert bench.results() == []
     while bench.now_ms < 5_000:
@@ -177,7 +177,7 @@ def test_the_first_answer_after_the_deadline_wins_at_once() -> None:
 
 
 @pytest.mark.covers("F14", "M70")
-def test_a_result_is_told_again_when_the_recovery_is_stated_again() -> None:
+def test_a_result_is_sent_again_when_the_recovery_is_requested_again() -> None:
     bench = Bench().state(recovery(0)).answer(0)
     [first] = bench.results()
     bench.state(recovery(0))
@@ -185,7 +185,7 @@ def test_a_result_is_told_again_when_the_recovery_is_stated_again() -> None:
 
 
 @pytest.mark.covers("F8", "F13", "M65")
-def test_a_broker_that_came_back_is_asked_again() -> None:
+def test_a_restarted_broker_is_queried_again() -> None:
     bench = Bench().state(recovery(0, 1)).answer(0)
     reborn = recovery(1, 0).model_copy(
         update={"replicas": (BrokerState(broker_id=1, broker_epoch=11), BrokerState(broker_id=0, broker_epoch=77))}
@@ -221,18 +221,18 @@ def test_a_cancelled_recovery_has_no_result() -> None:
 
 
 @pytest.mark.covers("F14", "M70")
-def test_a_recovery_that_is_stated_no_more_ends_and_nobody_is_asked_for_it() -> None:
+def test_a_recovery_that_is_no_longer_requested_ends_without_further_queries() -> None:
     bench = Bench().state(recovery(0, 1))
-    stated_ms = bench.now_ms = 1_500
+    requested_ms = bench.now_ms = 1_500
     bench.state(recovery(0, 1)).answer(0)
     while bench.wakes_ms is not None:
         assert bench.node.task_count == 1
         bench.wake()
-    assert (bench.node.task_count, bench.now_ms) == (0, stated_ms + LAPSE_MS)
+    assert (bench.node.task_count, bench.now_ms) == (0, requested_ms + LAPSE_MS)
     assert bench.answer(1).results() == []
 
 
-def test_only_controllers_state_recoveries_and_only_brokers_answer() -> None:
+def test_only_controllers_request_recoveries_and_only_brokers_answer() -> None:
     bench = Bench()
     for sender, message in (
         (CLIENT, RecoverPartitions(recoveries=(recovery(0),))),
@@ -253,6 +253,6 @@ def test_a_refused_request_is_made_again() -> None:
     assert bench.wake().asked() == [0]
 
 
-def test_it_exits_when_told_to() -> None:
+def test_a_shutdown_command_ends_the_manager() -> None:
     bench = Bench().receive(9000, ShutdownCommand())
     assert (bench.node.node_id, len(bench.effects)) == (RECOVERY_MANAGER, 1)

@@ -44,7 +44,7 @@ RANKED = {
 
 @pytest.mark.covers("F5", "F6", "F30", "M61")
 @pytest.mark.parametrize(("answers", "required", "leader", "reason"), RANKED.values(), ids=RANKED)
-def test_who_wins_and_by_what(
+def test_the_winner_and_its_reason(
     answers: list[tuple[int, int, int]], required: tuple[int, ...], leader: int, reason: str
 ) -> None:
     for order in permutations(answers):
@@ -52,7 +52,7 @@ def test_who_wins_and_by_what(
 
 
 @given(st.dictionaries(st.integers(0, 4), st.tuples(st.integers(-1, 2), st.integers(0, 3)), min_size=1), st.data())
-def test_nobody_has_more_than_the_winner(held: dict[int, tuple[int, int]], data: st.DataObject) -> None:
+def test_no_replica_has_more_records_than_the_winner(held: dict[int, tuple[int, int]], data: st.DataObject) -> None:
     required = data.draw(st.sets(st.sampled_from(sorted(held))))
     winner = best([answer(broker, *more) for broker, more in held.items()], (3, 1, 4, 0, 2), required)
     assert held[winner.leader] == max(held.values())
@@ -87,7 +87,7 @@ def info(epoch: int = 3, end: int = 5, current: int = EPOCH, error: ErrorCode = 
 
 @pytest.mark.covers("F8", "F9", "M65", "M67", "N22")
 @pytest.mark.parametrize(
-    ("broker", "broker_epoch", "said", "counts"),
+    ("broker", "broker_epoch", "info", "counts"),
     [
         (1, 11, info(), True),
         (1, 10, info(), False),
@@ -97,18 +97,26 @@ def info(epoch: int = 3, end: int = 5, current: int = EPOCH, error: ErrorCode = 
         (1, 11, info(error=ErrorCode.KAFKA_STORAGE_ERROR), False),
         (3, 13, info(), False),
     ],
-    ids=["as asked", "an older life", "a newer life", "metadata behind", "metadata ahead", "an error", "not asked"],
+    ids=[
+        "as queried",
+        "an older incarnation",
+        "a newer incarnation",
+        "metadata behind",
+        "metadata ahead",
+        "an error",
+        "not queried",
+    ],
 )
-def test_an_answer_counts_from_the_registered_life_and_in_the_epoch_of_the_recovery(
-    broker: int, broker_epoch: int, said: ReplicaLogInfo, counts: bool
+def test_an_answer_counts_from_the_registered_incarnation_and_in_the_epoch_of_the_recovery(
+    broker: int, broker_epoch: int, info: ReplicaLogInfo, counts: bool
 ) -> None:
     task = RecoveryTask.begin(recovery(), 0)
-    assert task.record_answer(broker, broker_epoch, said) is counts
+    assert task.record_answer(broker, broker_epoch, info) is counts
     assert (broker in task.unanswered()) is (not counts and broker in (0, 1, 2))
 
 
 @pytest.mark.covers("F13", "M65")
-def test_a_restated_recovery_forgets_answers_of_other_lives_and_asks_newcomers() -> None:
+def test_a_repeated_request_drops_answers_of_other_incarnations_and_queries_new_replicas() -> None:
     task = RecoveryTask.begin(recovery(BALANCED, (1,), 0, 1), 0)
     assert task.record_answer(0, 10, info())
     assert task.record_answer(1, 11, info())
@@ -125,13 +133,13 @@ def test_a_restated_recovery_forgets_answers_of_other_lives_and_asks_newcomers()
 
 DECIDED = {
     # mode, required, who answered, decided before the deadline, from the deadline on
-    "balanced, nobody": (BALANCED, (1, 2), (), False, False),
+    "balanced, no answer": (BALANCED, (1, 2), (), False, False),
     "balanced, one of two required": (BALANCED, (1, 2), (1,), False, False),
     "balanced, everyone but one required": (BALANCED, (1, 2), (0, 1), False, False),
     "balanced, all required": (BALANCED, (1, 2), (1, 2), False, True),
     "balanced, all": (BALANCED, (1, 2), (0, 1, 2), True, True),
-    "balanced, nobody is required": (BALANCED, (), (0, 1, 2), False, False),
-    "proactive, nobody": (PROACTIVE, (), (), False, False),
+    "balanced, none required": (BALANCED, (), (0, 1, 2), False, False),
+    "proactive, no answer": (PROACTIVE, (), (), False, False),
     "proactive, one": (PROACTIVE, (), (0,), False, True),
     "proactive, all": (PROACTIVE, (), (0, 1, 2), True, True),
 }
@@ -139,7 +147,7 @@ DECIDED = {
 
 @pytest.mark.covers("F11", "F12", "F28", "F29", "M59", "M60", "M62")
 @pytest.mark.parametrize(("mode", "required", "heard", "early", "late"), DECIDED.values(), ids=DECIDED)
-def test_when_it_is_decided(
+def test_when_a_recovery_is_decided(
     mode: RecoveryMode, required: tuple[int, ...], heard: tuple[int, ...], early: bool, late: bool
 ) -> None:
     task = RecoveryTask.begin(recovery(mode, required), 100)
@@ -151,7 +159,7 @@ def test_when_it_is_decided(
 
 @pytest.mark.covers("H5", "F12")
 @pytest.mark.parametrize(("timeout_ms", "is_over"), [(1_000, True), (1_001, False)])
-def test_a_timeout_that_is_changed_counts_from_when_the_recovery_began(timeout_ms: int, is_over: bool) -> None:
+def test_a_changed_timeout_counts_from_the_beginning_of_the_recovery(timeout_ms: int, is_over: bool) -> None:
     task = RecoveryTask.begin(recovery(PROACTIVE, ()), 100)
     assert task.record_answer(0, 10, info())
     task.update(task.recovery.model_copy(update={"timeout_ms": timeout_ms}), 900)
@@ -168,7 +176,7 @@ def test_the_first_late_answer_decides_a_proactive_recovery() -> None:
     assert (found.leader, found.reason, found.leader_epoch) == (2, ranking.ONLY_ANSWER, EPOCH)
 
 
-def test_a_result_tells_all_answers_in_the_order_of_the_assignment() -> None:
+def test_a_result_has_all_answers_in_the_order_of_the_assignment() -> None:
     task = RecoveryTask.begin(recovery(), 0)
     for broker in (2, 0, 1):
         task.record_answer(broker, 10 + broker, info(end=broker))

@@ -28,13 +28,15 @@ def asked(request: GetReplicaLogInfoRequest) -> list[TopicIdPartition]:
 
 
 def answer(request: GetReplicaLogInfoRequest, *missing: TopicIdPartition) -> GetReplicaLogInfoResponse:
-    """What the broker says to a request; it leaves out `missing`."""
-    told = [
+    """The response of the broker; it omits `missing`."""
+    answers = [
         ReplicaLogInfo(topic_id=each.topic_id, partition_id=each.partition)
         for each in asked(request)
         if each not in missing
     ]
-    return GetReplicaLogInfoResponse(correlation_id=request.correlation_id, broker_epoch=5, log_info_list=tuple(told))
+    return GetReplicaLogInfoResponse(
+        correlation_id=request.correlation_id, broker_epoch=5, log_info_list=tuple(answers)
+    )
 
 
 def one(sender: RequestSender, now_ms: int = 0) -> GetReplicaLogInfoRequest:
@@ -44,7 +46,7 @@ def one(sender: RequestSender, now_ms: int = 0) -> GetReplicaLogInfoRequest:
 
 
 @pytest.mark.covers("F18", "F20", "M71", "G31")
-def test_what_has_gathered_leaves_in_requests_of_at_most_two_thousand_partitions_one_at_a_time() -> None:
+def test_queued_partitions_are_queried_in_requests_of_at_most_two_thousand_one_at_a_time() -> None:
     sender = RequestSender(BACKOFF_MS)
     for number in range(5_000):
         sender.query(1, key(number))
@@ -68,7 +70,7 @@ def test_brokers_do_not_wait_for_each_other() -> None:
     assert sender.requests(0) == []
 
 
-def test_topics_stand_in_a_request_once() -> None:
+def test_a_request_names_each_topic_once() -> None:
     found = by_topic([key(3), key(0, "U"), key(1)])
     assert found == (
         ReplicaLogInfoTopic(topic_id="T", partitions=(3, 1)),
@@ -77,7 +79,7 @@ def test_topics_stand_in_a_request_once() -> None:
 
 
 @pytest.mark.covers("F19", "F21", "M69")
-def test_errors_omissions_and_silence_become_events() -> None:
+def test_errors_omissions_and_timeouts_become_events() -> None:
     sender = RequestSender(BACKOFF_MS)
     for number in (0, 1):
         sender.query(1, key(number))
@@ -99,7 +101,7 @@ def test_errors_omissions_and_silence_become_events() -> None:
 
 
 @pytest.mark.covers("F10", "F21")
-def test_a_broker_that_fails_is_left_alone_for_longer_and_longer() -> None:
+def test_the_backoff_of_a_failing_broker_grows() -> None:
     sender = RequestSender(BACKOFF_MS)
     now_ms, pauses = 0, []
     for _ in range(6):
@@ -119,7 +121,7 @@ def test_a_broker_that_fails_is_left_alone_for_longer_and_longer() -> None:
     assert sender.next_due_ms() == now_ms + BACKOFF_MS
 
 
-def test_what_nobody_wants_any_more_is_not_asked_for() -> None:
+def test_a_forgotten_partition_is_not_queried() -> None:
     sender = RequestSender(BACKOFF_MS)
     sender.query(1, key(0))
     sender.forget(key(0))
