@@ -101,8 +101,8 @@ def test_a_broker_with_a_damaged_log_tail_reports_what_it_drops_and_fetches_it_a
     bench.run_until(40_000)
     assert not [event for event in bench.cluster.traces if event.trace.kind == "records_dropped"]
     bench.cluster.start(2)
-    [told] = [event for event in bench.cluster.traces if event.trace.kind == "records_dropped"]
-    assert (told.node, told.trace.end_offset, told.trace.reason) == (2, end - lost, why)
+    [dropped] = [event for event in bench.cluster.traces if event.trace.kind == "records_dropped"]
+    assert (dropped.node, dropped.trace.end_offset, dropped.trace.reason) == (2, end - lost, why)
     bench.run_until(80_000)
     assert sorted(bench.state.isr) == [0, 1, 2]
     assert all(bench.holds(2, command) for command in commands)

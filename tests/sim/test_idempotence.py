@@ -1,4 +1,4 @@
-"""An idempotent producer under random faults: what it was told is so, each record is stored once, and in order."""
+"""An idempotent producer under random faults: each record is stored once, in order, at the offset that was reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Record = tuple[int, int]
 @dataclass(slots=True)
 class Producing(Chaos):
     """Chaos, with links between client and brokers that break in one direction as well, and a client that has many
-    batches in flight. `told` maps an acknowledged record to its partition and offset; `failed` are those that have
+    batches in flight. `reported` maps an acknowledged record to its partition and offset; `failed` are those that have
     definitely failed.
     """
 
@@ -53,7 +53,7 @@ class Producing(Chaos):
             "broker.heartbeat.interval.ms": 700,
         }
     )
-    told: dict[Record, tuple[int, int]] = field(default_factory=dict)
+    reported: dict[Record, tuple[int, int]] = field(default_factory=dict)
     failed: set[Record] = field(default_factory=set)
     sent: dict[int, int] = field(default_factory=dict)
 
@@ -116,7 +116,7 @@ class Producing(Chaos):
         for first, length, partition, error, offset, unknown in ends:
             for place in range(length):
                 if error is ErrorCode.NONE:
-                    self.told[number, first + place] = (partition, offset + place)
+                    self.reported[number, first + place] = (partition, offset + place)
                 elif not unknown:
                     self.failed.add((number, first + place))
 
@@ -141,9 +141,9 @@ class Producing(Chaos):
             if list(places) != sorted(places):
                 found.append(f"{name}: records are out of order")
             if self.engine.suite.truth.of(name).tolerant:
-                told = {item: offset for item, (partition, offset) in self.told.items() if partition == index}
-                wrong = [item for item, offset in told.items() if places.get(item) != [offset]]
-                found += [f"{name}: {item} is not at {told[item]}" for item in wrong]
+                reported = {item: offset for item, (partition, offset) in self.reported.items() if partition == index}
+                wrong = [item for item, offset in reported.items() if places.get(item) != [offset]]
+                found += [f"{name}: {item} is not at {reported[item]}" for item in wrong]
             found += [f"{name}: {item} has failed and is stored" for item in self.failed & places.keys()]
         return found
 
@@ -153,14 +153,14 @@ class Producing(Chaos):
 def test_every_record_is_stored_once_at_its_reported_offset_and_in_order(seed: int) -> None:
     run = Producing(seed, Generation.KIP_966).run()
     assert run.complaints() == []
-    assert len(run.told) > 200
+    assert len(run.reported) > 200
 
 
 @pytest.mark.parametrize("generation", list(Generation))
 def test_in_every_generation(generation: Generation) -> None:
     run = Producing(100, generation).run()
     assert run.complaints() == []
-    assert len(run.told) > 200
+    assert len(run.reported) > 200
 
 
 def _complaints_of(seeds: range) -> int:
@@ -202,7 +202,7 @@ def restarted() -> Producing:
     for broker in range(BROKERS):
         run.engine.start(broker)
     run.engine.run_for(8_000)
-    run.told.clear()
+    run.reported.clear()
     run._heal()
     return run
 
@@ -210,8 +210,8 @@ def restarted() -> Producing:
 def test_producer_state_survives_a_restart_of_the_whole_cluster() -> None:
     run = restarted()
     assert run.complaints() == []
-    assert [item for _, item in run.stored(0)] == sorted(run.told)
-    assert len(run.told) == 1 + 12 + 13 + 14
+    assert [item for _, item in run.stored(0)] == sorted(run.reported)
+    assert len(run.reported) == 1 + 12 + 13 + 14
 
 
 def test_a_log_that_loses_its_producer_state_at_a_restart_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_a_paused_cluster_blocks_its_producer_and_stores_every_record_once_after
     assert 0 < sum(message.batch.size_bytes for message in produced) <= 10 * 2_000, "each is repeated every 2 s of 18 s"
     run._heal()
     assert run.complaints() == []
-    assert len(run.told) == 1 + 60 * 100
+    assert len(run.reported) == 1 + 60 * 100
 
 
 # -- consumers ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class PowerLoss(Bench):
 
     def __init__(self, seed: int, strategy: str) -> None:
         super().__init__(seed=seed, config={"unclean.recovery.strategy": strategy})
-        self.dice = Random(f"power loss {seed}")
+        self.rng = Random(f"power loss {seed}")
         self.acknowledged = [self.produce() for _ in range(RECORDS)]
         self.run_until(4_000)
         assert all(map(self.acked, self.acknowledged))
@@ -36,15 +36,15 @@ class PowerLoss(Bench):
             self.cluster.crash(broker, Loss("none"))
         self.run_until(20_000)
         assert (self.state.leader, self.state.isr, len(self.state.elr)) == (NO_LEADER, (), 2)
-        self.keeper = self.dice.choice(self.state.elr)
+        self.keeper = self.rng.choice(self.state.elr)
         for broker in {0, 1, 2} - {self.keeper}:
             self.cluster.disks[broker].apply_loss(Loss("all"))
 
     def come_back(self) -> None:
         """All brokers, one by one."""
         at_ms = self.cluster.now_ms
-        for broker in self.dice.sample(range(3), 3):
-            at_ms += self.dice.randrange(1, 4_000)
+        for broker in self.rng.sample(range(3), 3):
+            at_ms += self.rng.randrange(1, 4_000)
             self.run_until(at_ms)
             self.cluster.start(broker)
         self.run_until(at_ms + 2_000)

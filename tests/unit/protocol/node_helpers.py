@@ -101,7 +101,7 @@ class ControllerBench:
 
 
 class BrokerBench:
-    """A broker node and the metadata log that it is told; `effects` are those of the last input."""
+    """A broker node and the metadata log that it fetches; `effects` are those of the last input."""
 
     def __init__(
         self,
@@ -165,14 +165,14 @@ class BrokerBench:
         """The leader of the metadata log does not have any more what the broker asks for, but this image of it."""
         voters = VoterSet.of([ReplicaKey(CONTROLLER, "u")])
         data = Snapshot(EPOCH, end_offset, voters, pack_records(image.to_records())).encode()
-        told = {"leader_id": CONTROLLER, "leader_epoch": EPOCH, "snapshot_epoch": EPOCH}
-        told["snapshot_end_offset"] = end_offset
+        fields = {"leader_id": CONTROLLER, "leader_epoch": EPOCH, "snapshot_epoch": EPOCH}
+        fields["snapshot_end_offset"] = end_offset
         number = self.node.replica.pending_fetch_id
-        self.receive(CONTROLLER, QuorumFetchResponse.model_validate(told | {"correlation_id": number}))
+        self.receive(CONTROLLER, QuorumFetchResponse.model_validate(fields | {"correlation_id": number}))
         wanted = self.sent(FetchSnapshotRequest)
         assert (wanted.snapshot_epoch, wanted.snapshot_end_offset, wanted.position) == (EPOCH, end_offset, 0)
         part = {"correlation_id": wanted.correlation_id, "size": len(data), "position": 0, "data": data}
-        return self.receive(CONTROLLER, FetchSnapshotResponse.model_validate(told | part))
+        return self.receive(CONTROLLER, FetchSnapshotResponse.model_validate(fields | part))
 
     def registered(self, **fields: object) -> BrokerBench:
         """The controller answers the registration that the broker has sent last."""

@@ -1,4 +1,4 @@
-"""A leader's bench: broker 0 leads, and the test says what the follower, broker 1, fetches and receives."""
+"""A leader's bench: broker 0 leads, and the test acts as the follower, broker 1."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Leader:
         return sent
 
     def fill(self, counts: Mapping[int, int]) -> None:
-        """Appends batches of one unit to partitions that nobody waits for yet."""
+        """Appends batches of one unit to partitions without a parked fetch."""
         for partition, count in counts.items():
             assert self.produce(*[UNIT] * count, partition=partition) == []
 

@@ -1,7 +1,7 @@
 """The seven ways in which a follower's log can stand to its new leader's, and what is cut (M43).
 
 The cases A to G are those of the published description of the replication protocol (section 3.3): on two logs, and
-between two broker nodes that talk to each other until nothing more is said. Last the cases in which the leader has
+between two broker nodes that exchange messages until none is left. Last the cases in which the leader has
 deleted the beginning of its log.
 """
 
@@ -35,7 +35,7 @@ class Case:
 
     follower: tuple[int, ...]
     leader: tuple[int, ...]
-    told: tuple[int, int] | None
+    diverging: tuple[int, int] | None
     cut: int | None
 
 
@@ -70,7 +70,9 @@ def log_with(*epochs: int) -> ReplicaLog:
 def test_divergence_of_two_logs(case: Case) -> None:
     leader, follower = log_with(*case.leader), log_with(*case.follower)
     diverging = leader.divergence(follower.end_offset, follower.latest_epoch)
-    expected = None if case.told is None else EpochEndOffset(leader_epoch=case.told[0], end_offset=case.told[1])
+    expected = (
+        None if case.diverging is None else EpochEndOffset(leader_epoch=case.diverging[0], end_offset=case.diverging[1])
+    )
     assert diverging == expected
     assert (None if diverging is None else follower.truncation_offset(diverging)) == case.cut
 
@@ -79,14 +81,14 @@ def test_divergence_of_two_logs(case: Case) -> None:
 
 
 class Pair:
-    """Broker 0 has become leader in epoch 4, broker 1 follows; `told` are the answers with a diverging epoch."""
+    """Broker 0 has become leader in epoch 4, broker 1 follows; `diverging` are the answers with a diverging epoch."""
 
     def __init__(self, case: Case, leader_start: int = 0) -> None:
         logs = {LEADER: case.leader, FOLLOWER: case.follower}
         self.benches = {me: BrokerBench(me, storage=storage_with(*log)) for me, log in logs.items()}
         self.benches[LEADER].storage.open_log(log_name(T0)).delete_segments_before(leader_start)
         self.cuts: list[int] = []
-        self.told: list[EpochEndOffset] = []
+        self.diverging: list[EpochEndOffset] = []
         self.on_the_way: list[tuple[NodeId, NodeId, Message]] = []
         created = topic_records(2, replicas=(0, 1), isr=(0, 1), leader=1)
         moved = [PartitionChangeRecord(topic_id="T", partition_id=0, leader=LEADER) for _ in range(NEW_EPOCH)]
@@ -106,7 +108,7 @@ class Pair:
         while self.on_the_way:
             to, sender, message = self.on_the_way.pop(0)
             if isinstance(message, FetchResponse):
-                self.told += [r.diverging_epoch for r in message.partitions if r.diverging_epoch is not None]
+                self.diverging += [r.diverging_epoch for r in message.partitions if r.diverging_epoch is not None]
             self._note(self.benches[to].receive(sender, message))
 
     def log(self, broker: NodeId) -> ReplicaLog:
@@ -119,8 +121,8 @@ def test_divergence_between_two_brokers(case: Case) -> None:
     pair = Pair(case)
     assert pair.benches[LEADER].replica.leader_epoch == NEW_EPOCH
     pair.settle()
-    first = None if not pair.told else (pair.told[0].leader_epoch, pair.told[0].end_offset)
-    assert first == case.told
+    first = None if not pair.diverging else (pair.diverging[0].leader_epoch, pair.diverging[0].end_offset)
+    assert first == case.diverging
     assert (pair.cuts[0] if pair.cuts else None) == case.cut
     stored = pair.log(LEADER).storage.read(0, 1 << 20)
     assert [found.leader_epoch for found in stored] == list(case.leader)
@@ -137,7 +139,7 @@ def test_a_diverging_follower_does_not_advance_the_high_watermark(case: Case) ->
     to, sender, message = pair.on_the_way.pop(0)
     assert (to, sender) == (LEADER, FOLLOWER)
     pair.benches[LEADER].receive(sender, message)
-    expected = 0 if case.told else len(case.follower)
+    expected = 0 if case.diverging else len(case.follower)
     assert pair.log(LEADER).high_watermark == expected
 
 

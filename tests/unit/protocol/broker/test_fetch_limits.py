@@ -29,8 +29,8 @@ SHARES = {
     "up to the room": ((10, 10, 10), 99, 20, False, 2),
     "a first batch larger than the share": ((40, 10), 30, 99, False, 1),
     "a first batch larger than the room": ((40, 10), 99, 30, False, 0),
-    "larger than the room, but nothing is under way": ((40, 10), 99, 30, True, 1),
-    "larger than both, but nothing is under way": ((40, 10), 20, 30, True, 1),
+    "larger than the room, but nothing is in flight": ((40, 10), 99, 30, True, 1),
+    "larger than both, but nothing is in flight": ((40, 10), 20, 30, True, 1),
     "no room": ((10,), 30, 0, False, 0),
     "nothing there": ((), 30, 30, True, 0),
 }
@@ -85,7 +85,7 @@ def test_records_in_flight_count_and_small_responses_do_not_wait_for_each_other(
     assert leader.fetch() == []
     assert brought(*leader.produce(UNIT, partition=0)) == [(0, 1)]
     assert brought(*leader.produce(UNIT, partition=1)) == [(1, 1)]
-    assert leader.produce(UNIT, partition=2) == [], "two units are under way"
+    assert leader.produce(UNIT, partition=2) == [], "two units are in flight"
     leader.take()
     assert brought(*leader.under_way) == [(1, 1), (2, 1)]
 
@@ -95,8 +95,8 @@ def test_high_watermarks_and_errors_are_sent_while_the_window_is_full() -> None:
     leader.fill({0: 1, 1: 1})
     assert brought(*leader.fetch(0)) == [(0, 1)]
     leader.position[1] = 1
-    [told] = leader.fetch(1)
-    assert [(r.partition_id, r.high_watermark, r.batches) for r in told.partitions] == [(1, 1, ())]
+    [response] = leader.fetch(1)
+    assert [(r.partition_id, r.high_watermark, r.batches) for r in response.partitions] == [(1, 1, ())]
     [refused] = leader.fetch(2, current_leader_epoch=7)
     assert [r.error for r in refused.partitions] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
 
@@ -152,7 +152,7 @@ def test_no_partition_is_served_twice_while_another_one_waits(counts: list[int],
 
 
 def full_window() -> Leader:
-    """One unit, of partition 0, is under way, and there is room for no more; partition 1 waits."""
+    """One unit, of partition 0, is in flight and fills the window; partition 1 waits."""
     leader = Leader(2, replica_fetch_response_max_bytes=UNIT)
     leader.fill({0: 1, 1: 1})
     assert brought(*leader.fetch()) == [(0, 1)]
@@ -184,7 +184,7 @@ def test_a_resigned_partition_leaves_the_window_and_is_refused() -> None:
     leader = full_window()
     leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
     [message] = leader.sent()
-    assert brought(message) == [(1, 1)], "what was under way for partition 0 makes room"
+    assert brought(message) == [(1, 1)], "what was in flight for partition 0 makes room"
     leader = full_window()
     leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=1, leader=1))
     [message] = leader.sent()

@@ -24,8 +24,8 @@ def test_a_renewal_that_lacks_responses_gets_the_number_of_the_next_one() -> Non
     leader = Leader()
     leader.fetch()
     leader.produce(UNIT)
-    [told] = leader.renew(answers=0)
-    assert (told.partitions, told.session, told.number, told.error) == ((), 1, 1, ErrorCode.NONE)
+    [response] = leader.renew(answers=0)
+    assert (response.partitions, response.session, response.number, response.error) == ((), 1, 1, ErrorCode.NONE)
     assert leader.renew(answers=1) == []
 
 
@@ -43,8 +43,8 @@ def test_a_renewal_of_an_unknown_session_is_refused_and_does_not_restart_the_sil
     leader.fetch()
     before = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
     leader.bench.now_ms = 20_000
-    [told] = leader.renew(**fields)
-    assert (told.error, told.session, told.partitions) == (error, fields.get("session", 1), ())
+    [response] = leader.renew(**fields)
+    assert (response.error, response.session, response.partitions) == (error, fields.get("session", 1), ())
     assert leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}") in (None, before)
 
 
@@ -52,8 +52,8 @@ def test_a_request_after_a_lost_one_is_refused() -> None:
     leader = Leader(2)
     leader.fetch(0)
     leader.requests[FOLLOWER, 0] += 1
-    [told] = leader.fetch(1)
-    assert (told.partitions, told.error) == ((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    [response] = leader.fetch(1)
+    assert (response.partitions, response.error) == ((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     assert leader.produce(UNIT, partition=1) == []
     assert brought(*leader.fetch(anew=True)) == [(1, 1)]
 

@@ -71,11 +71,11 @@ def test_fetched_batches_are_appended_unchanged_and_the_next_fetch_is_sent_at_on
 
 
 @pytest.mark.covers("A43", "N6")
-@pytest.mark.parametrize(("told", "expected"), [(0, 1), (1, 1), (2, 2), (9, 3), (-1, 1)])
-def test_the_high_watermark_follows_the_leaders_up_to_the_log_end(told: int, expected: int) -> None:
+@pytest.mark.parametrize(("leaders", "expected"), [(0, 1), (1, 1), (2, 2), (9, 3), (-1, 1)])
+def test_the_high_watermark_follows_the_leaders_up_to_the_log_end(leaders: int, expected: int) -> None:
     bench = follower(records=3)
     answer(bench, 3, high_watermark=1)
-    answer(bench, 3, high_watermark=told)
+    answer(bench, 3, high_watermark=leaders)
     assert bench.high_watermark == expected
 
 
@@ -125,17 +125,17 @@ STALE_CUTS = {
 
 
 @pytest.mark.covers("A26", "N1", "M43")
-@pytest.mark.parametrize("told", STALE_CUTS.values(), ids=STALE_CUTS)
-def test_a_duplicate_diverging_epoch_does_not_truncate_twice(told: dict[str, object]) -> None:
+@pytest.mark.parametrize("leaders", STALE_CUTS.values(), ids=STALE_CUTS)
+def test_a_duplicate_diverging_epoch_does_not_truncate_twice(leaders: dict[str, object]) -> None:
     """The answer comes twice. In between the follower has reached the same offset with the leader's records."""
     bench = follower()
     answer(bench, 0, batches=(batch(1, 0, 1), batch(2, 1, 2)))
-    answer(bench, 3, last_fetched_epoch=2, **told)
+    answer(bench, 3, last_fetched_epoch=2, **leaders)
     assert log_end(bench) == 1
     answer(
         bench, 1, last_fetched_epoch=fetch_state(bench).last_fetched_epoch, batches=(batch(2, 1, 3),), high_watermark=3
     )
-    answer(bench, 3, last_fetched_epoch=2, **told)
+    answer(bench, 3, last_fetched_epoch=2, **leaders)
     assert (log_end(bench), bench.high_watermark) == (3, 3)
     assert bench.sends(FetchRequest) == []
 
@@ -183,7 +183,7 @@ def test_after_a_lost_message_a_new_session_begins_with_all_fetch_states(fields:
     request = bench.sent(FetchRequest)
     assert (request.session, request.number, request.partitions) == (2, 0, (last,))
     bench.receive(0, FetchResponse(partitions=(), **fields))
-    assert bench.sends(FetchRequest) == [], "what is said of the former session is of no concern"
+    assert bench.sends(FetchRequest) == [], "a response of the former session is ignored"
 
 
 def test_matching_counts_change_nothing() -> None:
@@ -297,17 +297,17 @@ def test_out_of_range_without_a_log_start_is_repeated_like_other_errors() -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "high_watermark", "expected"), [(0, 3, 0), (1, 3, 1), (2, 3, 2), (3, 1, 1), (2, 0, 0)]
+    ("leaders", "high_watermark", "expected"), [(0, 3, 0), (1, 3, 1), (2, 3, 2), (3, 1, 1), (2, 0, 0)]
 )
 def test_a_follower_deletes_segments_below_the_leaders_log_start_and_its_high_watermark(
-    told: int, high_watermark: int, expected: int
+    leaders: int, high_watermark: int, expected: int
 ) -> None:
     """Its log has a segment per record; the last one is the active segment."""
     bench = follower()
     for offset in range(3):
         answer(bench, offset, number=offset, batches=(batch(1, offset, 3),))
         bench.replica.log.storage.roll()
-    answer(bench, 3, batches=(batch(1, 3, 3),), high_watermark=high_watermark, log_start_offset=told)
+    answer(bench, 3, batches=(batch(1, 3, 3),), high_watermark=high_watermark, log_start_offset=leaders)
     assert bench.replica.log.start_offset == expected
     assert log_end(bench) == 4
 

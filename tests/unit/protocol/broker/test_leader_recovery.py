@@ -43,7 +43,7 @@ class Hook:
 
 
 def recovering(hook: Hook, **partition: object) -> BrokerBench:
-    """Broker 0 has just been told that it leads `t-0` after an unclean election."""
+    """Broker 0 has just become leader of `t-0` after an unclean election."""
     bench = BrokerBench(config=config_of(replica_lag_time_max_ms=LAG_MS), hook=hook).run()
     state: dict[str, object] = {"isr": (0,), "leader_epoch": 4, "leader_recovery_state": 1}
     return bench.publish(*topic_records(1, **state | partition))

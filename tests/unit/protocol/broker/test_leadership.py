@@ -46,7 +46,7 @@ def target(leadership: Leadership, log_end: int, min_isr: int = 1, needs_min_isr
 HIGH_WATERMARKS = {
     "smallest log end of the ISR": (leading((0, 1, 2), {1: 8, 2: 6, 3: 1}), 10, 2, 6),
     "the leader's own log end counts": (leading((0, 1), {1: 12}), 10, 2, 10),
-    "nobody but the leader": (leading((0,), {1: 3}), 10, 1, 10),
+    "the leader alone": (leading((0,), {1: 3}), 10, 1, 10),
     "a member that has not fetched in this epoch": (leading((0, 1, 2), {1: 8}), 10, 2, -1),
     "shrink in flight: the leaving member still counts": (leading((0, 1, 2), {1: 8, 2: 3}, (0, 1)), 10, 2, 3),
     "expand in flight: the joining member counts already": (leading((0, 1), {1: 8, 2: 5}, (0, 1, 2)), 10, 2, 5),

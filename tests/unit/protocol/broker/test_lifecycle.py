@@ -1,4 +1,4 @@
-"""A broker's life: the transition table, and the file that vouches for a clean shutdown."""
+"""The lifecycle of a broker: the transition table and the clean-shutdown file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from protocol.errors import TransitionError
 
 S, E = LifecycleState, LifecycleEvent
 
-LIVES = {
+SEQUENCES = {
     "start to stop": (
         [E.STARTED, E.REGISTERED, E.UNFENCED, E.SHUTDOWN_REQUESTED, E.RELEASED],
         [S.REGISTERING, S.CATCHING_UP, S.RUNNING, S.SHUTTING_DOWN, S.STOPPED],
@@ -47,7 +47,7 @@ LIVES = {
 }
 
 
-@pytest.mark.parametrize(("events", "states"), LIVES.values(), ids=LIVES)
+@pytest.mark.parametrize(("events", "states"), SEQUENCES.values(), ids=SEQUENCES)
 def test_sequences_of_lifecycle_events(events: list[LifecycleEvent], states: list[LifecycleState]) -> None:
     state, found = S.NOT_RUNNING, []
     for event in events:
@@ -82,7 +82,7 @@ def test_the_epoch_of_a_clean_shutdown_is_read_once(broker_epoch: int) -> None:
     write_clean_shutdown_epoch(storage, broker_epoch)
     assert take_clean_shutdown_epoch(storage) == broker_epoch
     assert storage.read_file(CLEAN_SHUTDOWN_FILE) is None
-    assert take_clean_shutdown_epoch(storage) == -1, "it vouches for one shutdown only"
+    assert take_clean_shutdown_epoch(storage) == -1, "it is valid for one restart"
 
 
 @pytest.mark.covers("G26", "N35")

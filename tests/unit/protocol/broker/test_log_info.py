@@ -19,12 +19,12 @@ from protocol.messages.recovery import (
 from tests.unit.protocol.node_helpers import CLIENT, T0, BrokerBench, config_of, topic_records
 
 
-def ask(*partitions: int, broker: int = 0, topic: str = "T") -> GetReplicaLogInfoRequest:
+def request_for(*partitions: int, broker: int = 0, topic: str = "T") -> GetReplicaLogInfoRequest:
     named = (ReplicaLogInfoTopic(topic_id=topic, partitions=partitions),)
     return GetReplicaLogInfoRequest(correlation_id=9, broker_id=broker, topic_partitions=named)
 
 
-def told(bench: BrokerBench, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
+def response_of(bench: BrokerBench, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
     return bench.receive(RECOVERY_MANAGER, request).sent(GetReplicaLogInfoResponse)
 
 
@@ -40,11 +40,13 @@ def test_the_response_has_the_log_end_and_both_epochs() -> None:
     info = ReplicaLogInfo(
         topic_id="T", partition_id=0, last_written_leader_epoch=4, current_leader_epoch=5, log_end_offset=3
     )
-    assert told(bench, ask(0)) == GetReplicaLogInfoResponse(correlation_id=9, broker_epoch=0, log_info_list=(info,))
+    assert response_of(bench, request_for(0)) == GetReplicaLogInfoResponse(
+        correlation_id=9, broker_epoch=0, log_info_list=(info,)
+    )
 
 
 def test_an_empty_log_has_no_epoch() -> None:
-    [info] = told(BrokerBench().run(*topic_records()), ask(0)).log_info_list
+    [info] = response_of(BrokerBench().run(*topic_records()), request_for(0)).log_info_list
     assert (info.error, info.last_written_leader_epoch, info.log_end_offset) == (ErrorCode.NONE, -1, 0)
 
 
@@ -53,15 +55,15 @@ def test_each_partition_has_an_error_of_its_own() -> None:
     elsewhere = PartitionRecord(topic_id="T", partition_id=1, replicas=(1, 2), isr=(1, 2), leader=1)
     bench = BrokerBench().run(*topic_records(), elsewhere)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert errors(told(bench, ask(2, 0, 1))) == [unknown, ErrorCode.NONE, unknown]
-    assert errors(told(bench, ask(0, topic="U"))) == [unknown]
+    assert errors(response_of(bench, request_for(2, 0, 1))) == [unknown, ErrorCode.NONE, unknown]
+    assert errors(response_of(bench, request_for(0, topic="U"))) == [unknown]
 
 
 @pytest.mark.covers("N22")
 def test_a_replica_that_is_not_open_is_not_leader_or_follower() -> None:
     bench = BrokerBench().run(*topic_records())
     del bench.node.context.replicas[T0]
-    assert errors(told(bench, ask(0))) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert errors(response_of(bench, request_for(0))) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 class BrokenLog:
@@ -81,16 +83,16 @@ def test_a_failed_disk_is_reported_per_partition() -> None:
     second = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
     bench = BrokerBench().run(*topic_records(), second)
     bench.replica.log.storage = BrokenLog(bench.replica.log.storage)  # type: ignore[assignment]
-    assert errors(told(bench, ask(0, 1))) == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    assert errors(response_of(bench, request_for(0, 1))) == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
 
 
 @pytest.mark.covers("G31", "N22")
 def test_too_many_partitions_or_another_broker_are_refused_as_a_whole() -> None:
     bench = BrokerBench().run(*topic_records())
-    at_limit = told(bench, ask(*range(MAX_PARTITIONS_PER_REQUEST)))
+    at_limit = response_of(bench, request_for(*range(MAX_PARTITIONS_PER_REQUEST)))
     assert (at_limit.error, len(at_limit.log_info_list)) == (ErrorCode.NONE, MAX_PARTITIONS_PER_REQUEST)
-    for request in (ask(*range(MAX_PARTITIONS_PER_REQUEST + 1)), ask(0, broker=1)):
-        refused = told(bench, request)
+    for request in (request_for(*range(MAX_PARTITIONS_PER_REQUEST + 1)), request_for(0, broker=1)):
+        refused = response_of(bench, request)
         assert (refused.error, refused.log_info_list) == (ErrorCode.INVALID_REQUEST, ())
 
 
@@ -105,5 +107,5 @@ def test_no_partitions_means_all_replicas_of_the_broker() -> None:
 @pytest.mark.covers("G29")
 def test_a_client_needs_cluster_action() -> None:
     bench = BrokerBench(config=config_of(authorizer_class_name="standard")).run(*topic_records())
-    refused = bench.receive(CLIENT, ask(0)).sent(GetReplicaLogInfoResponse)
+    refused = bench.receive(CLIENT, request_for(0)).sent(GetReplicaLogInfoResponse)
     assert refused.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED

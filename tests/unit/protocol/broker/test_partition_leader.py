@@ -367,8 +367,8 @@ def answer_of(
     """The controller decides on the one proposal and the broker receives the response; returns the records written."""
     [error], records = decide(controller.state, request)
     controller.apply(records)
-    told = result(controller.state.image, 0, request.partitions[0], error)
-    bench.receive(CONTROLLER, AlterPartitionResponse(correlation_id=request.correlation_id, partitions=(told,)))
+    response = result(controller.state.image, 0, request.partitions[0], error)
+    bench.receive(CONTROLLER, AlterPartitionResponse(correlation_id=request.correlation_id, partitions=(response,)))
     return records
 
 
@@ -451,9 +451,9 @@ def test_a_leader_behaves_the_same_for_every_elr() -> None:
 
     def course(elr: tuple[int, ...]) -> list[object]:
         bench = leader(isr=(0,), eligible_leader_replicas=elr)
-        told: list[object] = list(bench.produce(acks=1).effects)
-        told += bench.fetch(2, 1).effects
-        return told + bench.fetch(1, 1).effects + bench.fire(f"{SILENT_PREFIX}2", at_ms=LAG_MS).effects
+        effects: list[object] = list(bench.produce(acks=1).effects)
+        effects += bench.fetch(2, 1).effects
+        return effects + bench.fetch(1, 1).effects + bench.fire(f"{SILENT_PREFIX}2", at_ms=LAG_MS).effects
 
     assert course(()) == course((1,)) == course((1, 2))
 
@@ -467,8 +467,8 @@ def test_a_resigning_leader_answers_all_waiting_requests() -> None:
     bench.produce(correlation_id=8)
     bench.fetch(1, 1)
     bench.publish(change(leader=1, isr=(1, 2)))
-    told = bench.sent(ProduceResponse)
-    assert (told.error, told.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    response = bench.sent(ProduceResponse)
+    assert (response.error, response.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
     assert fetched(bench, 1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert bench.replica.leadership is None
     assert bench.replica.fetch_state is not None, "it follows the new leader"

@@ -44,7 +44,7 @@ def again(leader: int, epoch: int = 1) -> PartitionRecord:
 
 
 def stored(*payloads: bytes, epoch: int = 0, high_watermark: int | None = None) -> SimStorage:
-    """A disk with a log of `t-0`, and what the checkpoint says of its high watermark."""
+    """A disk with a log of `t-0`, and the checkpointed high watermark."""
     storage = SimStorage()
     for offset, payload in enumerate(payloads):
         storage.open_log(log_name(T0)).append(batch(1, offset, epoch, payload))
@@ -96,13 +96,13 @@ def test_a_broker_that_replays_removal_and_creation_at_once_replaces_the_log(lea
 
 @pytest.mark.covers("M36")
 @pytest.mark.parametrize("leader", [0, 1], ids=["leads", "follows"])
-@pytest.mark.parametrize("lives", [1, 3], ids=["removed once", "removed thrice"])
-def test_a_broker_that_was_down_meanwhile_replaces_the_log(leader: int, lives: int) -> None:
+@pytest.mark.parametrize("removals", [1, 3], ids=["removed once", "removed thrice"])
+def test_a_broker_that_was_down_meanwhile_replaces_the_log(leader: int, removals: int) -> None:
     storage = stored(OLD, OLD, high_watermark=2)
-    log = [record for life in range(1, lives + 1) for record in (removed(), again(leader, life))]
+    log = [record for epoch in range(1, removals + 1) for record in (removed(), again(leader, epoch))]
     bench = BrokerBench(storage=storage).run(*topic_records(), *log)
     assert payloads(storage) == []
-    assert (bench.replica.log.end_offset, bench.high_watermark, bench.replica.leader_epoch) == (0, 0, lives)
+    assert (bench.replica.log.end_offset, bench.high_watermark, bench.replica.leader_epoch) == (0, 0, removals)
 
 
 @pytest.mark.covers("M36")
@@ -142,7 +142,7 @@ def test_records_of_the_same_partition_are_kept(epoch: int) -> None:
 @pytest.mark.covers("M36", "A29")
 @pytest.mark.parametrize("was_down", [True, False])
 def test_the_checkpointed_high_watermark_of_the_removed_partition_is_dropped(was_down: bool) -> None:
-    """A follower takes a record that nobody has committed, and dies before it writes its next checkpoint."""
+    """A follower appends an uncommitted record, and crashes before it writes its next checkpoint."""
     storage = stored(OLD, OLD, OLD, high_watermark=3)
     if was_down:
         bench = BrokerBench(storage=storage).run(*topic_records(), removed(), again(1))
@@ -159,7 +159,7 @@ def test_the_checkpointed_high_watermark_of_the_removed_partition_is_dropped(was
 
 @pytest.mark.covers("A26", "M45")
 def test_a_result_for_the_removed_partition_is_ignored() -> None:
-    """Leader and offset are the same; the leader epoch tells them apart."""
+    """Leader and offset are the same; only the leader epoch differs."""
     bench = BrokerBench().run(*topic_records(leader=1))
     assert bench.replica.leader_id == 1
     bench.publish(removed(), again(1))

@@ -30,7 +30,7 @@ from tests.unit.protocol.node_helpers import CLIENT, T0, BrokerBench, batch, reg
 
 
 class WeakLog(SimLog):
-    """Raises what its disk is told to raise."""
+    """Raises the error that the test has set."""
 
     __slots__ = ("disk",)
 

@@ -1,4 +1,4 @@
-"""A client node with its timers, and whoever answers it: metadata and producer ids on request, the rest by the test."""
+"""A client node with its timers; the bench answers its requests for metadata and producer ids, the test the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKOFF_MS, DELIVERY_MS, REQUEST_MS = 100, 30_000, 5_000
 
 class ClientBench:
     """Brokers 0 and 1. `leader` and `leader_epoch` are what all nodes say of every partition of topic `t`, at once;
-    `leader` None: nobody answers. `producer_ids` are given out one after the other, at once.
+    `leader` None: no node answers. `producer_ids` are given out one after the other, at once.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ClientBench:
                 self._answer(effect.to, effect.message)
 
     def _answer(self, node: int, message: Message) -> None:
-        """What the cluster says at once."""
+        """The responses that the cluster sends at once."""
         if isinstance(message, MetadataRequest) and self.leader is not None:
             self._done(self.node.receive(self.now_ms, node, self.described(message.correlation_id)))
         elif isinstance(message, InitProducerIdRequest) and self.producer_ids:
@@ -145,7 +145,7 @@ class ClientBench:
         return self.fire(IDENTITY_TIMER)
 
     def is_at_rest(self) -> bool:
-        """Nothing is under way, nothing is kept."""
+        """Whether no request, timer or batch is left."""
         context = self.node._context
         return not (self.timers or context.timers or context.waiting or self.node.buffered_bytes)
 

@@ -28,27 +28,27 @@ SILENT, STANDBY, ACTIVE = "silent", "standby", "active"
 NONE, TIMED_OUT, NOT_CONTROLLER = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER
 Script = Mapping[int, Sequence[tuple[int, str]]]
 """What each controller is from which time (ms) on; at first it is silent."""
-Asked = list[tuple[int, int]]
-"""When (ms) whom."""
+Attempts = list[tuple[int, int]]
+"""The attempts: time (ms) and node."""
 
 assert (TRY_NEXT_MS, RETRY_MS, BACKOFF_MS, REQUEST_MS, DELIVERY_MS) == (1_000, 1_000, 100, 5_000, 30_000)
 
 
 class Quorum(ClientBench):
-    """A client, and controllers that answer at once what the script says. Brokers answer administration with
-    `broker_says`; None: not at all.
+    """A client, and controllers that answer at once as scripted. Brokers answer administration with
+    `broker_error`; None: not at all.
     """
 
-    def __init__(self, script: Script, broker_says: ErrorCode | None = None) -> None:
+    def __init__(self, script: Script, broker_error: ErrorCode | None = None) -> None:
         self.script = script
-        self.broker_says = broker_says
-        self.asked: Asked = []
+        self.broker_error = broker_error
+        self.attempts: Attempts = []
         self.numbers: list[int] = []
         self._commands = 0
         super().__init__(producer_ids=(), controllers=tuple(script))
 
     def administer(self, request: AdminRequest) -> Quorum:
-        self.asked, self.numbers = [], []
+        self.attempts, self.numbers = [], []
         self._commands += 1
         self.receive(DRIVER, AdminCommand(command_id=self._commands, request=request))
         return self
@@ -69,7 +69,7 @@ class Quorum(ClientBench):
     def ends(self) -> list[AdminOutcome]:
         return [outcome for outcome in self.outcomes if isinstance(outcome, AdminOutcome)]
 
-    def says(self, attempt: int, error: ErrorCode = NONE) -> Quorum:
+    def respond(self, attempt: int, error: ErrorCode = NONE) -> Quorum:
         """The answer to an attempt, counted from 0 (-1: the last), comes now."""
         self.receive(A, DeleteTopicsResponse(correlation_id=self.numbers[attempt], error=error))
         return self
@@ -78,7 +78,7 @@ class Quorum(ClientBench):
         if not isinstance(message, AdminRequest):
             super()._answer(node, message)
             return
-        self.asked.append((self.now_ms, node))
+        self.attempts.append((self.now_ms, node))
         self.numbers.append(message.correlation_id)
         error = self._state_of(node)
         if error is None:
@@ -90,7 +90,7 @@ class Quorum(ClientBench):
 
     def _state_of(self, node: int) -> ErrorCode | None:
         if node in BROKERS:
-            return self.broker_says
+            return self.broker_error
         states = [state for since_ms, state in self.script[node] if since_ms <= self.now_ms]
         return {SILENT: None, STANDBY: NOT_CONTROLLER, ACTIVE: NONE}[states[-1] if states else SILENT]
 
@@ -101,7 +101,7 @@ def always(**states: str) -> Script:
     return {ids[name]: [(0, state)] for name, state in states.items()}
 
 
-def every(step_ms: int, first_ms: int, nodes: Sequence[int], before_ms: int) -> Asked:
+def every(step_ms: int, first_ms: int, nodes: Sequence[int], before_ms: int) -> Attempts:
     """The nodes in turn, one each `step_ms`."""
     times = range(first_ms, before_ms, step_ms)
     return [(at_ms, nodes[index % len(nodes)]) for index, at_ms in enumerate(times)]
@@ -109,14 +109,14 @@ def every(step_ms: int, first_ms: int, nodes: Sequence[int], before_ms: int) -> 
 
 # -- what changes something --------------------------------------------------------------------------------------------
 
-ENDS_WELL: dict[str, tuple[Script, Asked]] = {
+BECOMES_ACTIVE: dict[str, tuple[Script, Attempts]] = {
     "the first one is active": (always(A=ACTIVE, B=STANDBY, C=STANDBY), [(0, A)]),
     "the next one is": (always(A=STANDBY, B=ACTIVE, C=STANDBY), [(0, A), (100, B)]),
     "the last of five is": (
         always(A=STANDBY, B=STANDBY, C=STANDBY, D=STANDBY, E=ACTIVE),
         [(0, A), (100, B), (200, C), (300, D), (400, E)],
     ),
-    "nobody is, until one is elected": (
+    "none is, until one is elected": (
         {A: [(0, STANDBY)], B: [(0, STANDBY)], C: [(0, STANDBY), (250, ACTIVE)]},
         [(0, A), (100, B), (200, C), (300, A), (400, B), (500, C)],
     ),
@@ -146,84 +146,84 @@ ENDS_WELL: dict[str, tuple[Script, Asked]] = {
 }
 
 
-@pytest.mark.parametrize(("script", "asked"), ENDS_WELL.values(), ids=ENDS_WELL)
-def test_a_change_is_tried_at_controllers_until_one_is_active(script: Script, asked: Asked) -> None:
+@pytest.mark.parametrize(("script", "attempts"), BECOMES_ACTIVE.values(), ids=BECOMES_ACTIVE)
+def test_a_change_is_tried_at_controllers_until_one_is_active(script: Script, attempts: Attempts) -> None:
     quorum = Quorum(script).delete_topic()
     outcome = quorum.to_the_end()
-    assert (quorum.asked, outcome.error) == (asked, NONE)
+    assert (quorum.attempts, outcome.error) == (attempts, NONE)
     assert isinstance(outcome.response, AdminResponse)
 
 
-NEVER_ACTIVE: dict[str, tuple[Script, ErrorCode, Asked]] = {
-    "the only one says nothing, and is asked once": (always(A=SILENT), TIMED_OUT, [(0, A)]),
+NEVER_ACTIVE: dict[str, tuple[Script, ErrorCode, Attempts]] = {
+    "the only one is silent, and is tried once": (always(A=SILENT), TIMED_OUT, [(0, A)]),
     "the only one is not active": (always(A=STANDBY), NOT_CONTROLLER, every(100, 0, (A,), DELIVERY_MS)),
     "none is active": (always(A=STANDBY, B=STANDBY), NOT_CONTROLLER, every(100, 0, (A, B), DELIVERY_MS)),
-    "none says anything": (
+    "all are silent": (
         always(A=SILENT, B=SILENT, C=SILENT),
         TIMED_OUT,
         [(round_ms + turn * 1_000, (A, B, C)[turn]) for round_ms in range(0, DELIVERY_MS, 5_000) for turn in range(3)],
     ),
-    "one says nothing, and may have done it": (
+    "one is silent, and may have done it": (
         always(A=SILENT, B=STANDBY),
         TIMED_OUT,
         [
-            asked
+            attempts
             for round_ms in range(0, DELIVERY_MS, 5_000)
-            for asked in [(round_ms, A), *every(100, round_ms + 1_000, (B,), round_ms + 5_000)]
+            for attempts in [(round_ms, A), *every(100, round_ms + 1_000, (B,), round_ms + 5_000)]
         ],
     ),
 }
 
 
-@pytest.mark.parametrize(("script", "error", "asked"), NEVER_ACTIVE.values(), ids=NEVER_ACTIVE)
+@pytest.mark.parametrize(("script", "error", "attempts"), NEVER_ACTIVE.values(), ids=NEVER_ACTIVE)
 def test_without_an_active_controller_the_outcome_tells_not_done_from_unknown(
-    script: Script, error: ErrorCode, asked: Asked
+    script: Script, error: ErrorCode, attempts: Attempts
 ) -> None:
     quorum = Quorum(script).delete_topic()
     outcome = quorum.to_the_end()
     assert (outcome.error, quorum.now_ms, outcome.response) == (error, DELIVERY_MS, None)
-    assert quorum.asked == asked
+    assert quorum.attempts == attempts
 
 
 def test_the_first_response_of_any_attempt_ends_the_command() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT, C=STANDBY)).delete_topic()
     quorum.run_until(2_500)
-    assert len(set(quorum.numbers)) == len(quorum.asked) > 3
-    assert quorum.says(0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED).to_the_end().error is not NONE
+    assert len(set(quorum.numbers)) == len(quorum.attempts) > 3
+    assert quorum.respond(0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED).to_the_end().error is not NONE
     for attempt in range(len(quorum.numbers)):
-        assert quorum.says(attempt).is_at_rest(), "nobody waits for the others"
+        assert quorum.respond(attempt).is_at_rest(), "the other responses are ignored"
     assert len(quorum.ends) == 1
 
 
 def test_a_controller_that_answered_late_not_controller_is_tried_again() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT, C=SILENT)).delete_topic()
     quorum.run_until(3_000)
-    assert quorum.asked == [(0, A), (1_000, B), (2_000, C)]
-    quorum.says(1, NOT_CONTROLLER).run_until(3_099)
-    assert len(quorum.asked) == 3
+    assert quorum.attempts == [(0, A), (1_000, B), (2_000, C)]
+    quorum.respond(1, NOT_CONTROLLER).run_until(3_099)
+    assert len(quorum.attempts) == 3
     quorum.run_until(3_100)
-    assert quorum.asked[3:] == [(3_100, B)], "the other two still owe an answer"
+    assert quorum.attempts[3:] == [(3_100, B)], "the other two still have not answered"
 
 
 def test_a_duplicate_response_counts_once() -> None:
-    quorum = Quorum(always(A=SILENT, B=SILENT, C=SILENT)).delete_topic().says(0, NOT_CONTROLLER)
+    quorum = Quorum(always(A=SILENT, B=SILENT, C=SILENT)).delete_topic().respond(0, NOT_CONTROLLER)
     quorum.now_ms = 60
-    quorum.says(0, NOT_CONTROLLER).run_until(1_100)
-    assert quorum.asked == [(0, A), (100, B), (1_100, C)]
+    quorum.respond(0, NOT_CONTROLLER).run_until(1_100)
+    assert quorum.attempts == [(0, A), (100, B), (1_100, C)]
 
 
 def test_a_change_refused_once_is_unknown_if_another_attempt_is_open() -> None:
-    quorum = Quorum(always(A=SILENT, B=STANDBY)).delete_topic().says(0, NOT_CONTROLLER)
+    quorum = Quorum(always(A=SILENT, B=STANDBY)).delete_topic().respond(0, NOT_CONTROLLER)
     quorum.run_until(500)
-    assert quorum.says(0).to_the_end().error is NONE
+    assert quorum.respond(0).to_the_end().error is NONE
 
 
 def test_a_refused_attempt_does_not_decide_another_at_the_same_controller() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT)).delete_topic()
     quorum.run_until(REQUEST_MS)
-    assert quorum.asked == [(0, A), (1_000, B), (5_000, A)]
-    quorum.says(0, NOT_CONTROLLER).run_until(9_999)
-    assert quorum.asked[3:] == [(6_000, B)], "A owes the second answer"
+    assert quorum.attempts == [(0, A), (1_000, B), (5_000, A)]
+    quorum.respond(0, NOT_CONTROLLER).run_until(9_999)
+    assert quorum.attempts[3:] == [(6_000, B)], "A has not answered its second attempt"
 
 
 def test_elections_get_the_remaining_time_as_timeout() -> None:
@@ -232,7 +232,7 @@ def test_elections_get_the_remaining_time_as_timeout() -> None:
     quorum.administer(wanted.model_copy(update={"timeout_ms": 60_000}))
     sent = [*quorum.messages(ElectLeadersRequest), *quorum.fire("watch").messages(ElectLeadersRequest)]
     assert [request.timeout_ms for request in sent] == [27_000, 26_100]
-    assert [to for _, to in quorum.asked] == [A, B]
+    assert [to for _, to in quorum.attempts] == [A, B]
 
 
 # -- what is known of the controller -----------------------------------------------------------------------------------
@@ -242,17 +242,17 @@ def test_the_controller_that_answered_is_presumed_active_by_all_parts_of_the_cli
     quorum = Quorum(always(A=SILENT, B=ACTIVE, C=STANDBY))
     quorum.delete_topic().to_the_end()
     quorum.delete_topic().to_the_end()
-    assert quorum.asked == [(1_000, B)]
-    quorum.asked = []
+    assert quorum.attempts == [(1_000, B)]
+    quorum.attempts = []
     quorum.produce(7)
-    assert quorum.asked == [(1_000, B)]
+    assert quorum.attempts == [(1_000, B)]
 
 
 def test_an_error_response_ends_the_command() -> None:
     quorum = Quorum(always(A=STANDBY, B=SILENT)).delete_topic()
     quorum.run_until(100)
-    assert quorum.says(-1, ErrorCode.INVALID_REQUEST).to_the_end().error is ErrorCode.INVALID_REQUEST
-    assert quorum.delete_topic().asked == [(100, B)]
+    assert quorum.respond(-1, ErrorCode.INVALID_REQUEST).to_the_end().error is ErrorCode.INVALID_REQUEST
+    assert quorum.delete_topic().attempts == [(100, B)]
 
 
 def test_after_the_last_controller_comes_the_first() -> None:
@@ -260,18 +260,18 @@ def test_after_the_last_controller_comes_the_first() -> None:
     quorum.delete_topic().to_the_end()
     quorum.run_until(600)
     quorum.delete_topic().to_the_end()
-    assert quorum.asked == [(600, C), (700, A)]
+    assert quorum.attempts == [(600, C), (700, A)]
 
 
 def test_a_producer_id_comes_from_the_active_controller_and_identifies_it() -> None:
     quorum = Quorum(always(A=STANDBY, B=SILENT, C=ACTIVE))
     quorum.produce(7)
     quorum.run_until(1_100)
-    assert quorum.asked == [(0, A), (100, B), (1_100, C)]
+    assert quorum.attempts == [(0, A), (100, B), (1_100, C)]
     [request] = quorum.requests()
     assert request.batch.producer_id == 5
     quorum.answer(request)
-    assert quorum.delete_topic().asked == [(1_100, C)]
+    assert quorum.delete_topic().attempts == [(1_100, C)]
     quorum.to_the_end()
 
 
@@ -279,14 +279,14 @@ def test_not_controller_does_not_change_the_presumed_active_controller() -> None
     quorum = Quorum(always(A=SILENT, B=STANDBY, C=SILENT))
     quorum.produce(7)
     quorum.run_until(1_000)
-    assert quorum.asked == [(0, A), (1_000, B)]
-    assert quorum.delete_topic().asked == [(1_000, A)]
+    assert quorum.attempts == [(0, A), (1_000, B)]
+    assert quorum.delete_topic().attempts == [(1_000, A)]
 
 
 # -- what only asks ----------------------------------------------------------------------------------------------------
 
 QUESTION = DescribeClusterRequest(correlation_id=0)
-ASKS: dict[str, tuple[Script, ErrorCode | None, Asked, ErrorCode]] = {
+QUERIES: dict[str, tuple[Script, ErrorCode | None, Attempts, ErrorCode]] = {
     "the first one answers": (always(A=ACTIVE, B=ACTIVE), NONE, [(0, A)], NONE),
     "a standby leaves it to the next": (always(A=STANDBY, B=ACTIVE), NONE, [(0, A), (100, B)], NONE),
     "a broker will do": (always(A=STANDBY, B=SILENT), NONE, [(0, A), (100, B), (1_100, 0)], NONE),
@@ -296,17 +296,22 @@ ASKS: dict[str, tuple[Script, ErrorCode | None, Asked, ErrorCode]] = {
         every(100, 0, (A, 0, 1), 1_501),
         NONE,
     ),
-    "nobody answers": (always(A=SILENT), None, every(1_000, 0, (A, 0, 1), DELIVERY_MS), TIMED_OUT),
-    "nobody can": (always(A=STANDBY), NOT_CONTROLLER, every(100, 0, (A, 0, 1), DELIVERY_MS), NOT_CONTROLLER),
+    "no node answers": (always(A=SILENT), None, every(1_000, 0, (A, 0, 1), DELIVERY_MS), TIMED_OUT),
+    "no controller is active": (
+        always(A=STANDBY),
+        NOT_CONTROLLER,
+        every(100, 0, (A, 0, 1), DELIVERY_MS),
+        NOT_CONTROLLER,
+    ),
 }
 
 
-@pytest.mark.parametrize(("script", "broker_says", "asked", "error"), ASKS.values(), ids=ASKS)
+@pytest.mark.parametrize(("script", "broker_error", "attempts", "error"), QUERIES.values(), ids=QUERIES)
 def test_a_query_is_tried_at_node_after_node(
-    script: Script, broker_says: ErrorCode | None, asked: Asked, error: ErrorCode
+    script: Script, broker_error: ErrorCode | None, attempts: Attempts, error: ErrorCode
 ) -> None:
-    quorum = Quorum(script, broker_says).administer(QUESTION)
-    assert (quorum.to_the_end().error, quorum.asked) == (error, asked)
+    quorum = Quorum(script, broker_error).administer(QUESTION)
+    assert (quorum.to_the_end().error, quorum.attempts) == (error, attempts)
 
 
 def test_a_query_begins_at_the_presumed_active_controller_and_does_not_change_it() -> None:
@@ -314,8 +319,8 @@ def test_a_query_begins_at_the_presumed_active_controller_and_does_not_change_it
     quorum.delete_topic().to_the_end()
     quorum.run_until(2_000)
     quorum.administer(QUESTION).to_the_end()
-    assert quorum.asked == [(2_000, B), (3_000, C)], "any controller may have answered it"
-    assert quorum.delete_topic().asked == [(3_000, B)]
+    assert quorum.attempts == [(2_000, B), (3_000, C)], "any controller may have answered it"
+    assert quorum.delete_topic().attempts == [(3_000, B)]
 
 
 def test_a_response_to_an_earlier_query_is_ignored() -> None:
@@ -327,20 +332,20 @@ def test_a_response_to_an_earlier_query_is_ignored() -> None:
     assert quorum.to_the_end().error is NONE
 
 
-HEARD: dict[str, tuple[ErrorCode, ErrorCode]] = {
+STANDBY_RESPONSES: dict[str, tuple[ErrorCode, ErrorCode]] = {
     "controllers that are not active": (NOT_CONTROLLER, TIMED_OUT),
-    "somebody who knows no such topic": (NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    "a node without the topic": (NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
 }
 
 
-@pytest.mark.parametrize(("said", "error"), HEARD.values(), ids=HEARD)
-def test_not_controller_says_nothing_about_a_topic(said: ErrorCode, error: ErrorCode) -> None:
+@pytest.mark.parametrize(("response_error", "error"), STANDBY_RESPONSES.values(), ids=STANDBY_RESPONSES)
+def test_not_controller_does_not_make_a_topic_unknown(response_error: ErrorCode, error: ErrorCode) -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT))
     quorum.leader = None
     quorum.produce(7, acks=1).receive(DRIVER, ConsumeCommand(command_id=8, topic="t", partition=0))
     number = quorum.node._context.last_correlation_id
     for controller in (A, B):
-        quorum.receive(controller, MetadataResponse(correlation_id=number, error=said))
+        quorum.receive(controller, MetadataResponse(correlation_id=number, error=response_error))
     quorum.run_until(DELIVERY_MS)
     found = [end for end in quorum.outcomes if isinstance(end, ProduceOutcome | ConsumeOutcome)]
     assert sorted((end.command_id, end.error) for end in found) == [(7, error), (8, error)]
@@ -349,10 +354,10 @@ def test_not_controller_says_nothing_about_a_topic(said: ErrorCode, error: Error
 # -- the decision ------------------------------------------------------------------------------------------------------
 
 TURNS: dict[str, tuple[list[Attempt], tuple[int, int]]] = {
-    "nobody was asked": ([], (A, 1_000)),
+    "no attempt yet": ([], (A, 1_000)),
     "who owes an answer is passed over": ([Attempt(A, 900)], (B, 1_000)),
     "who has refused is not": ([Attempt(A, 900, True)], (A, 1_000)),
-    "nor who was asked long ago": ([Attempt(A, 500)], (A, 1_000)),
+    "a controller tried long ago": ([Attempt(A, 500)], (A, 1_000)),
     "all owe one": ([Attempt(A, 900), Attempt(B, 700), Attempt(C, 800)], (B, 1_200)),
     "of equals the first in turn": ([Attempt(A, 800), Attempt(B, 700), Attempt(C, 700)], (B, 1_200)),
     "the last attempt counts": ([Attempt(A, 300), Attempt(A, 800), Attempt(B, 900), Attempt(C, 900)], (A, 1_300)),
@@ -377,7 +382,7 @@ def test_no_node_is_tried_too_soon_and_every_node_eventually(states: list[list[t
     quorum = Quorum({A + number: script for number, script in enumerate(states)}).delete_topic()
     quorum.to_the_end()
     owes, owed = dict[int, int](), False
-    for (at_ms, node), before in zip(quorum.asked, [None, *quorum.asked], strict=False):
+    for (at_ms, node), before in zip(quorum.attempts, [None, *quorum.attempts], strict=False):
         assert at_ms - owes.get(node, -REQUEST_MS) >= REQUEST_MS, "it may still be doing it"
         assert before is None or BACKOFF_MS <= at_ms - before[0] <= REQUEST_MS
         quorum.now_ms = at_ms
@@ -385,5 +390,5 @@ def test_no_node_is_tried_too_soon_and_every_node_eventually(states: list[list[t
             owes[node], owed = at_ms, True
         else:
             owes.pop(node, None)
-    assert {node for _, node in quorum.asked} == set(quorum.script)
+    assert {node for _, node in quorum.attempts} == set(quorum.script)
     assert (quorum.ends[0].error is NOT_CONTROLLER) == (not owed)

@@ -40,7 +40,7 @@ def log_of(*epochs: int, start: int = 0, committed: int | None = None) -> Replic
 
 
 class Reader(ClientBench):
-    """A client with one read of `t-0` under way, and the leader's log."""
+    """A client with one read of `t-0` in progress, and the leader's log."""
 
     def __init__(self, log: ReplicaLog, **fields: object) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ def test_batches_are_numbered_by_their_records_under_one_producer_id() -> None:
         bench.answer(request)
     assert ends(bench) == [(1, NONE, 0, False), (2, NONE, 4, False), (3, NONE, 8, False), (4, NONE, 0, False)]
     assert bench.is_at_rest()
-    assert bench.producer_ids == [6, 7], "one is enough for a client's life"
+    assert bench.producer_ids == [6, 7], "one per client is enough"
 
 
 def test_sequence_numbers_wrap() -> None:
@@ -306,8 +306,8 @@ def test_records_without_a_partition_change_it_with_each_batch() -> None:
     for request in requests:
         bench.answer(request)
     [outcome] = outcomes(bench)
-    told = [(part.first, part.count, part.partition, part.base_offset) for part in outcome.ranges]
-    assert told == [(0, 2, 0, 0), (2, 2, 1, 0), (4, 2, 2, 0), (6, 2, 0, 2)]
+    reported = [(part.first, part.count, part.partition, part.base_offset) for part in outcome.ranges]
+    assert reported == [(0, 2, 0, 0), (2, 2, 1, 0), (4, 2, 2, 0), (6, 2, 0, 2)]
 
 
 def test_records_without_a_partition_wait_until_the_partitions_are_known() -> None:
@@ -485,12 +485,12 @@ def test_every_record_has_one_result_and_is_stored_once_and_in_order_at_its_repo
     stored = [identity(data) for batch in batches for data in split(batch.payload)]
     assert len(set(stored)) == len(stored), "stored twice"
     assert sorted(stored) == stored, "out of order"
-    told = {item.command_id: item for item in outcomes(partition.bench)}
-    assert told.keys() == partition.commands.keys()
+    reported = {item.command_id: item for item in outcomes(partition.bench)}
+    assert reported.keys() == partition.commands.keys()
     for command_id, count in partition.commands.items():
-        numbers_told = [part.first + n for part in told[command_id].ranges for n in range(part.count)]
-        assert numbers_told == list(range(count))
-        for part in told[command_id].ranges:
+        numbers_reported = [part.first + n for part in reported[command_id].ranges for n in range(part.count)]
+        assert numbers_reported == list(range(count))
+        for part in reported[command_id].ranges:
             for place in range(part.count):
                 record = (command_id, part.first + place)
                 if part.error is NONE:

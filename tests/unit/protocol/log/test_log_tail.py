@@ -35,8 +35,8 @@ def test_the_first_torn_damaged_or_misplaced_batch_ends_the_log(found: ReadBack,
 
 
 def test_dropped_records_are_traced() -> None:
-    told = trace_of(Dropped("logs/T/0/0.log", end_offset=7, position=90, size=40, why=TORN))
-    assert told == RecordsDropped("logs/T/0/0.log", end_offset=7, size=40, reason=TORN)
+    event = trace_of(Dropped("logs/T/0/0.log", end_offset=7, position=90, size=40, why=TORN))
+    assert event == RecordsDropped("logs/T/0/0.log", end_offset=7, size=40, reason=TORN)
 
 
 def simulated(flushed: int, unflushed: int) -> SimStorage:

@@ -136,7 +136,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(0, 2), st.integers(1, 3)),
         st.tuples(st.just("bump"), st.integers(0, 2), st.integers(0, 0)),
-        st.tuples(st.just("nobody"), st.integers(0, 0), st.integers(1, 2)),
+        st.tuples(st.just("no producer"), st.integers(0, 0), st.integers(1, 2)),
         st.tuples(st.just("truncate"), st.integers(0, 12), st.integers(0, 0)),
         st.tuples(st.just("commit"), st.integers(0, 12), st.integers(0, 0)),
         st.tuples(st.just("reopen"), st.integers(0, 1), st.integers(0, 0)),
@@ -167,7 +167,7 @@ class Log:
             assert verdict(log, item) == APPEND
             log.append_as_leader(item, 1)
             assert verdict(log, item) == log.end_offset - item.record_count, "it would be known again"
-        elif kind == "nobody":
+        elif kind == "no producer":
             log.append_as_leader(batch(count), 1)
         elif kind == "truncate":
             log.truncate(max(0, log.end_offset - number))

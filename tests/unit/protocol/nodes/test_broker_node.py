@@ -1,4 +1,4 @@
-"""The broker node's life with its controller: registration, heartbeats, metadata, shutdown."""
+"""The broker node and its controller: registration, heartbeats, metadata, shutdown."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ NEXT = CONTROLLER + 1
 
 
 def next_epoch(leader: int, epoch: int = EPOCH + 1) -> QuorumFetchResponse:
-    """What any controller tells of the epoch after."""
+    """The response of any controller in the next epoch."""
     error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return QuorumFetchResponse(correlation_id=0, error=error, leader_id=leader, leader_epoch=epoch)
 
@@ -392,5 +392,5 @@ def test_a_stopped_broker_does_nothing_more() -> None:
 def test_each_start_has_its_own_incarnation_id() -> None:
     bench = BrokerBench().start()
     assert bench.sent(BrokerRegistrationRequest) == BrokerBench().start().sent(BrokerRegistrationRequest), (
-        "the same seed gives the same life"
+        "the same seed gives the same incarnation id"
     )

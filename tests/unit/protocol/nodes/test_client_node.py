@@ -48,7 +48,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Bench:
-    """A client with one command of id 1 under way; timers are kept as a host would keep them. The controller gives it
+    """A client with one command of id 1 in progress; timers are kept as a host would keep them. The controller gives it
     producer id 5 when it asks.
     """
 

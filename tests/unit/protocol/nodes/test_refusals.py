@@ -51,7 +51,7 @@ REGISTRATIONS: dict[str, tuple[dict[str, object], ErrorCode]] = {
     "broker id out of all ranges": ({"broker_id": 2**31 - 1}, ErrorCode.INVALID_REGISTRATION),
     "no incarnation": ({"incarnation_id": ""}, ErrorCode.INVALID_REGISTRATION),
     "no incarnation of a registered broker": ({"broker_id": 0, "incarnation_id": ""}, ErrorCode.INVALID_REGISTRATION),
-    "a broker that lives": ({"broker_id": 0}, ErrorCode.DUPLICATE_BROKER_REGISTRATION),
+    "a broker with a session": ({"broker_id": 0}, ErrorCode.DUPLICATE_BROKER_REGISTRATION),
     "the largest broker id": ({"broker_id": 999}, NONE),
     "an epoch that never was": ({"broker_id": 3, "previous_broker_epoch": 2**63 - 1}, NONE),
     "an epoch below -1": ({"broker_id": 3, "previous_broker_epoch": -(2**63)}, NONE),
@@ -94,7 +94,7 @@ def test_heartbeats_with_one_changed_field(fields: dict[str, object], error: Err
     before = controller.end
     assert controller.beat(0, want_fence=True, **fields).error is error
     assert controller.end == before
-    assert not [effect for effect in controller.effects if isinstance(effect, SetTimer)], "nobody's session is renewed"
+    assert not [effect for effect in controller.effects if isinstance(effect, SetTimer)], "no session is renewed"
 
 
 def test_heartbeat_offsets_beyond_the_log_end_release_no_broker() -> None:
@@ -131,7 +131,9 @@ def test_a_metadata_fetch_beyond_the_log_gets_no_records(
     assert (answer.error, answer.batches) == (error, ())
     assert (answer.leader_id, answer.leader_epoch) == (CONTROLLER, controller.node.replica.epoch)
     assert (0 <= answer.diverging_end_offset <= controller.end) == diverges
-    assert controller.receive(CLIENT, admin_requests.delete_topic("u")).sends(QuorumFetchResponse) == [], "nobody waits"
+    assert controller.receive(CLIENT, admin_requests.delete_topic("u")).sends(QuorumFetchResponse) == [], (
+        "no response is pending"
+    )
 
 
 def test_an_unregistered_broker_gets_the_metadata_log_and_does_not_delay_commits() -> None:
@@ -161,13 +163,13 @@ ALTERATIONS: dict[str, tuple[dict[str, object], ErrorCode]] = {
     "leader epoch of the future": ({"leader_epoch": 2**31 - 1}, ErrorCode.NOT_CONTROLLER),
     "partition epoch below 0": ({"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
     "partition epoch of the future": ({"partition_epoch": 2**31 - 1}, ErrorCode.NOT_CONTROLLER),
-    "nobody": ({"new_isr": ()}, ErrorCode.INVALID_REQUEST),
+    "an empty ISR": ({"new_isr": ()}, ErrorCode.INVALID_REQUEST),
     "a member twice": ({"new_isr": (member(0), member(1), member(1))}, ErrorCode.INVALID_REQUEST),
     "a member that does not exist": ({"new_isr": (member(0), member(7))}, ErrorCode.INVALID_REQUEST),
     "a member below 0": ({"new_isr": (member(0), member(-1))}, ErrorCode.INVALID_REQUEST),
     "a member without a replica": ({"new_isr": (member(0), member(3))}, ErrorCode.INVALID_REQUEST),
     "not the leader": ({"new_isr": (member(1), member(2))}, ErrorCode.INVALID_REQUEST),
-    "a member in another life": ({"new_isr": (member(0), member(1, 0))}, ErrorCode.INELIGIBLE_REPLICA),
+    "a member of another incarnation": ({"new_isr": (member(0), member(1, 0))}, ErrorCode.INELIGIBLE_REPLICA),
     "a member's epoch below -1": ({"new_isr": (member(0), member(1, -2))}, ErrorCode.INELIGIBLE_REPLICA),
     "recovering again": ({"leader_recovery_state": 1}, ErrorCode.INVALID_REQUEST),
     "a recovery state that is none": ({"leader_recovery_state": 2}, ErrorCode.INVALID_REQUEST),

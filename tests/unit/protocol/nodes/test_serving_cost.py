@@ -52,7 +52,7 @@ OTHERS = 300
 
 
 class WalkedError(AssertionError):
-    """Somebody walked over what he was only to look things up in."""
+    """A table was iterated in which only look-ups are allowed."""
 
 
 class LookUpOnly(dict[Any, Any]):
@@ -203,7 +203,7 @@ def test_a_broker_replays_a_long_log_in_parts_and_publishes_once(monkeypatch: py
         fetch = bench.receive(CONTROLLER, answer).sent(QuorumFetchRequest)
         sizes.append(len(answer.batches))
         assert sum(len(batch.payload) for batch in answer.batches[:-1]) < limit, "the last one goes whole"
-    assert sizes.count(0) == 1, "the first answer tells of the leader"
+    assert sizes.count(0) == 1, "the first response only names the leader"
     assert len(sizes) >= 4
     assert len(bench.traces("metadata_published")) == 1
     assert bench.node.context.image.to_records() == node.state.image.to_records()
