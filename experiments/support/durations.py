@@ -14,7 +14,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|y)")
 
 
 def parse_duration_ms(text: object) -> int:
-    """Milliseconds of a duration such as `15m`; ValueError says what is allowed."""
+    """Milliseconds of a duration such as `15m`; ValueError with the allowed form for other text."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"found {text!r}; allowed: {ALLOWED}")

@@ -135,7 +135,7 @@ def test_no_batch_is_sent_until_all_leaders_are_known(bench: LoadBench, leaders:
     assert len(again) == len(BROKERS)
     assert bench.find(LEADERS, first).sent == [], "an answer to the question before"
     assert len(bench.find(LEADERS, again[0].correlation_id).offers()) == LOAD.in_flight
-    assert bench.find(LEADERS, again[0].correlation_id).sent == [], "the second broker says the same"
+    assert bench.find(LEADERS, again[0].correlation_id).sent == [], "the second broker answers the same"
 
 
 def test_an_acknowledgement_makes_room_for_the_next_batch(bench: LoadBench) -> None:
@@ -159,7 +159,7 @@ def test_only_acknowledgements_between_warm_up_and_end_are_measured(bench: LoadB
     assert isinstance(outcome, LoadOutcome)
     assert (outcome.command_id, outcome.acknowledged, outcome.refused) == (LOAD.command_id, 3, 0)
     assert outcome.unanswered == LOAD.in_flight
-    assert outcome.elapsed_us == 1_254_000, "what the clock says has passed, not what was planned"
+    assert outcome.elapsed_us == 1_254_000, "the time that has passed, not the commanded one"
     assert (outcome.p50_us, outcome.p99_us) == p50_and_p99([500_000, 500_000, 4_000])
     assert bench.timers == {}
 

@@ -131,18 +131,18 @@ def run_child(directory: Path, seed: int, disk: DyingDisk, kill_after: int | Non
         os.close(reader)
         child(directory, seed, writer, disk)
     os.close(writer)
-    said = b""
+    output = b""
     try:
         while data := os.read(reader, 1 if kill_after else 65_536):
-            said += data
-            if len(said) == kill_after:
+            output += data
+            if len(output) == kill_after:
                 os.kill(pid, signal.SIGKILL)
     finally:
         os.close(reader)
         _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    assert FAILED not in said, said.decode(errors="replace")
-    return said
+    assert FAILED not in output, output.decode(errors="replace")
+    return output
 
 
 @pytest.fixture
@@ -191,11 +191,11 @@ def replay(seed: int, calls: int) -> SimLog:
     return log
 
 
-def reopened(directory: Path, seed: int, said: bytes) -> str | None:
+def check_recovery(directory: Path, seed: int, output: bytes) -> str | None:
     """Opens the log and compares it, also after a simulated machine crash, and makes further calls. Returns the name of
     the interrupted call, None if there was none.
     """
-    begun, done = said.count(BEGUN), said.count(DONE)
+    begun, done = output.count(BEGUN), output.count(DONE)
     before, after = replay(seed, done), replay(seed, begun)
     rng, model = Random(seed), SimLog()
     kind = ""
@@ -238,8 +238,8 @@ def test_a_log_survives_its_writers_death_at_any_system_call(directory: Path, gr
     for seed in range(group * CHILDREN, (group + 1) * CHILDREN):
         rng = Random(f"crash/{seed}")
         disk = DyingDisk(last=rng.randrange(1, CHANGES_IN_ALL), fraction=rng.random())
-        said = run_child(directory / str(seed), seed, disk, kill_after=None)
-        died_within.append(reopened(directory / str(seed), seed, said))
+        output = run_child(directory / str(seed), seed, disk, kill_after=None)
+        died_within.append(check_recovery(directory / str(seed), seed, output))
     calls = [kind for kind in died_within if kind is not None]
     assert len(calls) >= CHILDREN * 3 / 4, "a child that has done all its calls proves little"
     assert len(set(calls)) >= 4, "they die within calls of many kinds"
@@ -249,6 +249,6 @@ def test_a_log_survives_its_writers_death_at_any_system_call(directory: Path, gr
 def test_a_log_survives_its_writers_death_at_any_moment(directory: Path) -> None:
     for seed in range(1_000, 1_040):
         kill_after = Random(seed).randrange(1, 2 * CALLS)
-        said = run_child(directory / str(seed), seed, DyingDisk(last=-1, fraction=0), kill_after)
-        assert len(said) >= kill_after, "it lived until the signal"
-        reopened(directory / str(seed), seed, said)
+        output = run_child(directory / str(seed), seed, DyingDisk(last=-1, fraction=0), kill_after)
+        assert len(output) >= kill_after, "it ran until the signal"
+        check_recovery(directory / str(seed), seed, output)

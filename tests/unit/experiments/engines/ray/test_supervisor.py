@@ -44,10 +44,10 @@ def storage_error(reason: str, halted: bool) -> Trace:
     return StorageFailed(None, reason, halted=halted)
 
 
-def watching_over(cluster: EndingCluster, say: Report) -> Supervisor:
+def supervisor_of(cluster: EndingCluster, report: Report) -> Supervisor:
     spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
     state = cast(ClusterState, ClusterState.model_construct(**cast(Any, {"dead": (), "events": ()})))
-    return Supervisor(cast(ActorCluster, cluster), spec, state, say)
+    return Supervisor(cast(ActorCluster, cluster), spec, state, report)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def watching_over(cluster: EndingCluster, say: Report) -> Supervisor:
 def test_the_reason_of_a_nodes_end_is_one_line(
     cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(supervisor, "write_state", lambda state: None)
-    watching_over(cluster, said.append).poll()
-    [line] = said
+    supervisor_of(cluster, lines.append).poll()
+    [line] = lines
     assert line.endswith(reason)
     assert "\n" not in line
 
@@ -90,7 +90,7 @@ class EnablingCluster(EndingCluster):
 @pytest.mark.parametrize(("level", "nodes"), [(0, [0, 1]), (1, [0, 1, RECOVERY_MANAGER])])
 def test_the_recovery_manager_starts_once_unclean_recovery_is_enabled(level: int, nodes: list[NodeId]) -> None:
     cluster = EnablingCluster(level)
-    watching = watching_over(cluster, [].append)
+    supervised = supervisor_of(cluster, [].append)
     for _ in range(2):
-        watching.poll()
+        supervised.poll()
     assert cluster.nodes == nodes
