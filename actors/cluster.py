@@ -30,7 +30,7 @@ from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.nodes import Handle, NodePlan, NodeSnapshot, PollReport, actor_class, pieces_of
+from actors.nodes import Handle, NodeSetup, NodeSnapshot, PollReport, actor_class, pieces_of
 from actors.storage import DiskLossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
@@ -209,23 +209,23 @@ class ActorCluster:
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs already")
         member.incarnation += 1
-        plan = self._plan(node, member)
+        setup = self._setup(node, member)
         options = {
             "name": node_name(node),
             "namespace": self.run,
             "num_cpus": CPU_SHARE,
             "scheduling_strategy": member.strategy,
         }
-        member.actor = _create_when_name_is_free(lambda: actor_class(node).options(**options).remote(plan))
+        member.actor = _create_when_name_is_free(lambda: actor_class(node).options(**options).remote(setup))
         member.actor.begin.remote()
         member.poll, member.answered = None, False
         member.snapshot, member.version = None, -1
         member.outboxes = (_Outbox(), _Outbox())
         member.loss_kind, member.loss_count = "none", 0
 
-    def _plan(self, node: NodeId, member: _Member) -> NodePlan:
+    def _setup(self, node: NodeId, member: _Member) -> NodeSetup:
         cut_to, cut_from = self._links.of(node)
-        return NodePlan(
+        return NodeSetup(
             node=node,
             incarnation=member.incarnation,
             run=self.run,

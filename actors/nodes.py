@@ -8,8 +8,8 @@ path does not fence a broker. Commands of the experiment arrive in the group `ct
 run their work on the node's loop.
 
 `kill_self` sends SIGKILL to the process, on whichever machine it runs: no handler runs, nothing is flushed. The next
-incarnation of a node is a new actor with the same name on the same directory; `NodePlan.incarnation` counts them. Peers
-look up the actor again when they receive a frame of a newer incarnation.
+incarnation of a node is a new actor with the same name on the same directory; `NodeSetup.incarnation` counts them.
+Peers look up the actor again when they receive a frame of a newer incarnation.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ RACK_LABEL = "rack"
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlan:
+class NodeSetup:
     """The parameters of a node's actor.
 
     `run` is the Ray namespace and the cluster id, `started_at_s` (Unix time) the cluster's time 0. `loss_kind` and
@@ -149,25 +149,25 @@ class PollReport:
     failure: str | None
 
 
-def build_node(plan: NodePlan, storage: DiskStorage, rack: str | None) -> Node:
-    """Creates the node of a plan on its storage. ConfigError where the config names a data-loss hook that does not
+def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node:
+    """Creates the node of a setup on its storage. ConfigError where the config names a data-loss hook that does not
     exist.
     """
-    if is_load(plan.node):
-        return LoadNode(plan.node, plan.brokers)
-    if is_recovery_manager(plan.node):
-        return RecoveryManagerNode(plan.config)
-    if is_client(plan.node):
-        return ClientNode(plan.node, plan.brokers, plan.controllers, plan.config, checksum=crc32c)
-    rng = Random(f"{plan.seed}/node/{plan.node}/{plan.incarnation}")
-    if is_broker(plan.node):
-        hook = hook_named(str(plan.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
-        return BrokerNode(plan.node, plan.controllers, plan.config, storage, rng, rack, hook, crc32c, plan.run)
-    voters = VoterSet.of(ReplicaKey(*voter) for voter in plan.voters)
-    key = voters.key_of(plan.node)
-    if plan.incarnation == 1 and key is not None:
-        format_voters(storage, plan.run, key, voters)
-    return ControllerNode(plan.node, plan.controllers, plan.config, storage, rng, plan.run)
+    if is_load(setup.node):
+        return LoadNode(setup.node, setup.brokers)
+    if is_recovery_manager(setup.node):
+        return RecoveryManagerNode(setup.config)
+    if is_client(setup.node):
+        return ClientNode(setup.node, setup.brokers, setup.controllers, setup.config, checksum=crc32c)
+    rng = Random(f"{setup.seed}/node/{setup.node}/{setup.incarnation}")
+    if is_broker(setup.node):
+        hook = hook_named(str(setup.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
+        return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
+    voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
+    key = voters.key_of(setup.node)
+    if setup.incarnation == 1 and key is not None:
+        format_voters(storage, setup.run, key, voters)
+    return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
 
 
 def snapshot_of(node: Node) -> NodeSnapshot:
@@ -241,26 +241,26 @@ class NodeShell:
     """The methods of a node's actor. Each kind of node has a subclass of its own below, which Ray's lists of actors
     show."""
 
-    def __init__(self, plan: NodePlan) -> None:
+    def __init__(self, setup: NodeSetup) -> None:
         gc.set_threshold(*GC_THRESHOLDS)
-        owner = Owner(plan.run, plan.node)
-        apply_loss(plan.directory, plan.loss_kind, plan.loss_count, owner, LOCK_WAIT_S)
+        owner = Owner(setup.run, setup.node)
+        apply_loss(setup.directory, setup.loss_kind, setup.loss_count, owner, LOCK_WAIT_S)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
-        rack = plan.rack if plan.rack is not None else labels.get(RACK_LABEL)
-        self._name = node_name(plan.node)
+        rack = setup.rack if setup.rack is not None else labels.get(RACK_LABEL)
+        self._name = node_name(setup.node)
         self._files = LimitedFiles()
-        interval_bytes = plan.config.int_value(INDEX_INTERVAL_BYTES)
-        self._storage = DiskStorage(plan.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
+        interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
+        self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
-        self._node = build_node(plan, self._storage, rack)
+        self._node = build_node(setup, self._storage, rack)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
-            plan.incarnation, RayPeers(plan.run, plan.node), lambda error: self._host.fail(repr(error))
+            setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
-        self._transport.cut(plan.cut_to, plan.cut_from)
+        self._transport.cut(setup.cut_to, setup.cut_from)
         read = self._node.metrics if isinstance(self._node, ControllerNode) else None
-        self._clock = clock = LoopClock(plan.started_at_s)
-        meter = RayMeter(plan.run, self._name, clock, read)
+        self._clock = clock = LoopClock(setup.started_at_s)
+        meter = RayMeter(setup.run, self._name, clock, read)
         self._admin_relay = AdminRelay(self._transport)
         self._host = NodeHost(self._node, clock, self._admin_relay, meter)
         self._transport.serve(self._host)

@@ -24,7 +24,7 @@ from experiments.cli.output import Json, print_json
 from experiments.cli.parse import name_values
 from experiments.cli.target import Target, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
-from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterState, Plan, read_state, states
+from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError, NoClusterRuns
@@ -99,7 +99,7 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    plan = Plan(
+    options = ClusterOptions(
         name=name,
         brokers=brokers,
         controllers=controllers,
@@ -108,21 +108,21 @@ def up(
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),
     )
-    config_of(plan)
+    config_of(options)
     if not detach:
-        _run(plan, as_json)
+        _run(options, as_json)
         return
     try:
-        state = launch(plan)
+        state = launch(options)
     except LaunchFailed as error:
         typer.echo(f"isray: {error}", err=True)
         raise typer.Exit(2 if error.is_input_wrong else 1) from error
     _print_ready(state, as_json)
 
 
-def _run(plan: Plan, as_json: bool) -> None:
+def _run(options: ClusterOptions, as_json: bool) -> None:
     """Runs the cluster in this process until a signal ends it."""
-    if plan.address is None:
+    if options.address is None:
         stay_on_loopback()
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
 
@@ -133,7 +133,7 @@ def _run(plan: Plan, as_json: bool) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        run_cluster(plan, config_of(plan), ready, report)
+        run_cluster(options, config_of(options), ready, report)
     except CLUSTER_FAILURES as error:
         report(" ".join(str(error).split()))
         raise typer.Exit(1) from error
@@ -150,19 +150,19 @@ def _print_ready(state: ClusterState, as_json: bool) -> None:
     if as_json:
         print_json(_known(state))
     else:
-        nodes = f"brokers: {state.plan.brokers}, controllers: {state.plan.controllers}"
-        of = f"{nodes}, {state.plan.generation.value}"
-        typer.echo(f"{state.plan.name} is ready ({of}): --bootstrap-server {state.address}")
+        nodes = f"brokers: {state.options.brokers}, controllers: {state.options.controllers}"
+        of = f"{nodes}, {state.options.generation.value}"
+        typer.echo(f"{state.options.name} is ready ({of}): --bootstrap-server {state.address}")
 
 
 def _known(state: ClusterState) -> dict[str, object]:
     """The content of the cluster's state file, under the names of JSON documents."""
     return {
-        "name": state.plan.name,
+        "name": state.options.name,
         "bootstrap_server": state.address,
         "namespace": state.namespace,
         "pid": state.pid,
-        "generation": state.plan.generation.value,
+        "generation": state.options.generation.value,
         "nodes": list(state.nodes),
         "pids": dict(state.pids),
         "events": list(state.events),
@@ -173,7 +173,7 @@ def down(name: ClusterName = DEFAULT_NAME, as_json: Json = False) -> None:
     """End a cluster on this machine, and delete its disks."""
     state = read_state(name)
     if state is None:
-        known = ", ".join(found.plan.name for found in states())
+        known = ", ".join(found.options.name for found in states())
         raise InputError("--name", "", f"{name}, which does not run", f"one of {known}") if known else NoClusterRuns
     how = stop(state)
     if as_json:
@@ -214,7 +214,7 @@ def _own_state(target: Target) -> ClusterState | None:
 
 
 def _report_stale(state: ClusterState, as_json: bool) -> None:
-    text = f"{state.plan.name} has ended: its process {state.pid} is gone (isray down removes what it left)"
+    text = f"{state.options.name} has ended: its process {state.pid} is gone (isray down removes what it left)"
     typer.echo(f"isray: {text}", err=True)
     if as_json:
         print_json(_known(state) | {"healthy": False, "message": text})
@@ -313,8 +313,8 @@ def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
     console = Console(highlight=False)
     pids = {} if state is None else state.pids
     if state is not None:
-        plan = state.plan
-        console.print(f"{plan.name}: {plan.generation.value}, {state.address}, process {state.pid}")
+        options = state.options
+        console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
     table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
     for controller in found["controllers"]:
         process = _process(pids, controller["node"], controller["running"])

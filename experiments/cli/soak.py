@@ -40,13 +40,13 @@ def soak(
     """Produce, read, and break one thing after another; then judge the history."""
     stay_on_loopback()
     expect_kills()
-    from experiments.hunt.soak.run import SoakPlan
+    from experiments.hunt.soak.run import SoakOptions
     from experiments.hunt.soak.run import soak as run
 
     kinds = _kinds(faults)
-    plan = SoakPlan(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
+    options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
     with Console(stderr=True).status("soaking"):
-        result = run(plan)
+        result = run(options)
     if as_json:
         typer.echo(json.dumps(result.document()))
     else:
@@ -83,7 +83,7 @@ def _show(result: SoakResult) -> None:
     console.print(table)
     counts = result.counts
     console.print(
-        f"{result.seconds:.0f} s, seed {result.plan.seed}: {counts.sent} records sent, {counts.acknowledged} "
+        f"{result.seconds:.0f} s, seed {result.options.seed}: {counts.sent} records sent, {counts.acknowledged} "
         f"acknowledged, {counts.failed} failed, {counts.unknown} unknown; {counts.read} read"
     )
     for broker, sizes in result.memory.items():
@@ -94,4 +94,4 @@ def _show(result: SoakResult) -> None:
     if len(result.findings) > SHOWN_FINDINGS:
         console.print(f"and {len(result.findings) - SHOWN_FINDINGS} more")
     verdict = f"[red]{len(result.findings)} findings[/]" if result.findings else "[green]nothing lost[/]"
-    console.print(f"{verdict}; history, schedule and logs are in {result.plan.out}")
+    console.print(f"{verdict}; history, schedule and logs are in {result.options.out}")

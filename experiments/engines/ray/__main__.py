@@ -1,26 +1,26 @@
-"""`python -m experiments.engines.ray PLAN`: the supervisor of a cluster in the background (`launch.py`).
+"""`python -m experiments.engines.ray OPTIONS`: the supervisor of a cluster in the background (`launch.py`).
 
-PLAN is a `cluster_state.Plan` as JSON. Messages go to standard error. The exit code is 1 where the cluster does not
-become ready, and 2 where the input is wrong; the last line of standard error then gives the reason.
+OPTIONS is a `cluster_state.ClusterOptions` as JSON. Messages go to standard error. The exit code is 1 where the cluster
+does not become ready, and 2 where the input is wrong; the last line of standard error then gives the reason.
 """
 
 from __future__ import annotations
 
 import sys
 
-from experiments.engines.ray.cluster_state import ClusterState, Plan
+from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
 from experiments.engines.ray.launch import config_of
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
 
 
-def main(plan: Plan) -> int:
-    if plan.address is None:
+def main(options: ClusterOptions) -> int:
+    if options.address is None:
         stay_on_loopback()
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
 
     try:
-        run_cluster(plan, config_of(plan), _report_ready, _report)
+        run_cluster(options, config_of(options), _report_ready, _report)
     except InputError as error:
         _report(str(error))
         return 2
@@ -31,7 +31,7 @@ def main(plan: Plan) -> int:
 
 
 def _report_ready(state: ClusterState) -> None:
-    _report(f"{state.plan.name} is ready at {state.address}")
+    _report(f"{state.options.name} is ready at {state.address}")
 
 
 def _report(text: str) -> None:
@@ -39,4 +39,4 @@ def _report(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Plan.model_validate_json(sys.argv[1])))
+    sys.exit(main(ClusterOptions.model_validate_json(sys.argv[1])))

@@ -27,7 +27,7 @@ MAX_EVENTS = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class Plan(BaseModel):
+class ClusterOptions(BaseModel):
     """The parameters of a cluster. `config` overrides static configs; `racks` has one rack per broker, or none;
     `address` is the Ray to run on, None for a private one.
     """
@@ -61,7 +61,7 @@ class ClusterState(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    plan: Plan
+    options: ClusterOptions
     pid: int
     started_ticks: int
     status: Status = Status.STARTING
@@ -81,7 +81,7 @@ class ClusterState(BaseModel):
     @property
     def is_private(self) -> bool:
         """Whether the cluster runs on a private Ray."""
-        return self.plan.address is None
+        return self.options.address is None
 
     def with_event(self, text: str) -> ClusterState:
         return self.model_copy(update={"events": (*self.events, text)[-MAX_EVENTS:]})
@@ -138,14 +138,14 @@ def states() -> list[ClusterState]:
     return [state for state in found if state is not None]
 
 
-def claim(plan: Plan) -> ClusterState:
-    """Claims the plan's name for this process by creating the state file; replaces a stale one. InputError where a
-    cluster of that name runs.
+def claim(options: ClusterOptions) -> ClusterState:
+    """Claims the name of these options for this process by creating the state file; replaces a stale one. InputError
+    where a cluster of that name runs.
     """
     ticks = start_ticks(os.getpid())
     assert ticks is not None
-    state = ClusterState(plan=plan, pid=os.getpid(), started_ticks=ticks)
-    path = state_path(plan.name)
+    state = ClusterState(options=options, pid=os.getpid(), started_ticks=ticks)
+    path = state_path(options.name)
     draft = _draft(path, state)
     try:
         while True:
@@ -153,7 +153,7 @@ def claim(plan: Plan) -> ClusterState:
                 os.link(draft, path)
                 return state
             except FileExistsError:
-                require_free(plan.name)
+                require_free(options.name)
                 path.unlink(missing_ok=True)
     finally:
         draft.unlink()
@@ -168,7 +168,7 @@ def require_free(name: str) -> None:
 
 def write_state(state: ClusterState) -> None:
     """Replaces the cluster's state file."""
-    path = state_path(state.plan.name)
+    path = state_path(state.options.name)
     _draft(path, state).replace(path)
 
 

@@ -78,7 +78,7 @@ def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress
         if not here:
             raise NoClusterRuns
         if len(here) > 1:
-            names = ", ".join(state.plan.name for state in here)
+            names = ", ".join(state.options.name for state in here)
             raise MissingInput("--name", f"one of the clusters that run here: {names}; or --bootstrap-server")
         return [_address_of(here[0])]
     addresses = [address.strip() for address in bootstrap.split(",")]
@@ -91,14 +91,14 @@ def running_cluster(name: str) -> ClusterState:
     """The state of the running cluster of this name and user; InputError where there is none."""
     state = read_state(name)
     if state is None or not state.is_running:
-        here = ", ".join(known.plan.name for known in states() if known.is_running)
+        here = ", ".join(known.options.name for known in states() if known.is_running)
         raise InputError("--name", "", f"{name}, which does not run", here) if here else NoClusterRuns
     return state
 
 
 def _address_of(state: ClusterState) -> ClusterAddress:
     if state.address is None:
-        raise InputError("--name", "", f"{state.plan.name}, which is still starting", "a cluster that is ready")
+        raise InputError("--name", "", f"{state.options.name}, which is still starting", "a cluster that is ready")
     return ClusterAddress(state.address, state.namespace, state.is_private)
 
 

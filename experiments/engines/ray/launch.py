@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.engines.ray.cluster_state import (
+    ClusterOptions,
     ClusterState,
-    Plan,
     Status,
     log_path,
     read_state,
@@ -54,15 +54,15 @@ class LaunchFailed(RuntimeError):
         self.is_input_wrong = exit_code == _EXIT_WRONG_INPUT
 
 
-def config_of(plan: Plan) -> ClusterConfig:
+def config_of(options: ClusterOptions) -> ClusterConfig:
     """The static config of the nodes. InputError for an unknown config, a value out of its range, and a quorum that
     names controllers which the cluster does not have.
     """
     try:
-        config = ClusterConfig.of(plan.generation, plan.config)
+        config = ClusterConfig.of(options.generation, options.config)
     except ConfigError as error:
         raise InputError("--config", error.name, error.found, error.allowed) from error
-    controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + plan.controllers)
+    controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + options.controllers)
     for name in (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
         nodes = node_ids(config.values[name])
         if not set(nodes) <= set(controllers) or len(set(nodes)) != len(nodes):
@@ -71,33 +71,33 @@ def config_of(plan: Plan) -> ClusterConfig:
     return config
 
 
-def launch(plan: Plan) -> ClusterState:
+def launch(options: ClusterOptions) -> ClusterState:
     """Starts a cluster in the background, waits until it is ready, and returns its state.
 
-    InputError where the name is taken or the plan is wrong, LaunchFailed where the cluster does not become ready.
+    InputError where the name is taken or the options are wrong, LaunchFailed where the cluster does not become ready.
     """
-    require_free(plan.name)
-    log = log_path(plan.name)
+    require_free(options.name)
+    log = log_path(options.name)
     with log.open("w", encoding="utf-8") as file:
         log.chmod(0o600)
-        command = [sys.executable, "-m", "experiments.engines.ray", plan.model_dump_json()]
+        command = [sys.executable, "-m", "experiments.engines.ray", options.model_dump_json()]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
     try:
-        return _await_ready(plan, process, log)
+        return _await_ready(options, process, log)
     except BaseException:
         process.terminate()
         process.wait()
         raise
 
 
-def _await_ready(plan: Plan, process: subprocess.Popen[bytes], log: Path) -> ClusterState:
+def _await_ready(options: ClusterOptions, process: subprocess.Popen[bytes], log: Path) -> ClusterState:
     while True:
         ended = process.poll()
         if ended is not None:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             reason = lines[-1].removeprefix("isray: ") if lines else f"it ended with exit code {ended}"
             raise LaunchFailed(f"{reason} (log: {log})", ended)
-        state = read_state(plan.name)
+        state = read_state(options.name)
         if state is not None and state.pid == process.pid and state.status is Status.READY:
             return state
         time.sleep(_CHECK_EVERY_S)
@@ -112,8 +112,8 @@ def stop(state: ClusterState) -> str:
         _await_end(pid, KILLED_WITHIN_S)
     for folder in state.folders:
         shutil.rmtree(folder, ignore_errors=True)
-    remove_state(state.plan.name)
-    log_path(state.plan.name).unlink(missing_ok=True)
+    remove_state(state.options.name)
+    log_path(state.options.name).unlink(missing_ok=True)
     return outcome
 
 

@@ -21,7 +21,7 @@ from types import FrameType
 from actors.cluster import ActorCluster, NodeFailedError, PlacementError
 from actors.nodes import PollReport
 from experiments.engines.port import ClusterSpec, ClusterView
-from experiments.engines.ray.cluster_state import ClusterState, Plan, Status, claim, remove_state, write_state
+from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState, Status, claim, remove_state, write_state
 from experiments.engines.ray.recovery_manager import needs_recovery_manager
 from experiments.engines.ray.session import ray_session
 from protocol.config import ClusterConfig
@@ -117,18 +117,20 @@ class Supervisor:
         write_state(state)
 
 
-def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState], None], report: Report) -> None:
+def run_cluster(
+    options: ClusterOptions, config: ClusterConfig, ready: Callable[[ClusterState], None], report: Report
+) -> None:
     """Runs a cluster until a signal ends it. Calls `ready` with its state once it is ready, and `report` with a line
     for each node that ends. Call from the main thread.
 
     InputError where the name is taken or the Ray cannot be reached; one of `CLUSTER_FAILURES` where the cluster does
     not become ready.
     """
-    state = claim(plan)
+    state = claim(options)
     try:
-        with ray_session(plan.address) as session:
-            spec = ClusterSpec(plan.brokers, plan.controllers, config)
-            racks = dict(enumerate(plan.racks))
+        with ray_session(options.address) as session:
+            spec = ClusterSpec(options.brokers, options.controllers, config)
+            racks = dict(enumerate(options.racks))
             cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters)
             try:
                 folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
@@ -144,7 +146,7 @@ def run_cluster(plan: Plan, config: ClusterConfig, ready: Callable[[ClusterState
             finally:
                 cluster.close()
     finally:
-        remove_state(plan.name)
+        remove_state(options.name)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ SCHEDULE, REPORT, DISKS = "schedule.jsonl", "report.json", "nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class SoakPlan:
+class SoakOptions:
     """The parameters of a soak; `rate` in records per second."""
 
     minutes: float
@@ -89,7 +89,7 @@ class SoakResult:
     `memory` is `SoakCluster.memory`.
     """
 
-    plan: SoakPlan
+    options: SoakOptions
     seconds: float = 0.0
     done: list[DoneFault] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
@@ -99,44 +99,44 @@ class SoakResult:
 
     @property
     def recovery_ms(self) -> dict[str, list[int]]:
-        """The recovery times of all faults by kind, in their order; every kind of the plan has an entry."""
-        return {kind: [done.healed_after_ms for done in self.done if done.kind == kind] for kind in self.plan.faults}
+        """The recovery times of all faults by kind, in their order; every kind of the options has an entry."""
+        return {kind: [done.healed_after_ms for done in self.done if done.kind == kind] for kind in self.options.faults}
 
     def document(self) -> dict[str, object]:
         """The JSON document of `--json` and `report.json`."""
         return {
             "minutes": round(self.seconds / 60, 2),
-            "seed": self.plan.seed,
-            "brokers": self.plan.brokers,
-            "controllers": self.plan.controllers,
-            "partitions": self.plan.partitions,
+            "seed": self.options.seed,
+            "brokers": self.options.brokers,
+            "controllers": self.options.controllers,
+            "partitions": self.options.partitions,
             "faults": {kind: {"done": len(found), "recovery_ms": found} for kind, found in self.recovery_ms.items()},
             "records": asdict(self.counts),
             "acknowledged_per_second": round(self.counts.acknowledged / max(self.seconds, 1e-9), 1),
             "read_per_second": round(self.counts.read / max(self.seconds, 1e-9), 1),
             "memory": self.memory,
-            "out": str(self.plan.out),
+            "out": str(self.options.out),
             "looked_at": self.looked_at,
             "findings": self.findings,
         }
 
 
-def soak(plan: SoakPlan) -> SoakResult:
-    """Runs a soak and writes its files to `plan.out`, an empty or new folder. Call from the main thread."""
-    plan.out.mkdir(parents=True, exist_ok=True)
-    result = SoakResult(plan)
-    writer = RecordingWriter(plan.out)
+def soak(options: SoakOptions) -> SoakResult:
+    """Runs a soak and writes its files to `options.out`, an empty or new folder. Call from the main thread."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    result = SoakResult(options)
+    writer = RecordingWriter(options.out)
     try:
-        with ray_nodes(plan.brokers) as nodes:
-            _run(plan, nodes, writer, result)
+        with ray_nodes(options.brokers) as nodes:
+            _run(options, nodes, writer, result)
     finally:
         writer.close()
-    (plan.out / REPORT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
+    (options.out / REPORT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakResult) -> None:
-    spec = ClusterSpec(plan.brokers, plan.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), plan.seed)
+def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result: SoakResult) -> None:
+    spec = ClusterSpec(options.brokers, options.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), options.seed)
     homes = homes_of(spec, nodes)
     engine = RayEngine(spec, homes=homes, keeps=_is_kept)
     try:
@@ -144,12 +144,14 @@ def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakR
         cluster = SoakCluster(engine, nodes, homes)
         cluster.start(spec.node_ids)
         cluster.await_whole()
-        cluster.create_topic(plan.partitions)
+        cluster.create_topic(options.partitions)
         cluster.await_whole()
-        workload = cluster.workload = Workload(engine, writer.operation, cluster.partitions, plan.rate, cluster.next_id)
+        workload = cluster.workload = Workload(
+            engine, writer.operation, cluster.partitions, options.rate, cluster.next_id
+        )
         result.counts = workload.counts
         try:
-            _inject_faults(plan, cluster, workload, writer, result)
+            _inject_faults(options, cluster, workload, writer, result)
             finals = _settle(cluster, workload)
         except NotHealedError as error:
             result.findings.append(f"{error}: {_states(cluster)}")
@@ -157,12 +159,12 @@ def _run(plan: SoakPlan, nodes: RayNodes, writer: RecordingWriter, result: SoakR
         result.memory = cluster.memory()
         metadata = engine.metadata_log()
         writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
-        checked = check(Recording(plan.out))
+        checked = check(Recording(options.out))
         result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
         result.findings += [f"not judged: {line}" for line in checked.unjudged]
         result.looked_at = checked.looked_at
         if result.findings:
-            shutil.copytree(engine.folder, plan.out / DISKS, dirs_exist_ok=True)
+            shutil.copytree(engine.folder, options.out / DISKS, dirs_exist_ok=True)
     finally:
         engine.close()
 
@@ -172,13 +174,13 @@ def _is_kept(trace: Trace) -> bool:
 
 
 def _inject_faults(
-    plan: SoakPlan, cluster: SoakCluster, workload: Workload, writer: RecordingWriter, result: SoakResult
+    options: SoakOptions, cluster: SoakCluster, workload: Workload, writer: RecordingWriter, result: SoakResult
 ) -> None:
     """Injects faults until the time is over, at least one of each kind."""
     began_s = time.monotonic()
     try:
-        for planned in schedule(plan.seed, plan.faults):
-            if planned.index >= len(plan.faults) and time.monotonic() - began_s >= plan.minutes * 60:
+        for planned in schedule(options.seed, options.faults):
+            if planned.index >= len(options.faults) and time.monotonic() - began_s >= options.minutes * 60:
                 break
             cluster.pass_time(BETWEEN_FAULTS_MS)
             cluster.await_whole()
@@ -186,9 +188,9 @@ def _inject_faults(
             result.done.append(done)
             workload.rewind()
             writer.flush()
-            with (plan.out / SCHEDULE).open("a", encoding="utf-8") as file:
+            with (options.out / SCHEDULE).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(done)) + "\n")
-        left_ms = int(plan.minutes * 60_000 - (time.monotonic() - began_s) * 1000)
+        left_ms = int(options.minutes * 60_000 - (time.monotonic() - began_s) * 1000)
         cluster.pass_time(max(0, left_ms))
     finally:
         result.seconds = time.monotonic() - began_s

@@ -13,8 +13,8 @@ import pytest
 from actors.admin_relay import ADMIN_CALLERS, AdminRelay
 from experiments.engines.ray import cluster_state, launch
 from experiments.engines.ray.cluster_state import (
+    ClusterOptions,
     ClusterState,
-    Plan,
     Status,
     claim,
     read_state,
@@ -39,7 +39,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def running(name: str, address: str = "h:1", namespace: str = "isray-1", ray: str | None = None) -> ClusterState:
     """The state of a cluster whose supervisor is this process; `ray` is the address of a shared Ray."""
-    made = claim(Plan(name=name, address=ray, config={"min.insync.replicas": "2"}, racks=("x", "y", "z")))
+    made = claim(ClusterOptions(name=name, address=ray, config={"min.insync.replicas": "2"}, racks=("x", "y", "z")))
     made = made.model_copy(update={"address": address, "namespace": namespace, "status": Status.READY})
     write_state(made)
     return made
@@ -67,9 +67,9 @@ def test_only_the_user_can_read_a_state_file_and_it_reads_as_written(folder: Pat
 def test_a_name_is_claimed_once(folder: Path) -> None:
     running("a")
     with pytest.raises(InputError, match=f"which process {os.getpid()} runs"):
-        claim(Plan(name="a"))
+        claim(ClusterOptions(name="a"))
     running("b")
-    assert [found.plan.name for found in states()] == ["a", "b"]
+    assert [found.options.name for found in states()] == ["a", "b"]
     assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json"]
 
 
@@ -78,7 +78,7 @@ def test_a_stale_file_is_detected_and_replaced(folder: Path) -> None:
     found = read_state("a")
     assert found is not None
     assert not found.is_running
-    assert claim(Plan(name="a")).pid == os.getpid()
+    assert claim(ClusterOptions(name="a")).pid == os.getpid()
 
 
 def test_another_process_with_the_same_id_is_not_the_cluster() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from experiments.engines.port import ClusterSpec
 from experiments.hunt.soak.cluster import homes_of
-from experiments.hunt.soak.run import DoneFault, SoakPlan, SoakResult
+from experiments.hunt.soak.run import DoneFault, SoakOptions, SoakResult
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER
 
-PLAN = SoakPlan(
+OPTIONS = SoakOptions(
     minutes=2, seed=1, brokers=3, partitions=4, rate=100, faults=("pause", "cut", "restart"), out=Path("out")
 )
 
@@ -22,7 +22,7 @@ PLAN = SoakPlan(
 def test_recovery_times_are_listed_by_kind_in_their_order() -> None:
     injected = [("cut", 6_100), ("pause", 12_000), ("cut", 6_050)]
     done = [DoneFault(index, kind, 1_000 * index, "broker 0", after) for index, (kind, after) in enumerate(injected)]
-    result = SoakResult(PLAN, seconds=120.0, done=done)
+    result = SoakResult(OPTIONS, seconds=120.0, done=done)
     assert list(result.recovery_ms.items()) == [("pause", [12_000]), ("cut", [6_100, 6_050]), ("restart", [])]
     assert result.document()["faults"] == {
         "pause": {"done": 1, "recovery_ms": [12_000]},
