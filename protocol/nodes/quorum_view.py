@@ -14,8 +14,8 @@ OBSERVER = "observer"
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """A controller's own view: `role` is `leader` for the active controller, `observer` for one without a vote, else the
-    role of its replica; `uuid` is that of its disk; `voters` is the latest set of voters in its log.
+    """A controller's own view: `role` is `leader` for the active controller, `observer` for one without a vote, else
+    the role of its replica; `uuid` is that of its disk; `voters` is the latest set of voters in its log.
     """
 
     role: str
