@@ -1,12 +1,13 @@
-"""What brokers told in a recording, held against what the controller has committed, and against what they told before.
+"""Checks the trace events of brokers and controllers against the committed metadata and against earlier events.
 
-The order of events of one node is sure, and nothing is concluded from the order of events of two. What connects nodes
-is the log of metadata: a leader epoch comes after all lower ones, whenever its events were told, and what a broker did
-it did at some position in that log, not before the last one that it told (`metadata_published`). Where a rule depends
-on metadata that may have changed since, an event is wrong only if it is under all that the broker may have known.
+The order of events within a node is known; the checks conclude nothing from the order of events of two nodes. What
+connects nodes is the metadata log: a leader epoch follows all lower ones, whenever their events were recorded, and a
+broker has replayed at least the records that its last `metadata_published` reports. Where a rule depends on metadata
+that may have changed since, an event is a violation only if it is one under all metadata that the broker may have
+replayed.
 
-A life may end without telling its last events. So nothing is concluded from what is *not* told, but for
-`AcknowledgedIsCommitted`, which looks at the whole recording.
+A node that is killed may not have reported its last events. So only `AcknowledgedIsCommitted`, which looks at the whole
+recording, concludes anything from an event that is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from experiments.check.check_metadata import MetadataHistory
+from experiments.check.check_metadata import ReplayedMetadata
 from experiments.engines.port import TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
 from protocol.events.base import PartitionTrace
@@ -42,7 +43,7 @@ ACKS_ALL = -1
 
 @dataclass(slots=True)
 class _Replica:
-    """What a broker's present life has told of a replica. `isr` is None until it has told one as leader."""
+    """What a broker's current incarnation has reported of a replica. `isr` is None until it reports one as leader."""
 
     log_end: Offset | None = None
     leader_epoch: Epoch = -1
@@ -52,7 +53,9 @@ class _Replica:
 
 @dataclass(slots=True)
 class _Broker:
-    """What a broker's present life has told. `former` is what its former lives had replayed."""
+    """What a broker's current incarnation has reported. `former` is the metadata offset that earlier incarnations had
+    replayed. `doubts` are possible violations, to be decided when it is known what the broker had replayed.
+    """
 
     published: Offset = 0
     former: Offset = 0
@@ -61,9 +64,9 @@ class _Broker:
 
 
 @dataclass(slots=True)
-class _Recorded:
-    """What the controller has recorded of a partition: leaders and the largest ISR by leader epoch, states by partition
-    epoch, and the assignments that it has had.
+class _CommittedStates:
+    """The committed states of a partition: leaders and the size of the largest ISR by leader epoch, states by partition
+    epoch, and all its assignments.
     """
 
     leaders: dict[Epoch, set[BrokerId]] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class _Recorded:
     assignments: set[tuple[BrokerId, ...]] = field(default_factory=set)
 
     @classmethod
-    def of(cls, states: Iterable[PartitionState]) -> _Recorded:
+    def of(cls, states: Iterable[PartitionState]) -> _CommittedStates:
         found = cls()
         for state in states:
             epoch = state.leader_epoch
@@ -84,87 +87,91 @@ class _Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Led:
-    """A broker took up a leadership with a log that ended at `log_end`."""
+class _Leadership:
+    """A broker became leader with a log that ended at `log_end`."""
 
     node: NodeId
     time_ms: TimeMs
     log_end: Offset
 
 
-class EventJudge:
-    """Judges the events of a recording, told one by one. `counts` says how often each invariant was looked at."""
+class EventChecker:
+    """Checks the events of a recording. Call `observe` with each event in order, then `finish`.
 
-    def __init__(self, metadata: MetadataHistory) -> None:
+    `violations` are the findings so far, `counts` the number of checks by invariant, `gaps` a line per loss of events,
+    `shown` the highest high watermark by partition and leader epoch.
+    """
+
+    def __init__(self, metadata: ReplayedMetadata) -> None:
         self.violations: list[Violation] = []
         self.counts: dict[str, int] = dict.fromkeys(SHOWN_BY_EVENTS, 0)
         self.gaps: list[str] = []
         self.shown: dict[TopicPartition, dict[Epoch, Offset]] = {}
         self._metadata = metadata
-        self._recorded = {
-            name: _Recorded.of(it.state for it in states) for name, states in sorted(metadata.states.items())
+        self._states = {
+            name: _CommittedStates.of(it.state for it in states) for name, states in sorted(metadata.states.items())
         }
-        self._told: dict[TopicPartition, PartitionChanged] = {}
+        self._reported: dict[TopicPartition, PartitionChanged] = {}
         self._brokers: dict[NodeId, _Broker] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
-        self._led: dict[TopicPartition, list[tuple[Epoch, _Led]]] = {}
+        self._leaderships: dict[TopicPartition, list[tuple[Epoch, _Leadership]]] = {}
 
-    def note(self, event: TraceEvent) -> None:
-        """Takes in the next event."""
+    def observe(self, event: TraceEvent) -> None:
+        """Checks the next event."""
         trace = event.trace
         if isinstance(trace, TracesDropped):
-            self.gaps.append(f"node {event.node} has let go of {trace.count} events")
-            self._settle(event.node, self._metadata.records)
+            self.gaps.append(f"node {event.node} dropped {trace.count} events")
+            self._decide_doubts(event.node, self._metadata.records)
             self._brokers.pop(event.node, None)
         elif is_broker(event.node):
-            self._note_broker(event)
+            self._observe_broker(event)
         elif isinstance(trace, PartitionTrace) and trace.partition not in self._metadata.recreated:
-            self._by_controller(event, trace)
+            self._check_controller_event(event, trace)
 
-    def _note_broker(self, event: TraceEvent) -> None:
+    def _observe_broker(self, event: TraceEvent) -> None:
         trace = event.trace
         if isinstance(trace, IncarnationBegan):
-            self._settle(event.node, self._metadata.records)
+            self._decide_doubts(event.node, self._metadata.records)
             before = self._brokers.get(event.node, _Broker())
             self._brokers[event.node] = _Broker(former=max(before.former, before.published))
             return
         broker = self._brokers.setdefault(event.node, _Broker())
         if isinstance(trace, MetadataPublished):
-            self._published(event, broker, trace.next_offset)
+            self._check_published(event, broker, trace.next_offset)
         elif isinstance(trace, BrokerStateChanged):
-            self._state(event, broker, trace.state)
+            self._check_broker_state(event, broker, trace.state)
         elif isinstance(trace, PartitionTrace) and trace.partition not in self._metadata.recreated:
-            self._note_replica(event, trace, broker, broker.replicas.setdefault(trace.partition, _Replica()))
+            self._observe_replica(event, trace, broker, broker.replicas.setdefault(trace.partition, _Replica()))
 
-    def _note_replica(self, event: TraceEvent, trace: PartitionTrace, broker: _Broker, replica: _Replica) -> None:
+    def _observe_replica(self, event: TraceEvent, trace: PartitionTrace, broker: _Broker, replica: _Replica) -> None:
         match trace:
             case BecameLeader():
-                self._became_leader(event, trace, replica)
+                self._check_new_leader(event, trace, replica)
             case BecameFollower():
-                self._became_follower(event, trace, replica)
+                self._check_new_follower(event, trace, replica)
             case RecordsAppended():
-                self._appended(event, trace, broker, replica)
+                self._check_append(event, trace, broker, replica)
             case RecordsFetched():
-                self._grew(event, trace, replica)
+                self._check_growth(event, trace, replica)
             case LogTruncated():
-                self._cut(event, trace, replica)
+                self._check_truncation(event, trace, replica)
             case LogReset():
                 replica.log_end = replica.high_watermark = trace.to_offset
             case HighWatermarkAdvanced():
-                self._high_watermark(event, trace, broker, replica)
+                self._check_high_watermark(event, trace, broker, replica)
             case IsrCommitted():
-                self._isr_committed(event, trace, replica)
+                self._check_isr(event, trace, replica)
 
     def finish(self) -> None:
-        """All events have been told."""
+        """Completes the checks that need all events."""
         for node in self._brokers:
-            self._settle(node, self._metadata.records)
-        for partition, leaderships in sorted(self._led.items()):
+            self._decide_doubts(node, self._metadata.records)
+        for partition, leaderships in sorted(self._leaderships.items()):
             for epoch, led in leaderships:
-                self._complete(partition, epoch, led)
+                self._check_complete(partition, epoch, led)
 
-    def _of(self, partition: TopicPartition) -> _Recorded:
-        return self._recorded.get(partition) or _Recorded()
+    def _of(self, partition: TopicPartition) -> _CommittedStates:
+        return self._states.get(partition) or _CommittedStates()
 
     def _check(self, name: str, event: TraceEvent, holds: bool, detail: str) -> None:
         self.counts[name] += 1
@@ -178,37 +185,37 @@ class EventJudge:
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
-    def _by_controller(self, event: TraceEvent, trace: PartitionTrace) -> None:
-        """What a controller tells of a partition is what its records come to, and its epochs rise."""
+    def _check_controller_event(self, event: TraceEvent, trace: PartitionTrace) -> None:
+        """A partition's state as the controller reports it is a committed state, and its epochs rise."""
         partition = trace.partition
         if isinstance(trace, PartitionRemoved):
-            self._told.pop(partition, None)
+            self._reported.pop(partition, None)
         if not isinstance(trace, PartitionChanged):
             return
-        before, self._told[partition] = self._told.get(partition), trace
+        before, self._reported[partition] = self._reported.get(partition), trace
         if before is not None and before != trace:
             least = before.leader_epoch + (trace.leader != before.leader)
             if trace.partition_epoch <= before.partition_epoch or trace.leader_epoch < least:
                 epochs = [f"{it.leader_epoch}/{it.partition_epoch}" for it in (before, trace)]
                 text = f"{partition}: leader {before.leader}, epochs {epochs[0]}; then {trace.leader}, {epochs[1]}"
                 self.violations.append(Violation("EpochsRise", event.time_ms, text))
-        told = _committed(trace)
+        reported = _committed(trace)
         states = self._of(partition).states.get(trace.partition_epoch, [])
-        holds = told in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
-        text = f"node {event.node} has {dict(zip(_COMMITTED, told, strict=True))}, which no records come to"
+        holds = reported in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
+        text = f"node {event.node} has {dict(zip(_COMMITTED, reported, strict=True))}, which is no committed state"
         self.counts["MetadataLogMatching"] += 1
         if not holds:
             self.violations.append(Violation("MetadataLogMatching", event.time_ms, f"{partition}: {text}"))
 
-    def _published(self, event: TraceEvent, broker: _Broker, offset: Offset) -> None:
+    def _check_published(self, event: TraceEvent, broker: _Broker, offset: Offset) -> None:
         records = self._metadata.records
         wrong = offset < broker.published or offset > records
         detail = f"has replayed {offset} records, before that {broker.published}; there are {records}"
         self._check("MetadataLogMatching", event, not wrong, detail)
-        self._settle(event.node, offset)
+        self._decide_doubts(event.node, offset)
         broker.published = max(broker.published, offset)
 
-    def _state(self, event: TraceEvent, broker: _Broker, state: str) -> None:
+    def _check_broker_state(self, event: TraceEvent, broker: _Broker, state: str) -> None:
         if state != LifecycleState.RUNNING.value:
             return
         known = self._metadata.registrations.get(event.node, [])
@@ -216,52 +223,53 @@ class EventJudge:
         detail = f"runs, and has replayed {broker.published} records; it was registered at {known}"
         self._check("ValidBrokerState", event, holds, detail)
 
-    def _leadership(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch) -> None:
-        """The node acts as leader in an epoch: nobody else did, and the controller has recorded it."""
+    def _check_leadership(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch) -> None:
+        """The node acts as leader in an epoch: no other node did, and the controller committed it as leader."""
         first = self._leaders.setdefault((partition, epoch), event.node)
         self._check(
             "OneLeaderPerEpoch", event, first == event.node, f"leads in epoch {epoch}, in which broker {first} led"
         )
-        self._recorded_leader(event, partition, epoch, event.node)
+        self._check_committed_leader(event, partition, epoch, event.node)
 
-    def _recorded_leader(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch, leader: NodeId) -> None:
+    def _check_committed_leader(
+        self, event: TraceEvent, partition: TopicPartition, epoch: Epoch, leader: NodeId
+    ) -> None:
         recorded = sorted(self._of(partition).leaders.get(epoch, ()))
         self._check(
             "MetadataLogMatching",
             event,
             leader in recorded,
-            f"takes {leader} for the leader of epoch {epoch}; recorded is {recorded}",
+            f"takes {leader} for the leader of epoch {epoch}; committed is {recorded}",
         )
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
-    def _became_leader(self, event: TraceEvent, trace: BecameLeader, replica: _Replica) -> None:
+    def _check_new_leader(self, event: TraceEvent, trace: BecameLeader, replica: _Replica) -> None:
         partition, epoch, end, mark = trace.partition, trace.leader_epoch, trace.log_end, trace.high_watermark
-        self._leadership(event, partition, epoch)
-        self._may_begin_anew(event.node, partition, replica, epoch)
-        self._led.setdefault(partition, []).append((epoch, _Led(event.node, event.time_ms, end)))
-        self._replica_state(event, replica, epoch, end)
+        self._check_leadership(event, partition, epoch)
+        self._reset_if_new_replica(event.node, partition, replica, epoch)
+        self._leaderships.setdefault(partition, []).append((epoch, _Leadership(event.node, event.time_ms, end)))
+        self._check_replica_state(event, replica, epoch, end)
         self._check("ValidReplicaState", event, mark <= end, f"has high watermark {mark}, its log ends at {end}")
         replica.log_end, replica.high_watermark, replica.isr = end, mark, None
 
-    def _became_follower(self, event: TraceEvent, trace: BecameFollower, replica: _Replica) -> None:
-        self._recorded_leader(event, trace.partition, trace.leader_epoch, trace.leader)
-        self._may_begin_anew(event.node, trace.partition, replica, trace.leader_epoch)
-        self._replica_state(event, replica, trace.leader_epoch, None)
+    def _check_new_follower(self, event: TraceEvent, trace: BecameFollower, replica: _Replica) -> None:
+        self._check_committed_leader(event, trace.partition, trace.leader_epoch, trace.leader)
+        self._reset_if_new_replica(event.node, trace.partition, replica, trace.leader_epoch)
+        self._check_replica_state(event, replica, trace.leader_epoch, None)
         replica.isr = None
 
-    def _may_begin_anew(self, node: NodeId, partition: TopicPartition, replica: _Replica, epoch: Epoch) -> None:
-        """With a role a replica may begin that has nothing to do with what the broker had under its name: the broker
-        was taken out of the assignment meanwhile, or the partition was removed. No event reports the removal of a
-        replica.
+    def _reset_if_new_replica(self, node: NodeId, partition: TopicPartition, replica: _Replica, epoch: Epoch) -> None:
+        """Forgets the replica's log where the new role may belong to another replica of the same name, because the
+        broker left the assignment or the partition was removed meanwhile. No event reports the removal of a replica.
         """
         first = self._metadata.first_epoch(partition, epoch)
         stayed = all(node in replicas for replicas in self._of(partition).assignments)
         if first > replica.leader_epoch or not stayed:
             replica.log_end, replica.high_watermark = None, 0
 
-    def _replica_state(self, event: TraceEvent, replica: _Replica, epoch: Epoch, log_end: Offset | None) -> None:
-        """Leader epochs rise in a life; a log ends where it was said to end."""
+    def _check_replica_state(self, event: TraceEvent, replica: _Replica, epoch: Epoch, log_end: Offset | None) -> None:
+        """Within an incarnation leader epochs rise, and a log ends where the last event about it reports."""
         self._check(
             "ValidReplicaState",
             event,
@@ -279,30 +287,30 @@ class EventJudge:
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 
-    def _appended(self, event: TraceEvent, trace: RecordsAppended, broker: _Broker, replica: _Replica) -> None:
-        self._leadership(event, trace.partition, trace.leader_epoch)
-        self._grew(event, trace, replica)
+    def _check_append(self, event: TraceEvent, trace: RecordsAppended, broker: _Broker, replica: _Replica) -> None:
+        self._check_leadership(event, trace.partition, trace.leader_epoch)
+        self._check_growth(event, trace, replica)
         if trace.acks == ACKS_ALL:
-            self._min_isr(event, trace.partition, broker, replica, "took records with acks=all", by_rule=False)
+            self._check_min_isr(event, trace.partition, broker, replica, "took records with acks=all", by_rule=False)
 
-    def _grew(self, event: TraceEvent, trace: RecordsAppended | RecordsFetched, replica: _Replica) -> None:
+    def _check_growth(self, event: TraceEvent, trace: RecordsAppended | RecordsFetched, replica: _Replica) -> None:
         end = trace.log_end
-        self._replica_state(event, replica, trace.leader_epoch, None)
+        self._check_replica_state(event, replica, trace.leader_epoch, None)
         holds = replica.log_end is None or end > replica.log_end
         self._check("ValidReplicaState", event, holds, f"has appended to {replica.log_end} up to {end}")
         replica.log_end = end
 
-    def _cut(self, event: TraceEvent, trace: LogTruncated, replica: _Replica) -> None:
+    def _check_truncation(self, event: TraceEvent, trace: LogTruncated, replica: _Replica) -> None:
         to, end = trace.to_offset, trace.log_end
-        self._replica_state(event, replica, replica.leader_epoch, end)
+        self._check_replica_state(event, replica, replica.leader_epoch, end)
         self._check("ValidReplicaState", event, to <= end, f"has truncated a log that ends at {end} to {to}")
         replica.log_end, replica.high_watermark = to, min(replica.high_watermark, to)
 
-    def _high_watermark(
+    def _check_high_watermark(
         self, event: TraceEvent, trace: HighWatermarkAdvanced, broker: _Broker, replica: _Replica
     ) -> None:
         partition, epoch, mark = trace.partition, trace.leader_epoch, trace.high_watermark
-        self._leadership(event, partition, epoch)
+        self._check_leadership(event, partition, epoch)
         end = mark if replica.log_end is None else replica.log_end
         self._check("ValidReplicaState", event, mark <= end, f"has high watermark {mark}, its log ends at {end}")
         if epoch == replica.leader_epoch:
@@ -312,38 +320,38 @@ class EventJudge:
                 mark >= replica.high_watermark,
                 f"moved its high watermark back from {replica.high_watermark} to {mark}",
             )
-        self._replica_state(event, replica, epoch, None)
+        self._check_replica_state(event, replica, epoch, None)
         replica.high_watermark = mark
         shown = self.shown.setdefault(partition, {})
         shown[epoch] = max(shown.get(epoch, 0), mark)
-        self._min_isr(event, partition, broker, replica, f"moved its high watermark to {mark}", by_rule=True)
+        self._check_min_isr(event, partition, broker, replica, f"moved its high watermark to {mark}", by_rule=True)
 
-    def _complete(self, partition: TopicPartition, epoch: Epoch, led: _Led) -> None:
-        """Within tolerance a leader has everything that was shown in the epochs before its own."""
+    def _check_complete(self, partition: TopicPartition, epoch: Epoch, led: _Leadership) -> None:
+        """Within tolerance a leader has every record below the high watermarks of earlier epochs."""
         first = self._metadata.first_epoch(partition, epoch)
         before = {at: mark for at, mark in self.shown.get(partition, {}).items() if first <= at < epoch}
         if not before or not self._metadata.is_promised(partition, epoch):
             return
         self.counts["LeaderCompleteness"] += 1
         if led.log_end < max(before.values()):
-            text = f"leads epoch {epoch} with a log that ends at {led.log_end}, shown was up to {max(before.values())}"
+            text = f"leads epoch {epoch}, its log ends at {led.log_end}, the high watermark was {max(before.values())}"
             found = f"{partition}: broker {led.node} {text}"
             self.violations.append(Violation("LeaderCompleteness", led.time_ms, found))
 
     # -- in-sync replicas ----------------------------------------------------------------------------------------------
 
-    def _isr_committed(self, event: TraceEvent, trace: IsrCommitted, replica: _Replica) -> None:
+    def _check_isr(self, event: TraceEvent, trace: IsrCommitted, replica: _Replica) -> None:
         isr, epoch = trace.isr, trace.partition_epoch
         recorded = [state.isr for state in self._of(trace.partition).states.get(epoch, [])]
         self._check(
             "MetadataLogMatching",
             event,
             any(sorted(isr) == sorted(other) for other in recorded),
-            f"takes {list(isr)} for the ISR at partition epoch {epoch}; recorded is {recorded}",
+            f"takes {list(isr)} for the ISR at partition epoch {epoch}; committed is {recorded}",
         )
         replica.isr = isr
 
-    def _min_isr(
+    def _check_min_isr(
         self,
         event: TraceEvent,
         partition: TopicPartition,
@@ -353,8 +361,9 @@ class EventJudge:
         *,
         by_rule: bool,
     ) -> None:
-        """An event that needs min ISR members in sync. One that is wrong by the metadata that was told last may be
-        right by what the broker has replayed since; that is known when it tells so.
+        """An event that needs min ISR members in sync. With too few members by the metadata that the broker reported
+        last it becomes a doubt: by metadata replayed since then there may be enough, which the broker's next report
+        shows.
         """
         self.counts["MinIsrRespected"] += 1
         most = self._of(partition).most_in_sync.get(replica.leader_epoch, 0)
@@ -364,8 +373,8 @@ class EventJudge:
             found = self._violation("MinIsrRespected", event, f"{what} with {members} in sync, min ISR is {needed}")
             broker.doubts.append((broker.published, partition, members, by_rule, found))
 
-    def _settle(self, node: NodeId, end: Offset) -> None:
-        """The node has replayed no more than so many records: doubts that remain are violations."""
+    def _decide_doubts(self, node: NodeId, end: Offset) -> None:
+        """Decides the doubts about a node that had replayed at most `end` records."""
         broker = self._brokers.get(node)
         doubts = [] if broker is None else broker.doubts
         for begin, partition, members, by_rule, found in doubts:

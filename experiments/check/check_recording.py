@@ -1,9 +1,8 @@
-"""The judge of a recording: the controller's states, the events of the nodes, the history of the clients.
+"""Checks a whole recording: the controller's states, the events of the nodes, the history of the clients.
 
-What each of the three can show is said where it is judged: `check_metadata.py`, `check_events.py`, `history.py`.
-Here they are put together. Loss, and reads that do not agree, are held against a partition only while it is within
-tolerance; so it is everywhere (`truth.py`). A run that does nothing that could cost a record may say so in its
-recording; then they are held against it without condition.
+`check_metadata.py`, `check_events.py` and `history.py` check one of the three each; this module combines them. Loss and
+reads that disagree are violations only while their partition is within tolerance (`truth.py`), unless the recording
+states that its run could lose no record.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from experiments.check.check_events import SHOWN_BY_EVENTS, EventJudge
-from experiments.check.check_metadata import UNCLEAN, Commits, MetadataHistory, Replay
+from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
+from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
 from experiments.check.history import (
     DuplicatedRecord,
     Ended,
@@ -47,9 +46,9 @@ _ALWAYS_WRONG = (ReplicasDiffer, Unanswered, DuplicatedRecord, ReorderedRecords)
 
 
 @dataclass(slots=True)
-class Checked:
-    """What a recording has shown. `looked_at` counts, by invariant, how often it was looked at; `violations` are in the
-    order of their names and times; `unjudged` are lines about what the recording could not show.
+class CheckResult:
+    """The JSON document of `isray check`. `looked_at` is the number of checks by invariant; `violations` are ordered by
+    name and time; `unjudged` has a line for each thing that the recording could not show.
     """
 
     what: str
@@ -65,43 +64,43 @@ class Checked:
     unjudged: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """The JSON document of `isray check`."""
+        """The result as plain values."""
         return asdict(self)
 
 
-def check(recording: Recording) -> Checked:
-    """Judges a recording. InputError where its files contradict each other in a way that no run brings about."""
+def check(recording: Recording) -> CheckResult:
+    """Checks a recording. InputError where its files contradict each other in a way that no run can cause."""
     manifest = recording.manifest
-    found = Checked(manifest.what, manifest.engine, manifest.seed)
-    commits = Commits()
+    found = CheckResult(manifest.what, manifest.engine, manifest.seed)
+    marks = LogMarks()
     for event in recording.events():
-        commits.note(event)
+        marks.observe(event)
         found.events += 1
-    metadata = _replayed(recording, commits)
+    metadata = _replay_metadata(recording, marks)
     metadata.unconditional = found.nothing_may_be_lost = manifest.nothing_may_be_lost
     found.metadata_records = metadata.records
     found.within_tolerance = {str(name): kept for name, kept in sorted(metadata.tolerant.items())}
     found.looked_at = dict.fromkeys((*SHOWN_BY_METADATA, UNCLEAN), sum(map(len, metadata.states.values())))
     found.violations += metadata.violations
-    events = EventJudge(metadata)
+    events = EventChecker(metadata)
     if metadata.records:
         for event in recording.events():
-            events.note(event)
+            events.observe(event)
         events.finish()
     else:
-        found.unjudged.append("no controller ran in the end whose metadata log could be read")
+        found.unjudged.append("no controller was running at the end whose metadata log could be read")
     found.looked_at |= events.counts
     found.violations += events.violations
     found.unjudged += events.gaps
-    found.unjudged += [f"{name}: there were several of this name" for name in sorted(metadata.recreated)]
-    _judge_history(recording, metadata, events, found)
+    found.unjudged += [f"{name}: several partitions had this name" for name in sorted(metadata.recreated)]
+    _check_history(recording, metadata, events, found)
     found.violations.sort(key=lambda it: (it.invariant, it.time_ms, it.detail))
     return found
 
 
-def _replayed(recording: Recording, commits: Commits) -> MetadataHistory:
+def _replay_metadata(recording: Recording, marks: LogMarks) -> ReplayedMetadata:
     try:
-        return Replay(recording.spec, recording.records, commits).run()
+        return MetadataReplay(recording.spec, recording.records, marks).run()
     except ProtocolInvariantError as error:
         path = recording.folder / METADATA
         raise InputError(str(path), "", str(error), "the records of a metadata log, from its start") from error
@@ -110,56 +109,56 @@ def _replayed(recording: Recording, commits: Commits) -> MetadataHistory:
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 
-def _judge_history(recording: Recording, metadata: MetadataHistory, events: EventJudge, found: Checked) -> None:
+def _check_history(recording: Recording, metadata: ReplayedMetadata, events: EventChecker, found: CheckResult) -> None:
     finals = recording.finals()
-    told = _Told({final.partition: final.settled for final in finals}, metadata, events)
+    kept = _OperationFilter({final.partition: final.settled for final in finals}, metadata, events)
     try:
-        findings = judge(told.of(recording), finals)
+        findings = judge(kept.of(recording), finals)
     except ValueError as error:
         path = recording.folder / HISTORY
         raise InputError(str(path), "", str(error), "a history that fits the final logs") from error
-    found.operations = told.operations
-    found.unjudged += [f"{name}: nobody led it in the end" for name in sorted(told.without_log)]
-    found.looked_at |= {HISTORY_FINDING: told.operations, ACKNOWLEDGED: told.acknowledged}
-    found.violations += told.violations
+    found.operations = kept.operations
+    found.unjudged += [f"{name}: no broker led it at the end" for name in sorted(kept.without_log)]
+    found.looked_at |= {HISTORY_FINDING: kept.operations, ACKNOWLEDGED: kept.acknowledged}
+    found.violations += kept.violations
     for finding in findings:
-        if _counts(finding, metadata):
+        if _breaks_promise(finding, metadata):
             name = f"{HISTORY_FINDING}.{type(finding).__name__}"
             found.violations.append(Violation(name, 0, finding.text))
 
 
-def _counts(finding: Finding, metadata: MetadataHistory) -> bool:
+def _breaks_promise(finding: Finding, metadata: ReplayedMetadata) -> bool:
     """Whether a finding breaks a promise."""
     promised = metadata.unconditional or metadata.tolerant.get(finding.partition, True)
     return promised or isinstance(finding, _ALWAYS_WRONG)
 
 
 @dataclass(slots=True)
-class _Told:
-    """The operations on their way to the judge; those on partitions without a final log are left out. Which partition
-    an end is about is known while the send is under way; what comes later is the judge's to say.
+class _OperationFilter:
+    """Filters the operations of a history for `judge`: those on partitions without a final log are left out. `End`
+    operations are assigned to the partition of their send; those of unknown sends are passed on for `judge` to report.
     """
 
     settled: dict[TopicPartition, Offset | None]
-    metadata: MetadataHistory
-    events: EventJudge
+    metadata: ReplayedMetadata
+    events: EventChecker
     operations: int = 0
     acknowledged: int = 0
     without_log: set[TopicPartition] = field(default_factory=set)
     violations: list[Violation] = field(default_factory=list)
 
     def of(self, recording: Recording) -> Iterator[Operation]:
-        under_way: dict[int, tuple[TopicPartition, int]] = {}
+        pending: dict[int, tuple[TopicPartition, int]] = {}
         for operation in recording.operations():
             self.operations += 1
             if isinstance(operation, Invoked):
-                under_way[operation.send] = operation.partition, operation.size
+                pending[operation.send] = operation.partition, operation.size
             if isinstance(operation, Invoked | Seen):
                 partition = operation.partition
-            elif operation.send in under_way:
-                partition, left = under_way.pop(operation.send)
+            elif operation.send in pending:
+                partition, left = pending.pop(operation.send)
                 if left > operation.size:
-                    under_way[operation.send] = partition, left - operation.size
+                    pending[operation.send] = partition, left - operation.size
             else:
                 yield operation
                 continue
@@ -167,22 +166,23 @@ class _Told:
                 self.without_log.add(partition)
                 continue
             if isinstance(operation, Ended) and operation.result == "acknowledged":
-                self._acknowledged(partition, operation)
+                self._check_acknowledged(partition, operation)
             yield operation
 
-    def _acknowledged(self, partition: TopicPartition, end: Ended) -> None:
-        """What is acknowledged by all lies below a high watermark that some leader has told."""
+    def _check_acknowledged(self, partition: TopicPartition, end: Ended) -> None:
+        """A record acknowledged with acks=all is below a high watermark that some leader reported."""
         shown = self.events.shown.get(partition, {})
         if self.events.gaps or partition in self.metadata.recreated or not self.metadata.records:
             return
         self.acknowledged += 1
         mark = max([*shown.values(), self.settled[partition] or 0])
         if end.offset + end.size > mark:
-            text = f"send {end.send} was acknowledged up to offset {end.offset + end.size - 1}, shown was up to {mark}"
+            last = end.offset + end.size - 1
+            text = f"send {end.send} was acknowledged up to offset {last}, the high watermark was {mark}"
             self.violations.append(Violation(ACKNOWLEDGED, 0, f"{partition}: {text}"))
 
 
 ALL_SHOWN = (*SHOWN_BY_METADATA, UNCLEAN, *SHOWN_BY_EVENTS, ACKNOWLEDGED, HISTORY_FINDING)
-"""Everything that a recording is judged by."""
+"""Every check of a recording."""
 NOT_SHOWN = tuple(sorted({kind.__name__ for kind in INVARIANTS} - set(ALL_SHOWN)))
-"""Invariants of the simulator that no trace can show; docs/check.md says why."""
+"""Invariants of the simulator that cannot be checked on a trace, for the reasons in docs/check.md."""

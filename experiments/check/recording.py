@@ -1,23 +1,22 @@
-"""A recording: what a run leaves behind so that it can be judged afterwards, by itself and anywhere.
+"""The file format of a recording: what a run leaves behind so that it can be checked later, on any machine.
 
 A folder with these files, text in JSON lines:
 
-    trace.jsonl      [TIME_MS, NODE, KIND, [TOPIC, PARTITION] | null, DETAIL] per trace event
+    trace.jsonl      [TIME_MS, NODE, KIND, [TOPIC, PARTITION] | null, FIELDS] per trace event (`protocol/events`)
     metadata.jsonl   {TYPE: FIELDS} per record of the controller's metadata log, from its start
-    history.jsonl    what clients did and were told (`history_file.py`)
+    history.jsonl    the operations of the clients with their outcomes (`history_file.py`)
     logs/TOPIC-PARTITION.broker-N   the final log of a replica: OFFSET LEADER_EPOCH SEND FIRST SIZE per run of records
     recording.json   what was run, and the digest of each other file; written last
 
-Besides what nodes tell, the trace has two events of the engine's own about lives: `life_began` of a node, and
-`life_ended` when the experiment has killed it or struck its disk: `loss` (`experiments.engines.port.Loss`), and `lost`,
-[[TOPIC, PARTITION], RECORDS] for each partition that lost records, null where the engine cannot know.
+The engine adds two kinds of events to those of the nodes: `life_began` when it starts a node, and `life_ended` when the
+experiment kills the node or changes its disk.
 
-**Time and order.** Times are each actor's own; no judgement looks at them. The order of lines is that in which the
-engine learned of events: in sim that in which they happened, on ray the order within a node is sure and between nodes
-nothing is but what causes what. What is judged in that light is said in `docs/check.md`.
+**Time and order.** Each node has its own clock; no check looks at times. The lines are in the order in which the engine
+received the events: in sim the order in which they happened; on ray only the order within a node is known, and between
+nodes what causality gives. docs/check.md says what follows for the checks.
 
-**Whole or not.** `recording.json` is put in place under its name at once, when all else is on the disk. Without it a
-recording is not whole; a file whose digest is another one is damaged; both are wrong input.
+**Complete or not.** `recording.json` is renamed into place when all other files are on the disk. A recording without it
+is incomplete, and a file with another digest is damaged; both are wrong input.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from protocol.messages.base import Message
 from protocol.messages.records import MetadataRecord
 
 TRACE, METADATA, HISTORY, LOGS, MANIFEST = "trace.jsonl", "metadata.jsonl", "history.jsonl", "logs", "recording.json"
-ALLOWED = "a recording that is whole, as the run has written it"
+ALLOWED = "a complete recording, as the run wrote it"
 _CHUNK = 1 << 20
 
 
@@ -52,7 +51,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def _listed(value: object) -> object:
+def _to_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -62,7 +61,7 @@ class _Final(_Model):
     topic: str
     partition: Annotated[int, Field(ge=0)]
     leader: int
-    replicas: Annotated[tuple[int, ...], BeforeValidator(_listed)]
+    replicas: Annotated[tuple[int, ...], BeforeValidator(_to_tuple)]
     start: Annotated[int, Field(ge=0)] = 0
     settled: int | None = None
 
@@ -72,8 +71,8 @@ class _Final(_Model):
 
 
 class Manifest(_Model):
-    """What `recording.json` holds. `config` are the static configs of the nodes. `nothing_may_be_lost`: what the
-    experiment did can cost no record, whatever tolerance promises in general.
+    """The content of `recording.json`. `config` are the static configs of the nodes. `nothing_may_be_lost`: the faults
+    of the run can cause no loss, so that every loss is a violation, beyond tolerance too.
     """
 
     format: Literal["isray-recording"] = "isray-recording"
@@ -86,11 +85,11 @@ class Manifest(_Model):
     controllers: Annotated[int, Field(ge=1)]
     config: dict[str, str | int | float | bool]
     nothing_may_be_lost: bool = False
-    finals: Annotated[tuple[_Final, ...], BeforeValidator(_listed)]
+    finals: Annotated[tuple[_Final, ...], BeforeValidator(_to_tuple)]
     digests: dict[str, str]
 
     def spec(self) -> ClusterSpec:
-        """The cluster that was run. ConfigError or ValueError where there is no such."""
+        """The cluster that was run. ConfigError or ValueError where the config or the generation is not valid."""
         config = ClusterConfig.of(Generation(self.generation), self.config)
         return ClusterSpec(self.brokers, self.controllers, config, self.seed)
 
@@ -128,12 +127,12 @@ class RecordingWriter:
         self._history.write(operation)
 
     def flush(self) -> None:
-        """Hands what was written to the system."""
+        """Flushes the files' buffers to the operating system."""
         self._trace.flush()
         self._history.flush()
 
     def close(self) -> None:
-        """Ends writing; without `finish` the recording is not whole."""
+        """Ends writing; without `finish` the recording is incomplete."""
         self._trace.close()
         self._history.close()
 
@@ -147,7 +146,9 @@ class RecordingWriter:
         *,
         nothing_may_be_lost: bool = False,
     ) -> None:
-        """Writes the rest, and that all is there. `what` names the run; `nothing_may_be_lost` as in `Manifest`."""
+        """Writes the other files and, last, `recording.json`. `what` names the run; `nothing_may_be_lost` as in
+        `Manifest`.
+        """
         self.close()
         lines = (json.dumps({type(it).__name__: it.model_dump(mode="json")}) + "\n" for it in metadata)
         with (self.folder / METADATA).open("w", encoding="utf-8") as file:
@@ -166,7 +167,7 @@ class RecordingWriter:
             finals=tuple(known),
             digests={name: _digest(self.folder / name, sync=True) for name in names},
         )
-        _put(self.folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+        _write_atomically(self.folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
 
     def _write_logs(self, final: FinalPartition) -> _Final:
         (self.folder / LOGS).mkdir(exist_ok=True)
@@ -199,8 +200,8 @@ def _digest(path: Path, *, sync: bool = False) -> str:
     return found.hexdigest()
 
 
-def _put(path: Path, text: str) -> None:
-    """Writes a file under its name at once."""
+def _write_atomically(path: Path, text: str) -> None:
+    """Writes a file atomically and durably."""
     draft = path.with_name(f".{path.name}")
     with draft.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -213,7 +214,7 @@ def _put(path: Path, text: str) -> None:
 
 
 class LogFile:
-    """The runs of a log's file; as often as they are wanted."""
+    """The runs of records in a log's file, read anew by each iteration."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -229,7 +230,7 @@ class LogFile:
 
 
 class Recording:
-    """A recording that is whole. InputError where it is not, or a file of it is damaged."""
+    """A complete recording. InputError where it is incomplete or a file is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -247,7 +248,7 @@ class Recording:
         self.records = tuple(_records(folder / METADATA))
 
     def events(self) -> Iterator[TraceEvent]:
-        """The trace events in the order in which the engine learned of them."""
+        """The trace events in the order in which the engine received them. InputError for a line that is no event."""
         path = self.folder / TRACE
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):

@@ -17,7 +17,7 @@ from rich.table import Table
 from experiments.cli.output import Json
 
 if TYPE_CHECKING:
-    from experiments.check.check_recording import Checked
+    from experiments.check.check_recording import CheckResult
 
 SHOWN_VIOLATIONS = 100
 
@@ -40,7 +40,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _show(checked: Checked) -> None:
+def _show(checked: CheckResult) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table("invariant", "looked at", "violated", box=None)
     names = [violation.invariant.partition(".")[0] for violation in checked.violations]

@@ -15,7 +15,7 @@ import pytest
 
 from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
-from experiments.check.check_recording import Checked, check
+from experiments.check.check_recording import CheckResult, check
 from experiments.check.final_logs import final_logs
 from experiments.check.history import Ended, Invoked
 from experiments.check.recording import Recording, RecordingWriter
@@ -97,7 +97,7 @@ class RecordedCluster:
     folder: Path
     writer: RecordingWriter
 
-    def check(self) -> Checked:
+    def check(self) -> CheckResult:
         """Ends the recording and checks it."""
         self.cluster.meanwhile = lambda: None
         self.cluster.engine.record_to(lambda event: None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments.check.check_recording import ALL_SHOWN, HISTORY_FINDING, NOT_SHOWN, Checked, check
+from experiments.check.check_recording import ALL_SHOWN, HISTORY_FINDING, NOT_SHOWN, CheckResult, check
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import Ended, FinalPartition, Operation
 from experiments.check.recording import HISTORY, MANIFEST, METADATA, TRACE, Recording, RecordingWriter
@@ -105,7 +105,7 @@ def tape(tmp_path: Path) -> Tape:
     return Tape(spec, list(recording.events()), list(recording.records), list(recording.operations()), finals)
 
 
-def names(checked: Checked) -> set[str]:
+def names(checked: CheckResult) -> set[str]:
     return {violation.invariant for violation in checked.violations}
 
 
