@@ -76,7 +76,7 @@ def _eligible_in_any_life(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _give_up(original: Callable[..., None]) -> Callable[..., None]:
-    def fire(self: IsrManager, now_ms: TimeMs) -> None:
+    def fire(self: IsrManager, now_ms: TimeMs, timer: str = "") -> None:
         for key in self._in_flight:
             replica = self._context.replicas.get(key)
             if replica is not None and replica.leadership is not None:
