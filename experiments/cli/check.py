@@ -1,7 +1,6 @@
-"""`isray check`: judges a recording, on whichever engine it was made; docs/check.md.
+"""`isray check`: checks a recording from either engine; docs/check.md.
 
-Leaves with 0 where nothing is wrong, with 1 where something is (a line each), with 2 where the folder holds no whole
-recording.
+Exit code 0 without violations, 1 with violations (one line each), 2 if the folder holds no complete recording.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A recording: of a scenario's --trace, or a soak.")],
     as_json: Json = False,
 ) -> None:
-    """Judge a recording: the history of the clients, and every invariant that a trace can show."""
-    from experiments.check.check_recording import check as judge
+    """Check a recording: the history of the clients, and every invariant that can be decided from a trace."""
+    from experiments.check.check_recording import check as check_recording
     from experiments.check.recording import Recording
 
-    with Console(stderr=True).status("judging"):
-        checked = judge(Recording(folder))
+    with Console(stderr=True).status("checking"):
+        checked = check_recording(Recording(folder))
     if as_json:
         typer.echo(json.dumps(checked.document()))
     else:
@@ -42,7 +41,7 @@ def check(
 
 def _show(checked: CheckResult) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    table = Table("invariant", "looked at", "violated", box=None)
+    table = Table("invariant", "checks", "violated", box=None)
     names = [violation.invariant.partition(".")[0] for violation in checked.violations]
     for name, count in checked.looked_at.items():
         wrong = names.count(name)
@@ -53,11 +52,11 @@ def _show(checked: CheckResult) -> None:
     if len(checked.violations) > SHOWN_VIOLATIONS:
         console.print(f"and {len(checked.violations) - SHOWN_VIOLATIONS} more")
     for line in checked.unjudged:
-        console.print(f"not judged: {line}")
+        console.print(f"not checked: {line}")
     beyond = [name for name, kept in checked.within_tolerance.items() if not kept]
     if beyond and not checked.nothing_may_be_lost:
         console.print(f"beyond tolerance, so losses are no violations: {', '.join(beyond)}")
-    verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]nothing is wrong[/]"
+    verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]no violation[/]"
     console.print(
         f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "
         f"{checked.metadata_records} metadata records, {checked.operations} operations"

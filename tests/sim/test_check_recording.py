@@ -1,4 +1,4 @@
-"""The judge of recordings (`isray check`): it finds nothing where nothing is wrong, and fires on each thing that is."""
+"""The judge of recordings (`isray check`): it finds nothing where no violation, and fires on each thing that is."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def test_a_scenario_that_fails_has_no_timeline() -> None:
 FAULTS_OF_STEPS = {"crash": "crash", "shutdown": "restart", "pause": "pause", "cut": "cut", "reassign": "reassign"}
 
 
-def without_users(topic: TopicModel) -> TopicModel:
-    """The topic with a strategy that heals though nobody is there to elect by hand."""
+def without_operator(topic: TopicModel) -> TopicModel:
+    """The topic with a recovery strategy that needs no operator."""
     manual = topic.config.get("unclean.recovery.strategy") == "manual"
     heals = {"unclean.recovery.strategy": "balanced"} if manual else {}
     return topic.model_copy(update={"config": {**topic.config, **heals}})
@@ -142,7 +142,7 @@ def test_every_shipped_scenario_has_a_timeline_that_runs(path: Path) -> None:
         generation=found.cluster.generation,
         config=found.cluster.config,
         within_tolerance=False,
-        topics=tuple(without_users(topic) for topic in found.topics),
+        topics=tuple(without_operator(topic) for topic in found.topics),
         faults=faults,
     )
     result = run_plan(plan)

@@ -106,7 +106,7 @@ def test_a_seed_gives_one_trace(seed: int) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", [1, 2, 6])
 def test_the_trace_does_not_depend_on_encoding_or_on_idle_timers(seed: int) -> None:
-    """With steady delays: a message may hold up the one behind it otherwise, a heartbeat that tells nothing too."""
+    """Without jitter: otherwise a message, also an idle heartbeat, may delay the one behind it."""
     plan = draw(seed).model_copy(update={"jitter_ms": 0})
     plain, encoded, full = run_plan(plan), run_plan(plan, paranoid=True), run_plan(plan, elide_idle=False)
     assert plain.trace_hash == encoded.trace_hash == full.trace_hash
@@ -151,7 +151,7 @@ def test_leaders_come_from_the_elr_where_all_brokers_were_fenced() -> None:
     assert FROM_ELR not in names(run_plan(plan_of(apart, generation="kip-497")), "election")
 
 
-def test_power_loss_takes_no_more_than_a_partition_can_bear() -> None:
+def test_power_loss_takes_no_more_than_a_partition_tolerates() -> None:
     everyone = PowerLoss(at_ms=6_000, duration_ms=2_000, rack=(0, 1, 2, FIRST_CONTROLLER))
     result = run_plan(plan_of(everyone))
     assert result.violation is None
@@ -174,7 +174,7 @@ def test_a_loss_is_granted_where_the_disk_holds_no_records() -> None:
 
 
 def test_what_a_deposed_leader_commits_with_its_isr_may_be_deleted() -> None:
-    """Nobody who was in its ISR has heard that another is to lead: what all of them hold is committed."""
+    """No member of its ISR knows of the next leader: what all of them hold is committed."""
     sends = [
         {"kind": "send", "at_ms": at_ms, "id": number, "topic": "t", "partition": 0, "records": 20}
         for number, at_ms in enumerate((22_848, 23_022, 23_611), 1)
@@ -247,14 +247,14 @@ def test_a_leader_may_end_recovering_and_a_reassignment_at_once() -> None:
     assert names(result, "transition")["leader recovers"] == 1
 
 
-def test_beyond_tolerance_crashes_take_what_they_ask_for() -> None:
+def test_without_tolerance_disks_lose_what_the_fault_asks_for() -> None:
     everyone = PowerLoss(at_ms=6_000, duration_ms=2_000, rack=(0, 1, 2))
     result = run_plan(plan_of(everyone, within_tolerance=False))
     assert result.violation is None
     assert names(result, "tolerance") == {"partitions beyond it": 1}
 
 
-def test_power_fails_for_those_that_have_ended_too() -> None:
+def test_a_power_loss_also_hits_nodes_whose_process_has_ended() -> None:
     """Before ELR a partition leaves tolerance with the first loss."""
     before_elr: dict[str, Any] = {"generation": "kip-497", "within_tolerance": False}
     ended = Crash(at_ms=6_000, duration_ms=6_000, node=2)

@@ -90,8 +90,8 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.slow
-def test_an_interrupt_ends_the_hunt_and_what_was_done_is_told(jobs: str, tmp_path: Path) -> None:
-    """The hunt tells itself to stop when the first results are in."""
+def test_an_interrupt_ends_the_hunt_with_a_report_of_what_was_run(jobs: str, tmp_path: Path) -> None:
+    """The hunt interrupts itself when the first result has arrived."""
     program = """
 import os, signal, sys
 import experiments.hunt.seeds as module

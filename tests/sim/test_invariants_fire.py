@@ -207,13 +207,13 @@ def _follower_does_not_fetch(engine: CheckedEngine) -> None:
 
 
 def _tells(engine: CheckedEngine, kind: str, **changed: object) -> None:
-    """The controller tells of a balanced recovery, and differs from what is right by this."""
+    """The controller reports a balanced recovery that differs from a correct one by these fields."""
     image = _controller_image(engine)
     answers = tuple((broker, image.broker_epoch(broker), 0, 7) for broker in range(3))
     detail: dict[str, object] = {"recovery_id": 1, "mode": "balanced", "leader_epoch": 1, "leader": 1}
     detail |= {"asked": (0, 1, 2), "required": (1, 2), "answers": answers, "silent": (), "reason": "", "absent": ()}
-    told = {name: (detail | changed)[name] for name in detail_names(KINDS[kind])}
-    trace = decode(kind, PARTITION, told)
+    fields = {name: (detail | changed)[name] for name in detail_names(KINDS[kind])}
+    trace = decode(kind, PARTITION, fields)
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), FIRST_CONTROLLER, trace)
 
@@ -353,7 +353,7 @@ def test_what_is_lost_while_no_controller_runs_counts(engine: CheckedEngine) -> 
 def test_an_elr_that_outlives_the_min_isr_that_it_was_for_promises_nothing(
     generation: Generation, elr: tuple[int, ...]
 ) -> None:
-    """Nobody of two replicas is heard of, min ISR is lowered to 1, and the one that comes back first leads alone."""
+    """Both replicas are fenced, min ISR is lowered to 1, and the one that returns first leads alone."""
     engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), 0), NetworkModel(1, 0))
     for node in engine.spec.node_ids:
         engine.start(node)

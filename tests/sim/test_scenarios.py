@@ -196,11 +196,11 @@ def test_virtual_time_is_the_only_time() -> None:
 
 @pytest.mark.covers("F27", "I5")
 def test_each_recovery_is_told_with_what_it_cost() -> None:
-    [told] = run_file("recovery-proactive").recoveries
-    [(broker, _, _, end)] = told.answers
-    assert (told.topic, told.partition, told.mode, told.leader) == ("t", 0, "proactive", 0)
-    assert (broker, end, told.absent, told.silent) == (0, 4, (1, 2), ())
-    assert told.lost == 2
+    [recovery] = run_file("recovery-proactive").recoveries
+    [(broker, _, _, end)] = recovery.answers
+    assert (recovery.topic, recovery.partition, recovery.mode, recovery.leader) == ("t", 0, "proactive", 0)
+    assert (broker, end, recovery.absent, recovery.silent) == (0, 4, (1, 2), ())
+    assert recovery.lost == 2
     kept = run_file("recovery-power-loss").recoveries
     assert [(recovery.leader, recovery.lost) for recovery in kept] == [(2, 0)]
     assert run_file("leader-failover").recoveries == []

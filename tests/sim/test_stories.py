@@ -43,7 +43,7 @@ def _told(name: str, engine: CheckedEngine, headings: list[Heading]) -> str:
 
 
 def _story_of_a_stale_clean_shutdown_file() -> str:
-    """The file vouches for one epoch only (M16): not for a later life, and not when it is torn."""
+    """The file is valid for one epoch only (M16): not for a later incarnation, and not when it is torn."""
     engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966)))
     headings: list[Heading] = []
     disk = engine.cluster.disks[2]
@@ -69,7 +69,10 @@ def _story_of_a_stale_clean_shutdown_file() -> str:
     heading("broker 2 starts: the file names its last epoch, it stays in the ELR and joins the ISR")
     engine.start(2)
     await_elr(set(), set())
-    for text, file in (("the copy of an earlier life", copied), ("torn in the middle", copied[: len(copied) // 2])):
+    for text, file in (
+        ("the copy of an earlier incarnation", copied),
+        ("torn in the middle", copied[: len(copied) // 2]),
+    ):
         heading("broker 2 crashes")
         engine.crash(2, Loss("none"))
         await_elr({2}, set())
@@ -92,11 +95,13 @@ def _eligible(engine: CheckedEngine) -> tuple[set[int], set[int]]:
     return set(state.elr), set(state.last_known_elr)
 
 
-TELLING = {"power-loss", "higher-epoch", "answer-then-reboot", "urm-crash", "toggle", "longest-log"}
+WITH_STORY = {"power-loss", "higher-epoch", "answer-then-reboot", "urm-crash", "toggle", "longest-log"}
 """Of the recoveries, those whose story shows what the others only vary."""
-TOLD = [path for path in SCENARIOS if path.stem.removeprefix("recovery-") in TELLING or "recovery-" not in path.stem]
+STORY_FILES = [
+    path for path in SCENARIOS if path.stem.removeprefix("recovery-") in WITH_STORY or "recovery-" not in path.stem
+]
 STORIES: dict[str, Callable[[], str]] = {
-    **{path.stem: partial(_story_of_scenario, path) for path in TOLD},
+    **{path.stem: partial(_story_of_scenario, path) for path in STORY_FILES},
     "stale-clean-shutdown-file": _story_of_a_stale_clean_shutdown_file,
     **KRAFT_STORIES,
 }
