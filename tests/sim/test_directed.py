@@ -138,8 +138,8 @@ def test_a_fetch_of_a_former_incarnation_counts_for_nothing() -> None:
 
 @pytest.mark.covers("A26", "N1")
 def test_an_answer_that_has_truncated_a_log_does_not_do_so_again() -> None:
-    """A deposed leader drops what no other replica has, and fetches as many records as it had. Then the answer that made it
-    truncate arrives once more.
+    """A deposed leader drops what no other replica has, and fetches as many records as it had. Then the answer that
+    made it truncate arrives once more.
     """
     bench = Bench()
     for _ in range(2):
