@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from protocol.errors import ErrorCode
 from protocol.events.quorum import QuorumVotersChanged
@@ -135,17 +135,7 @@ class QuorumLeader:
         context = self._context
         inactive_voters = self.leader_state.inactive_voters(context.voters)
         for voter in inactive_voters:
-            context.out.send(
-                voter.id,
-                BeginQuorumEpochRequest(
-                    correlation_id=context.next_correlation_id(),
-                    cluster_id=context.config.cluster_id,
-                    voter_id=voter.id,
-                    voter_uuid=voter.uuid,
-                    leader_id=context.node_id,
-                    leader_epoch=context.epoch,
-                ),
-            )
+            self._send(voter, BeginQuorumEpochRequest, voter_id=voter.id, voter_uuid=voter.uuid)
         if inactive_voters:
             context.out.set_timer(BEGIN_TIMER, now_ms + context.config.fetch_ms // 2)
 
@@ -186,16 +176,18 @@ class QuorumLeader:
         context = self._context
         successors = self.leader_state.preferred_successors(context.voters)
         for voter in successors:
-            context.out.send(
-                voter.id,
-                EndQuorumEpochRequest(
-                    correlation_id=context.next_correlation_id(),
-                    cluster_id=context.config.cluster_id,
-                    leader_id=context.node_id,
-                    leader_epoch=context.epoch,
-                    preferred_successors=_to_voters(successors),
-                ),
-            )
+            self._send(voter, EndQuorumEpochRequest, preferred_successors=_to_voters(successors))
+
+    def _send(
+        self, voter: ReplicaKey, kind: type[BeginQuorumEpochRequest | EndQuorumEpochRequest], **fields: Any
+    ) -> None:
+        """Sends a request about this leader's epoch."""
+        context = self._context
+        number, cluster, leader = context.next_correlation_id(), context.config.cluster_id, context.node_id
+        request = kind(
+            correlation_id=number, cluster_id=cluster, leader_id=leader, leader_epoch=context.epoch, **fields
+        )
+        context.out.send(voter.id, request)
 
     # -- replication ---------------------------------------------------------------------------------------------------
 

@@ -54,13 +54,13 @@ VoterRequest = AddVoterRequest | RemoveVoterRequest
 Fetch = QuorumFetchRequest | FetchSnapshotRequest
 
 
+@dataclass
 class SafetyInvariant:
     """Base of the safety invariants. `check` runs after every step of a running replica, `check_stopped` after a step
     that ended its process. Both return a description of the violation, empty if there is none.
     """
 
-    def __init__(self, view: GlobalView) -> None:
-        self.view = view
+    view: GlobalView
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         return ""
@@ -69,13 +69,12 @@ class SafetyInvariant:
         return ""
 
 
+@dataclass
 class NoIllegalState(SafetyInvariant):
     """The epoch of a disk never decreases, an epoch never changes leaders, and only a leader resigns."""
 
-    def __init__(self, view: GlobalView) -> None:
-        super().__init__(view)
-        self._before: dict[Disk, tuple[Epoch, NodeId]] = {}
-        self._led: set[tuple[Disk, Epoch]] = set()
+    _before: dict[Disk, tuple[Epoch, NodeId]] = field(default_factory=dict)
+    _led: set[tuple[Disk, Epoch]] = field(default_factory=set)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         key, epoch, leader = replica.key, replica.epoch, replica.leader
@@ -153,13 +152,12 @@ class ConfigMatchesLog(SafetyInvariant):
         return ""
 
 
+@dataclass
 class NeverTwoLeadersInSameEpoch(SafetyInvariant):
     """No two replicas lead the same epoch or consider different replicas its leader, at any time."""
 
-    def __init__(self, view: GlobalView) -> None:
-        super().__init__(view)
-        self._leaders: dict[Epoch, NodeId] = {}
-        self._keys: dict[Epoch, ReplicaKey] = {}
+    _leaders: dict[Epoch, NodeId] = field(default_factory=dict)
+    _keys: dict[Epoch, ReplicaKey] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         epoch, leader = replica.epoch, replica.leader
@@ -170,12 +168,11 @@ class NeverTwoLeadersInSameEpoch(SafetyInvariant):
         return ""
 
 
+@dataclass
 class OneVotePerEpoch(SafetyInvariant):
     """A disk votes at most once per epoch, its own candidacy included, across restarts."""
 
-    def __init__(self, view: GlobalView) -> None:
-        super().__init__(view)
-        self._votes: dict[tuple[Disk, Epoch], ReplicaKey] = {}
+    _votes: dict[tuple[Disk, Epoch], ReplicaKey] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         cause, voted = step.cause, []
@@ -247,12 +244,11 @@ class HighWatermarkHasMajority(SafetyInvariant):
         return len(having) >= majority(voters)
 
 
+@dataclass
 class HighWatermarkMonotone(SafetyInvariant):
     """The high watermark of an incarnation never decreases."""
 
-    def __init__(self, view: GlobalView) -> None:
-        super().__init__(view)
-        self._before: dict[int, Offset] = {}
+    _before: dict[int, Offset] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         before = self._before.get(step.incarnation, 0)
@@ -260,14 +256,13 @@ class HighWatermarkMonotone(SafetyInvariant):
         return f"{replica.key}: {replica.high_watermark} after {before}" if replica.high_watermark < before else ""
 
 
+@dataclass
 class ChangesTakeTurns(SafetyInvariant):
     """A leader appends a change of the voters only after it has committed a record of its epoch and all earlier
     changes, and adds only replicas that have its whole log.
     """
 
-    def __init__(self, view: GlobalView) -> None:
-        super().__init__(view)
-        self._last: dict[tuple[NodeId, Epoch], Offset] = {}
+    _last: dict[tuple[NodeId, Epoch], Offset] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         if not replica.is_leader:
@@ -297,12 +292,11 @@ class ChangesTakeTurns(SafetyInvariant):
         return f"{leader.key} adds {added} at {offset}, which has {end}" if end < offset else ""
 
 
+@dataclass
 class AckedChangeIsCommitted(SafetyInvariant):
     """A change of the voters that a response confirms is committed."""
 
-    def __init__(self, view: GlobalView) -> None:
-        super().__init__(view)
-        self._asked: dict[int, VoterRequest] = {}
+    _asked: dict[int, VoterRequest] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         cause, changes = step.cause, self.view.changes.values()
@@ -338,35 +332,34 @@ class _FetchTimes:
     fetched_ms: dict[NodeId, TimeMs] = field(default_factory=dict)
 
 
+@dataclass
 class CheckQuorumResign(SafetyInvariant):
     """A leader resigns within twice the fetch timeout without fetches from a majority; after a pause, within another
     fetch timeout.
     """
 
-    def __init__(self, view: GlobalView) -> None:
-        super().__init__(view)
-        self._fetch_times: dict[tuple[NodeId, Epoch], _FetchTimes] = {}
+    _fetch_times: dict[tuple[NodeId, Epoch], _FetchTimes] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         voters = self.view.copies[step.node].history.latest
         if not replica.is_leader or not voters:
             return ""
         cause, now_ms = step.cause, step.now_ms
-        hearing = self._fetch_times.setdefault((step.node, replica.epoch), _FetchTimes())
-        if voters != hearing.voters:
-            hearing.voters, hearing.since_ms = voters, now_ms
+        fetches = self._fetch_times.setdefault((step.node, replica.epoch), _FetchTimes())
+        if voters != fetches.voters:
+            fetches.voters, fetches.since_ms = voters, now_ms
         if isinstance(cause, Fetch) and cause.current_leader_epoch == replica.epoch and step.sender is not None:
-            hearing.fetched_ms[step.sender] = now_ms
+            fetches.fetched_ms[step.sender] = now_ms
         times = [
-            now_ms if matches(voter, replica.key) else max(hearing.fetched_ms.get(voter.id, 0), hearing.since_ms)
+            now_ms if matches(voter, replica.key) else max(fetches.fetched_ms.get(voter.id, 0), fetches.since_ms)
             for voter in voters
         ]
         silent_ms, fetch_ms = now_ms - sorted(times)[-majority(voters)], replica.config.fetch_ms
         if silent_ms <= 2 * fetch_ms:
-            hearing.overdue_ms = None
+            fetches.overdue_ms = None
             return ""
-        hearing.overdue_ms = now_ms if hearing.overdue_ms is None else hearing.overdue_ms
-        is_patient = now_ms - hearing.overdue_ms <= fetch_ms
+        fetches.overdue_ms = now_ms if fetches.overdue_ms is None else fetches.overdue_ms
+        is_patient = now_ms - fetches.overdue_ms <= fetch_ms
         return "" if is_patient else f"{replica.key} still leads although no majority has fetched for {silent_ms} ms"
 
 
