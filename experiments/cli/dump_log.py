@@ -1,12 +1,12 @@
-"""`isray dump-log`: kafka-dump-log.sh, and of kafka-metadata-shell.sh what there is to see (J14, D33). What lies on a
-disk, of a node that runs, has ended or cannot start: nothing is locked and nothing changed.
+"""`isray dump-log`: kafka-dump-log.sh, and the records of kafka-metadata-shell.sh (J14, D33). It prints the logs on a
+disk, whether its node runs, has ended or cannot start; it locks and changes nothing.
 
-`--directory` is a node's, and takes its logs one after another, or `--cluster-metadata` (the metadata log and its
-snapshot), or `--partition` by the name of a topic, or its id where the disk does not know the name. `--files` are
-segments (`OFFSET.log`) and snapshots (`checkpoint`) by commas.
+`--directory` prints all logs of a node's directory, or with `--cluster-metadata` the metadata log and its snapshot, or
+with `--partition` one partition's, by the topic's name, or its id where the disk does not know the name. `--files`
+prints segments (`OFFSET.log`) and snapshots (`checkpoint`), separated by commas.
 
-What follows the last whole batch is told. Behind the mark of what was flushed that is what a crash, or a node that
-writes, leaves; below it, it is damage, and exit code 1.
+Bytes after the last whole batch are reported. Above the flushed offset they are left by a crash or by a node that is
+writing; below it they are damage, and exit code 1.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def dump_log(
 def _of_directory(
     directory: Path, partition: str | None, cluster_metadata: bool
 ) -> tuple[list[LogFiles], list[Path], dict[str, str]]:
-    """The logs and snapshots that are meant, and the names of topics."""
+    """The logs and snapshots to print, and the names of topics by id."""
     from experiments.engines.ray.dump import known_topics, log_files, log_names, snapshot_file
 
     if not directory.is_dir():
@@ -191,7 +191,7 @@ def _print_snapshot(snapshot: dict[str, Any]) -> None:
 
 @contextmanager
 def _refused(source: str) -> Iterator[None]:
-    """What cannot be read within is told as wrong input."""
+    """A StorageError within the block is wrong input."""
     try:
         yield
     except StorageError as error:

@@ -1,12 +1,11 @@
-"""`isray storage`: kafka-storage.sh. A node's directory before its first start, and what a directory says of itself
-(D31, J15).
+"""`isray storage`: kafka-storage.sh. Format a node's directory before its first start, and describe one (D31, J15).
 
 A controller's directory is formatted in one of three ways: `--standalone`, as the one first voter; with
 `--initial-controllers`, as one of several that are listed with the uuids of their disks; with
-`--no-initial-controllers`, to be added to a quorum, or where the voters are static. A broker's is just made its own.
+`--no-initial-controllers`, to be added to a quorum, or where the voters are static. A broker's takes none of them.
 
 A directory is not formatted twice, and never if it belongs to another node or cluster: exit code 2, and nothing in it
-is touched. `info` leaves with 1 where the directory is not formatted, or something in it is damaged.
+changes. `info` ends with exit code 1 if the directory is not formatted, or something in it is damaged.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def random_uuid(as_json: Json = False) -> None:
 
 @app.register("format", "isray storage format --cluster-id c --node-id 1000 --directory DIR --standalone")
 def format_(
-    cluster_id: Annotated[str, typer.Option("--cluster-id", "-t", metavar="ID", help="The cluster's.")],
+    cluster_id: Annotated[str, typer.Option("--cluster-id", "-t", metavar="ID", help="The id of the cluster.")],
     node_id: Annotated[int, typer.Option("--node-id", metavar="N", help="Brokers from 0, controllers from 1000.")],
     directory: NodeDirectory,
     standalone: Annotated[bool, typer.Option("--standalone", help="The one first voter.")] = False,
@@ -61,11 +60,11 @@ def format_(
         bool, typer.Option("--no-initial-controllers", help="Joins a quorum, or is a static voter.")
     ] = False,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", help="A directory that is this node's already is left as it is.")
+        bool, typer.Option("--ignore-formatted", help="Succeed where the directory already is this node's.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a directory that of a node that has never run."""
+    """Format a directory for a node that has never run."""
     _require_id("--cluster-id", cluster_id)
     ways = {
         "--standalone": standalone,
@@ -97,7 +96,7 @@ def _owner(cluster_id: str, node_id: NodeId) -> str:
 
 
 def _first_voters(node_id: NodeId, ways: Mapping[str, bool], listed: str | None) -> tuple[ReplicaKey | None, VoterSet]:
-    """The key of a controller, None for a broker, and the first voters that its log is to tell of."""
+    """The key of a controller, None for a broker, and the first voters to write to its log."""
     if is_broker(node_id):
         given = [way for way, is_given in ways.items() if is_given]
         if given:
@@ -137,7 +136,7 @@ def _require_id(option: str, text: str) -> None:
 
 @app.register("info", "isray storage info --directory DIR")
 def info(directory: NodeDirectory, as_json: Json = False) -> None:
-    """Whose a directory is, and what it holds."""
+    """The owner of a directory, and its content."""
     from experiments.engines.ray.directories import describe_directory
 
     with _refused(directory, "a node's directory"):
@@ -158,7 +157,7 @@ def _print_info(found: dict[str, Any]) -> None:
     typer.echo(f"format version: {found['format_version']}")
     if "directory_id" in found:
         typer.echo(f"directory id: {found['directory_id']}")
-        voted = "nobody" if found["voted"] is None else _voter(found["voted"])
+        voted = "no candidate" if found["voted"] is None else _voter(found["voted"])
         leader = "no leader" if found["leader_id"] < 0 else f"leader {found['leader_id']}"
         typer.echo(f"quorum: epoch {found['leader_epoch']}, {leader}, voted for {voted}")
     if found.get("voters"):
@@ -175,7 +174,7 @@ def _voter(found: dict[str, Any]) -> str:
 
 @contextmanager
 def _refused(directory: Path, allowed: str) -> Iterator[None]:
-    """What the disk refuses within is told as wrong input."""
+    """A StorageError within the block is wrong input."""
     try:
         yield
     except StorageError as error:

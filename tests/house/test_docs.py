@@ -1,4 +1,4 @@
-"""The documents speak of what is there: paths exist, dependencies are justified, trace events are explained."""
+"""Documents match the project: paths and links exist, dependencies are justified, scenarios are listed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/recovery.
 SHIPPED = {path.stem for path in (ROOT / "experiments" / "scenarios").glob("*.yaml")}
 
 _PATH = re.compile(r"(?:protocol|actors|experiments|tests|docs)/[\w./-]*\w")
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -22,6 +23,13 @@ def test_paths_exist(page: str) -> None:
     named = set(_PATH.findall((ROOT / page).read_text(encoding="utf-8")))
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_links_between_documents_resolve() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in _LINK.findall(page.read_text(encoding="utf-8"))]
+    assert links
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_every_dependency_has_its_line() -> None:

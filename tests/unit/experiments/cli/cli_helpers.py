@@ -80,7 +80,7 @@ class Commands:
         return err
 
     def refused(self, *arguments: str) -> str:
-        """The one line with which a command refuses its input: exit code 2, and nobody was asked."""
+        """The one line about wrong input: exit code 2, and no request was sent."""
         asked = len(self.targets)
         code, out, err = self.run(*arguments)
         assert (code, out, len(err.splitlines())) == (2, "", 1), (code, out, err)

@@ -1,5 +1,5 @@
 """`isray dump-log` on directories of the machine: what it shows of sound, torn and damaged logs, and that it changes
-nothing, whoever has the directory open.
+nothing, also while a process has the directory open.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_records_in_json_have_their_fields(command: Commands, tmp_path: Path) ->
     assert records[3]["fields"]["replicas"] == [0, 1]
 
 
-def test_a_damaged_snapshot_and_records_that_are_none_are_told(command: Commands, tmp_path: Path) -> None:
+def test_a_damaged_snapshot_and_invalid_records_are_reported(command: Commands, tmp_path: Path) -> None:
     controller = Controller(tmp_path)
     controller.storage.open_log(METADATA_LOG).append(batch(4, payload=b"no records", epoch=1))
     assert "its records cannot be read" in command.ok(*dump(tmp_path)), "it is not flushed"
@@ -170,7 +170,7 @@ def test_a_partition_is_named_by_its_topic_or_the_topics_id(command: Commands, t
     controller.storage.close()
 
 
-def test_of_two_topics_of_one_name_the_id_says_which(command: Commands, tmp_path: Path) -> None:
+def test_the_id_selects_one_of_two_topics_with_the_same_name(command: Commands, tmp_path: Path) -> None:
     controller = Controller(tmp_path)
     controller.replica.append([TopicRecord(name="t", topic_id="T2")])
     controller.replica.settle(0)
@@ -197,7 +197,7 @@ def test_all_segments_of_a_log_are_shown_and_one_alone(command: Commands, tmp_pa
 
 
 @pytest.mark.parametrize("torn", [1, HEADER_BYTES - 1, HEADER_BYTES + 1, HEADER_BYTES + 4])
-def test_a_torn_end_is_told_and_no_damage(command: Commands, tmp_path: Path, torn: int) -> None:
+def test_a_torn_end_is_reported_and_is_not_damage(command: Commands, tmp_path: Path, torn: int) -> None:
     written(DiskStorage(tmp_path), flushed=2, unflushed=2).close()
     file = segment_file(tmp_path)
     size = file.stat().st_size // 4
@@ -208,14 +208,14 @@ def test_a_torn_end_is_told_and_no_damage(command: Commands, tmp_path: Path, tor
     why = "the file ends within a " + ("header" if torn < HEADER_BYTES else "batch")
     assert (found[3]["position"], found[3]["size"], found[3]["end_offset"]) == (3 * size, torn, 3)
     assert faults(found) == [(why, False)]
-    told = command.ok(*dump(tmp_path)).splitlines()[-1]
+    last_line = command.ok(*dump(tmp_path)).splitlines()[-1]
     position = f"{torn} bytes at position {3 * size}, offset 3"
-    assert told == f"! {position}: {why} (not flushed, the next start drops it)"
+    assert last_line == f"! {position}: {why} (not flushed, the next start drops it)"
     assert content(tmp_path) == before
 
 
 @pytest.mark.parametrize(("place", "is_damage"), [(1, True), (3, False)])
-def test_a_batch_that_fails_its_checksum_is_told_and_the_next_is_shown(
+def test_a_batch_with_a_wrong_checksum_is_reported_and_the_next_is_printed(
     command: Commands, tmp_path: Path, place: int, is_damage: bool
 ) -> None:
     written(DiskStorage(tmp_path), flushed=3, unflushed=2).close()
@@ -228,7 +228,7 @@ def test_a_batch_that_fails_its_checksum_is_told_and_the_next_is_shown(
     assert faults(found) == [("the batch fails its checksum", is_damage)]
 
 
-def test_records_that_are_gone_or_out_of_place_are_told(command: Commands, tmp_path: Path) -> None:
+def test_missing_and_misplaced_records_are_reported(command: Commands, tmp_path: Path) -> None:
     written(DiskStorage(tmp_path), flushed=4, unflushed=0).close()
     file = segment_file(tmp_path)
     data = file.read_bytes()
@@ -248,7 +248,7 @@ def test_records_that_are_gone_or_out_of_place_are_told(command: Commands, tmp_p
 
 @given(sizes=st.lists(st.integers(0, 60), max_size=12), rolls=st.sets(st.integers(0, 11)))
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_shown_is_what_was_appended(
+def test_the_appended_records_are_printed(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], rolls: set[int]
 ) -> None:
     directory = tmp_path_factory.mktemp("log")

@@ -53,7 +53,9 @@ def test_preferred_elects_the_first_replica_only_where_another_leads(bench: CliB
 
 
 @pytest.mark.covers("J3", "J6")
-def test_unclean_elects_where_nobody_leads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unclean_elects_where_no_replica_leads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench = CliBench(monkeypatch, capsys, Generation.KIP_497)
     bench.create("t", "0:1")
     bench.kill(0)
@@ -91,7 +93,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(bench: CliBench, tmp_path: Path
     assert found["not_needed"] == [{"topic": "t", "partition": 0}]
 
 
-def test_designation_takes_the_leader_of_the_file_where_nobody_leads(bench: CliBench, tmp_path: Path) -> None:
+def test_designation_elects_the_leader_of_the_file_for_a_leaderless_partition(bench: CliBench, tmp_path: Path) -> None:
     bench.create("t", "0:1:2,1:2:3", "--config", "min.insync.replicas=2")
     for broker in (0, 1):
         bench.kill(broker)
@@ -142,9 +144,9 @@ def test_each_wrong_designation_has_its_error_and_the_others_are_done(bench: Cli
     }
     assert all(item["message"] for item in found["failed"])
     assert [bench.state("t", index).leader for index in (0, 1, 5, 7)] == [0, -1, -1, 0]
-    told = bench.fails(*command)
-    assert "Error completing leader election (DESIGNATION) for partition: t-5: INVALID_REQUEST" in told
-    assert "9 replica(s) could not be elected" in told
+    line = bench.fails(*command)
+    assert "Error completing leader election (DESIGNATION) for partition: t-5: INVALID_REQUEST" in line
+    assert "9 replica(s) could not be elected" in line
 
 
 @pytest.fixture
@@ -154,7 +156,7 @@ def manual(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def lose_all(bench: CliBench, *topics: str) -> None:
-    """Two partitions per topic on brokers 0 and 1, five records in each first one, nobody in ISR and ELR; 0 has lost
+    """Two partitions per topic on brokers 0 and 1, five records in each first one, ISR and ELR empty; 0 has lost
     its log, is back, and 1 is not.
     """
     for topic in topics:
@@ -175,11 +177,11 @@ LONGEST = ("leader-election", "--election-type")
 
 
 @pytest.mark.covers("J1", "J4", "J6", "J10", "F22")
-def test_the_longest_log_is_looked_for_among_all_known_or_among_those_who_are_there(manual: CliBench) -> None:
+def test_longest_log_elections_query_all_known_replicas_or_only_live_ones(manual: CliBench) -> None:
     lose_all(manual, "t")
     one = ("--topic", "t", "--partition", "0")
-    told = manual.fails(*LONGEST, "longest_log_balanced", *one)
-    assert "(LONGEST_LOG_BALANCED) for partition: t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE" in told
+    line = manual.fails(*LONGEST, "longest_log_balanced", *one)
+    assert "(LONGEST_LOG_BALANCED) for partition: t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE" in line
     manual.ok(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "1")
     assert (manual.state("t", 0).leader, manual.state("t", 1).leader) == (-1, 0)
     manual.start(1)
@@ -211,11 +213,11 @@ def test_the_longest_log_for_many_and_for_all(manual: CliBench, tmp_path: Path) 
 
 
 @pytest.mark.covers("J4", "J10", "F19")
-def test_a_longest_log_that_nobody_looks_for_fails_in_time(manual: CliBench) -> None:
+def test_a_longest_log_election_without_a_recovery_manager_times_out(manual: CliBench) -> None:
     lose_all(manual, "t")
     manual.engine.crash(RECOVERY_MANAGER, Loss("none"))
-    told = manual.fails(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "0")
-    assert "REQUEST_TIMED_OUT" in told
+    line = manual.fails(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "0")
+    assert "REQUEST_TIMED_OUT" in line
     assert manual.state().leader == -1
     manual.engine.start(RECOVERY_MANAGER)
     manual.ok(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "0")
@@ -243,8 +245,8 @@ def test_without_unclean_recovery_there_is_no_longest_log(
     bench.create("t", "0:1")
     bench.kill(0, 1)
     bench.await_(lambda: bench.state().leader == -1)
-    told = bench.fails(*LONGEST, "longest_log_balanced", "--topic", "t", "--partition", "0")
-    assert "UNSUPPORTED_VERSION" in told
+    line = bench.fails(*LONGEST, "longest_log_balanced", "--topic", "t", "--partition", "0")
+    assert "UNSUPPORTED_VERSION" in line
 
 
 @pytest.mark.covers("J5", "J10")
@@ -329,7 +331,7 @@ def moved(*replicas: int, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.covers("J18")
-def test_a_move_is_started_listed_verified_and_done(bench: CliBench, tmp_path: Path) -> None:
+def test_a_reassignment_is_started_listed_verified_and_completed(bench: CliBench, tmp_path: Path) -> None:
     bench.create()
     assert bench.produce() == "NONE"
     bench.engine.crash(3, Loss("none"))
@@ -351,7 +353,7 @@ def test_a_move_is_started_listed_verified_and_done(bench: CliBench, tmp_path: P
 
 
 @pytest.mark.covers("J18")
-def test_a_move_is_taken_back(bench: CliBench, tmp_path: Path) -> None:
+def test_a_reassignment_is_cancelled(bench: CliBench, tmp_path: Path) -> None:
     bench.create()
     bench.engine.crash(3, Loss("none"))
     with_file = ("--reassignment-json-file", written(tmp_path, moved(3, 1, 2)))
@@ -368,7 +370,7 @@ def test_a_move_is_taken_back(bench: CliBench, tmp_path: Path) -> None:
     assert bench.json("reassign-partitions", "--verify", *with_file) == [partition(state="not_active")]
 
 
-def test_a_move_that_cannot_be_is_exit_code_1(bench: CliBench, tmp_path: Path) -> None:
+def test_an_impossible_reassignment_is_exit_code_1(bench: CliBench, tmp_path: Path) -> None:
     bench.create()
     execute = ("reassign-partitions", "--execute", "--reassignment-json-file")
     assert "Unknown broker id 9" in bench.fails(*execute, written(tmp_path, moved(0, 9)))
@@ -406,7 +408,7 @@ WRONG_MOVES = {
 
 
 @pytest.mark.parametrize("arguments", WRONG_MOVES.values(), ids=WRONG_MOVES)
-def test_wrong_options_of_a_move_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
+def test_wrong_options_of_a_reassignment_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
     assert "; allowed: " in bench.refused("reassign-partitions", *arguments)
 
 

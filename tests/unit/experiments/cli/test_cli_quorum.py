@@ -156,7 +156,7 @@ def test_how_far_each_replica_is(bench: QuorumBench) -> None:
     assert " 0 ms ago " in words
 
 
-def test_a_voter_that_never_fetched_is_told_as_that(
+def test_a_voter_that_never_fetched_has_no_fetch_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = QuorumBench(monkeypatch, capsys, static=True)
@@ -188,7 +188,7 @@ def test_one_voter_becomes_three_and_two_again(bench: QuorumBench) -> None:
     assert bench.voters() == [1000]
 
 
-def test_a_dry_run_says_what_would_be_asked_for(bench: QuorumBench) -> None:
+def test_a_dry_run_prints_the_request_and_changes_nothing(bench: QuorumBench) -> None:
     said = bench.ok(*add(1001, "--dry-run", "--endpoint", "C://h:1"))
     assert said == f"DRY RUN of adding controller 1001 with directory id {bench.uuid(1001)} and endpoints: C://h:1\n"
     said = bench.ok(*remove(1000, "--dry-run"))
@@ -238,7 +238,7 @@ REFUSED = {
 
 @pytest.mark.covers("D14", "D20")
 @pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_one_line_and_exit_code_1(
+def test_impossible_voter_changes_are_one_line_and_exit_code_1(
     bench: QuorumBench, arguments: tuple[str, ...], message: str
 ) -> None:
     expected = message.format(*(bench.uuid(node) for node in bench.harness.ids))
@@ -248,7 +248,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
     assert bench.voters() == [1000]
 
 
-def test_of_two_disks_of_one_controller_the_operator_says_which(bench: QuorumBench) -> None:
+def test_the_directory_id_selects_one_of_two_disks_of_a_controller(bench: QuorumBench) -> None:
     first = bench.uuid(1001)
     bench.harness.crash(1001, Loss("all"))
     bench.harness.start(1001)
@@ -259,7 +259,7 @@ def test_of_two_disks_of_one_controller_the_operator_says_which(bench: QuorumBen
 
 
 @pytest.mark.covers("M83")
-def test_static_voters_are_told_apart_from_others(
+def test_changes_of_static_voters_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = QuorumBench(monkeypatch, capsys, static=True)

@@ -161,7 +161,7 @@ def test_wrong_options_of_features_are_exit_code_2(bench: CliBench, arguments: l
 
 
 @pytest.mark.covers("G32")
-def test_rights_are_given_listed_and_taken(guarded: CliBench, root: list[str], tmp_path: Path) -> None:
+def test_entries_are_added_listed_and_removed(guarded: CliBench, root: list[str], tmp_path: Path) -> None:
     alice = as_user("alice", tmp_path)
     create = ("topics", "--create", "--topic", "a", "--partitions", "1")
     assert "TOPIC_AUTHORIZATION_FAILED" in guarded.fails(*create, *alice)

@@ -45,7 +45,7 @@ def started(directory: Path, node: int, cluster: str = "c1") -> tuple[DiskStorag
 
 
 @pytest.mark.covers("D31", "J15", "M77")
-def test_a_controller_that_is_formatted_alone_leads_at_once(command: Commands, tmp_path: Path) -> None:
+def test_a_standalone_controller_leads_at_once(command: Commands, tmp_path: Path) -> None:
     directory = tmp_path / "node"
     said = command.ok(*formatting(directory, "--standalone"))
     uuid = json.loads((directory / state_file.FILE).read_bytes())["voterUuid"]
@@ -56,7 +56,7 @@ def test_a_controller_that_is_formatted_alone_leads_at_once(command: Commands, t
     storage.close()
 
 
-def test_controllers_that_are_formatted_with_one_list_are_its_voters(command: Commands, tmp_path: Path) -> None:
+def test_the_initial_controllers_are_the_voters(command: Commands, tmp_path: Path) -> None:
     keys = [ReplicaKey(1000 + number, f"uuid-{number}") for number in range(3)]
     listed = ",".join(f"{key.id}@{key.uuid}" for key in keys)
     for key in keys:
@@ -90,7 +90,7 @@ def test_a_brokers_directory_is_just_its_own(command: Commands, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("node", [1000, 3])
-def test_what_is_formatted_is_left_as_it_is(command: Commands, tmp_path: Path, node: int) -> None:
+def test_a_formatted_directory_is_not_changed(command: Commands, tmp_path: Path, node: int) -> None:
     directory = tmp_path / "node"
     how = ("--standalone",) if node >= 1000 else ()
     first = command.json(*formatting(directory, *how, node=node))
@@ -153,7 +153,7 @@ def test_wrong_options_are_exit_code_2_and_nothing_is_made(
 # -- info --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_says_whose_it_is_and_what_it_holds(command: Commands, tmp_path: Path) -> None:
+def test_info_prints_the_owner_and_content_of_a_directory(command: Commands, tmp_path: Path) -> None:
     directory = tmp_path / "node"
     command.ok(*formatting(directory, "--standalone"))
     storage, replica = started(directory, 1000)

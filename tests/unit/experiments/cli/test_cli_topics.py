@@ -69,7 +69,7 @@ def test_describe_has_kafkas_layout_and_the_columns_of_kip_966(bench: CliBench) 
 
 
 @pytest.mark.covers("J12")
-def test_describe_says_n_a_where_the_feature_level_has_no_elr(
+def test_describe_prints_n_a_where_the_feature_level_has_no_elr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = CliBench(monkeypatch, capsys, Generation.KIP_497)
@@ -134,7 +134,7 @@ def test_reports_show_only_partitions_of_their_kind(bench: CliBench) -> None:
     assert shown("--under-min-isr-partitions") == [("lonely", "0"), ("t", "0")]
 
 
-def test_what_exists_and_what_does_not(bench: CliBench) -> None:
+def test_if_exists_and_if_not_exists(bench: CliBench) -> None:
     bench.create()
     again = ("topics", "--create", "--topic", "t", "--partitions", "1")
     assert "Error while executing topic command: TOPIC_ALREADY_EXISTS" in bench.fails(*again)
@@ -147,7 +147,7 @@ def test_what_exists_and_what_does_not(bench: CliBench) -> None:
     assert document["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def test_what_the_server_refuses_is_one_line_and_exit_code_1(bench: CliBench) -> None:
+def test_a_refused_request_is_one_line_and_exit_code_1(bench: CliBench) -> None:
     refused = bench.fails("topics", "--create", "--topic", "t", "--partitions", "1", "--replication-factor", "9")
     assert refused.startswith("Error while executing topic command: INVALID_REPLICATION_FACTOR")
     assert len(refused.splitlines()) == 1

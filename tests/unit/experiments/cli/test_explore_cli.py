@@ -32,7 +32,9 @@ def test_the_document(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert found["states_per_second"] > 0
 
 
-def test_a_counterexample_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counterexample_is_printed_as_a_story(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("--bounds", QUIET, "--mutant", "acks-all-answered-at-append")
     code, out, _ = explore(capsys, monkeypatch, *options)
     assert code == 1
@@ -43,7 +45,7 @@ def test_a_counterexample_is_told(capsys: pytest.CaptureFixture[str], monkeypatc
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--mutant", "nobody"), "nobody"),
+        (("--mutant", "no-such"), "no-such"),
         (("--generation", "kip-1"), "kip-497"),
         (("--bounds", "lossy=-1"), "lossy=-1"),
         (("--bounds", "lossy=\u0661"), "lossy=\u0661"),
