@@ -72,16 +72,16 @@ def _raise_high_watermark_above_log_end(harness: QuorumHarness, monkeypatch: pyt
 
 
 def _announce_second_leader(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = follower(harness)
+    target = follower(harness)
     request = BeginQuorumEpochRequest(
         correlation_id=1,
         cluster_id=CLUSTER,
-        voter_id=scenario.key.id,
-        voter_uuid=scenario.key.uuid,
+        voter_id=target.key.id,
+        voter_uuid=target.key.uuid,
         leader_id=1003,
-        leader_epoch=scenario.epoch,
+        leader_epoch=target.epoch,
     )
-    harness.submit(scenario.key.id, request)
+    harness.submit(target.key.id, request)
 
 
 def _replace_record(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,10 +387,10 @@ def test_a_lagging_replica_is_reported(node: NodeId) -> None:
 
 
 def test_a_healthy_leader_deposed_by_a_returning_voter_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = election.can_grant_vote
+    original = election.can_grant_vote
 
-    def can_grant_vote(replica_states: object, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
-        return pre_vote or honest(replica_states, candidate, log_end, pre_vote=pre_vote)  # type: ignore[arg-type]
+    def can_grant_vote(state: object, candidate: ReplicaKey, log_end: object, *, pre_vote: bool) -> bool:
+        return pre_vote or original(state, candidate, log_end, pre_vote=pre_vote)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "can_grant_vote", can_grant_vote)
     bias = ChaosBias(sizes=(3,), static=True, faults=("snapshots",), steps=1)

@@ -47,4 +47,5 @@ def _range(definition: ConfigDef) -> str:
 
 
 def _number(text: str) -> str:
-    return "none" if text == str(NEVER) else text
+    """The text of a default; Kafka's largest long means never."""
+    return "never" if text == str(NEVER) else text
