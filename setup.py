@@ -52,7 +52,7 @@ IN_C = {"protocol.messages.making": "protocol/messages/making.c"}
 """C sources that replace the Python module of the same name."""
 
 
-def compiled() -> list[str]:
+def compiled_paths() -> list[str]:
     """The paths of the modules to compile, relative to this file, sorted."""
     found = {path.relative_to(HERE).as_posix() for pattern in COMPILED for path in HERE.glob(pattern)}
     return sorted(found - AS_SOURCES - {path for path in found if path.endswith("__init__.py")})
@@ -65,7 +65,7 @@ def extensions() -> list[Extension]:
     sys.path.insert(0, str(HERE))
     from mypyc.build import mypycify
 
-    from build_tools.desugar import desugared, enumerations
+    from build_tools.desugar import enumerations, rewrite
 
     stage = HERE / "build" / "desugared"
     shutil.rmtree(stage, ignore_errors=True)
@@ -73,10 +73,10 @@ def extensions() -> list[Extension]:
         shutil.copytree(HERE / package, stage / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(HERE / "build_tools" / "compiled.ini", stage)
     enums = {name for path in HERE.glob("protocol/**/*.py") for name in enumerations(ast.parse(path.read_text()))}
-    paths = compiled()
+    paths = compiled_paths()
     modules = {path.removesuffix(".py").replace("/", ".") for path in paths}
     for path in paths:
-        (stage / path).write_text(desugared((HERE / path).read_text(), modules, enums))
+        (stage / path).write_text(rewrite((HERE / path).read_text(), modules, enums))
     with chdir(stage):
         found: list[Extension] = mypycify(
             ["--config-file=compiled.ini", *paths], opt_level="3", debug_level="0", target_dir=str(HERE / "build")

@@ -1,7 +1,7 @@
 """The protocol's nodes as Ray actors.
 
-Ray prints a warning to the standard output of its driver whenever a worker process is killed. Here that is what a crash
-is, so the line is left out, by Ray's own filter, which Ray reads when it is imported.
+Ray prints a warning to the driver's standard output whenever a worker process is killed. Experiments kill nodes on
+purpose, so Ray's own filter, which it reads when it is imported, suppresses that line.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class NodeHost:
 
     def _receiver(self, sender: NodeId, message: Message) -> Callable[[TimeMs], list[Effect]]:
         def receive(now_ms: TimeMs) -> list[Effect]:
-            self._meter.received(message)
+            self._meter.record_received(message)
             return self.node.receive(now_ms, sender, message)
 
         return receive
@@ -163,7 +163,7 @@ class NodeHost:
             self.fail(traceback.format_exc())
             raise
         self.inputs_taken += 1
-        self._meter.handled()
+        self._meter.end_input()
         if item.done is not None:
             item.done()
         self._schedule()
@@ -172,7 +172,7 @@ class NodeHost:
 
     def _carry_out(self, now_ms: TimeMs, effect: Effect) -> None:
         if isinstance(effect, Send):
-            self._meter.sent(effect.message)
+            self._meter.record_sent(effect.message)
             if effect.to == DRIVER:
                 self._reports.append(effect.message)
             else:
@@ -189,7 +189,7 @@ class NodeHost:
 
     def _keep(self, now_ms: TimeMs, trace: Trace) -> None:
         self._traces.append((now_ms, trace))
-        self._meter.traced(trace)
+        self._meter.record_trace(trace)
         if len(self._traces) > MAX_TRACES:
             self._traces.popleft()
             self._traces_dropped += 1

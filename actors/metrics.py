@@ -91,13 +91,13 @@ class Sample:
 class Meter(Protocol):
     """Receives what a host's node sends, receives and traces, and the end of each input."""
 
-    def sent(self, message: Message) -> None: ...
+    def record_sent(self, message: Message) -> None: ...
 
-    def received(self, message: Message) -> None: ...
+    def record_received(self, message: Message) -> None: ...
 
-    def traced(self, trace: Trace) -> None: ...
+    def record_trace(self, trace: Trace) -> None: ...
 
-    def handled(self) -> None:
+    def end_input(self) -> None:
         """Called when an input has been handled completely."""
 
 
@@ -180,19 +180,19 @@ class RayMeter:
         self._samples: dict[tuple[str, Tags], int] = {}
         self._is_scheduled = False
 
-    def sent(self, message: Message) -> None:
+    def record_sent(self, message: Message) -> None:
         self._add(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
 
-    def received(self, message: Message) -> None:
+    def record_received(self, message: Message) -> None:
         if isinstance(message, ProduceRequest):
             self._add(Sample(PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
-    def traced(self, trace: Trace) -> None:
+    def record_trace(self, trace: Trace) -> None:
         if isinstance(trace, AlertRaised):
             _LOG.warning("%s: %s", self._node, trace.text())
         self._traces.append(trace)
 
-    def handled(self) -> None:
+    def end_input(self) -> None:
         """Schedules the next export, if there is anything to export."""
         if not self._is_scheduled and (self._samples or self._traces or self._changes is not None):
             self._is_scheduled = True

@@ -73,7 +73,7 @@ Result = TypeVar("Result")
 Handle = Any
 """An actor class, an actor handle or an object reference, which Ray does not type."""
 
-SETTLE_S = 1.0
+DELIVERY_WAIT_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
 """How long a node waits for the lock of its directory, which its previous process may still hold."""
@@ -372,7 +372,7 @@ class NodeShell:
     async def _poll(self) -> PollReport:
         exited = self._host.exited
         if exited:
-            await self._transport.settle(SETTLE_S)
+            await self._transport.await_delivery(DELIVERY_WAIT_S)
         return self._report(exited)
 
     def _report(self, exited: bool) -> PollReport:

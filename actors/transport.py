@@ -442,7 +442,7 @@ class Transport:
         for channel in self._channels.values():
             channel.clear()
 
-    async def settle(self, within_s: float) -> None:
+    async def await_delivery(self, within_s: float) -> None:
         """Waits, at most `within_s`, until all queued messages have been delivered."""
         deadline_s = asyncio.get_running_loop().time() + within_s
         for channel in self._channels.values():

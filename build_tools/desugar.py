@@ -60,7 +60,7 @@ def enumerations(tree: ast.Module) -> set[str]:
     return {node.name for node in classes if any(ast.unparse(base).endswith("Enum") for base in node.bases)}
 
 
-def desugared(source: str, compiled: Collection[str], enums: Collection[str]) -> str:
+def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> str:
     """The rewritten text of a module. `compiled` are the names of all modules that are compiled, `enums` those of all
     enumerations.
     """
@@ -70,7 +70,7 @@ def desugared(source: str, compiled: Collection[str], enums: Collection[str]) ->
     _use_machine_code(tree)
     _make_constants_final(tree)
     foreign = _foreign_names(tree, compiled)
-    binder = _Binder(foreign, {name for name in enums if name in _imported(tree)})
+    binder = _Binder(foreign, {name for name in enums if name in _imports(tree)})
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             binder.bind(node)
@@ -89,7 +89,7 @@ def _import(tree: ast.Module, *lines: str) -> None:
 
 
 def _write_inits(tree: ast.Module) -> None:
-    imported = _imported(tree)
+    imported = _imports(tree)
     for node in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "dataclass":
@@ -158,7 +158,7 @@ def _factory(value: ast.expr | None) -> str:
 
 def _make_constructors(tree: ast.Module) -> None:
     """Writes a function in place of each `NAME: Final = trusted(Model)`."""
-    imported = _imported(tree)
+    imported = _imports(tree)
     for node in list(tree.body):
         value = node.value if isinstance(node, ast.AnnAssign) else None
         if not (
@@ -223,7 +223,7 @@ def _split_assignment(node: ast.stmt) -> list[ast.stmt]:
     return [node]
 
 
-def _imported(tree: ast.Module) -> dict[str, str]:
+def _imports(tree: ast.Module) -> dict[str, str]:
     """The module of each name that the tree imports by `from module import name`."""
     found = (node for node in tree.body if isinstance(node, ast.ImportFrom))
     return {alias.asname or alias.name: node.module or "" for node in found for alias in node.names}
@@ -232,7 +232,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 def _foreign_names(tree: ast.Module, compiled: Collection[str]) -> set[str]:
     modules = {*compiled, *_KEPT}
     return {
-        name for name, module in _imported(tree).items() if module not in modules and f"{module}.{name}" not in modules
+        name for name, module in _imports(tree).items() if module not in modules and f"{module}.{name}" not in modules
     }
 
 

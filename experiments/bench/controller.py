@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from experiments.bench.report import BenchReport, growth, median_ms, timed
+from experiments.bench.report import BenchReport, growth, measure_ms, median_ms
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
@@ -226,17 +226,17 @@ def _times_once(cluster: Sequence[MetadataRecord]) -> _Times:
     """Runs every measurement once. Garbage is collected before each, so only its own garbage counts."""
     state = state_of(cluster)
     gc.collect()
-    decide_ms, records = timed(lambda: decide(state))
+    decide_ms, records = measure_ms(lambda: decide(state))
     gc.collect()
-    replay_ms, _ = timed(lambda: replay(state, records))
+    replay_ms, _ = measure_ms(lambda: replay(state, records))
     storage = SimStorage()
     gc.collect()
-    write_ms, _ = timed(lambda: _append(storage, records))
+    write_ms, _ = measure_ms(lambda: _append(storage, records))
     gc.collect()
-    baseline_ms, _ = timed(lambda: _bare_work(records))
+    baseline_ms, _ = measure_ms(lambda: _bare_work(records))
     node = node_of(cluster)
     gc.collect()
-    node_ms, _ = timed(lambda: expire_session(node))
+    node_ms, _ = measure_ms(lambda: expire_session(node))
     return _Times(len(records), decide_ms, replay_ms, write_ms, node_ms, baseline_ms)
 
 

@@ -103,8 +103,8 @@ def _fail_over(partitions: int) -> Failover:
     from experiments.bench.ray_cluster import bench_cluster
 
     with bench_cluster(CONFIG) as cluster:
-        cluster.create(TOPIC, assignments(partitions))
-        _settle(cluster, partitions)
+        cluster.create_topic(TOPIC, assignments(partitions))
+        _await_leaderships(cluster, partitions)
         _probe(cluster, range(partitions), (VICTIM,))
         killed_ms = cluster.engine.now_ms()
         cluster.engine.crash(VICTIM, Loss())
@@ -142,7 +142,7 @@ def sample_of(partitions: int) -> list[int]:
     return [round(place * (partitions - 1) / (SAMPLE - 1)) for place in range(SAMPLE)]
 
 
-def _settle(cluster: BenchCluster, partitions: int) -> None:
+def _await_leaderships(cluster: BenchCluster, partitions: int) -> None:
     """Waits until all replicas are in sync and the victim leads all partitions. While the victim created thousands of
     logs, late heartbeats may have moved its leaderships: then requests a preferred election. BenchError where the
     victim does not become leader of all.

@@ -83,16 +83,16 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
     """
     found: dict[str, list[Commits]] = {TOPICS: [], CONFIGS: []}
     with bench_cluster(CONFIG, controllers) as cluster:
-        cluster.create(CONFIG_OF, [[0, 1, 2]])
+        cluster.create_topic(CONFIG_OF, [[0, 1, 2]])
         client = ray.get_actor(node_name(FIRST_CLIENT), cluster.engine.run)
         for broker in cluster.engine.spec.broker_ids:
             cluster.engine.pause(broker)
         for workload, runs in found.items():
-            _pipelined(client, _requests(workload, 0, requests), IN_FLIGHT[workload])
+            _run_pipelined(client, _requests(workload, 0, requests), IN_FLIGHT[workload])
             batch_bytes = _batch_bytes(cluster, RECORDS[workload])
             for turn in range(1, repeats + 1):
                 made = _requests(workload, turn, requests)
-                latencies_s, elapsed_s = _pipelined(client, made, IN_FLIGHT[workload])
+                latencies_s, elapsed_s = _run_pipelined(client, made, IN_FLIGHT[workload])
                 bare_s = bare_appends(batch_bytes, len(made))
                 p50_ms = median_low(latencies_s) * 1e3
                 runs.append(Commits(workload, controllers, len(made), elapsed_s, p50_ms, batch_bytes, bare_s))
@@ -109,7 +109,7 @@ def _request(workload: str, turn: int, number: int) -> AdminRequest:
     return create_topic(f"t-{turn}-{number}", [[0, 1, 2]] * PARTITIONS)
 
 
-def _pipelined(client: Handle, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
+def _run_pipelined(client: Handle, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
     """(latency of each request, time until all were answered) in seconds; BenchError where a request was refused."""
     frames = [encode(request) for request in requests]
     sent_s: dict[Handle, float] = {}

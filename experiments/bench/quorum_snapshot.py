@@ -18,7 +18,7 @@ from pathlib import Path
 import msgpack
 
 from experiments.bench.controller import cluster_records, config, state_of
-from experiments.bench.report import median_ms, timed
+from experiments.bench.report import measure_ms, median_ms
 from experiments.engines.ray.directories import open_storage
 from protocol.config import record_version
 from protocol.contract import Storage
@@ -89,24 +89,24 @@ def _times_once(records: Sequence[MetadataRecord]) -> _Times:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "node"
         with open_storage(directory) as storage:
-            log = _filled(storage, records)
+            log = _fill_log(storage, records)
             gc.collect()
-            write_ms, _ = timed(lambda: write(log, image))
+            write_ms, _ = measure_ms(lambda: write(log, image))
             raw = log.raw_snapshot
         unpack_records.cache_clear()
         gc.collect()
-        load_ms, loaded = timed(lambda: load(directory))
+        load_ms, loaded = measure_ms(lambda: load(directory))
         assert loaded.partition_count == image.partition_count
         bare = Path(folder) / "bare"
         bare.write_bytes(raw)
-        bare_load_ms, values = timed(lambda: _bare_load(bare))
+        bare_load_ms, values = measure_ms(lambda: _bare_load(bare))
         gc.collect()
-        bare_write_ms, _ = timed(lambda: _bare_write(bare, values))
+        bare_write_ms, _ = measure_ms(lambda: _bare_write(bare, values))
     unpack_records.cache_clear()
     return _Times(len(raw), write_ms, load_ms, bare_write_ms, bare_load_ms)
 
 
-def _filled(storage: Storage, records: Sequence[MetadataRecord]) -> QuorumLog:
+def _fill_log(storage: Storage, records: Sequence[MetadataRecord]) -> QuorumLog:
     """A flushed log with the records, in batches of `BATCH_RECORDS`."""
     log = QuorumLog(storage, METADATA_LOG, VoterSet())
     for first in range(0, len(records), BATCH_RECORDS):

@@ -58,7 +58,7 @@ class BenchCluster:
         if not self.engine.run_until(condition, within_ms):
             raise BenchError(f"{what}: not within {within_ms / 1000:.0f} s")
 
-    def create(self, topic: str, assignments: Sequence[Sequence[int]]) -> None:
+    def create_topic(self, topic: str, assignments: Sequence[Sequence[int]]) -> None:
         """Creates a topic; BenchError where the controller refuses."""
         command = AdminCommand(command_id=self.command_id(), request=create_topic(topic, assignments))
         outcome = self.run_command(command, AdminOutcome)

@@ -129,7 +129,7 @@ def run(
         ceiling = Ceiling(BROKERS)
         with bench_cluster(CONFIG) as cluster:
             for count in sorted(set(partitions)):
-                cluster.create(_topic(count), [rotated(BROKERS, index) for index in range(count)])
+                cluster.create_topic(_topic(count), [rotated_replicas(BROKERS, index) for index in range(count)])
             runs = [[_measure(cluster, ceiling, p, duration_ms) for _ in range(repeats)] for p in points]
         ceiling.close()
     rows = [median_row(found) for found in runs]
@@ -212,6 +212,6 @@ def _topic(partitions: int) -> str:
     return f"partitions-{partitions}"
 
 
-def rotated(brokers: int, first: int) -> list[int]:
+def rotated_replicas(brokers: int, first: int) -> list[int]:
     """The replica list with all brokers that begins with broker `first` modulo their number."""
     return [(first + place) % brokers for place in range(brokers)]

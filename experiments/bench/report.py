@@ -23,7 +23,7 @@ class BenchReport:
     notes: Sequence[str] = ()
 
 
-def timed(work: Callable[[], Result]) -> tuple[float, Result]:
+def measure_ms(work: Callable[[], Result]) -> tuple[float, Result]:
     """(milliseconds of wall time, result) of the work."""
     started = perf_counter()
     result = work()

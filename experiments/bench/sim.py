@@ -30,7 +30,7 @@ from heapq import heappop, heappush
 from importlib.util import find_spec
 from time import process_time
 
-from experiments.bench.report import BenchReport, median_ms, timed
+from experiments.bench.report import BenchReport, measure_ms, median_ms
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan, simulate_plan
 from experiments.hunt.fuzz.swarm import draw
@@ -239,7 +239,7 @@ def _measure(cell: CellParameters, trials: int, repeats: int) -> Row:
     times_ms, baselines_ms, events = [], [], 0
     for _ in range(repeats):
         gc.collect()
-        elapsed_ms, events = timed(lambda: simulate(cell, trials))
+        elapsed_ms, events = measure_ms(lambda: simulate(cell, trials))
         times_ms.append(elapsed_ms)
         gc.collect()
         baselines_ms.append(_time_bare(events))
@@ -254,7 +254,7 @@ def _measure(cell: CellParameters, trials: int, repeats: int) -> Row:
 
 
 def _time_bare(events: int) -> float:
-    return timed(lambda: bare_events(events))[0]
+    return measure_ms(lambda: bare_events(events))[0]
 
 
 def _total(rows: Sequence[Row]) -> Row:

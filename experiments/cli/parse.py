@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.support.errors import InputError, MissingInput
-from experiments.support.yaml_input import allowed_by, dotted, first_error
+from experiments.support.yaml_input import allowed_by, dotted_path, first_error
 from protocol.config import INT_MAX
 
 WHOLE_NUMBER = f"a whole number from 0 to {INT_MAX}"
@@ -39,7 +39,7 @@ def read_json(path: Path, shape: type[Shape], example: str) -> Shape:
         return shape.model_validate_json(read_text(path))
     except ValidationError as error:
         details = first_error(error)
-        place = dotted(details["loc"])
+        place = dotted_path(details["loc"])
         if details["type"] == "missing":
             raise MissingInput(str(path), example, place) from error
         found = details["msg"] if details["type"] == "json_invalid" else details["input"]

@@ -25,7 +25,7 @@ from experiments.scenarios.model import (
 )
 from experiments.support.errors import InputError
 from experiments.support.fields import StrictModel
-from experiments.support.yaml_input import allowed_by, dotted, first_error, flow_yaml, read_yaml_mapping
+from experiments.support.yaml_input import allowed_by, dotted_path, first_error, flow_yaml, read_yaml_mapping
 from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, ConfigError, node_ids
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
@@ -55,7 +55,7 @@ def _validate(model: type[M], raw: object, source: str, place: str) -> M:
     except ValidationError as error:
         details = first_error(error)
         field = (
-            ".".join(part for part in (place, dotted(details["loc"])) if part)
+            ".".join(part for part in (place, dotted_path(details["loc"])) if part)
             .replace(".[", "[")
             .removesuffix(".duration_ms")
         )

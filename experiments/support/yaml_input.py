@@ -59,7 +59,7 @@ def first_error(error: ValidationError) -> ErrorDetails:
 _TYPE_NAMES = frozenset({"int", "str", "bool", "float"})
 
 
-def dotted(location: Sequence[object]) -> str:
+def dotted_path(location: Sequence[object]) -> str:
     """`("steps", 3, "produce")` as `steps[3].produce`, without pydantic's names of union members."""
     text = ""
     for part in location:

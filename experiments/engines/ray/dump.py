@@ -118,7 +118,7 @@ def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> Document:
         "crc_ok": found.is_intact,
     }
     if is_metadata and found.is_intact:
-        records, unreadable = _unpacked(batch.payload)
+        records, unreadable = _unpack(batch.payload)
         fault = fault or unreadable
         numbered = enumerate(records, batch.base_offset)
         document["records"] = [{"offset": offset} | _record(record, topics) for offset, record in numbered]
@@ -136,10 +136,10 @@ def _record(record: MetadataRecord, topics: Names) -> Document:
 
 def records_of(found: FoundBatch) -> Sequence[MetadataRecord]:
     """The records of a batch of the metadata log; none where they cannot be read."""
-    return _unpacked(found.batch.payload)[0] if found.is_intact else ()
+    return _unpack(found.batch.payload)[0] if found.is_intact else ()
 
 
-def _unpacked(payload: bytes) -> tuple[Sequence[MetadataRecord], str]:
+def _unpack(payload: bytes) -> tuple[Sequence[MetadataRecord], str]:
     """(records, fault) of a metadata batch; the fault is empty where the records can be read."""
     try:
         return unpack_records(payload), ""
@@ -167,7 +167,7 @@ def dump_snapshot(path: Path, topics: Names) -> Document:
         snapshot = decode_snapshot(raw)
     except CorruptLogError as error:
         return document | {"fault": str(error), "is_damage": True}
-    records, fault = _unpacked(snapshot.data) if snapshot.data else ([], "")
+    records, fault = _unpack(snapshot.data) if snapshot.data else ([], "")
     document |= {
         "end_offset": snapshot.end_offset,
         "last_epoch": snapshot.epoch,
@@ -195,6 +195,6 @@ def known_topics(directory: Path) -> Names:
 def _snapshot_records(path: Path) -> Sequence[MetadataRecord]:
     try:
         with typed_errors(path):
-            return _unpacked(decode_snapshot(path.read_bytes()).data)[0]
+            return _unpack(decode_snapshot(path.read_bytes()).data)[0]
     except CorruptLogError:
         return ()

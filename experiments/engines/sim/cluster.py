@@ -164,7 +164,7 @@ class SimCluster:
                 self._backlogs[owner].append(event)
                 return False
             self.now_ms = due_ms
-            self._timers.fired(timer)
+            self._timers.mark_fired(timer)
             shown_ms = self._clock(owner, due_ms) if self._skews_ms else due_ms
             self._carry_out(owner, self.nodes[owner].fire(shown_ms, timer.name), due_ms)
             if self.on_event is not None:

@@ -165,7 +165,7 @@ class Timers:
             self._arm(timer, due_ms)
         return False
 
-    def fired(self, timer: Timer) -> None:
+    def mark_fired(self, timer: Timer) -> None:
         """Records that the timer is being fired, and so is no longer set."""
         timer.due_ms = timer.queued_ms = _NEVER
         _unwatch(timer)

@@ -20,7 +20,7 @@ from experiments.faults.schema import AsTuple, Index, Value
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
 from experiments.support.fields import ClusterConfigs, GenerationName
-from experiments.support.yaml_input import allowed_by, dotted, first_error, read_yaml_mapping
+from experiments.support.yaml_input import allowed_by, dotted_path, first_error, read_yaml_mapping
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 
@@ -153,7 +153,7 @@ def load(path: Path) -> TimelineFile:
         file = TimelineFile.model_validate(raw)
     except ValidationError as error:
         details = first_error(error)
-        raise InputError(str(path), dotted(details["loc"]), details["input"], allowed_by(details)) from error
+        raise InputError(str(path), dotted_path(details["loc"]), details["input"], allowed_by(details)) from error
     for field, found, allowed in _dangling_references(file.plan):
         raise InputError(str(path), field, found, allowed)
     return file

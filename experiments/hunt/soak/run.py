@@ -152,9 +152,9 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
         result.counts = workload.counts
         try:
             _inject_faults(options, cluster, workload, writer, result)
-            finals = _settle(cluster, workload)
+            finals = _end_workload(cluster, workload)
         except NotHealedError as error:
-            result.findings.append(f"{error}: {_states(cluster)}")
+            result.findings.append(f"{error}: {_describe_states(cluster)}")
             finals = _final_logs(cluster)
         result.memory = cluster.memory()
         metadata = engine.metadata_log()
@@ -206,12 +206,12 @@ def _inject(planned: ScheduledFault, cluster: SoakCluster) -> DoneFault:
     return DoneFault(planned.index, planned.kind, at_ms, what, cluster.engine.now_ms() - at_ms)
 
 
-def _settle(cluster: SoakCluster, workload: Workload) -> list[FinalPartition]:
+def _end_workload(cluster: SoakCluster, workload: Workload) -> list[FinalPartition]:
     """Ends the workload and waits until all replicas are equal; returns the final logs."""
     workload.stop_sending()
     cluster.wait(lambda: not workload.outstanding, "every send has ended")
-    cluster.wait(lambda: _ends(cluster) is not None, "all replicas have all records")
-    ends = _ends(cluster)
+    cluster.wait(lambda: _log_ends(cluster) is not None, "all replicas have all records")
+    ends = _log_ends(cluster)
     assert ends is not None
     cluster.wait(lambda: workload.has_read_to(ends), "the readers reach the log ends")
     workload.stop_reading()
@@ -220,7 +220,7 @@ def _settle(cluster: SoakCluster, workload: Workload) -> list[FinalPartition]:
     return _final_logs(cluster)
 
 
-def _ends(cluster: SoakCluster) -> dict[TopicPartition, Offset] | None:
+def _log_ends(cluster: SoakCluster) -> dict[TopicPartition, Offset] | None:
     """The log end offsets by partition, None where replicas differ or a high watermark is still lower."""
     ends = {}
     for partition in cluster.partitions:
@@ -249,7 +249,7 @@ def _log(cluster: SoakCluster, broker: BrokerId, partition: TopicPartition) -> S
     return [run for batch in cluster.engine.log(broker, partition) for run in runs_of(batch)]
 
 
-def _states(cluster: SoakCluster) -> str:
+def _describe_states(cluster: SoakCluster) -> str:
     view = cluster.engine.view()
     if view is None:
         return "no controller is active"

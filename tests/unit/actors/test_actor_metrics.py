@@ -130,8 +130,8 @@ def test_only_changed_metrics_are_exported() -> None:
 def test_an_alert_is_a_warning_in_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
     meter = RayMeter("run", "controller-1000", FakeClock())
     with caplog.at_level(logging.WARNING):
-        meter.traced(AlertRaised(T0, "offline_partition", leader=NO_LEADER, leader_epoch=3))
-        meter.traced(HighWatermarkAdvanced(T0, high_watermark=0, leader_epoch=0))
+        meter.record_trace(AlertRaised(T0, "offline_partition", leader=NO_LEADER, leader_epoch=3))
+        meter.record_trace(HighWatermarkAdvanced(T0, high_watermark=0, leader_epoch=0))
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
@@ -166,12 +166,12 @@ def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkey
     stands = dict.fromkeys(CLUSTER_METRICS, 0)
     clock = FakeClock()
     meter = RayMeter("r", "n", clock, lambda: dict(stands))
-    meter.handled()
+    meter.end_input()
     clock.ring()
     stands["kafka.controller.offline_partitions_count"] = 4
     for _ in range(2):
-        meter.handled()
-        meter.handled()
+        meter.end_input()
+        meter.end_input()
         clock.ring()
     found = {name: values for name, values in FakeGauge.values.items() if values}
     assert found.pop("kafka_controller_offline_partitions_count") == [0, 4]
@@ -184,7 +184,7 @@ def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkey
 def test_nodes_other_than_controllers_have_no_controller_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGauge.values.clear()
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
-    RayMeter("r", "n", FakeClock()).handled()
+    RayMeter("r", "n", FakeClock()).end_input()
     assert set(FakeGauge.values) == set(metrics.GAUGES)
 
 
@@ -197,9 +197,9 @@ def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(
     clock = FakeClock()
     meter = RayMeter("r", "n", clock)
     for log_end in (5, 7):
-        meter.sent(MetadataRequest(correlation_id=1, topic="t"))
-        meter.traced(BecameLeader(T0, leader_epoch=1, log_end=log_end, high_watermark=4))
-        meter.handled()
+        meter.record_sent(MetadataRequest(correlation_id=1, topic="t"))
+        meter.record_trace(BecameLeader(T0, leader_epoch=1, log_end=log_end, high_watermark=4))
+        meter.end_input()
     assert FakeGauge.tagged == []
     assert clock.ring() == metrics.EXPORT_MS
     sent = ("isray_messages_sent", 2, {"type": "MetadataRequest"})
@@ -214,8 +214,8 @@ def test_many_series_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     clock = FakeClock()
     meter = RayMeter("r", "n", clock)
     for number in range(5):
-        meter.traced(BecameFollower(TopicPartition("t", number), leader=1, leader_epoch=0))
-    meter.handled()
+        meter.record_trace(BecameFollower(TopicPartition("t", number), leader=1, leader_epoch=0))
+    meter.end_input()
     exported = []
     while clock.due:
         clock.ring()

@@ -100,16 +100,16 @@ class Bench:
     def send(self, to: int, message: Message) -> None:
         self.messages.append((to, message))
 
-    def sent(self, message: Message) -> None:
+    def record_sent(self, message: Message) -> None:
         self.metered.append("sent")
 
-    def received(self, message: Message) -> None:
+    def record_received(self, message: Message) -> None:
         self.metered.append("received")
 
-    def traced(self, trace: Trace) -> None:
+    def record_trace(self, trace: Trace) -> None:
         self.metered.append("traced")
 
-    def handled(self) -> None:
+    def end_input(self) -> None:
         self.metered.append("handled")
 
     def deliver(self, *numbers: int, control: bool = False, done: Callable[[], None] | None = None) -> None:

@@ -193,7 +193,7 @@ def test_settle_waits_for_queued_messages() -> None:
         peers.transport.send(1, data(0))
         await settled()
         peers.transport.send(1, data(1))
-        waiting = asyncio.create_task(peers.transport.settle(60))
+        waiting = asyncio.create_task(peers.transport.await_delivery(60))
         await settled()
         await peers.answer()
         assert not waiting.done()

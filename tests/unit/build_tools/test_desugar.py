@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from build_tools.desugar import desugared
+from build_tools.desugar import rewrite
 from experiments.engines.sim import network
 from protocol.ids import TopicPartition
 from protocol.messages.codec import decode, encode
@@ -26,7 +26,7 @@ from protocol.ids import TopicPartition
 
 def run(body: str, *, compiled: tuple[str, ...] = (), enums: tuple[str, ...] = ("ErrorCode",)) -> tuple[str, dict]:
     """The rewritten text of a module, and the names that it defines."""
-    text = desugared(HEAD + body, compiled, enums)
+    text = rewrite(HEAD + body, compiled, enums)
     names: dict = {"__name__": "builtins"}
     exec(text, names)
     return text, names
@@ -143,7 +143,7 @@ def answer(number: int) -> ProduceResponse:
 
 
 def test_the_mixing_function_with_machine_integers_has_the_same_values() -> None:
-    text = desugared(Path(network.__file__).read_text(), (), ())
+    text = rewrite(Path(network.__file__).read_text(), (), ())
     names: dict = {"i64": _Word}
     exec(text[text.index("def mixed64") : text.index("@dataclass")], names)
     for value in (0, 1, 2**31, 2**62, 2**63, 2**64 - 1, 0x0123456789ABCDEF, 2**70 + 5):

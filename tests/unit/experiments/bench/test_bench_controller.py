@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from experiments.bench import BENCHES
 from experiments.bench.controller import SILENT, cluster_records, decide, expire_session, node_of, replay, run, state_of
-from experiments.bench.report import growth, median_ms, timed
+from experiments.bench.report import growth, measure_ms, median_ms
 from experiments.cli import bench as command
 from experiments.cli.main import app
 from experiments.support.errors import InputError
@@ -87,7 +87,7 @@ def test_growth_is_the_exponent(sizes: tuple[int, ...], times: tuple[float, ...]
 
 def test_a_median_is_not_moved_by_one_slow_run() -> None:
     assert median_ms([2.0, 900.0, 1.0]) == 2.0
-    elapsed_ms, result = timed(lambda: "done")
+    elapsed_ms, result = measure_ms(lambda: "done")
     assert (elapsed_ms >= 0, result) == (True, "done")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from experiments.bench.ray_cluster import BenchError
-from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, median_row, points_of, rotated, row_of
+from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, median_row, points_of, rotated_replicas, row_of
 from protocol.errors import ErrorCode
 from protocol.messages.load import LoadOutcome
 
@@ -49,7 +49,7 @@ def test_without_a_single_partition_there_is_no_light_load() -> None:
 
 
 def test_the_leaders_rotate_and_every_partition_is_on_all_brokers() -> None:
-    assert [rotated(3, index) for index in range(4)] == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
+    assert [rotated_replicas(3, index) for index in range(4)] == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
 
 
 def test_a_row_has_the_rates_and_ratios_of_the_counts() -> None:

@@ -38,7 +38,7 @@ class Clock:
         while self.heap and self.heap[0][0] <= until_ms:
             due_ms, _, timer = heappop(self.heap)
             if self.timers.is_due(timer, due_ms, due_ms):
-                self.timers.fired(timer)
+                self.timers.mark_fired(timer)
                 self.fired.append((due_ms, (timer.owner, timer.name)))
 
 
