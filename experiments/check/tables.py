@@ -1,9 +1,8 @@
-"""What the judge of histories keeps: records, sends and logs as columns of numbers.
+"""Compact tables for the check of histories: records, sends and logs as columns of numbers.
 
 A history has millions of sends and a log millions of records, so there is no object for each. A log is kept as *runs*:
-records of one send that follow each other in both the send and the log. Sends and offsets rise nearly always in the
-order in which they are told, so a row is found by bisection in an array; only sends that are told out of order cost a
-dict.
+records of one send that follow each other in both the send and the log. Numbers of sends, and offsets, nearly always
+rise in the order of the operations, so a row is found by bisection in an array; only sends out of order need a dict.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class SendTable:
         self._rows: dict[int, int] | None = None
 
     def add(self, send: int, group: int, producer: int, size: int, idempotent: bool) -> None:
-        """ValueError where the send is there already."""
+        """Adds a send. ValueError where it was added before."""
         if self.numbers and send <= self.numbers[-1]:
             if self.row(send) is not None:
                 raise ValueError(f"send {send} was invoked twice")
@@ -77,7 +76,7 @@ class SendTable:
         return row if row < len(self.numbers) and self.numbers[row] == send else None
 
     def end(self, send: int, size: int) -> int:
-        """So many records of a send have come to their end; its row. ValueError where it was not invoked."""
+        """Counts `size` records of a send as answered; returns its row. ValueError where it was not invoked."""
         row = self.row(send)
         if row is None:
             raise ValueError(f"send {send} ended and was not invoked")
@@ -85,7 +84,7 @@ class SendTable:
         return row
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
-        """Rows with the number of records that never came to an end."""
+        """(row, number of records without an answer) for each send that has any."""
         return ((row, left) for row, left in enumerate(self._open) if left)
 
 
@@ -103,11 +102,11 @@ class RunLog:
                 raise ValueError(f"a run at offset {run.offset} lies before the end of the log")
 
     def start_offset(self, of_empty: Offset) -> Offset:
-        """Where it begins; `of_empty` where there is nothing."""
+        """The offset of the first record; `of_empty` where there is none."""
         return self._offsets[0] if self._offsets else of_empty
 
     def take(self, run: Run) -> bool:
-        """Appends a run; False, and nothing is done, where it lies before the end."""
+        """Appends a run; returns False and does nothing where it begins before the end."""
         offset, _, send, first, size = run
         if self._offsets:
             end = self._offsets[-1] + self._sizes[-1]
@@ -125,7 +124,7 @@ class RunLog:
         return True
 
     def runs(self) -> Iterator[Run]:
-        """The runs in order of offsets, as long as they can be; their leader epoch is not kept."""
+        """The runs in order of offsets, adjacent ones merged; their leader epoch is not kept."""
         for offset, send, first, size in zip(self._offsets, self._sends, self._firsts, self._sizes, strict=True):
             yield Run(offset, 0, send, first, size)
 
@@ -161,7 +160,7 @@ class RunLog:
         return tuple(sorted(found))
 
     def repeated(self) -> dict[Record, tuple[Offset, ...]]:
-        """Records that are there more than once, with their offsets; in order of the first of these."""
+        """Records that the log holds more than once, with their offsets, in order of the first offset."""
         found: dict[Record, tuple[Offset, ...]] = {}
         before, covered = -1, 0
         for row in self._by_send():
