@@ -136,7 +136,7 @@ class BrokerBench:
         return self._did(self.node.fire(self.now_ms, name))
 
     def publish(self, *records: MetadataRecord) -> BrokerBench:
-        """More of the metadata log reaches the broker."""
+        """The broker receives more of the metadata log."""
         if self.node.replica.leader != CONTROLLER:
             self.fetched_metadata()
         self.records += records
@@ -162,7 +162,7 @@ class BrokerBench:
         )
 
     def fetched_snapshot(self, image: MetadataImage, end_offset: int) -> BrokerBench:
-        """The leader of the metadata log does not have any more what the broker asks for, but this image of it."""
+        """The leader of the metadata log has deleted what the broker fetches, and sends this image as a snapshot."""
         voters = VoterSet.of([ReplicaKey(CONTROLLER, "u")])
         data = Snapshot(EPOCH, end_offset, voters, pack_records(image.to_records())).encode()
         fields = {"leader_id": CONTROLLER, "leader_epoch": EPOCH, "snapshot_epoch": EPOCH}
@@ -175,7 +175,7 @@ class BrokerBench:
         return self.receive(CONTROLLER, FetchSnapshotResponse.model_validate(fields | part))
 
     def registered(self, **fields: object) -> BrokerBench:
-        """The controller answers the registration that the broker has sent last."""
+        """The controller answers the broker's last registration."""
         answer = {"correlation_id": 1, "broker_epoch": self.me, "incarnation_id": self.incarnation_id} | fields
         return self.receive(CONTROLLER, BrokerRegistrationResponse.model_validate(answer))
 

@@ -1,4 +1,4 @@
-"""A leader's bench: broker 0 leads, and the test acts as the follower, broker 1."""
+"""A bench for leaders: broker 0 leads, and the test acts as the follower, broker 1."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.unit.protocol.node_helpers import BrokerBench, batch, config_of
 FOLLOWER = 1
 WAIT_MS = 500
 UNIT = 1_000
-"""Bytes of the batches that these tests produce, unless they say otherwise, as limits count them."""
+"""Default size of the batches that these tests produce, in bytes as the limits count them."""
 
 
 def sized(size_bytes: int, **fields: int) -> RecordBatch:
-    """A batch that counts for that many bytes."""
+    """A batch of that size."""
     return batch(payload=b"x" * (size_bytes - bytes_of(batch(payload=b""))), **fields)
 
 
@@ -36,10 +36,10 @@ def topic(partitions: int, leader: int = 0) -> list[MetadataRecord]:
 
 
 class Leader:
-    """Broker 0 leads partitions of `t`, broker 1 follows and fetches when the test says so.
+    """Broker 0 leads partitions of `t`; broker 1 follows and fetches when the test calls `fetch`.
 
-    `arrived` holds what broker 1 has of each partition, `position` and `high_watermark` where it stands. `under_way`
-    are messages that it has not taken in yet, oldest first.
+    `arrived` are the batches that broker 1 has of each partition, `position` its log end and `high_watermark` the last
+    one it received. `under_way` are the responses that it has not processed yet, oldest first.
     """
 
     def __init__(self, partitions: int = 1, **config: int) -> None:
@@ -55,13 +55,13 @@ class Leader:
         self.requests: dict[tuple[int, int], int] = {}
 
     def sent(self) -> list[FetchResponse]:
-        """What the last input made the leader send."""
+        """The responses that the last input made the leader send."""
         sent = [message for _, message in self.bench.sends(FetchResponse)]
         self.under_way += sent
         return sent
 
     def produce(self, *sizes: int, partition: int = 0) -> list[FetchResponse]:
-        """Appends a batch of each size; what the leader sends upon it."""
+        """Appends a batch of each size; returns the responses that the leader sends."""
         sent = []
         for size_bytes in sizes:
             self.bench.produce(acks=1, partition=partition, batch=sized(size_bytes))
@@ -81,8 +81,8 @@ class Leader:
         fetcher: int = 0,
         **fields_of_fetch: int,
     ) -> list[FetchResponse]:
-        """The follower asks for what comes behind its position, in a session that goes on or begins `anew`; what the
-        leader sends upon it.
+        """The follower fetches from its position, in the current session or a new one (`anew`); returns the leader's
+        responses.
         """
         fetches = []
         for index in partitions or self.position:
@@ -110,7 +110,7 @@ class Leader:
         return self.sent()
 
     def renew(self, **fields: int) -> list[FetchResponse]:
-        """The follower renews the session of its first fetcher; what the leader sends upon it."""
+        """The follower renews the session of its first fetcher; returns the leader's responses."""
         stream = (FOLLOWER, 0)
         stands = {"requests": self.requests[stream], "session": self.sessions[stream]}
         renewal = FetchRenewal.model_validate(
@@ -120,7 +120,7 @@ class Leader:
         return self.sent()
 
     def take(self) -> None:
-        """The follower takes in the oldest message and asks for more where it brought records."""
+        """The follower processes the oldest response and fetches again the partitions with records."""
         message = self.under_way.pop(0)
         self.answers += 1
         for result in message.partitions:
@@ -137,7 +137,7 @@ class Leader:
 
 
 def brought(*messages: FetchResponse) -> list[tuple[int, int]]:
-    """(partition, number of batches) of the results that bring records."""
+    """(partition, number of batches) of the results with records."""
     return [(r.partition_id, len(r.batches)) for message in messages for r in message.partitions if r.batches]
 
 

@@ -1,5 +1,5 @@
-"""What clients and peers get wrong, and directories that are not what they should be: an answer with its type, and not
-a byte on the disk is another one.
+"""Invalid requests of clients and brokers, and invalid directories: each gets an error of its type, and changes nothing
+in the logs, the files or the state.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 class DiskBench(BrokerBench):
-    """A broker on a real directory that holds three flushed and committed records of `t-0`, which it leads, or broker 1
-    does.
+    """A broker on a real directory with three flushed and committed records of `t-0`, which it leads, or broker 1 if
+    `leader` is 1.
     """
 
     def __init__(self, directory: Path, leader: int = 0) -> None:
@@ -131,7 +131,7 @@ def test_invalid_produce_requests_are_refused(directory: Path, request_: Produce
     if error is not E.INVALID_REQUIRED_ACKS:
         assert bench.receive(CLIENT, request_.model_copy(update={"acks": 0})).sends(ProduceResponse) == []
     assert content(directory) == before
-    goes_on(bench, directory)
+    check_still_serves(bench, directory)
 
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 0, NOW_MS + HOUR_MS])
@@ -140,8 +140,8 @@ def test_unusual_but_valid_timestamps_are_accepted(directory: Path, timestamp_ms
     assert (answer.error, answer.base_offset) == (E.NONE, 3)
 
 
-def goes_on(bench: DiskBench, directory: Path) -> None:
-    """The next record is taken, and nothing that was there is lost, here and after a restart."""
+def check_still_serves(bench: DiskBench, directory: Path) -> None:
+    """Asserts that the next record is appended, and that no record is lost, in memory and after a restart."""
     answer = bench.receive(CLIENT, produce(acks=1)).sent(ProduceResponse)
     assert (answer.error, answer.base_offset) == (E.NONE, 3)
     bench.disk.close()
@@ -185,7 +185,7 @@ def test_invalid_consumer_requests_are_refused(directory: Path, request_: Messag
     assert (answer.error, answer.correlation_id) == (error, 7)
     assert getattr(answer, "batches", ()) == ()
     assert content(directory) == before
-    goes_on(bench, directory)
+    check_still_serves(bench, directory)
 
 
 def fetch_partition(**fields: object) -> FetchPartition:
@@ -214,7 +214,7 @@ def test_follower_fetches_with_one_changed_field(directory: Path, wrong: FetchPa
     assert (result.error, result.batches) == (error, ())
     assert (result.diverging_epoch is not None) == (error is E.NONE)
     assert content(directory) == before
-    goes_on(bench, directory)
+    check_still_serves(bench, directory)
 
 
 def fetched(**fields: object) -> FetchPartitionResult:
@@ -260,7 +260,7 @@ def change_meta(**fields: object) -> Callable[[Path], None]:
 
 
 def a_file_for(*names: str) -> Callable[[Path], None]:
-    """A file where a directory should be, or a directory where a file should be."""
+    """Puts a file where a directory is expected, or a directory where a file is expected."""
 
     def change(directory: Path) -> None:
         path = directory.joinpath(*names)

@@ -1,8 +1,8 @@
-"""The seven ways in which a follower's log can stand to its new leader's, and what is cut (M43).
+"""The seven ways in which a follower's log can differ from its new leader's, and where it is truncated (M43).
 
 The cases A to G are those of the published description of the replication protocol (section 3.3): on two logs, and
-between two broker nodes that exchange messages until none is left. Last the cases in which the leader has
-deleted the beginning of its log.
+between two broker nodes that exchange messages until none is left. Then the cases in which the leader has deleted the
+beginning of its log.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NEW_EPOCH = 4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Leader epochs of the records in either log; (epoch, end offset) of the leader's first answer and where the
-    follower cuts, both None where its log is the beginning of the leader's.
+    """Leader epochs of the records in either log; the (epoch, end offset) of the leader's first diverging epoch, and
+    the offset to which the follower truncates, both None where its log is a prefix of the leader's.
     """
 
     follower: tuple[int, ...]
@@ -52,7 +52,7 @@ TABLE = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def storage_with(*epochs: int) -> SimStorage:
-    """A disk that holds a log of one record per epoch, a segment each; what a leader wrote is the same on all disks."""
+    """A disk with a log of one record per epoch, in a segment each; records of a leader are the same on all disks."""
     storage = SimStorage()
     log = storage.open_log(log_name(T0))
     for offset, epoch in enumerate(epochs):
@@ -81,7 +81,7 @@ def test_divergence_of_two_logs(case: Case) -> None:
 
 
 class Pair:
-    """Broker 0 has become leader in epoch 4, broker 1 follows; `diverging` are the answers with a diverging epoch."""
+    """Broker 0 has become leader in epoch 4, broker 1 follows; `diverging` are the results with a diverging epoch."""
 
     def __init__(self, case: Case, leader_start: int = 0) -> None:
         logs = {LEADER: case.leader, FOLLOWER: case.follower}
@@ -104,7 +104,7 @@ class Pair:
         self.cuts += [trace.to_offset for trace in bench.traces("truncated")]
 
     def settle(self) -> None:
-        """Delivers messages, in the order sent, until there are none."""
+        """Delivers messages in the order sent until there are none."""
         while self.on_the_way:
             to, sender, message = self.on_the_way.pop(0)
             if isinstance(message, FetchResponse):
@@ -134,7 +134,7 @@ def test_divergence_between_two_brokers(case: Case) -> None:
 @pytest.mark.covers("M43", "E3")
 @TABLE
 def test_a_diverging_follower_does_not_advance_the_high_watermark(case: Case) -> None:
-    """The first fetch of a diverging follower, whose log may well be the longer one, commits nothing."""
+    """The first fetch of a diverging follower commits nothing, even if its log is the longer one."""
     pair = Pair(case)
     to, sender, message = pair.on_the_way.pop(0)
     assert (to, sender) == (LEADER, FOLLOWER)
@@ -147,7 +147,7 @@ def test_a_diverging_follower_does_not_advance_the_high_watermark(case: Case) ->
 
 
 def leader_with_two_segments(**config: object) -> BrokerBench:
-    """Broker 0, alone in the ISR, has committed records 0 and 1 in one segment and 2 in the active one."""
+    """Broker 0, alone in the ISR, has committed records 0 and 1 in a closed segment and 2 in the active one."""
     bench = BrokerBench(config=config_of(Generation.KIP_966, **config)).run(*topic_records(1, isr=(0,)))
     bench.produce(acks=1, count=2)
     bench.replica.log.storage.roll()
@@ -194,7 +194,7 @@ DELETED = {
 def test_logs_converge_from_the_leaders_log_start_on(
     follower: tuple[int, ...], leader: tuple[int, ...], start: int
 ) -> None:
-    """The leader's records below `start` are gone before the follower asks for the first time."""
+    """The leader has deleted its records below `start` before the follower's first fetch."""
     pair = Pair(Case(follower, leader, None, None), leader_start=start)
     pair.settle()
     stored = list(pair.log(LEADER).storage.read(start, 1 << 20))

@@ -1,4 +1,4 @@
-"""Limits of what followers are sent: the window of a stream, shares, turns, patience, and several fetchers."""
+"""Limits of fetch responses: window of a stream, share of a partition, order, minimum size, and several fetchers."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_silent_follower_gets_no_records_until_it_fetches_again() -> None:
 
 
 def test_a_follower_whose_fetch_waits_for_the_window_is_not_caught_up() -> None:
-    """Held back for too long, a follower leaves the ISR like any other that does not keep up."""
+    """A follower whose fetch is delayed for too long leaves the ISR like any other lagging follower."""
     leader = full_window()
     leader.bench.fire(f"{LAG_PREFIX}{FOLLOWER}", at_ms=30_000)
     proposed = leader.bench.sent(AlterPartitionRequest).partitions
@@ -260,7 +260,7 @@ def test_each_fetch_gets_one_response(retry: bool) -> None:
 
 
 class DamagedLog(SimLog):
-    """A log whose records cannot be read any more."""
+    """A log whose records cannot be read."""
 
     def read(self, from_offset: int, max_bytes: int) -> Sequence[RecordBatch]:
         raise CorruptLogError("damaged")

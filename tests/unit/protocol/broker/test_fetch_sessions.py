@@ -1,4 +1,4 @@
-"""The leader's count of fetch sessions: what is renewed, refused, passed over."""
+"""Fetch sessions at the leader: which renewals and requests are accepted, refused, or ignored."""
 
 from __future__ import annotations
 

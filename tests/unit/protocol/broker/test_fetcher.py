@@ -1,4 +1,4 @@
-"""The follower's side, on a broker node: fetch states, renewals, appends, truncation."""
+"""A broker as follower: fetch states, sessions, appends, truncation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def follower(records: int = 0) -> BrokerBench:
 
 
 def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, number: int = 0, **fields: object) -> BrokerBench:
-    """The answer of leader epoch 3 to a fetch from there, with records of that epoch before it."""
+    """A result of leader epoch 3 for a fetch from `fetch_offset`, after a record of that epoch."""
     stands = {"topic_id": "T", "partition_id": 0, "fetch_offset": fetch_offset, "leader_epoch": 3}
     stands |= {"last_fetched_epoch": 3 if fetch_offset else -1}
     result = FetchPartitionResult.model_validate(stands | fields)
@@ -127,7 +127,7 @@ STALE_CUTS = {
 @pytest.mark.covers("A26", "N1", "M43")
 @pytest.mark.parametrize("leaders", STALE_CUTS.values(), ids=STALE_CUTS)
 def test_a_duplicate_diverging_epoch_does_not_truncate_twice(leaders: dict[str, object]) -> None:
-    """The answer comes twice. In between the follower has reached the same offset with the leader's records."""
+    """Between the two copies of the response the follower has reached the same offset with the leader's records."""
     bench = follower()
     answer(bench, 0, batches=(batch(1, 0, 1), batch(2, 1, 2)))
     answer(bench, 3, last_fetched_epoch=2, **leaders)
@@ -302,7 +302,7 @@ def test_out_of_range_without_a_log_start_is_repeated_like_other_errors() -> Non
 def test_a_follower_deletes_segments_below_the_leaders_log_start_and_its_high_watermark(
     leaders: int, high_watermark: int, expected: int
 ) -> None:
-    """Its log has a segment per record; the last one is the active segment."""
+    """The follower's log has a segment per record; the last one is the active segment."""
     bench = follower()
     for offset in range(3):
         answer(bench, offset, number=offset, batches=(batch(1, offset, 3),))

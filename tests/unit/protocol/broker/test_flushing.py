@@ -1,4 +1,4 @@
-"""When logs are flushed, and what is remembered of high watermarks."""
+"""Flush policy and the high watermark checkpoint."""
 
 from __future__ import annotations
 

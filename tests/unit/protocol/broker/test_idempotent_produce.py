@@ -1,4 +1,4 @@
-"""A leader and a producer that repeats itself; and batches that no leader takes."""
+"""A leader and the retries of an idempotent producer; batches that every leader refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def answers(bench: BrokerBench) -> list[tuple[int, ErrorCode, int]]:
 
 
 def replicate(bench: BrokerBench, offset: int) -> BrokerBench:
-    """Both followers say that their logs end there; the effects are those of the second."""
+    """Both followers fetch from `offset`; the effects are those of the second fetch."""
     return bench.fetch(1, offset).fetch(2, offset)
 
 
@@ -112,7 +112,7 @@ def crc(data: bytes, value: int) -> int:
 
 
 def checking() -> BrokerBench:
-    """A leader that judges checksums, of a topic whose batches have at most 100 bytes."""
+    """A leader with checksums, and a topic whose batches have at most 100 bytes."""
     bench = BrokerBench()
     bench.node = BrokerNode(0, [CONTROLLER], config_of(), bench.storage, Random(1), checksum=crc)
     return bench.run(*topic_records(), ConfigRecord(topic_id="T", name="max.message.bytes", value="100"))

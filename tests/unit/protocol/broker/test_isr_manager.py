@@ -1,4 +1,4 @@
-"""Carrying ISR proposals to the controller: one flight, retries, answers."""
+"""ISR proposals to the controller: one request in flight, retries, responses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bench:
         return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, AlterPartitionRequest)]
 
     def answer(self, correlation_id: int, *results: PartitionIsrResult, error: ErrorCode = ErrorCode.NONE) -> list[int]:
-        """The controller's answer; the partitions that it was applied to."""
+        """Receives the controller's response; returns the partitions to which it was applied."""
         response = AlterPartitionResponse(correlation_id=correlation_id, error=error, partitions=results)
         applied = self.manager.receive(response, now_ms=500)
         for replica, result in applied:

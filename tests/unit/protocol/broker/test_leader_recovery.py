@@ -1,4 +1,4 @@
-"""The leader after an unclean election: the data-loss hook, what it holds back, and the word that it is over."""
+"""The leader after an unclean election: data-loss hook, frozen ISR, clearing of the recovery state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAG_MS = 1_000
 
 
 class Hook:
-    """A routine of a given length that remembers what it was called for."""
+    """A routine of a given duration that records its calls."""
 
     def __init__(self, duration_ms: int) -> None:
         self.duration_ms = duration_ms
@@ -43,7 +43,7 @@ class Hook:
 
 
 def recovering(hook: Hook, **partition: object) -> BrokerBench:
-    """Broker 0 has just become leader of `t-0` after an unclean election."""
+    """Broker 0 has just become leader of `t-0` in an unclean election."""
     bench = BrokerBench(config=config_of(replica_lag_time_max_ms=LAG_MS), hook=hook).run()
     state: dict[str, object] = {"isr": (0,), "leader_epoch": 4, "leader_recovery_state": 1}
     return bench.publish(*topic_records(1, **state | partition))
@@ -54,7 +54,7 @@ def change(**fields: object) -> PartitionChangeRecord:
 
 
 def proposals(bench: BrokerBench) -> list[tuple[list[int], int]]:
-    """ISR and recovery state of what the last input proposed."""
+    """ISR and recovery state of the proposals that the last input sent."""
     return [
         ([member.broker_id for member in proposal.new_isr], proposal.leader_recovery_state)
         for _, request in bench.sends(AlterPartitionRequest)
@@ -63,7 +63,7 @@ def proposals(bench: BrokerBench) -> list[tuple[list[int], int]]:
 
 
 def answer(bench: BrokerBench, request: AlterPartitionRequest, error: ErrorCode = ErrorCode.NONE) -> BrokerBench:
-    """The controller takes the proposal as it is, or refuses it."""
+    """The controller accepts the proposal, or refuses it with `error`."""
     [proposal] = request.partitions
     result = PartitionIsrResult(
         topic_id="T",
@@ -144,7 +144,7 @@ def test_no_follower_joins_the_isr_while_recovering() -> None:
 
 @pytest.mark.covers("C6", "M57")
 def test_an_isr_shrink_keeps_recovering() -> None:
-    """A partition may come into the state with more than one in sync from an older record."""
+    """A partition may be RECOVERING with more than one ISR member because of an older record."""
     bench = recovering(Hook(60_000), isr=(0, 1))
     bench.fetch(1, 0)
     bench.fire("silent/1", LAG_MS)

@@ -1,4 +1,4 @@
-"""Leading a partition, as pure decisions: high watermark, who may join the ISR, who must leave it."""
+"""The rules of a partition's leader: high watermark, who may join the ISR, who must leave it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FETCH = FetchPartition(topic_id="T", partition_id=0, current_leader_epoch=5, fet
 def leading(
     isr: tuple[int, ...], ends: dict[int, int] | None = None, proposed: tuple[int, ...] | None = None, start: int = 0
 ) -> Leadership:
-    """Broker 0 leads replicas 0..3; `ends` are the followers' log ends, -1 for one that has not fetched."""
+    """Broker 0 leads replicas 0 to 3; `ends` are the followers' log ends, -1 for one that has not fetched."""
     leadership = begin(replace(STATE, isr=isr), ME, start, now_ms=0)
     leadership.proposed_isr = proposed
     for broker, end_offset in (ends or {}).items():

@@ -1,4 +1,4 @@
-"""A replica's log that does not begin at 0: deletion from the front, a new beginning, and what two such logs share."""
+"""Logs that do not begin at 0: deletion from the front, reset, and divergence of two such logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.protocol.node_helpers import BrokerBench, batch, topic_records
 
 
 def log_of(*epochs: int, start: int = 0) -> ReplicaLog:
-    """Single records in a segment each; the committed ones below `start` have been deleted."""
+    """A log with one record per segment; the committed ones below `start` are deleted."""
     log = ReplicaLog(SimLog())
     log.segment_bytes = 1
     for epoch in epochs:
@@ -88,7 +88,7 @@ def test_a_log_whose_records_are_all_deleted_keeps_its_last_epoch() -> None:
     ],
 )
 def test_divergence_from_a_log_that_starts_at_2(offset: int, epoch: int, expected: tuple[int, int] | None) -> None:
-    """Epochs 1, 1, 2, 2, 3, of which the first two records are gone: at the start every older epoch is as good."""
+    """Epochs 1, 1, 2, 2, 3, of which the first two records are deleted: at the log start every older epoch agrees."""
     found = log_of(1, 1, 2, 2, 3, start=2).divergence(offset, epoch)
     assert found == (None if expected is None else EpochEndOffset(leader_epoch=expected[0], end_offset=expected[1]))
 
@@ -118,7 +118,7 @@ def test_truncation_above_the_log_end_changes_nothing() -> None:
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=10), st.data())
 def test_logs_with_different_log_starts_converge(rises: list[int], data: st.DataObject) -> None:
-    """A follower whose log starts elsewhere than the leader's has the leader's records after a few fetches."""
+    """A follower whose log start differs from the leader's has the leader's records after a few fetches."""
     epochs = [sum(rises[: place + 1]) for place in range(len(rises))]
     leader = log_of(*epochs, start=data.draw(st.integers(0, len(epochs) - 1)))
     kept = data.draw(st.integers(0, len(epochs)))
@@ -157,7 +157,7 @@ def test_the_epoch_cache_replaces_an_epoch_without_records() -> None:
 @pytest.mark.covers("N1")
 @pytest.mark.parametrize(("offset", "epoch"), [(1, 0), (2, 0), (1, 1), (2, 1), (1, -1)])
 def test_a_follower_whose_last_epoch_is_deleted_begins_anew(offset: int, epoch: int) -> None:
-    """The leader's log holds one record of epoch 1, at offset 1; one of epoch 0 is deleted."""
+    """The leader's log has one record, of epoch 1 at offset 1; one of epoch 0 is deleted."""
     bench = BrokerBench().run(*topic_records(1, isr=(0,), leader_epoch=0)).produce(acks=1)
     log = bench.replica.log
     log.storage.roll()

@@ -1,4 +1,4 @@
-"""A leader and its consumers: ranges of offsets, waiting for the high watermark, logs that part."""
+"""Reads of consumers at the leader: valid offsets, waiting for the high watermark, divergence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def change(leader: int) -> PartitionChangeRecord:
 
 
 def leader() -> BrokerBench:
-    """Leads `t-0`: four batches of one record, of which three are committed."""
+    """A leader of `t-0` with four batches of one record, three of them committed."""
     bench = BrokerBench(config=config_of()).run(*topic_records())
     for _ in range(4):
         bench.produce()
@@ -40,7 +40,7 @@ def consume(bench: BrokerBench, offset: int, correlation_id: int = 1, **fields: 
 
 
 def shown(bench: BrokerBench) -> list[tuple[int, ErrorCode, list[int]]]:
-    """Correlation id, error and offsets of the answers to consumers."""
+    """Correlation id, error and offsets of the responses to consumers."""
     found = [message for _, message in bench.sends(ConsumeResponse)]
     return [(item.correlation_id, item.error, [b.base_offset for b in item.batches]) for item in found]
 

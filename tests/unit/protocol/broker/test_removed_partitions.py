@@ -1,4 +1,4 @@
-"""A partition that was removed and comes again under its index: nothing of the old one is left anywhere."""
+"""A removed partition that is created again with the same index: nothing of the old one remains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def removed() -> RemovePartitionRecord:
 
 
 def again(leader: int, epoch: int = 1) -> PartitionRecord:
-    """`t-0` once more, led by another or the same broker, behind the leader epochs that were."""
+    """`t-0` again, led by the same or another broker, in leader epochs after the former ones."""
     return PartitionRecord(
         topic_id="T",
         partition_id=0,
@@ -44,7 +44,7 @@ def again(leader: int, epoch: int = 1) -> PartitionRecord:
 
 
 def stored(*payloads: bytes, epoch: int = 0, high_watermark: int | None = None) -> SimStorage:
-    """A disk with a log of `t-0`, and the checkpointed high watermark."""
+    """A disk with a log of `t-0` and a checkpointed high watermark."""
     storage = SimStorage()
     for offset, payload in enumerate(payloads):
         storage.open_log(log_name(T0)).append(batch(1, offset, epoch, payload))
@@ -58,7 +58,7 @@ def payloads(storage: SimStorage) -> list[bytes]:
 
 
 def fetched(bench: BrokerBench, leader: int, epoch: int, payload: bytes, offset: int = 0) -> BrokerBench:
-    """The leader's answer to a fetch from `offset` in `epoch`, with one record of that epoch."""
+    """The leader's response to a fetch from `offset` in `epoch`, with one record of that epoch."""
     answer = FetchPartitionResult(
         topic_id="T",
         partition_id=0,

@@ -1,4 +1,4 @@
-"""What a broker answers, and does, when its disk fails it: it ends, uncleanly. Damage found in a batch ends nothing."""
+"""A broker whose disk fails stops uncleanly; a damaged batch only fails its read."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def follower() -> tuple[BrokerBench, WeakStorage]:
 
 
 def fetched(bench: BrokerBench, *batches: RecordBatch) -> BrokerBench:
-    """The leader's answer to its open fetch."""
+    """The leader's result for the broker's fetch."""
     answer = FetchPartitionResult(
         topic_id="T",
         partition_id=0,
@@ -127,7 +127,7 @@ def halted(bench: BrokerBench) -> list[object]:
 
 
 def has_ended(bench: BrokerBench) -> bool:
-    """Whether the last input has ended the broker, with a word about why."""
+    """Whether the last input has stopped the broker, with a `storage_error` event."""
     is_over = isinstance(bench.effects[-1], Exit) and bench.node.state is LifecycleState.STOPPED
     assert is_over == (halted(bench) == [True])
     return is_over

@@ -25,8 +25,8 @@ BACKOFF_MS, DELIVERY_MS, REQUEST_MS = 100, 30_000, 5_000
 
 
 class ClientBench:
-    """Brokers 0 and 1. `leader` and `leader_epoch` are what all nodes say of every partition of topic `t`, at once;
-    `leader` None: no node answers. `producer_ids` are given out one after the other, at once.
+    """A client of brokers 0 and 1. All nodes answer metadata requests at once with `leader` and `leader_epoch` for
+    every partition of topic `t`, or not at all if `leader` is None. `producer_ids` are assigned in order, at once.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ClientBench:
         return self
 
     def fire(self, name: str) -> ClientBench:
-        """Lets time pass until the timer is due; of its name the beginning is enough."""
+        """Advances the time to the timer and fires it; a prefix of its name is enough."""
         [name] = [timer for timer in self.timers if timer.startswith(name)]
         self.now_ms = max(self.now_ms, self.timers.pop(name))
         self.sent = []
@@ -106,13 +106,13 @@ class ClientBench:
     # -- producing -----------------------------------------------------------------------------------------------------
 
     def produce(self, command_id: int, count: int = 1, **fields: object) -> ClientBench:
-        """A batch of its own for `t-0`, with acks=all."""
+        """A produce command for `t-0` with acks=all."""
         stands: dict[str, object] = {"topic": "t", "partition": 0, "acks": -1, "payload": b"%d" % command_id}
         stands |= {"command_id": command_id, "record_count": count}
         return self.receive(DRIVER, ProduceCommand.model_validate(stands | fields))
 
     def send_records(self, command_id: int, count: int = 1, **fields: object) -> ClientBench:
-        """Records for the producer to gather, 12 bytes each."""
+        """A command for records of 12 bytes each."""
         stands: dict[str, object] = {"topic": "t", "partition": 0, "acks": -1, "record_bytes": 12}
         stands |= {"command_id": command_id, "record_count": count}
         return self.receive(DRIVER, SendRecords.model_validate(stands | fields))
@@ -120,14 +120,14 @@ class ClientBench:
     def answer(
         self, request: ProduceRequest, error: ErrorCode = ErrorCode.NONE, base_offset: int | None = None
     ) -> ClientBench:
-        """The leader answers; an acknowledged batch lies at its own sequence number."""
+        """The leader answers; the offset of an acknowledged batch equals its sequence number."""
         if base_offset is None:
             base_offset = request.batch.base_sequence if error is ErrorCode.NONE else -1
         response = ProduceResponse(correlation_id=request.correlation_id, error=error, base_offset=base_offset)
         return self.receive(0, response)
 
     def requests(self) -> list[ProduceRequest]:
-        """Produce requests among what the last input sent."""
+        """The produce requests that the last input sent."""
         return self.messages(ProduceRequest)
 
     def messages(self, kind: type[M]) -> list[M]:
@@ -138,7 +138,7 @@ class ClientBench:
         return self.fire(WATCH_PREFIX)
 
     def expire(self) -> ClientBench:
-        """The oldest batches have had their time."""
+        """The delivery timeout of the oldest batches is over."""
         return self.fire(DEADLINE_PREFIX)
 
     def ask_again(self) -> ClientBench:
@@ -160,5 +160,5 @@ def client_config(**values: object) -> ClusterConfig:
 
 
 def numbers(requests: Sequence[ProduceRequest]) -> list[tuple[int, int, int]]:
-    """Producer id, epoch and sequence of what was sent."""
+    """Producer id, epoch and sequence number of each request."""
     return [(item.batch.producer_id, item.batch.producer_epoch, item.batch.base_sequence) for item in requests]

@@ -1,4 +1,4 @@
-"""Which of several controllers a client asks, when, and which answer counts: a script of the controllers per test."""
+"""Which controllers a client tries, when, and which response counts; each test scripts the controllers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Quorum(ClientBench):
         return self.administer(admin_requests.delete_topic("t"))
 
     def to_the_end(self) -> AdminOutcome:
-        """Lets time pass until the last command is over; its outcome."""
+        """Advances the time until the last command is done; returns its outcome."""
         number = self._commands
         while len(self.ends) < number:
             self.run_until(min(self.timers.values()))
@@ -70,7 +70,7 @@ class Quorum(ClientBench):
         return [outcome for outcome in self.outcomes if isinstance(outcome, AdminOutcome)]
 
     def respond(self, attempt: int, error: ErrorCode = NONE) -> Quorum:
-        """The answer to an attempt, counted from 0 (-1: the last), comes now."""
+        """The response to an attempt, counted from 0 (-1: the last), arrives now."""
         self.receive(A, DeleteTopicsResponse(correlation_id=self.numbers[attempt], error=error))
         return self
 
@@ -96,13 +96,13 @@ class Quorum(ClientBench):
 
 
 def always(**states: str) -> Script:
-    """Controllers that stay what they are; `A="silent"`."""
+    """Controllers that never change their state: `A="silent"`."""
     ids = {"A": A, "B": B, "C": C, "D": D, "E": E}
     return {ids[name]: [(0, state)] for name, state in states.items()}
 
 
 def every(step_ms: int, first_ms: int, nodes: Sequence[int], before_ms: int) -> Attempts:
-    """The nodes in turn, one each `step_ms`."""
+    """The nodes in rotation, one each `step_ms`."""
     times = range(first_ms, before_ms, step_ms)
     return [(at_ms, nodes[index % len(nodes)]) for index, at_ms in enumerate(times)]
 

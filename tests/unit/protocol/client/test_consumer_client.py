@@ -1,4 +1,4 @@
-"""The consumer in the client: where it begins, how far it reads, what it does when the leader's log is another one."""
+"""The client's consumer: start offset, end of a read, and a leader whose log has diverged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def log_of(*epochs: int, start: int = 0, committed: int | None = None) -> ReplicaLog:
-    """Batches of one record each in these leader epochs, the first at `start`; all committed but for `committed`."""
+    """Batches of one record each in these leader epochs, the first at `start`; `committed` is the high watermark."""
     log = ReplicaLog(SimLog())
     if start:
         log.reset(start)
@@ -50,7 +50,7 @@ class Reader(ClientBench):
         self.receive(DRIVER, ConsumeCommand.model_validate(stands | fields))
 
     def serve(self, steps: int = 1, max_bytes: int = 1) -> Reader:
-        """The leader answers what it was asked last, a batch at a time, so many times."""
+        """The leader answers the last request, one batch at a time, `steps` times."""
         for _ in range(steps):
             for request in self.messages(ListOffsetsRequest):
                 offset = self.log.high_watermark

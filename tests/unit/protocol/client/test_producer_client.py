@@ -1,4 +1,4 @@
-"""The producer in the client: sequences and their repair, batches and their bounds, one end for every record."""
+"""The client's producer: sequence numbers and their repair, batching and its limits, one result for every record."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SIZE = joined_size(12)
 
 
 def ends(bench: ClientBench) -> list[tuple[int, ErrorCode, int, bool]]:
-    """How commands ended, in the order of their ends."""
+    """The results of the commands, in the order of their completion."""
     found = [item for item in bench.outcomes if isinstance(item, ProduceOutcome)]
     return [(item.command_id, item.error, item.base_offset, item.unknown) for item in found]
 
 
 def produced(bench: ClientBench, *command_ids: int, count: int = 1) -> list[ProduceRequest]:
-    """These commands come one after the other; what is sent for them."""
+    """Submits these commands one after the other; returns the produce requests."""
     requests: list[ProduceRequest] = []
     for command_id in command_ids:
         requests += bench.produce(command_id, count).requests()
@@ -350,7 +350,7 @@ def test_invalid_send_commands_fail_at_once(fields: dict[str, int], error: Error
 
 
 def small(**values: object) -> ClientBench:
-    """A producer that holds ten records, two per batch."""
+    """A producer with memory for ten records, two per batch."""
     stands: dict[str, object] = {"buffer_memory": 10 * SIZE, "batch_size": 2 * SIZE, "max_block_ms": 1_000}
     return ClientBench(config=client_config(**(stands | values)))
 
@@ -415,9 +415,8 @@ def test_a_silent_cluster_bounds_memory_by_buffer_memory() -> None:
 
 
 class Partition:
-    """Two brokers that take turns in leading `t-0`, an unreliable line to them, and the client. A leader that is
-    replaced takes over the log of the new one, less or more than what was committed. Now and then someone changes how
-    large a batch may be.
+    """Two brokers that alternate as leaders of `t-0`, an unreliable link, and the client. A new leader's log becomes
+    the log of the partition; it may lack records or have uncommitted ones. The maximum batch size changes now and then.
     """
 
     def __init__(self, seed: int) -> None:
@@ -444,7 +443,7 @@ class Partition:
         return self
 
     def move(self) -> None:
-        """The other broker leads; it may lack what was not committed."""
+        """The other broker becomes leader; its log may lack uncommitted records."""
         assert self.bench.leader is not None
         self.bench.leader, self.bench.leader_epoch = 1 - self.bench.leader, self.bench.leader_epoch + 1
         self.log.truncate(self.random.randint(self.log.high_watermark, self.log.end_offset))

@@ -1,4 +1,4 @@
-"""What a log makes of the end that a crash has left it with (protocol/log/tail.py), on both kinds of disks."""
+"""Recovery of a log's tail after a crash (protocol/log/tail.py), on real and simulated disks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def simulated(flushed: int, unflushed: int) -> SimStorage:
 
 
 def damaged_on_disk(directory: Path, victim: int, *, is_torn: bool) -> Dropped:
-    """What a disk's recovery drops where the batch at `victim` lacks its last byte, or is damaged."""
+    """What recovery drops from a real disk where the batch at `victim` is cut off or damaged."""
     written(DiskStorage(directory), flushed=2, unflushed=3).close()
     path = segment_file(directory)
     data = bytearray(path.read_bytes())
@@ -69,7 +69,7 @@ def damaged_on_disk(directory: Path, victim: int, *, is_torn: bool) -> Dropped:
 
 
 def same(simulated: Dropped, real: Dropped) -> bool:
-    """But for the directory."""
+    """Equal except for the directory."""
     return replace(real, path=simulated.path) == simulated and real.path.endswith(simulated.path)
 
 

@@ -1,4 +1,4 @@
-"""What a log knows of its producers: duplicates, gaps, epochs, wrapped sequences; the same after any truncation."""
+"""The producer state of a log: duplicates, gaps, epochs, wrapped sequence numbers, and truncation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log_of(*batches: RecordBatch, expiration_ms: int = 1_000) -> ReplicaLog:
 
 
 def verdict(log: ReplicaLog, item: RecordBatch) -> ErrorCode | int:
-    """The error; of a duplicate its first offset, of a batch that may be appended -1."""
+    """The error; for a duplicate the offset of the first append, for a batch that may be appended -1."""
     error, duplicate = log.producers.check(item)
     if error is not NONE:
         return error
@@ -147,7 +147,7 @@ STEPS = st.lists(
 
 
 class Log:
-    """A log, and what a producer would send it next."""
+    """A log, and the next batch of each producer."""
 
     def __init__(self) -> None:
         self.log = log_of()

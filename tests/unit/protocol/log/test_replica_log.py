@@ -12,7 +12,7 @@ from tests.unit.protocol.node_helpers import batch
 
 
 def log_of(*epochs: int, sizes: tuple[int, ...] = ()) -> ReplicaLog:
-    """A log with one batch per epoch given, of one record each unless `sizes` says more."""
+    """A log with one batch per epoch, of one record each or of `sizes` records."""
     log = ReplicaLog(SimLog())
     for index, epoch in enumerate(epochs):
         log.append_as_leader(batch(sizes[index] if sizes else 1, payload=f"{epoch}/{index}".encode()), epoch)
@@ -25,7 +25,7 @@ def content(log: ReplicaLog) -> list[tuple[int, int, int, bytes]]:
 
 
 def epochs_in(log: ReplicaLog) -> list[tuple[int, int]]:
-    """(epoch, start offset) as the stored batches have it."""
+    """(epoch, start offset) according to the stored batches."""
     starts: dict[int, int] = {}
     for base_offset, epoch, _, _ in content(log):
         starts.setdefault(epoch, base_offset)
@@ -33,7 +33,7 @@ def epochs_in(log: ReplicaLog) -> list[tuple[int, int]]:
 
 
 def fetch_once(leader: ReplicaLog, follower: ReplicaLog, max_bytes: int = 1 << 20) -> int | None:
-    """One round of replication: the offset that the follower truncated to, None if it appended."""
+    """One fetch of the follower: the offset to which it truncated, None if it appended."""
     diverging = leader.divergence(follower.end_offset, follower.latest_epoch)
     if diverging is not None:
         offset = follower.truncation_offset(diverging)

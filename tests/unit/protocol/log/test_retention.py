@@ -1,4 +1,4 @@
-"""When segments are closed and deleted: the rules, and a broker that goes by them."""
+"""When segments are closed and deleted: the rules, and a broker that applies them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client node: one outcome per command, at the right leader, and honest about what it does not know."""
+"""The client node: exactly one outcome per command, the right leader, and unknown where a batch may be in a log."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Bench:
         return self._done(self.node.receive(self.now_ms, sender, message))
 
     def fire(self, name: str) -> Bench:
-        """Lets time pass until the timer is due; of its name the beginning is enough."""
+        """Advances the time to the timer and fires it; a prefix of its name is enough."""
         [name] = [timer for timer in self.timers if timer.startswith(name)]
         self.now_ms = self.timers.pop(name)
         return self._done(self.node.fire(self.now_ms, name))
 
     def due_ms(self, name: str) -> int:
-        """When the timer whose name begins so is due."""
+        """The time of the timer with this prefix."""
         [due_ms] = [due_ms for timer, due_ms in self.timers.items() if timer.startswith(name)]
         return due_ms
 
@@ -97,7 +97,7 @@ class Bench:
         return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
     def metadata(self, leader: int, epoch: int, nodes: tuple[int, ...] = NODES) -> Bench:
-        """These nodes answer the last metadata request alike."""
+        """These nodes give the same response to the last metadata request."""
         for node in nodes:
             self.receive(node, self.described(leader, epoch))
         return self
@@ -108,7 +108,7 @@ class Bench:
         return MetadataResponse(correlation_id=self.asked, topics=topics)
 
     def attempt(self, leader: int = 0, epoch: int = 1) -> int:
-        """All nodes name this leader, the request goes out; its correlation id."""
+        """All nodes name this leader and the request is sent; returns its correlation id."""
         self.metadata(leader, epoch)
         [(to, request)] = [*self.sends(ProduceRequest), *self.sends(ConsumeRequest)]
         assert to == leader

@@ -1,5 +1,5 @@
-"""What each wrong field of a request is answered with, and that nothing is changed by it: requests of brokers, of
-clients and of followers, and messages that a node does not serve at all.
+"""The error for each invalid field of a request, which must change nothing: requests of brokers, clients and followers,
+and messages that a node does not serve.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def test_fencing_a_broker_walks_only_its_own_partitions(server: Server) -> None:
 
 
 def changes(node: ControllerNode, count: int) -> None:
-    """Each is a batch of its own."""
+    """Appends changes, each in a batch of its own."""
     for number in range(count):
         node.receive(0, CLIENT, admin_requests.alter_config("topic-0", {"min.insync.replicas": 1 + number % 2}))
 
@@ -243,5 +243,5 @@ def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(
 
 
 def numbered(answer: QuorumFetchResponse, broker: BrokerBench) -> QuorumFetchResponse:
-    """As the answer to the broker's newest fetch."""
+    """The response with the number of the broker's newest fetch."""
     return answer.model_copy(update={"correlation_id": broker.node.replica.pending_fetch_id})

@@ -1,4 +1,4 @@
-"""Gathered batches that are too large for their topic: parted in their place, with their sequence numbers."""
+"""Gathered batches that are too large for their topic are split in their place, with their sequence numbers."""
 
 from __future__ import annotations
 
