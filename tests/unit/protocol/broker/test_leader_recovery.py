@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 
 import pytest
 
-from actors.nodes import NodePlan, build_node
+from actors.nodes import NodeSetup, build_node
 from actors.storage import DiskStorage
 from experiments.scenarios.hooks import wait_10s
 from experiments.scenarios.loader import scenario_from
@@ -254,7 +254,7 @@ def test_a_scenario_that_names_no_function_is_an_input_error(name: str) -> None:
 def actor_of(directory: Path, hook: str) -> Node:
     """Broker 0 as an actor of the ray engine builds it."""
     config = ClusterConfig.of(Generation.KIP_966, {"unclean.leader.hook": hook})
-    where = NodePlan(0, 1, "run", 0.0, directory, (0, 1, 2), (CONTROLLER,), config, 0)
+    where = NodeSetup(0, 1, "run", 0.0, directory, (0, 1, 2), (CONTROLLER,), config, 0)
     return build_node(where, DiskStorage(directory), None)
 
 
