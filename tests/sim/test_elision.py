@@ -1,4 +1,4 @@
-"""Leaving out idle timers changes nothing but the idle traffic itself."""
+"""Eliding idle timers changes nothing but the idle traffic itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker whose disk fails ends, and the cluster goes on without it until it is back on a disk that works."""
+"""A broker whose disk fails stops, and the cluster continues without it until it restarts with a working disk."""
 
 from __future__ import annotations
 

@@ -38,9 +38,8 @@ Record = tuple[int, int]
 
 @dataclass(slots=True)
 class Producing(Chaos):
-    """Chaos, with links between client and brokers that break in one direction as well, and a client that has many
-    batches in flight. `reported` maps an acknowledged record to its partition and offset; `failed` are those that have
-    definitely failed.
+    """Chaos with one-directional link failures between client and brokers, and a client with many batches in flight.
+    `reported` maps an acknowledged record to its partition and offset; `failed` are the records that definitely failed.
     """
 
     duration_ms: int = 60_000
@@ -74,7 +73,7 @@ class Producing(Chaos):
         return sorted(plan, key=lambda item: (item[0], item[1], str(item[2])))
 
     def _write(self, what: object) -> None:
-        """A batch, or records for a partition or for any."""
+        """Sends a batch, or records for a partition or for any partition."""
         assert isinstance(what, tuple)
         number, count, partition = what
         self.sent[number] = count
@@ -187,7 +186,7 @@ def test_a_producer_that_renumbers_repetitions_is_detected(monkeypatch: pytest.M
 
 
 def restarted() -> Producing:
-    """Three batches are committed while the client hears nothing; all brokers die and come back before it does."""
+    """Three batches are committed while the client receives nothing; all brokers crash and restart before it does."""
     run = Producing(0, Generation.KIP_966, duration_ms=0)
     run.run()
     run._write((11, 1, 0))
@@ -266,7 +265,7 @@ def test_a_following_consumer_reads_each_committed_offset_once_and_in_order() ->
 
 
 def follow(run: Producing, seen: list[RecordBatch]) -> None:
-    """Has the run's client read `t-0` over and over, each time from where it has come to, waiting for more."""
+    """Makes the client read `t-0` again and again, each time from its position, waiting for more."""
     cluster, position, number = run.engine.cluster, 0, 1_000_000
 
     def read() -> None:

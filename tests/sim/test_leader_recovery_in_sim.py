@@ -23,7 +23,7 @@ GENERATIONS = [Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966]
 def elected_uncleanly(
     generation: Generation = Generation.KIP_966, hook: str = "experiments.scenarios.hooks:wait_10s"
 ) -> ContinuouslyWrittenCluster:
-    """Broker 1 leads by a user's word, without what 0 alone had; 0 and 2 are down."""
+    """An operator has designated broker 1 as leader, which lacks records of broker 0; 0 and 2 are down."""
     cluster = ContinuouslyWrittenCluster(generation, brokers=3, min_isr=1, unclean_leader_hook=hook)
     cluster.lose(1, 2, 0)
     cluster.start_and_wait(1)
@@ -35,7 +35,7 @@ def elected_uncleanly(
 
 
 def routines(cluster: ContinuouslyWrittenCluster) -> list[tuple[int, object]]:
-    """Who ran its hook, and in which leader epoch."""
+    """The broker and leader epoch of each run of the hook."""
     return [(node, detail["leader_epoch"]) for _, node, detail in cluster.traced("data_loss_routine")]
 
 
@@ -45,7 +45,7 @@ def seen_by(cluster: ContinuouslyWrittenCluster, broker: int) -> LeaderRecoveryS
     return state.leader_recovery_state
 
 
-def comes_to_recover(cluster: ContinuouslyWrittenCluster) -> None:
+def check_recovers(cluster: ContinuouslyWrittenCluster) -> None:
     cluster.run_until(lambda state: state.leader_recovery_state is RECOVERED and len(state.isr) == 3)
     cluster.run_for(1_000)
     assert [seen_by(cluster, broker) for broker in (0, 1, 2)] == [RECOVERED] * 3
@@ -61,7 +61,7 @@ def test_all_nodes_see_the_recovery_state_and_the_leader_clears_it_after_its_hoo
     assert [seen_by(cluster, broker) for broker in (0, 1, 2)] == [RECOVERING] * 3
     assert cluster.replica(2).log.end_offset == cluster.replica(1).log.end_offset, "2 is in step"
     assert (cluster.state.isr, cluster.state.leader_epoch) == ((1,), epoch), "and waits"
-    comes_to_recover(cluster)
+    check_recovers(cluster)
     assert routines(cluster) == [(1, epoch)]
     [(began_ms, _, _)] = cluster.traced("data_loss_routine")
     [(handled_ms, _, _)] = cluster.traced("data_loss_handled")
@@ -77,7 +77,7 @@ def test_all_nodes_see_the_recovery_state_and_the_leader_clears_it_after_its_hoo
 @pytest.mark.covers("C9", "M57")
 @pytest.mark.parametrize("after_ms", [100, 9_990, 9_999, 10_000, 10_001, 10_003])
 def test_the_recovery_state_survives_a_crash_of_the_controller(after_ms: int) -> None:
-    """The controller is gone in the middle of the routine, or just as the leader asks it to clear the state."""
+    """The controller crashes during the routine, or just as the leader proposes to clear the state."""
     cluster = elected_uncleanly()
     cluster.run_for(50)
     [(began_ms, _, _)] = cluster.traced("data_loss_routine")
@@ -86,7 +86,7 @@ def test_the_recovery_state_survives_a_crash_of_the_controller(after_ms: int) ->
     before = cluster.state.leader_recovery_state
     cluster.bounce_controller()
     assert cluster.state.leader_recovery_state is before
-    comes_to_recover(cluster)
+    check_recovers(cluster)
     assert [node for node, _ in routines(cluster)] == [1]
 
 
@@ -106,13 +106,13 @@ def test_the_recovery_state_survives_a_crash_of_the_leader_and_a_clean_election(
     cluster.start(0, 2)
     cluster.run_for(9_000)
     assert cluster.state.leader_recovery_state is RECOVERING, "the routine has begun anew"
-    comes_to_recover(cluster)
+    check_recovers(cluster)
     assert routines(cluster) == [(1, first), (1, second)]
     assert not cluster.engine.violations()
 
 
-def die_before_clearing(cluster: ContinuouslyWrittenCluster) -> None:
-    """Cuts the leader off from the controller in the moment in which its hook is over, and ends it."""
+def crash_before_clearing(cluster: ContinuouslyWrittenCluster) -> None:
+    """Cuts the leader off from the controller at the moment when its hook is over, and crashes it."""
     handled: list[int] = []
     sim = cluster.engine.cluster
 
@@ -138,13 +138,13 @@ def die_before_clearing(cluster: ContinuouslyWrittenCluster) -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_the_next_clean_leader_runs_its_own_hook(generation: Generation) -> None:
     cluster = elected_uncleanly(generation)
-    die_before_clearing(cluster)
+    crash_before_clearing(cluster)
     cluster.run_until(lambda state: state.leader == NO_LEADER)
     cluster.start(1)
     cluster.run_until(lambda state: state.leader == 1)
     assert cluster.state.leader_recovery_state is RECOVERING
     cluster.start(0, 2)
-    comes_to_recover(cluster)
+    check_recovers(cluster)
     assert [node for node, _ in routines(cluster)] == [1, 1]
 
 
@@ -152,13 +152,13 @@ def test_the_next_clean_leader_runs_its_own_hook(generation: Generation) -> None
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_the_next_unclean_leader_runs_its_own_hook(generation: Generation) -> None:
     cluster = elected_uncleanly(generation)
-    die_before_clearing(cluster)
+    crash_before_clearing(cluster)
     cluster.run_until(lambda state: state.leader == NO_LEADER)
     cluster.start_and_wait(2)
     assert cluster.administer(elect_leader("t", 0, ElectionType.UNCLEAN)) is ErrorCode.NONE
     assert (cluster.state.leader, cluster.state.leader_recovery_state) == (2, RECOVERING)
     cluster.start(0, 1)
-    comes_to_recover(cluster)
+    check_recovers(cluster)
     assert [node for node, _ in routines(cluster)] == [1, 2]
     logs = [[batch.payload for batch in cluster.replica(broker).log.storage.read(0, 2**60)] for broker in (0, 1, 2)]
     assert logs[0] == logs[1] == logs[2]

@@ -1,7 +1,7 @@
-"""The whole cluster loses power, and of the last known ELR exactly one member keeps its log (M17, F27).
+"""The whole cluster loses power, and exactly one member of the last known ELR keeps its log (M17, F27).
 
-Every record was acknowledged by all three replicas. The brokers come back one after the other, in an order and at times
-that the seed draws; all of them were unclean, and all but one have lost everything.
+Every record was acknowledged by all three replicas. The brokers restart one after the other, in an order and at times
+drawn from the seed; all shutdowns were unclean, and all brokers but one have lost everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDS = 5
 
 
 class PowerLoss(Bench):
-    """The partition is leaderless, everyone is down, and `keeper` alone has what was acknowledged."""
+    """A leaderless partition, all brokers down; only `keeper` has the acknowledged records."""
 
     def __init__(self, seed: int, strategy: str) -> None:
         super().__init__(seed=seed, config={"unclean.recovery.strategy": strategy})
@@ -41,7 +41,7 @@ class PowerLoss(Bench):
             self.cluster.disks[broker].apply_loss(Loss("all"))
 
     def come_back(self) -> None:
-        """All brokers, one by one."""
+        """Restarts all brokers, one by one."""
         at_ms = self.cluster.now_ms
         for broker in self.rng.sample(range(3), 3):
             at_ms += self.rng.randrange(1, 4_000)
@@ -58,7 +58,7 @@ class PowerLoss(Bench):
 
     @property
     def lost(self) -> int:
-        """Acknowledged records that the leader does not have."""
+        """The number of acknowledged records that the leader does not have."""
         leader = self.state.leader
         return sum(not self.holds(leader, record) for record in self.acknowledged)
 

@@ -1,4 +1,4 @@
-"""Replication between simulated brokers: how the ISR changes, what the high watermark waits for, limits of fetches."""
+"""Replication between simulated brokers: changes of the ISR, the high watermark, fetch limits."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Watch:
 
 @pytest.mark.covers("M21")
 def test_a_degraded_member_of_the_elr_leads_slowly_and_loses_nothing() -> None:
-    """Broker 1 is hung long enough to leave the ISR into the ELR; later it is all that is left, and still hangs again
-    and again.
+    """Broker 1 is paused long enough to move from the ISR to the ELR; later it is the only one left, and is paused
+    again and again.
     """
     bench = Bench()
     first = bench.produce()
@@ -101,7 +101,7 @@ def test_a_follower_fenced_by_the_controller_holds_the_high_watermark_until_it_j
 @pytest.mark.covers("M50", "B18")
 @pytest.mark.parametrize("delay_ms", range(8))
 def test_a_proposal_survives_a_crash_of_the_controller(delay_ms: int) -> None:
-    """The leader drops a silent follower; the controller dies before, while or after it takes the proposal."""
+    """The leader removes a silent follower; the controller crashes before, while or after it commits the proposal."""
     bench = Bench(seed=delay_ms, config={"replica.lag.time.max.ms": 5_000, "request.timeout.ms": 10_000})
     bench.produce()
     bench.run_until(4_000)
@@ -156,7 +156,7 @@ def test_a_rolling_restart_takes_few_proposals_and_the_isr_does_not_flap() -> No
 
 @pytest.mark.covers("M29")
 def test_a_deposed_leader_commits_nothing_and_truncates_its_appends() -> None:
-    """Broker 0 hangs while another is elected; awake again it takes a record before it has read that."""
+    """Broker 0 is paused during an election; then it appends a record before it learns of that."""
     bench = Bench(min_isr=1, config={"replica.lag.time.max.ms": 5_000})
     bench.produce()
     bench.run_until(4_000)
@@ -219,7 +219,7 @@ NARROW: dict[str, object] = {
 def test_small_fetch_limits_slow_replication_down_and_lose_nothing(
     seed: int, generation: Generation, elide_idle: bool
 ) -> None:
-    """With idle timers left out a fetch that a full window holds back is not repeated while all is sound."""
+    """With elided timers, a fetch that a full window delays is not repeated while links and nodes are up."""
     run = Chaos(seed, generation, config=NARROW, elide_idle=elide_idle).run()
     assert run.complaints() == []
     assert sum(len(run.acked[partition]) for partition in PARTITIONS) > 0

@@ -1,4 +1,4 @@
-"""A simulated cluster that is written to all the time, with its invariants checked after every event."""
+"""A simulated cluster under a continuous produce load, with its invariants checked after every event."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KEEP = Loss("none")
 
 
 class ContinuouslyWrittenCluster:
-    """Partition `t-0`, filled with `filled` batches. From then on, until `settle`, a client writes another one every
-    `every_ms` with acks=all. A follower gets one batch per fetch, so that a new replica is busy copying for a while.
+    """Partition `t-0` with `filled` batches. Until `check_settled` a client writes another one every `every_ms` with
+    acks=all. A follower gets one batch per fetch, so that a new replica takes a while to catch up.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ContinuouslyWrittenCluster:
         self.engine.crash(node, KEEP)
 
     def lose(self, *brokers: int) -> None:
-        """Brokers die one after another, each when the controller has noticed that the last one is gone."""
+        """Crashes the brokers one after another, each when the controller has fenced the one before."""
         for broker in brokers:
             self.crash(broker)
             assert self.engine.run_until(lambda gone=broker: not self.is_unfenced(gone), 60_000)  # type: ignore[misc]
@@ -96,12 +96,12 @@ class ContinuouslyWrittenCluster:
             self.engine.start(node)
 
     def start_and_wait(self, broker: int) -> None:
-        """Starts a broker; when this returns, the controller has unfenced it."""
+        """Starts a broker and waits until the controller has unfenced it."""
         self.start(broker)
         assert self.engine.run_until(lambda: self.is_unfenced(broker), 60_000)
 
     def bounce_controller(self, down_ms: int = 2_000) -> None:
-        """The controller dies and comes back on its disk."""
+        """Crashes the controller and restarts it with its disk."""
         self.crash(FIRST_CONTROLLER)
         self.engine.run_for(down_ms)
         self.start(FIRST_CONTROLLER)
@@ -110,7 +110,7 @@ class ContinuouslyWrittenCluster:
         self.engine.run_for(duration_ms)
 
     def run_until(self, condition: Callable[[PartitionState], bool], within_ms: int = 120_000) -> None:
-        """Until the controller's state of the partition is so; it must become so in time."""
+        """Runs until the controller's state of the partition fulfils `condition`, which it must in time."""
         assert self.engine.run_until(lambda: self._is(condition), within_ms), self.state
 
     def _is(self, condition: Callable[[PartitionState], bool]) -> bool:
@@ -155,7 +155,7 @@ class ContinuouslyWrittenCluster:
         ]
 
     def check_settled(self, within_ms: int = 200_000) -> None:
-        """Writing stops, all comes to rest, and every replica holds what was acknowledged and what the others hold."""
+        """Stops writing, and asserts that all replicas come to hold the same records and all that were acknowledged."""
         self._writing = False
         self.engine.run_for(within_ms)
         assert not self.engine.violations(), self.engine.violations()
