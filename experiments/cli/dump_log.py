@@ -11,10 +11,10 @@ writing; below it they are damage, and exit code 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict, cast
 
 import typer
 
@@ -126,16 +126,32 @@ def _of_files(names: list[str]) -> tuple[list[LogFiles], list[Path]]:
     return logs, snapshots
 
 
+class LogDocument(TypedDict):
+    """A log in `isray dump-log --json`; the entries are batches and what follows the last whole one."""
+
+    log: str
+    partition: str
+    start_offset: int
+    flushed_offset: int
+    entries: list[Mapping[str, object]]
+
+
 def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], as_json: bool) -> bool:
-    """Shows everything; whether nothing of it is damaged."""
+    """Prints everything; returns whether nothing of it is damaged."""
     from experiments.engines.ray import dump
 
-    found: dict[str, list[dict[str, Any]]] = {"logs": [], "snapshots": []}
+    found_logs: list[LogDocument] = []
+    found_snapshots: list[Mapping[str, object]] = []
     is_sound = True
     for log in logs:
-        head: dict[str, Any] = {"log": log.name, "partition": _partition_text(log.name, topics)}
-        head |= {"start_offset": log.start_offset, "flushed_offset": log.flushed_offset, "entries": []}
-        found["logs"].append(head)
+        head: LogDocument = {
+            "log": log.name,
+            "partition": _partition_text(log.name, topics),
+            "start_offset": log.start_offset,
+            "flushed_offset": log.flushed_offset,
+            "entries": [],
+        }
+        found_logs.append(head)
         file: str | None = None
         for entry in dump.dump_log(log, topics):
             is_sound = is_sound and not entry.get("is_damage")
@@ -149,24 +165,24 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
     for path in snapshots:
         snapshot = dump.dump_snapshot(path, topics)
         is_sound = is_sound and not snapshot.get("is_damage")
-        found["snapshots"].append(snapshot)
+        found_snapshots.append(snapshot)
         if not as_json:
             _print_snapshot(snapshot)
     if as_json:
-        print_json(found)
+        print_json({"logs": found_logs, "snapshots": found_snapshots})
     return is_sound
 
 
-def _print_head(head: dict[str, Any], file: str) -> None:
+def _print_head(head: LogDocument, file: str) -> None:
     typer.echo(f"Dumping {file}")
     typer.echo(f"{head['partition']}: log start offset {head['start_offset']}, flushed to {head['flushed_offset']}")
 
 
-def _print_entry(entry: dict[str, Any]) -> None:
+def _print_entry(entry: Mapping[str, object]) -> None:
     if "base_offset" in entry:
         values = " ".join(f"{title}: {entry[name]}" for name, title in _KAFKA_NAMES.items())
         typer.echo(f"{values} isvalid: {str(entry['crc_ok']).lower()}")
-        for record in entry.get("records", ()):
+        for record in _records(entry, "records"):
             typer.echo(f"| offset: {record['offset']} {record['text']}")
     if "fault" in entry:
         where = (
@@ -178,15 +194,19 @@ def _print_entry(entry: dict[str, Any]) -> None:
         typer.echo(f"! {where}{entry['fault']} ({what})")
 
 
-def _print_snapshot(snapshot: dict[str, Any]) -> None:
+def _print_snapshot(snapshot: Mapping[str, object]) -> None:
     typer.echo(f"Dumping {snapshot['file']}")
     if "end_offset" in snapshot:
         end, epoch = snapshot["end_offset"], snapshot["last_epoch"]
         typer.echo(f"snapshot of what is below offset {end}: last epoch {epoch}, {snapshot['size']} bytes")
-        for record in (*snapshot["voters"], *snapshot["records"]):
+        for record in (*_records(snapshot, "voters"), *_records(snapshot, "records")):
             typer.echo(f"| {record['text']}")
     if "fault" in snapshot:
         typer.echo(f"! {snapshot['fault']} (damaged)")
+
+
+def _records(document: Mapping[str, object], name: str) -> Sequence[Mapping[str, object]]:
+    return cast(Sequence[Mapping[str, object]], document.get(name, ()))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
@@ -27,6 +27,9 @@ from experiments.support.record_text import replica_text
 from protocol.errors import StorageError
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, is_broker, is_controller, node_name
 from protocol.quorum.voters import ReplicaKey, VoterSet
+
+if TYPE_CHECKING:
+    from experiments.engines.ray.directories import Document
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _ID_TEXT = "letters, digits, '.', '_' and '-', at most 100 of them"
@@ -152,7 +155,7 @@ def info(directory: NodeDirectory, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _print_info(found: dict[str, Any]) -> None:
+def _print_info(found: Document) -> None:
     typer.echo(f"{found['directory']}: {node_name(found['node_id'])} of cluster {found['cluster_id']}")
     typer.echo(f"format version: {found['format_version']}")
     if "directory_id" in found:
@@ -168,7 +171,7 @@ def _print_info(found: dict[str, Any]) -> None:
         )
 
 
-def _voter(found: dict[str, Any]) -> str:
+def _voter(found: Document) -> str:
     return replica_text(found["voter_id"], found["voter_uuid"])
 
 
