@@ -19,6 +19,7 @@ from protocol.config import (
     ClusterConfig,
     Generation,
 )
+from protocol.events.controller import ControllerStarted
 from protocol.ids import NodeId, TimeMs
 
 CONTROLLERS = 3
@@ -49,7 +50,7 @@ def is_settled(engine: Engine) -> bool:
 
 def became_active(engine: Engine, after_ms: TimeMs, but: NodeId) -> TimeMs | None:
     """The time of the first `controller_started` after `after_ms` of a controller other than `but`; None until then."""
-    started = (event for event in engine.traces() if event.trace.kind == "controller_started")
+    started = (event for event in engine.traces() if isinstance(event.trace, ControllerStarted))
     return next((event.time_ms for event in started if event.time_ms > after_ms and event.node != but), None)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
@@ -63,7 +62,7 @@ class CheckResult:
     within_tolerance: dict[str, bool] = field(default_factory=dict)
     unjudged: list[str] = field(default_factory=list)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """The result as plain values."""
         return asdict(self)
 

@@ -73,12 +73,12 @@ class Tape:
         writer.finish("doctored", "sim", self.spec, records, finals, nothing_may_be_lost=nothing_may_be_lost)
         return folder
 
-    def tell(self, node: int, kind: str, partition: TopicPartition | None = T0, **detail: object) -> None:
-        """A further event at the end."""
+    def append(self, node: int, kind: str, partition: TopicPartition | None = T0, **detail: object) -> None:
+        """Appends an event."""
         self.events.append(TraceEvent(self.events[-1].time_ms, node, decode(kind, partition, detail)))
 
     def change(self, node: int, kind: str, **detail: object) -> None:
-        """Makes the last event of a node of that kind say something else."""
+        """Replaces fields of the last event of that kind and node."""
         index = max(at for at, it in enumerate(self.events) if (it.node, it.trace.kind) == (node, kind))
         event = self.events[index]
         trace = decode(kind, event.trace.about(), detail_of(event.trace) | detail)
@@ -88,7 +88,7 @@ class Tape:
         """The controller commits one more change of the partition."""
         begin = len(self.records)
         self.records.append(PartitionChangeRecord(topic_id=self.topic_id, partition_id=0, **fields))
-        self.tell(FIRST_CONTROLLER, "committed", None, base_offset=begin, end_offset=begin + 1)
+        self.append(FIRST_CONTROLLER, "committed", None, base_offset=begin, end_offset=begin + 1)
 
 
 @pytest.fixture
@@ -122,19 +122,19 @@ def test_nothing_is_found_where_nothing_is_wrong_and_everything_is_looked_at(tap
 
 
 def _second_leader(tape: Tape) -> None:
-    tape.tell(2, "became_leader", leader_epoch=1, log_end=10, high_watermark=10)
+    tape.append(2, "became_leader", leader_epoch=1, log_end=10, high_watermark=10)
 
 
 def _appends_in_an_epoch_of_another(tape: Tape) -> None:
-    tape.tell(0, "appended", leader_epoch=1, log_end=11, acks=1)
+    tape.append(0, "appended", leader_epoch=1, log_end=11, acks=1)
 
 
 def _replays_what_is_not_there(tape: Tape) -> None:
-    tape.tell(2, "metadata_published", None, broker=2, next_offset=len(tape.records) + 1)
+    tape.append(2, "metadata_published", None, broker=2, next_offset=len(tape.records) + 1)
 
 
 def _replays_backwards(tape: Tape) -> None:
-    tape.tell(2, "metadata_published", None, broker=2, next_offset=3)
+    tape.append(2, "metadata_published", None, broker=2, next_offset=3)
 
 
 def _controller_tells_another_state(tape: Tape) -> None:
@@ -163,19 +163,19 @@ def _mark_beyond_the_log(tape: Tape) -> None:
 
 
 def _log_shrinks_by_fetching(tape: Tape) -> None:
-    tape.tell(2, "fetched", log_end=9, leader_epoch=1)
+    tape.append(2, "fetched", log_end=9, leader_epoch=1)
 
 
 def _cuts_what_is_not_there(tape: Tape) -> None:
-    tape.tell(2, "truncated", to_offset=12, log_end=10, high_watermark=10)
+    tape.append(2, "truncated", to_offset=12, log_end=10, high_watermark=10)
 
 
 def _goes_back_an_epoch(tape: Tape) -> None:
-    tape.tell(2, "fetched", log_end=11, leader_epoch=0)
+    tape.append(2, "fetched", log_end=11, leader_epoch=0)
 
 
 def _mark_falls(tape: Tape) -> None:
-    tape.tell(1, "high_watermark", high_watermark=7, leader_epoch=1)
+    tape.append(1, "high_watermark", high_watermark=7, leader_epoch=1)
 
 
 def _leader_lacks_what_was_shown(tape: Tape) -> None:
@@ -184,12 +184,12 @@ def _leader_lacks_what_was_shown(tape: Tape) -> None:
 
 def _takes_records_below_min_isr(tape: Tape) -> None:
     tape.change(1, "isr_committed", isr=(1,))
-    tape.tell(1, "appended", leader_epoch=1, log_end=11, acks=-1)
+    tape.append(1, "appended", leader_epoch=1, log_end=11, acks=-1)
 
 
 def _shows_records_below_min_isr(tape: Tape) -> None:
     tape.change(1, "isr_committed", isr=(1,))
-    tape.tell(1, "high_watermark", leader_epoch=1, high_watermark=10)
+    tape.append(1, "high_watermark", leader_epoch=1, high_watermark=10)
 
 
 def _acknowledged_before_it_was_shown(tape: Tape) -> None:
@@ -322,7 +322,7 @@ def test_one_broker_at_a_time_may_lose_what_it_has(tape: Tape, tmp_path: Path) -
 def test_metadata_that_came_after_the_last_word_of_a_broker_is_no_ground_for_a_finding(
     tape: Tape, tmp_path: Path
 ) -> None:
-    """min ISR falls to 1; a broker that has replayed that, and has not told so yet, may take records."""
+    """min ISR falls to 1; a broker that has replayed this, and has not reported it yet, may append records."""
     scenario = scenario_from(
         FAILOVER | {"steps": [*FAILOVER["steps"], {"configure": {"topic": "t", "config": {"min.insync.replicas": 1}}}]},  # type: ignore[misc]
         "inline",
@@ -330,13 +330,13 @@ def test_metadata_that_came_after_the_last_word_of_a_broker_is_no_ground_for_a_f
     run_recorded(Runner(scenario, CheckedEngine(tape.spec)), tmp_path / "lowered")
     recording = Recording(tmp_path / "lowered")
     tape.events, tape.records = list(recording.events()), list(recording.records)
-    told = max(at for at, it in enumerate(tape.events) if (it.node, it.trace.kind) == (1, "metadata_published"))
+    reported = max(at for at, it in enumerate(tape.events) if (it.node, it.trace.kind) == (1, "metadata_published"))
     took = RecordsAppended(T0, leader_epoch=1, log_end=11, acks=-1)
-    tape.events.insert(told, TraceEvent(0, 1, took))
+    tape.events.insert(reported, TraceEvent(0, 1, took))
     tape.change(1, "isr_committed", isr=(1,))
     moved = [it for it in tape.events if (it.node, it.trace.kind) == (1, "isr_committed")]
     tape.events.remove(moved[-1])
-    tape.events.insert(told - 1, moved[-1])
+    tape.events.insert(reported - 1, moved[-1])
     assert "MinIsrRespected" not in names(check(Recording(tape.written(tmp_path / "doctored"))))
 
 

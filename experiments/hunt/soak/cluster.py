@@ -18,6 +18,7 @@ from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.ray_nodes import RayNodes
 from experiments.hunt.workload import Workload
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TopicPartition, is_broker
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.metadata.partition import PartitionState
@@ -156,9 +157,9 @@ class SoakCluster:
         self.wait(self.is_whole, "the cluster is whole")
         self.pids = dict(self.engine.pids())
 
-    def count_traces(self, kind: str, node: NodeId) -> int:
+    def count_traces(self, kind: type[Trace], node: NodeId) -> int:
         """The number of trace events of a kind that a node has emitted."""
-        return sum(event.trace.kind == kind and event.node == node for event in self.engine.traces())
+        return sum(isinstance(event.trace, kind) and event.node == node for event in self.engine.traces())
 
     def create_topic(self, partitions: int) -> None:
         """Creates the topic of the soak with rotated replica lists. NotHealedError where the controller refuses."""

@@ -31,6 +31,8 @@ from random import Random
 from experiments.engines.ray.engine import DamageKind
 from experiments.hunt.soak.cluster import SoakCluster
 from protocol.errors import ErrorCode
+from protocol.events.broker import StorageFailed
+from protocol.events.host import RecordsDropped
 from protocol.events.node import RequestRefused
 from protocol.ids import BrokerId, NodeId, TopicPartition
 
@@ -110,13 +112,13 @@ def cut(cluster: SoakCluster, rng: Random) -> str:
 
 def full_disk(cluster: SoakCluster, rng: Random) -> str:
     broker = _leader(cluster, rng)
-    before = cluster.count_traces("storage_error", broker)
+    before = cluster.count_traces(StorageFailed, broker)
     cluster.engine.set_room(broker, ROOM_BYTES)
     cluster.wait(
-        lambda: cluster.count_traces("storage_error", broker) > before or not cluster.engine.is_running(broker),
+        lambda: cluster.count_traces(StorageFailed, broker) > before or not cluster.engine.is_running(broker),
         f"broker {broker} reports that its disk is full",
     )
-    has_reported = cluster.count_traces("storage_error", broker) > before
+    has_reported = cluster.count_traces(StorageFailed, broker) > before
     if cluster.engine.is_running(broker):
         cluster.kill([broker])
     cluster.start([broker])
@@ -126,13 +128,13 @@ def full_disk(cluster: SoakCluster, rng: Random) -> str:
 def corrupt_tail(cluster: SoakCluster, rng: Random) -> str:
     broker = _leader(cluster, rng)
     damage = rng.choice(DAMAGES)
-    before = cluster.count_traces("records_dropped", broker)
+    before = cluster.count_traces(RecordsDropped, broker)
     cluster.kill([broker])
     damaged = cluster.engine.damage_tails(broker, damage, str(rng.random()))
     cluster.start([broker])
     if damaged:
         cluster.wait(
-            lambda: cluster.count_traces("records_dropped", broker) > before,
+            lambda: cluster.count_traces(RecordsDropped, broker) > before,
             f"broker {broker} reports the dropped records",
         )
     return f"broker {broker}: {damaged} logs {damage}"
