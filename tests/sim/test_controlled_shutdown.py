@@ -1,4 +1,4 @@
-"""Controlled shutdown: leaderships move first, the others learn of it, the clean-shutdown file comes last (M56)."""
+"""Controlled shutdown: leaderships move, other brokers apply it, then the clean-shutdown file is written (M56)."""
 
 from __future__ import annotations
 

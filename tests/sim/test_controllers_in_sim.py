@@ -1,4 +1,4 @@
-"""Several controllers under the brokers of a simulated cluster: who is active, what counts, and what is forgotten."""
+"""Several controllers under the brokers of a simulated cluster: activity, commits, failover."""
 
 from __future__ import annotations
 

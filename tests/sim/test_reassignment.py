@@ -1,4 +1,4 @@
-"""Reassignments on running nodes: real data is copied, under writes and through failures, with all invariants on."""
+"""Reassignments on running nodes: data is copied under writes and failures, with all invariants checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unclean recovery under the virtual clock: faults in the middle of it, message counts, and moving the switch."""
+"""Unclean recovery under the virtual clock: faults during a recovery, message counts, and toggling the flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and partitions come and go while brokers and the controller do: nothing that was removed is seen again.
+"""Topics and partitions are created and removed while brokers and the controller fail: no removed record returns.
 
 Every run is watched by the invariants (`experiments/check`).
 """

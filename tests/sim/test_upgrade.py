@@ -1,4 +1,4 @@
-"""Feature levels changed under load: nothing acknowledged is lost on the way, no invariant breaks, and all heals."""
+"""Feature levels changed under load: no acknowledged record is lost, all invariants hold, and the cluster converges."""
 
 from __future__ import annotations
 

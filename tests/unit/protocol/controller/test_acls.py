@@ -32,13 +32,13 @@ ROOT, ALICE, BOB = "User:root", "User:alice", "User:bob"
 
 def entry(**fields: object) -> AclEntry:
     """Alice may read topic `t`, or whatever else `fields` say."""
-    stands = {
+    defaults = {
         "resource_type": AclResourceType.TOPIC,
         "resource_name": "t",
         "principal": ALICE,
         "operation": AclOperation.READ,
     }
-    return AclEntry.model_validate(stands | fields)
+    return AclEntry.model_validate(defaults | fields)
 
 
 READ, WRITE, PREFIX = entry(), entry(operation=AclOperation.WRITE), entry(pattern_type=PatternType.PREFIXED)

@@ -1,4 +1,4 @@
-"""AlterPartition: the proposals that the controller refuses, and what it makes of the others."""
+"""AlterPartition: which proposals are refused, and the records of the accepted ones."""
 
 from __future__ import annotations
 

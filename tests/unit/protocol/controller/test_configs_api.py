@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what is refused and in which order, what is recorded, and what follows."""
+"""AlterConfigs and IncrementalAlterConfigs: errors and their order, records, and the changes that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller node counts, times and alerts to, by example."""
+"""Counters, summaries and alerts of a controller node, by example."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class Bench:
     def beat(self, broker: int, **fields: object) -> BrokerHeartbeatResponse:
         image = self.node.state.image
         self.number += 1
-        stands = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
-        stands["current_metadata_offset"] = image.next_offset
-        self.receive(broker, BrokerHeartbeatRequest.model_validate(stands | fields))
+        defaults = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
+        defaults["current_metadata_offset"] = image.next_offset
+        self.receive(broker, BrokerHeartbeatRequest.model_validate(defaults | fields))
         [answer] = [e.message for e in self.effects if isinstance(e, Send) and e.to == broker][:1]
         assert isinstance(answer, BrokerHeartbeatResponse)
         return answer

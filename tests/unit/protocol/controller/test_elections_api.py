@@ -1,4 +1,4 @@
-"""ElectLeaders: what each type elects, what is refused and in which order, and the limits of a request."""
+"""ElectLeaders: the leader that each type elects, errors and their order, limits."""
 
 from __future__ import annotations
 

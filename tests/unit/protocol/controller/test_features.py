@@ -1,4 +1,4 @@
-"""UpdateFeatures: what is refused, and what other rules make of partitions, configs and the metadata log."""
+"""UpdateFeatures: errors, and the changes of partitions, configs and the metadata log that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement of replicas: stripes over racks and brokers, and what is never given up."""
+"""Placement of replicas: stripes over racks and brokers, and the rules that always hold."""
 
 from __future__ import annotations
 

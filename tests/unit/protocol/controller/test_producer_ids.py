@@ -1,4 +1,4 @@
-"""Producer ids: never given out twice, also not by a controller that has restarted or that has loaded an image."""
+"""Producer ids: each is allocated once, across restarts of the controller and snapshots."""
 
 from __future__ import annotations
 

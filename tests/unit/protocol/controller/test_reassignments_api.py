@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: start, replace, cancel and complete, and what is refused."""
+"""AlterPartitionReassignments: start, replace, cancel complete, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UnregisterBroker: what is left of a broker that is forgotten, and how a live one learns of it."""
+"""UnregisterBroker: the state that remains of the broker, and how a running broker learns of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order requests of a broker count (protocol/controller/sending_order.py)."""
+"""The order in which a broker's requests are taken (protocol/controller/sending_order.py)."""
 
 from __future__ import annotations
 

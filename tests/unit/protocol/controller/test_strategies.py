@@ -1,4 +1,4 @@
-"""Strategies and the older switch: what the flag makes of them, and what setting either comes to (H3 to H9)."""
+"""unclean.recovery.strategy and unclean.leader.election.enable: conversion by the flag, and setting either (H3-H9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for topics: who may make them, and what comes of any that can be made at all."""
+"""Requests for topics: authorization, and properties over generated requests."""
 
 from __future__ import annotations
 

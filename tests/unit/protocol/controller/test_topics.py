@@ -1,4 +1,4 @@
-"""Topics and their partitions as plans: the records that a request comes to, or the error and nothing else."""
+"""Plans of requests for topics and partitions: the records, or the error and no record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for topics and partitions in few words, and a controller that has some: shared by their tests."""
+"""Builders of requests for topics and partitions, and of a controller that has some; shared by their tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authorizer: who may do what, and that clients, brokers and nodes that pretend are judged by it."""
+"""The authorizer: rights by entry, and its enforcement for clients, brokers and nodes that claim to be others."""
 
 from __future__ import annotations
 

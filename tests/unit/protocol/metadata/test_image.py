@@ -1,4 +1,4 @@
-"""The metadata image: replay of each record, configs in force, and what changed."""
+"""The metadata image: replay of each record, configs in force, and the delta."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ class Bench:
     def beat(self, broker: int, offset: int | None = None, **fields: object) -> BrokerHeartbeatResponse:
         image = self.node.state.image
         self.number += 1
-        stands = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
-        stands["current_metadata_offset"] = image.next_offset if offset is None else offset
-        request = BrokerHeartbeatRequest.model_validate(stands | fields)
+        defaults = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
+        defaults["current_metadata_offset"] = image.next_offset if offset is None else offset
+        request = BrokerHeartbeatRequest.model_validate(defaults | fields)
         return self.receive(broker, request).sent(BrokerHeartbeatResponse)
 
     def administer(self, request: AdminRequest) -> AdminResponse:

@@ -1,4 +1,4 @@
-"""What a state that is built from the metadata log takes from its replica, and the snapshots that it gives back."""
+"""The metadata feed: log entries and snapshots that an image is built from, and the snapshots made of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the replica of the metadata log and the node around it must agree on what an input has come to."""
+"""Inputs upon whose outcome the replica of the metadata log and its node must agree."""
 
 from __future__ import annotations
 

@@ -64,9 +64,9 @@ REGISTRATIONS: dict[str, tuple[dict[str, object], ErrorCode]] = {
 
 @pytest.mark.parametrize(("fields", "error"), REGISTRATIONS.values(), ids=REGISTRATIONS)
 def test_registrations_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
-    controller, stands = Controller(), {"correlation_id": 7, "broker_id": 5, "incarnation_id": "new"}
+    controller, defaults = Controller(), {"correlation_id": 7, "broker_id": 5, "incarnation_id": "new"}
     before = controller.image.to_records()
-    message = BrokerRegistrationRequest.model_validate(stands | fields)
+    message = BrokerRegistrationRequest.model_validate(defaults | fields)
     [answer] = controller.receive(5, message).sends(BrokerRegistrationResponse)
     assert (answer.correlation_id, answer.error, answer.incarnation_id) == (7, error, message.incarnation_id)
     assert (answer.broker_epoch >= 0) == (error is NONE)
@@ -137,7 +137,7 @@ def test_a_metadata_fetch_beyond_the_log_gets_no_records(
 
 
 def test_an_unregistered_broker_gets_the_metadata_log_and_does_not_delay_commits() -> None:
-    """It may have missed that it was unregistered, which stands there."""
+    """It may have missed the record that unregistered it."""
     controller = Controller()
     [answer] = controller.receive(7, metadata_fetch(controller.node, 7, offset=0)).sends(QuorumFetchResponse)
     assert answer.batches[-1].next_offset == controller.end
@@ -254,8 +254,8 @@ def test_consume_requests_with_one_changed_field(fields: dict[str, object], erro
     bench = BrokerBench(config=config_of(replica_fetch_max_bytes=150)).run(*topic_records(replicas=(0,), isr=(0,)))
     for _ in range(3):
         bench.produce(batch=batch(payload=b"x" * 100))
-    stands = {"correlation_id": 7, "topic": "t", "partition": 0, "fetch_offset": 0}
-    answer = bench.receive(CLIENT, ConsumeRequest.model_validate(stands | fields)).sent(ConsumeResponse)
+    defaults = {"correlation_id": 7, "topic": "t", "partition": 0, "fetch_offset": 0}
+    answer = bench.receive(CLIENT, ConsumeRequest.model_validate(defaults | fields)).sent(ConsumeResponse)
     assert (answer.error, len(answer.batches)) == (error, batches)
 
 
@@ -271,8 +271,8 @@ FETCHES: dict[str, tuple[dict[str, object], ErrorCode]] = {
 @pytest.mark.parametrize(("fields", "error"), FETCHES.values(), ids=FETCHES)
 def test_follower_fetches_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     bench = BrokerBench().run(*topic_records()).produce(acks=1)
-    stands = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 0}
-    partition = FetchPartition.model_validate(stands | fields)
+    defaults = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 0}
+    partition = FetchPartition.model_validate(defaults | fields)
     fetch = FetchRequest(replica_id=1, replica_epoch=1, partitions=(partition,))
     [result] = bench.receive(1, fetch).sent(FetchResponse).partitions
     assert (result.error, result.batches, result.fetch_offset) == (error, (), partition.fetch_offset)

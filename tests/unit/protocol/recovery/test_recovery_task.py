@@ -1,4 +1,4 @@
-"""One recovery: who wins, which answers count, and when enough of them are there."""
+"""One recovery: the winner, which answers count, and when they suffice for a decision."""
 
 from __future__ import annotations
 

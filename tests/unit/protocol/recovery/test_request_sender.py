@@ -1,4 +1,4 @@
-"""The Broker Request Sender: gathering, one request at a time, silence and back-off."""
+"""The Broker Request Sender: batching, one request in flight, timeouts and back-off."""
 
 from __future__ import annotations
 
