@@ -8,7 +8,7 @@ principal is not a user, which Kafka stores although no client can have it.
 from __future__ import annotations
 
 from protocol.controller.context import ControllerState
-from protocol.controller.planning import Plan
+from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, Refused
 from protocol.messages.acls import (
     ANY_HOST,
@@ -29,7 +29,7 @@ from protocol.messages.records import AccessControlEntryRecord, MetadataRecord, 
 from protocol.metadata.authorizer import is_enabled, require_cluster
 
 
-def create_acls(state: ControllerState, request: CreateAclsRequest) -> Plan:
+def create_acls(state: ControllerState, request: CreateAclsRequest) -> ControllerResult:
     """One result per entry: INVALID_REQUEST for an invalid entry, NONE without a record for one that exists already."""
     _require_alter(state, request)
     new: dict[AclEntry, None] = {}
@@ -41,10 +41,10 @@ def create_acls(state: ControllerState, request: CreateAclsRequest) -> Plan:
         if not invalid and entry not in state.image.acls:
             new[entry] = None
     records: list[MetadataRecord] = [AccessControlEntryRecord(entry=entry) for entry in new]
-    return Plan(CreateAclsResponse(correlation_id=request.correlation_id, results=tuple(results)), records)
+    return ControllerResult(CreateAclsResponse(correlation_id=request.correlation_id, results=tuple(results)), records)
 
 
-def delete_acls(state: ControllerState, request: DeleteAclsRequest) -> Plan:
+def delete_acls(state: ControllerState, request: DeleteAclsRequest) -> ControllerResult:
     """Removes every entry that one of the filters matches; a filter without fields matches all."""
     _require_alter(state, request)
     gone: dict[AclEntry, None] = {}
@@ -55,7 +55,7 @@ def delete_acls(state: ControllerState, request: DeleteAclsRequest) -> Plan:
         results.append(DeleteAclsResult(matching_acls=matching))
     records: list[MetadataRecord] = [RemoveAccessControlEntryRecord(entry=entry) for entry in gone]
     response = DeleteAclsResponse(correlation_id=request.correlation_id, filter_results=tuple(results))
-    return Plan(response, records)
+    return ControllerResult(response, records)
 
 
 def _require_alter(state: ControllerState, request: AdminRequest) -> None:

@@ -20,7 +20,7 @@ from protocol.controller import (
     topics,
 )
 from protocol.controller.context import ControllerState
-from protocol.controller.planning import Handler, Plan
+from protocol.controller.controller_result import ControllerResult, Handler
 from protocol.errors import Refused
 from protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -56,11 +56,11 @@ _HANDLERS: Mapping[type[AdminRequest], Handler] = {
     DeleteAclsRequest: acls.delete_acls,
     InitProducerIdRequest: producer_ids.init_producer_id,
 }
-PLANNED_REQUESTS: Collection[type[AdminRequest]] = _HANDLERS.keys()
-"""The request types that `plan` takes."""
+CHANGE_REQUESTS: Collection[type[AdminRequest]] = _HANDLERS.keys()
+"""The request types that `handle` takes."""
 
 
-def plan(state: ControllerState, request: AdminRequest) -> Plan:
+def handle(state: ControllerState, request: AdminRequest) -> ControllerResult:
     """The answer to an administration request in the present state, and the records to commit before it is sent. A
     request that its handler refuses as a whole changes nothing and is answered with the error.
     """
@@ -68,4 +68,6 @@ def plan(state: ControllerState, request: AdminRequest) -> Plan:
         return _HANDLERS[type(request)](state, request)
     except Refused as refused:
         response = cast("type[AdminResponse]", request.response_type())
-        return Plan(response(correlation_id=request.correlation_id, error=refused.error, message=refused.message))
+        return ControllerResult(
+            response(correlation_id=request.correlation_id, error=refused.error, message=refused.message)
+        )

@@ -34,9 +34,9 @@ from protocol.config import (
     with_implied_strategy,
 )
 from protocol.controller.context import ControllerState
+from protocol.controller.controller_result import ControllerResult, named_twice, require_once, topic_named
 from protocol.controller.draft import Draft
 from protocol.controller.partition_change import Election
-from protocol.controller.planning import Plan, named_twice, require_once, topic_named
 from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER
@@ -58,12 +58,12 @@ Changes = Mapping[str, str | None]
 """Config name -> its new value as text, None to remove the override."""
 
 
-def incremental_alter_configs(state: ControllerState, request: IncrementalAlterConfigsRequest) -> Plan:
+def incremental_alter_configs(state: ControllerState, request: IncrementalAlterConfigsRequest) -> ControllerResult:
     """Sets or removes the named overrides; the others stay."""
     return _alter(state, request, lambda resource, topic_id: _named_changes(resource))
 
 
-def alter_configs(state: ControllerState, request: AlterConfigsRequest) -> Plan:
+def alter_configs(state: ControllerState, request: AlterConfigsRequest) -> ControllerResult:
     """Replaces the overrides of each resource by the named ones."""
 
     def replacement(resource: AlterConfigsResource, topic_id: str | None) -> Changes:
@@ -77,8 +77,8 @@ def _alter(
     state: ControllerState,
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
     changes_of: Callable[[AlterConfigsResource, str | None], Changes],
-) -> Plan:
-    """The plan of either request; `changes_of` gives a resource's changes by its topic id."""
+) -> ControllerResult:
+    """The result of either request; `changes_of` gives a resource's changes by its topic id."""
     twice = named_twice((resource.resource_type, resource.resource_name) for resource in request.resources)
     draft = Draft(state)
     results = []
@@ -109,7 +109,7 @@ def _alter(
     for topic_id in switched:
         _elect_uncleanly(draft, topic_id)
     response = AlterConfigsResponse(correlation_id=request.correlation_id, resources=tuple(results))
-    return Plan(response, draft.records).validated(request.validate_only)
+    return ControllerResult(response, draft.records).validated(request.validate_only)
 
 
 def _require_well_formed(resource: AlterConfigsResource, incremental: bool) -> None:

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from protocol.config import UNCLEAN_RECOVERY_ENABLED
 from protocol.controller.awaited_elections import NO_REPLICAS_TO_QUERY, Awaited
 from protocol.controller.context import ControllerState
+from protocol.controller.controller_result import ControllerResult, named_twice, partition_named
 from protocol.controller.partition_change import Election
-from protocol.controller.planning import Plan, named_twice, partition_named
 from protocol.controller.recovery_decisions import query_for
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition, TopicPartition
@@ -55,7 +55,7 @@ class _RequestedElection(NamedTuple):
     desired_leader: BrokerId | None
 
 
-def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Plan:
+def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> ControllerResult:
     """Elects for every named partition; for all partitions where none is named, and then the results leave out those
     that need no election.
     """
@@ -83,7 +83,7 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Plan:
         results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
     response = ElectLeadersResponse(correlation_id=request.correlation_id, partitions=tuple(results))
     awaited = Awaited(_LONGEST_LOG[request.election_type], request.timeout_ms, places) if places else None
-    return Plan(response, records, awaited)
+    return ControllerResult(response, records, awaited)
 
 
 def _requested_elections(state: ControllerState, request: ElectLeadersRequest) -> Sequence[_RequestedElection]:

@@ -58,8 +58,8 @@ from protocol.config import (
 )
 from protocol.controller.configs import complete_reassignments, set_config
 from protocol.controller.context import ControllerState
+from protocol.controller.controller_result import ControllerResult, named_twice, require_once
 from protocol.controller.draft import Draft
-from protocol.controller.planning import Plan, named_twice, require_once
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
 from protocol.messages.acls import AclOperation
@@ -81,7 +81,7 @@ def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
     return [FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
 
 
-def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> Plan:
+def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> ControllerResult:
     """Makes all updates or none. Raises Refused with INVALID_UPDATE_VERSION, or with INVALID_REQUEST for a feature that
     is named twice. Needs ALTER on the cluster.
     """
@@ -117,7 +117,7 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> P
         _elect_for_leaderless(draft)
     results = tuple(FeatureResult(feature=update.feature) for update in request.feature_updates)
     response = UpdateFeaturesResponse(correlation_id=request.correlation_id, features=results)
-    return Plan(response, draft.records).validated(request.validate_only)
+    return ControllerResult(response, draft.records).validated(request.validate_only)
 
 
 def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from protocol.controller.context import ControllerState
+from protocol.controller.controller_result import ControllerResult, admitted, named_twice, require_once, topic_named
 from protocol.controller.placement import place, usable_brokers
-from protocol.controller.planning import Plan, admitted, named_twice, require_once, topic_named
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, Epoch
 from protocol.messages.acls import AclOperation
@@ -95,7 +95,7 @@ def _assignment_error(state: ControllerState, replicas: tuple[BrokerId, ...], re
     return ""
 
 
-def create_partitions(state: ControllerState, request: CreatePartitionsRequest) -> Plan:
+def create_partitions(state: ControllerState, request: CreatePartitionsRequest) -> ControllerResult:
     """Adds partitions to topics, placed by the controller or as assigned. Needs ALTER on each topic."""
     repeated = named_twice(wanted.name for wanted in request.topics)
 
@@ -111,7 +111,7 @@ def create_partitions(state: ControllerState, request: CreatePartitionsRequest) 
     require_batch(sum(added(wanted) for wanted, refused in checked if refused is None))
     records, results = _each_topic(checked, lambda wanted: _add(state, wanted))
     response = CreatePartitionsResponse(correlation_id=request.correlation_id, topics=results)
-    return Plan(response, records).validated(request.validate_only)
+    return ControllerResult(response, records).validated(request.validate_only)
 
 
 def _each_topic(
@@ -149,7 +149,7 @@ def _add(state: ControllerState, wanted: CreatePartitionsTopic) -> Sequence[Meta
     return partition_records(state, topic.topic_id, present, topic.first_leader_epoch, layout, factor)
 
 
-def remove_partitions(state: ControllerState, request: RemovePartitionsRequest) -> Plan:
+def remove_partitions(state: ControllerState, request: RemovePartitionsRequest) -> ControllerResult:
     """Removes the last partitions of topics and the records in them. Needs ALTER on each topic."""
     repeated = named_twice(wanted.name for wanted in request.topics)
 
@@ -160,7 +160,7 @@ def remove_partitions(state: ControllerState, request: RemovePartitionsRequest) 
     checked = admitted(request.topics, admit)
     require_batch(sum(len(wanted.partitions) for wanted, refused in checked if refused is None))
     records, results = _each_topic(checked, lambda wanted: _remove(state, wanted))
-    return Plan(RemovePartitionsResponse(correlation_id=request.correlation_id, topics=results), records)
+    return ControllerResult(RemovePartitionsResponse(correlation_id=request.correlation_id, topics=results), records)
 
 
 def _remove(state: ControllerState, wanted: RemovePartitionsTopic) -> Sequence[MetadataRecord]:

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller.context import ControllerState
+from protocol.controller.controller_result import ControllerResult, named_twice, partition_named
 from protocol.controller.partition_change import Election
-from protocol.controller.planning import Plan, named_twice, partition_named
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, TopicIdPartition
 from protocol.messages.acls import AclOperation
@@ -38,7 +38,9 @@ from protocol.metadata.authorizer import require_cluster
 from protocol.metadata.partition import PartitionState
 
 
-def alter_partition_reassignments(state: ControllerState, request: AlterPartitionReassignmentsRequest) -> Plan:
+def alter_partition_reassignments(
+    state: ControllerState, request: AlterPartitionReassignmentsRequest
+) -> ControllerResult:
     """Starts or cancels the reassignment of each partition independently. Needs ALTER on the cluster."""
     require_cluster(state.image, request, AclOperation.ALTER)
     requested = [(topic.name, wanted) for topic in request.topics for wanted in topic.partitions]
@@ -56,7 +58,7 @@ def alter_partition_reassignments(state: ControllerState, request: AlterPartitio
             error, message = refused.error, refused.message
         results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
     response = AlterPartitionReassignmentsResponse(correlation_id=request.correlation_id, partitions=tuple(results))
-    return Plan(response, records)
+    return ControllerResult(response, records)
 
 
 def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) -> PartitionChangeRecord | None:

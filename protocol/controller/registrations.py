@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from protocol.controller import brokers
 from protocol.controller.context import ControllerState
-from protocol.controller.planning import Plan
+from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, Refused
 from protocol.messages.acls import AclOperation
 from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -23,7 +23,7 @@ from protocol.messages.records import UnregisterBrokerRecord
 from protocol.metadata.authorizer import require_cluster
 
 
-def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> Plan:
+def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> ControllerResult:
     """Removes the registration, fenced or not; BROKER_ID_NOT_REGISTERED where there is none. Needs ALTER on the
     cluster.
     """
@@ -35,4 +35,4 @@ def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) 
         *brokers.leave_for_unclean_shutdown(state, request.broker_id),
         UnregisterBrokerRecord(broker_id=request.broker_id, broker_epoch=registration.broker_epoch),
     ]
-    return Plan(UnregisterBrokerResponse(correlation_id=request.correlation_id), records)
+    return ControllerResult(UnregisterBrokerResponse(correlation_id=request.correlation_id), records)

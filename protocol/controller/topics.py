@@ -20,9 +20,9 @@ from protocol.config import (
     with_implied_strategy,
 )
 from protocol.controller.context import ControllerState
+from protocol.controller.controller_result import ControllerResult, admitted, named_twice, require_once, topic_named
 from protocol.controller.partitions import partition_records, require_batch
 from protocol.controller.placement import place, usable_brokers
-from protocol.controller.planning import Plan, admitted, named_twice, require_once, topic_named
 from protocol.controller.topic_names import (
     CLUSTER_METADATA_TOPIC,
     collision_index,
@@ -57,7 +57,7 @@ _COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
 # -- create topics -----------------------------------------------------------------------------------------------------
 
 
-def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Plan:
+def create_topics(state: ControllerState, request: CreateTopicsRequest) -> ControllerResult:
     """Creates topics by count, placed by the controller, or by assignment.
 
     Needs CREATE on the cluster or on the topic; the response has the counts of a topic only where the principal has
@@ -91,7 +91,7 @@ def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Plan:
         records += made
         results.append(_created(topic.name, made, may(state.image, request.principal, _COUNTS_OPERATION, topic.name)))
     response = CreateTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results))
-    return Plan(response, records).validated(request.validate_only)
+    return ControllerResult(response, records).validated(request.validate_only)
 
 
 def _requested_partitions(state: ControllerState, topic: CreatableTopic) -> int:
@@ -179,7 +179,7 @@ def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> Cr
 # -- delete topics -----------------------------------------------------------------------------------------------------
 
 
-def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> Plan:
+def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> ControllerResult:
     """Deletes topics by name or by id. Needs DELETE on the cluster or on the topic. To a principal without DESCRIBE the
     response discloses neither whether a topic of that name exists nor the name of the topic with that id.
     """
@@ -212,7 +212,7 @@ def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> Plan:
             records.append(RemoveTopicRecord(topic_id=found[index].topic_id))
             result = DeletableTopicResult(name=found[index].name, topic_id=found[index].topic_id)
         results.append(result)
-    return Plan(DeleteTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results)), records)
+    return ControllerResult(DeleteTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results)), records)
 
 
 def _may_on(state: ControllerState, request: DeleteTopicsRequest, operation: AclOperation, topic: str) -> bool:

@@ -1,6 +1,6 @@
-"""The controller node: one event at a time; plan records, append, replay, answer when they are committed.
+"""The controller node: one event at a time; decide on records, append, replay, answer when they are committed.
 
-Every change takes the same way: a handler plans records against the present state, the records are appended to the
+Every change takes the same way: a handler decides on records from the present state, the records are appended to the
 metadata log and replayed (`controller_log.py`), and answers and trace events are deferred until a majority of the
 quorum has the records (`deferred_effects.py`). Only the log changes the state.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, METADATA_SNAPSHOT_BYTES, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
-from protocol.controller.administration import PLANNED_REQUESTS, plan
+from protocol.controller.administration import CHANGE_REQUESTS, handle
 from protocol.controller.broker_incarnations import BrokerIncarnations
 from protocol.controller.context import ControllerState
 from protocol.controller.recovery_requests import TIMERS as RECOVERY_TIMERS
@@ -90,7 +90,7 @@ class ControllerNode:
             BrokerHeartbeatRequest: self._brokers.heartbeat,
             AlterPartitionRequest: self._brokers.alter_partition,
             RecoveryResults: self._elect_recovered,
-            **dict.fromkeys(PLANNED_REQUESTS, self._administer),
+            **dict.fromkeys(CHANGE_REQUESTS, self._administer),
         }
 
     # -- what hosts and checkers read ----------------------------------------------------------------------------------
@@ -197,12 +197,12 @@ class ControllerNode:
 
     def _administer(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
         log = self._log
-        planned = plan(log.state, request)
-        log.write(planned.records)
-        if planned.awaited is not None and isinstance(planned.response, ElectLeadersResponse):
-            log.recoveries.await_elections(now_ms, sender, planned.response, planned.awaited)
+        result = handle(log.state, request)
+        log.write(result.records)
+        if result.awaited is not None and isinstance(result.response, ElectLeadersResponse):
+            log.recoveries.await_elections(now_ms, sender, result.response, result.awaited)
         else:
-            self._out.send(sender, planned.response)
+            self._out.send(sender, result.response)
 
     def _elect_recovered(self, now_ms: TimeMs, sender: NodeId, message: RecoveryResults) -> None:
         """Records the leaders that the recovery manager has found; any other sender is refused."""

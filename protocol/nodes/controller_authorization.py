@@ -2,7 +2,7 @@
 
 A table gives each type its rule; a type without a rule is open to every sender. Administration requests about topics,
 configs and ACLs are authorized by their handlers, which know the resources that a request names
-(`protocol/controller/planning.py`, `protocol/metadata/queries.py`).
+(`protocol/controller/controller_result.py`, `protocol/metadata/queries.py`).
 """
 
 from __future__ import annotations

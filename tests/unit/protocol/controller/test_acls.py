@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
 from protocol.errors import ErrorCode
 from protocol.messages.acls import (
     AclEntry,
@@ -53,7 +53,7 @@ def bench(*entries: AclEntry, authorizer: str = "standard") -> ControllerBench:
 
 
 def create(controller: ControllerBench, *entries: AclEntry, principal: str = ROOT) -> list[ErrorCode]:
-    found = plan(controller.state, CreateAclsRequest(correlation_id=5, principal=principal, creations=entries))
+    found = handle(controller.state, CreateAclsRequest(correlation_id=5, principal=principal, creations=entries))
     controller.apply(found.records)
     assert isinstance(found.response, CreateAclsResponse)
     assert (found.response.correlation_id, found.response.error) == (5, ErrorCode.NONE)
@@ -61,7 +61,7 @@ def create(controller: ControllerBench, *entries: AclEntry, principal: str = ROO
 
 
 def delete(controller: ControllerBench, *filters: AclFilter, principal: str = ROOT) -> list[tuple[AclEntry, ...]]:
-    found = plan(controller.state, DeleteAclsRequest(correlation_id=5, principal=principal, filters=filters))
+    found = handle(controller.state, DeleteAclsRequest(correlation_id=5, principal=principal, filters=filters))
     controller.apply(found.records)
     assert isinstance(found.response, DeleteAclsResponse)
     return [result.matching_acls for result in found.response.filter_results]
@@ -84,7 +84,7 @@ def test_entries_are_created_described_and_deleted() -> None:
 def test_an_entry_that_exists_makes_no_record() -> None:
     controller = bench(READ)
     request = CreateAclsRequest(correlation_id=5, principal=ROOT, creations=(READ, WRITE, WRITE))
-    found = plan(controller.state, request)
+    found = handle(controller.state, request)
     assert found.records == [AccessControlEntryRecord(entry=WRITE)]
     assert [result.error for result in found.response.parts()] == [ErrorCode.NONE] * 3
 
@@ -136,7 +136,7 @@ def test_an_entry_that_two_filters_match_is_deleted_once() -> None:
     request = DeleteAclsRequest(
         correlation_id=5, principal=ROOT, filters=(AclFilter(principal=ALICE), AclFilter(resource_name="t"))
     )
-    found = plan(controller.state, request)
+    found = handle(controller.state, request)
     assert found.records == [RemoveAccessControlEntryRecord(entry=item) for item in (READ, OF_BOB)]
     assert delete(controller, *request.filters) == [(READ,), (READ, OF_BOB)]
     assert stored(controller) == []
@@ -151,15 +151,15 @@ CHANGES: list[AdminRequest] = [
 @pytest.mark.covers("G32")
 @pytest.mark.parametrize("request_", CHANGES, ids=["create", "delete"])
 def test_acl_changes_need_alter_on_the_cluster(request_: AdminRequest) -> None:
-    found = plan(bench(READ).state, request_)
+    found = handle(bench(READ).state, request_)
     assert found.response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert not found.records
-    assert plan(bench(READ, CLUSTER).state, request_).records, "alice may, once she has ALTER on the cluster"
+    assert handle(bench(READ, CLUSTER).state, request_).records, "alice may, once she has ALTER on the cluster"
 
 
 @pytest.mark.parametrize("request_", CHANGES, ids=["create", "delete"])
 def test_acl_changes_without_an_authorizer_are_security_disabled(request_: AdminRequest) -> None:
-    found = plan(bench(authorizer="").state, request_)
+    found = handle(bench(authorizer="").state, request_)
     assert (found.response.error, list(found.records)) == (ErrorCode.SECURITY_DISABLED, [])
 
 

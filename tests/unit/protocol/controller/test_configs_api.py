@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
 from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, Generation
-from protocol.controller.administration import plan
-from protocol.controller.planning import Plan
+from protocol.controller.administration import handle
+from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
@@ -70,7 +70,7 @@ def request_of(kind: type[Any], *resources: AlterConfigsResource, **fields: obje
     return found
 
 
-def errors_of(found: Plan) -> list[ErrorCode]:
+def errors_of(found: ControllerResult) -> list[ErrorCode]:
     return [part.error for part in found.response.parts()]
 
 
@@ -110,25 +110,25 @@ REFUSED_BY_BOTH: dict[str, tuple[AlterConfigsResource, ErrorCode]] = {
 def test_an_invalid_resource_is_refused_with_a_message_and_the_others_are_altered(
     kind: type[Request], wrong: AlterConfigsResource, error: ErrorCode
 ) -> None:
-    found = plan(bench().state, request_of(kind, wrong))
+    found = handle(bench().state, request_of(kind, wrong))
     assert (errors_of(found), list(found.records)) == ([error], [])
     assert found.response.failure()[1]
     right = resource(change("num.partitions", "7"), topic=None)
     if (wrong.resource_type, wrong.resource_name) != (BROKER, ""):
-        both = plan(bench().state, request_of(kind, right, wrong))
+        both = handle(bench().state, request_of(kind, right, wrong))
         assert (errors_of(both), list(both.records)) == ([ErrorCode.NONE, error], [config(None, "num.partitions", "7")])
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
 def test_append_and_subtract_are_refused(operation: ConfigOperation) -> None:
     for name in (MIN_ISR, "no.such.config"):
-        found = plan(bench().state, request_of(KINDS[0], resource(change(name, "1", operation))))
+        found = handle(bench().state, request_of(KINDS[0], resource(change(name, "1", operation))))
         assert errors_of(found) == [BAD_CONFIG]
 
 
 @pytest.mark.parametrize("operation", [DELETE, APPEND, SUBTRACT])
 def test_a_replacement_only_sets(operation: ConfigOperation) -> None:
-    found = plan(bench().state, request_of(KINDS[1], resource(change(MIN_ISR, "1", operation))))
+    found = handle(bench().state, request_of(KINDS[1], resource(change(MIN_ISR, "1", operation))))
     assert (errors_of(found), list(found.records)) == ([INVALID], [])
 
 
@@ -136,7 +136,7 @@ def test_a_replacement_only_sets(operation: ConfigOperation) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resource_named_twice_is_altered_neither_way(kind: type[Request]) -> None:
     cluster = resource(change(FLUSH, "7"), topic=None)
-    found = plan(bench().state, request_of(kind, resource(GOOD), cluster, resource(change(FLUSH, "9"))))
+    found = handle(bench().state, request_of(kind, resource(GOOD), cluster, resource(change(FLUSH, "9"))))
     assert errors_of(found) == [INVALID, ErrorCode.NONE, INVALID]
     assert list(found.records) == [config(None, FLUSH, "7")]
 
@@ -157,7 +157,7 @@ def test_altering_needs_alter_configs_on_the_topic_or_the_cluster(kind: type[Req
         config=config_of(authorizer_class_name="standard"),
     )
     unknown = resource(change(MIN_ISR, "0"), topic="u")
-    found = plan(
+    found = handle(
         controller.state, request_of(kind, resource(GOOD), resource(GOOD, topic=None), unknown, principal=ALICE)
     )
     assert errors_of(found) == [
@@ -166,7 +166,7 @@ def test_altering_needs_alter_configs_on_the_topic_or_the_cluster(kind: type[Req
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ], "who may not alter a topic learns nothing about it"
     assert list(found.records) == [config("T", MIN_ISR, "1")]
-    denied = plan(controller.state, request_of(kind, resource(GOOD)))
+    denied = handle(controller.state, request_of(kind, resource(GOOD)))
     assert errors_of(denied) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
@@ -176,7 +176,7 @@ def test_altering_needs_alter_configs_on_the_topic_or_the_cluster(kind: type[Req
 @pytest.mark.parametrize("kind", KINDS)
 def test_validation_alone_answers_the_same_and_records_nothing(kind: type[Request]) -> None:
     resources = (resource(change(FLUSH, "5")), resource(change(MIN_ISR, "0"), topic=None))
-    real, dry = (plan(bench().state, request_of(kind, *resources, validate_only=only)) for only in (False, True))
+    real, dry = (handle(bench().state, request_of(kind, *resources, validate_only=only)) for only in (False, True))
     assert dry.response == real.response
     assert real.records
     assert not dry.records
@@ -185,7 +185,7 @@ def test_validation_alone_answers_the_same_and_records_nothing(kind: type[Reques
 def test_an_increment_leaves_the_other_overrides_alone() -> None:
     controller = bench(config("T", FLUSH, "3"), config(None, FLUSH, "9"))
     changes = resource(change("flush.ms", "4"), change(FLUSH, None, DELETE))
-    found = plan(controller.state, request_of(KINDS[0], changes))
+    found = handle(controller.state, request_of(KINDS[0], changes))
     assert list(found.records) == [config("T", "flush.ms", "4"), config("T", FLUSH, None)]
     controller.apply(found.records)
     assert controller.state.image.configs == {"T": {MIN_ISR: 2, "flush.ms": 4}, None: {FLUSH: 9}}
@@ -193,18 +193,18 @@ def test_an_increment_leaves_the_other_overrides_alone() -> None:
 
 def test_a_replacement_removes_the_other_overrides_of_the_resource() -> None:
     controller = bench(config("T", FLUSH, "3"), config("T", UNCLEAN, "true"), config(None, FLUSH, "9"))
-    found = plan(controller.state, request_of(KINDS[1], resource(change(MIN_ISR, "2"), change("flush.ms", "4"))))
+    found = handle(controller.state, request_of(KINDS[1], resource(change(MIN_ISR, "2"), change("flush.ms", "4"))))
     assert list(found.records) == [config("T", FLUSH, None), config("T", UNCLEAN, None), config("T", "flush.ms", "4")]
     controller.apply(found.records)
     assert controller.state.image.configs == {"T": {MIN_ISR: 2, "flush.ms": 4}, None: {FLUSH: 9}}
-    found = plan(controller.state, request_of(KINDS[1], resource(topic=None)))
+    found = handle(controller.state, request_of(KINDS[1], resource(topic=None)))
     assert list(found.records) == [config(None, FLUSH, None)]
 
 
 def test_a_change_without_effect_makes_no_record() -> None:
     controller = bench(config("T", UNCLEAN, "false"))
     for unchanged in (change(MIN_ISR, " 2 "), change(UNCLEAN, "FALSE"), change("no.such.config", None, DELETE)):
-        found = plan(controller.state, request_of(KINDS[0], resource(unchanged)))
+        found = handle(controller.state, request_of(KINDS[0], resource(unchanged)))
         assert (errors_of(found), list(found.records)) == ([ErrorCode.NONE], [])
 
 
@@ -216,7 +216,7 @@ def test_values_are_recorded_in_one_spelling() -> None:
         change("unclean.recovery.strategy", "PROACTIVE"),
         change(FLUSH, "٧"),
     )
-    found = plan(bench().state, request_of(KINDS[0], resource(*changes)))
+    found = handle(bench().state, request_of(KINDS[0], resource(*changes)))
     values = {record.name: record.value for record in found.records if isinstance(record, ConfigRecord)}
     assert values == {UNCLEAN: "true", MIN_ISR: "3", "unclean.recovery.strategy": "proactive", FLUSH: "7"}
 
@@ -228,7 +228,7 @@ def test_a_topics_override_wins_over_the_cluster_wide_default_and_that_over_the_
     image = controller.state.image
     steps = ((None, "3", 3), ("t", "2", 2), (None, "1", 2), ("t", None, 1), (None, None, 4))
     for topic, value, in_force in steps:
-        controller.apply(plan(controller.state, configure(value, topic=topic)).records)
+        controller.apply(handle(controller.state, configure(value, topic=topic)).records)
         assert image.config("T", MIN_ISR) == in_force
 
 
@@ -249,7 +249,7 @@ RESOURCES = st.builds(
 @given(st.sampled_from(KINDS), st.lists(RESOURCES, max_size=4))
 def test_every_recorded_config_can_be_replayed(kind: type[Request], resources: list[AlterConfigsResource]) -> None:
     controller = bench()
-    found = plan(controller.state, request_of(kind, *resources))
+    found = handle(controller.state, request_of(kind, *resources))
     assert len(errors_of(found)) == len(resources)
     controller.apply(found.records)
     image = MetadataImage(config_of())
@@ -266,7 +266,7 @@ def test_a_min_isr_that_falls_to_the_isr_empties_the_elr_first_in_the_same_batch
     wide = (config(None, MIN_ISR, "2"), config("T", MIN_ISR, None))
     state = {"isr": (0,), "eligible_leader_replicas": (1,), "last_known_elr": (2,)}
     controller = bench(*(wide if topic is None else ()), **state)
-    found = plan(controller.state, configure("1", topic=topic))
+    found = handle(controller.state, configure("1", topic=topic))
     [clearing, altered] = found.records
     assert clearing == PartitionChangeRecord(
         topic_id="T", partition_id=0, eligible_leader_replicas=(), last_known_elr=()
@@ -290,16 +290,19 @@ UNTOUCHED = {
 @pytest.mark.covers("E19", "M7")
 @pytest.mark.parametrize(("partition", "request_"), UNTOUCHED.values(), ids=UNTOUCHED)
 def test_otherwise_the_elr_stays(partition: dict[str, object], request_: IncrementalAlterConfigsRequest) -> None:
-    [record] = plan(bench(**partition).state, request_).records
+    [record] = handle(bench(**partition).state, request_).records
     assert isinstance(record, ConfigRecord)
 
 
 @pytest.mark.covers("E8", "E19", "N31")
 def test_a_min_isr_above_the_replica_count_counts_as_the_replica_count() -> None:
     controller = bench(replicas=(0, 1), isr=(0,), eligible_leader_replicas=(1,))
-    assert [type(record) for record in plan(controller.state, configure("5")).records] == [ConfigRecord]
+    assert [type(record) for record in handle(controller.state, configure("5")).records] == [ConfigRecord]
     lone = bench(replicas=(0,), isr=(0,), last_known_elr=(0,))
-    assert [type(r) for r in plan(lone.state, configure("5")).records] == [PartitionChangeRecord, ConfigRecord]
+    assert [type(r) for r in handle(lone.state, configure("5")).records] == [
+        PartitionChangeRecord,
+        ConfigRecord,
+    ]
 
 
 @pytest.mark.covers("E19")
@@ -307,10 +310,10 @@ def test_a_min_isr_above_the_replica_count_counts_as_the_replica_count() -> None
 def test_removing_the_override_brings_back_the_wider_min_isr(kind: type[Request]) -> None:
     removal = resource() if kind is AlterConfigsRequest else resource(change(MIN_ISR, None, DELETE))
     controller = bench(isr=(0,), eligible_leader_replicas=(1,))
-    records = plan(controller.state, request_of(kind, removal)).records
+    records = handle(controller.state, request_of(kind, removal)).records
     assert [type(record) for record in records] == [PartitionChangeRecord, ConfigRecord]
     kept = bench(config(None, MIN_ISR, "2"), isr=(0,), eligible_leader_replicas=(1,))
-    assert [type(record) for record in plan(kept.state, request_of(kind, removal)).records] == [ConfigRecord]
+    assert [type(record) for record in handle(kept.state, request_of(kind, removal)).records] == [ConfigRecord]
 
 
 @pytest.mark.covers("E19")
@@ -319,7 +322,7 @@ def test_the_resources_of_a_request_build_on_each_other() -> None:
     controller = bench(config(None, MIN_ISR, "3"), isr=(0,), eligible_leader_replicas=(1,))
     wider, own = resource(change(MIN_ISR, "1"), topic=None), resource(change(MIN_ISR, None, DELETE))
     for resources in ((wider, own), (own, wider)):
-        found = plan(controller.state, request_of(KINDS[0], *resources))
+        found = handle(controller.state, request_of(KINDS[0], *resources))
         assert [type(record) for record in found.records].count(PartitionChangeRecord) == 1
         after = bench(config(None, MIN_ISR, "3"), isr=(0,), eligible_leader_replicas=(1,))
         after.apply(found.records)
@@ -331,7 +334,7 @@ def test_an_override_of_the_same_request_shields_the_topic() -> None:
     unset = (config(None, MIN_ISR, "2"), config("T", MIN_ISR, None))
     controller = bench(*unset, isr=(0,), eligible_leader_replicas=(1,))
     own, wider = resource(change(MIN_ISR, "2")), resource(change(MIN_ISR, "1"), topic=None)
-    found = plan(controller.state, request_of(KINDS[0], own, wider))
+    found = handle(controller.state, request_of(KINDS[0], own, wider))
     assert list(found.records) == [config("T", MIN_ISR, "2"), config(None, MIN_ISR, "1")]
 
 
@@ -403,7 +406,7 @@ def test_an_isr_of_min_isr_has_no_elr_at_any_offset(records: list[MetadataRecord
     controller = ControllerBench(*records)
     image = controller.state.image
     before = {scope: dict(values) for scope, values in image.configs.items()}
-    for record in plan(controller.state, request_).records:
+    for record in handle(controller.state, request_).records:
         controller.apply([record])
         for key in KEYS:
             state = controller.partition(key)
@@ -433,8 +436,8 @@ def test_a_reassignment_that_waits_for_min_isr_completes_when_min_isr_falls(topi
     own = ConfigRecord(topic_id="T", name=MIN_ISR, value=None)
     wide = ConfigRecord(topic_id=None, name=MIN_ISR, value="2")
     controller = bench(*(() if topic else (wide, own)), fencing(1, 1, True), **moving)
-    assert [type(record) for record in plan(controller.state, configure("2", FLUSH)).records] == [ConfigRecord]
-    controller.apply(plan(controller.state, configure("1", topic=topic)).records)
+    assert [type(record) for record in handle(controller.state, configure("2", FLUSH)).records] == [ConfigRecord]
+    controller.apply(handle(controller.state, configure("1", topic=topic)).records)
     found = controller.partition()
     assert (found.replicas, found.isr, found.leader) == ((3, 1), (3,), 3)
     assert (found.adding_replicas, found.removing_replicas) == ((), ())
@@ -446,20 +449,20 @@ def test_enabling_unclean_election_elects_for_leaderless_partitions(topic: str |
     leaderless = {"isr": (0,), "leader": -1, "leader_epoch": 3}
     controller = bench(fencing(0, 0, True), generation=Generation.KIP_497, **leaderless)
     request = configure("true", UNCLEAN, topic=topic)
-    controller.apply(plan(controller.state, request).records)
+    controller.apply(handle(controller.state, request).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.leader_epoch) == (1, (1,), 4)
     assert found.leader_recovery_state is LeaderRecoveryState.RECOVERING
     led = bench(generation=Generation.KIP_497)
-    assert plan(led.state, request).records[1:] == [], "a partition with a leader keeps it"
+    assert handle(led.state, request).records[1:] == [], "a partition with a leader keeps it"
 
 
 @pytest.mark.covers("H2")
 def test_removing_a_topics_veto_counts_as_enabling() -> None:
     veto = (config(None, UNCLEAN, "true"), config("T", UNCLEAN, "false"))
     controller = bench(fencing(0, 0, True), *veto, isr=(0,), leader=-1, generation=Generation.KIP_497)
-    assert plan(controller.state, configure("true", UNCLEAN, topic=None)).records == []
-    controller.apply(plan(controller.state, configure(None, UNCLEAN)).records)
+    assert handle(controller.state, configure("true", UNCLEAN, topic=None)).records == []
+    controller.apply(handle(controller.state, configure(None, UNCLEAN)).records)
     assert controller.partition().leader == 1
 
 
@@ -467,7 +470,7 @@ def test_an_election_counts_with_the_min_isr_of_the_same_batch() -> None:
     lost = {"isr": (), "leader": -1, "eligible_leader_replicas": (1, 2)}
     controller = bench(fencing(1, 1, True), fencing(2, 2, True), generation=Generation.KIP_966_ELR, **lost)
     both = request_of(KINDS[0], resource(change(MIN_ISR, "1"), change(UNCLEAN, "true")))
-    controller.apply(plan(controller.state, both).records)
+    controller.apply(handle(controller.state, both).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.elr, found.last_known_elr) == (0, (0,), (), ())
 
@@ -482,5 +485,5 @@ def test_all_resources_of_a_request_are_set_before_elections(kind: type[Request]
         (resource(change(UNCLEAN, "false")), resource(change(UNCLEAN, "true"), topic=None)),
     ):
         controller = bench(fencing(0, 0, True), generation=Generation.KIP_966_ELR, **lost)
-        controller.apply(plan(controller.state, request_of(kind, *resources)).records)
+        controller.apply(handle(controller.state, request_of(kind, *resources)).records)
         assert controller.partition().leader == -1

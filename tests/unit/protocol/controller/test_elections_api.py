@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
 from protocol.config import ClusterConfig, Generation
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
 from protocol.controller.awaited_elections import Awaited
+from protocol.controller.controller_result import ControllerResult
 from protocol.controller.partition_change import ChangeRequest, Election, decide
-from protocol.controller.planning import Plan
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
@@ -58,11 +58,11 @@ def request_of(kind: ElectionType, *topics: TopicPartitions) -> ElectLeadersRequ
     return ElectLeadersRequest(correlation_id=3, election_type=kind, topic_partitions=topics)
 
 
-def error_of(found: Plan) -> ErrorCode:
+def error_of(found: ControllerResult) -> ErrorCode:
     return found.response.failure()[0]
 
 
-def results_of(found: Plan) -> list[tuple[str, int, ErrorCode]]:
+def results_of(found: ControllerResult) -> list[tuple[str, int, ErrorCode]]:
     assert isinstance(found.response, ElectLeadersResponse)
     return [(result.topic, result.partition_index, result.error) for result in found.response.partitions]
 
@@ -73,7 +73,7 @@ def results_of(found: Plan) -> list[tuple[str, int, ErrorCode]]:
 @pytest.mark.covers("J2", "G33")
 def test_preferred_election_moves_the_leadership_back() -> None:
     controller = bench(leader=1)
-    [record] = controller.apply(plan(controller.state, elect(PREFERRED)).records)
+    [record] = controller.apply(handle(controller.state, elect(PREFERRED)).records)
     assert isinstance(record, PartitionChangeRecord)
     assert (record.leader, record.isr, controller.partition().leader_epoch) == (0, None, 1)
 
@@ -87,24 +87,24 @@ def test_preferred_election_moves_the_leadership_back() -> None:
 def test_preferred_election_without_the_preferred_replica(
     records: tuple[MetadataRecord, ...], partition: dict[str, object]
 ) -> None:
-    found = plan(bench(*records, **partition).state, elect(PREFERRED))
+    found = handle(bench(*records, **partition).state, elect(PREFERRED))
     assert (error_of(found), list(found.records)) == (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, [])
 
 
 @pytest.mark.covers("J3", "G33", "C12")
 def test_unclean_election_takes_any_active_replica_of_a_leaderless_partition() -> None:
     controller = bench(fencing(0, 0, True), **LEADERLESS, last_known_elr=(0,))
-    controller.apply(plan(controller.state, elect(UNCLEAN)).records)
+    controller.apply(handle(controller.state, elect(UNCLEAN)).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.leader_recovery_state) == (1, (1,), RECOVERING)
     refused = bench(*(fencing(broker, broker, True) for broker in (0, 1, 2)), **LEADERLESS)
-    assert error_of(plan(refused.state, elect(UNCLEAN))) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert error_of(handle(refused.state, elect(UNCLEAN))) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 @pytest.mark.covers("M74", "F23", "J2", "J4")
 @pytest.mark.parametrize("kind", ElectionType)
 def test_a_partition_with_a_leader_needs_no_election(kind: ElectionType) -> None:
-    found = plan(bench().state, elect(kind, desired=1 if kind is DESIGNATION else None))
+    found = handle(bench().state, elect(kind, desired=1 if kind is DESIGNATION else None))
     assert (error_of(found), list(found.records)) == (ErrorCode.ELECTION_NOT_NEEDED, [])
 
 
@@ -114,7 +114,7 @@ def test_a_partition_with_a_leader_needs_no_election(kind: ElectionType) -> None
 @pytest.mark.covers("F22", "F17", "C12", "N28", "J4", "G27")
 def test_a_designated_leader_that_lacks_records_is_an_unclean_choice() -> None:
     controller = bench(**LEADERLESS, eligible_leader_replicas=(0,), last_known_elr=(1,), last_known_leader=1)
-    controller.apply(plan(controller.state, elect(DESIGNATION, desired=2)).records)
+    controller.apply(handle(controller.state, elect(DESIGNATION, desired=2)).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.elr) == (2, (2,), ())
     assert (found.leader_recovery_state, found.leader_epoch, found.last_known_leader) == (RECOVERING, 1, NO_LEADER)
@@ -123,14 +123,14 @@ def test_a_designated_leader_that_lacks_records_is_an_unclean_choice() -> None:
 
 def test_a_designated_leader_leaves_the_last_known_elr() -> None:
     controller = bench(**LEADERLESS, last_known_elr=(1, 2))
-    controller.apply(plan(controller.state, elect(DESIGNATION, desired=2)).records)
+    controller.apply(handle(controller.state, elect(DESIGNATION, desired=2)).records)
     assert controller.partition().last_known_elr == (1,)
 
 
 @pytest.mark.covers("C12", "E30")
 def test_a_designated_member_of_the_elr_is_elected_cleanly() -> None:
     controller = bench(fencing(0, 0, True), **LEADERLESS, eligible_leader_replicas=(0, 2), last_known_elr=(1,))
-    controller.apply(plan(controller.state, elect(DESIGNATION, desired=2)).records)
+    controller.apply(handle(controller.state, elect(DESIGNATION, desired=2)).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.elr, found.last_known_elr) == (2, (2,), (0,), (1,))
     assert found.leader_recovery_state is RECOVERED
@@ -148,7 +148,7 @@ def test_a_designation_in_generations_without_a_last_known_elr(
     generation: Generation, partition: dict[str, Any]
 ) -> None:
     controller = bench(fencing(0, 0, True), generation=generation, **partition)
-    controller.apply(plan(controller.state, elect(DESIGNATION, desired=2)).records)
+    controller.apply(handle(controller.state, elect(DESIGNATION, desired=2)).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.elr, found.last_known_elr) == (2, (2,), (), ())
     assert found.leader_recovery_state is RECOVERING
@@ -159,7 +159,7 @@ def test_a_designation_in_generations_without_a_last_known_elr(
 def test_a_designated_leader_must_be_active(record: MetadataRecord | None) -> None:
     shutting_down = fencing(2, 2, False).model_copy(update={"in_controlled_shutdown": True})
     controller = bench(record or shutting_down, **LEADERLESS, eligible_leader_replicas=(0, 2))
-    found = plan(controller.state, elect(DESIGNATION, desired=2))
+    found = handle(controller.state, elect(DESIGNATION, desired=2))
     assert (error_of(found), list(found.records)) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, [])
 
 
@@ -168,7 +168,7 @@ def test_a_change_without_a_leader_is_not_an_election() -> None:
     """An ELR that an older metadata version left goes with the next change; that is not what was asked for."""
     left = {"isr": (0,), "leader": NO_LEADER, "eligible_leader_replicas": (2,)}
     dead = [fencing(broker, broker, True) for broker in (0, 2)]
-    found = plan(bench(*dead, generation=Generation.KIP_497, **left).state, elect(DESIGNATION, desired=2))
+    found = handle(bench(*dead, generation=Generation.KIP_497, **left).state, elect(DESIGNATION, desired=2))
     assert (error_of(found), list(found.records)) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, [])
 
 
@@ -190,7 +190,7 @@ def test_invalid_desired_leaders_are_refused(
     kind: ElectionType, desired: tuple[int, ...], partition: dict[str, Any]
 ) -> None:
     wanted = TopicPartitions(topic="t", partitions=(0,), desired_leaders=desired)
-    found = plan(bench(**partition).state, request_of(kind, wanted))
+    found = handle(bench(**partition).state, request_of(kind, wanted))
     assert (error_of(found), list(found.records)) == (ErrorCode.INVALID_REQUEST, [])
     assert found.response.failure()[1]
 
@@ -203,7 +203,7 @@ def test_desired_leaders_go_index_by_index_with_the_partitions() -> None:
     ]
     controller = bench(*more, **LEADERLESS)
     wanted = TopicPartitions(topic="t", partitions=(2, 0, 1), desired_leaders=(0, 3, 2))
-    found = plan(controller.state, request_of(DESIGNATION, wanted))
+    found = handle(controller.state, request_of(DESIGNATION, wanted))
     assert results_of(found) == [
         ("t", 2, ErrorCode.NONE),
         ("t", 0, ErrorCode.INVALID_REQUEST),
@@ -217,7 +217,7 @@ def test_desired_leaders_go_index_by_index_with_the_partitions() -> None:
 
 @pytest.mark.parametrize("kind", LONGEST_LOG)
 def test_longest_log_elections_need_unclean_recovery(kind: ElectionType) -> None:
-    found = plan(bench(generation=Generation.KIP_966_ELR, **LEADERLESS, last_known_elr=(0, 1)).state, elect(kind))
+    found = handle(bench(generation=Generation.KIP_966_ELR, **LEADERLESS, last_known_elr=(0, 1)).state, elect(kind))
     assert (error_of(found), list(found.records)) == (ErrorCode.UNSUPPORTED_VERSION, [])
     assert kind.name in found.response.failure()[1]
 
@@ -231,7 +231,7 @@ def test_longest_log_elections_need_unclean_recovery(kind: ElectionType) -> None
     ],
 )
 def test_the_response_of_a_longest_log_election_is_awaited(kind: ElectionType, mode: RecoveryMode) -> None:
-    found = plan(bench(**LEADERLESS, last_known_elr=(0, 1)).state, elect(kind))
+    found = handle(bench(**LEADERLESS, last_known_elr=(0, 1)).state, elect(kind))
     assert (list(found.records), found.awaited) == ([], Awaited(mode, 60_000, {TopicIdPartition("T", 0): 0}))
 
 
@@ -246,7 +246,7 @@ def test_the_response_of_a_longest_log_election_is_awaited(kind: ElectionType, m
     ],
 )
 def test_a_longest_log_election_needs_active_replicas(kind: ElectionType, kept: dict[str, Any]) -> None:
-    found = plan(bench(fencing(1, 1, True), **LEADERLESS | kept).state, elect(kind))
+    found = handle(bench(fencing(1, 1, True), **LEADERLESS | kept).state, elect(kind))
     assert (error_of(found), found.awaited) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, None)
 
 
@@ -257,7 +257,7 @@ def test_a_longest_log_election_needs_active_replicas(kind: ElectionType, kept: 
 @pytest.mark.parametrize("kind", ElectionType)
 @pytest.mark.parametrize(("topic", "partition"), [("u", 0), ("t", 1), ("t", -1)])
 def test_an_election_for_an_unknown_partition_is_an_error(kind: ElectionType, topic: str, partition: int) -> None:
-    found = plan(bench(**LEADERLESS).state, elect(kind, topic, partition, 0 if kind is DESIGNATION else None))
+    found = handle(bench(**LEADERLESS).state, elect(kind, topic, partition, 0 if kind is DESIGNATION else None))
     assert results_of(found) == [(topic, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     assert not found.records
 
@@ -267,12 +267,12 @@ def test_more_topics_than_the_limit_are_refused_as_a_whole() -> None:
     controller = bench(leader=1)
     wanted = [TopicPartitions(topic="t", partitions=(0,))]
     wanted += [TopicPartitions(topic=f"u{number}", partitions=(0,)) for number in range(MAX_TOPICS_PER_REQUEST)]
-    found = plan(controller.state, request_of(PREFERRED, *wanted))
+    found = handle(controller.state, request_of(PREFERRED, *wanted))
     assert found.response == ElectLeadersResponse(
         correlation_id=3, error=ErrorCode.INVALID_REQUEST, message="21 topics in one request; allowed: 20"
     )
     assert not found.records
-    at_limit = plan(controller.state, request_of(PREFERRED, *wanted[:-1]))
+    at_limit = handle(controller.state, request_of(PREFERRED, *wanted[:-1]))
     assert at_limit.response.error is ErrorCode.NONE
     assert len(at_limit.records) == 1
 
@@ -295,11 +295,11 @@ def leaderless_topics(count: int) -> list[MetadataRecord]:
 def test_an_election_for_all_partitions_covers_those_that_need_one_without_a_limit() -> None:
     controller = bench(*leaderless_topics(50))
     request = ElectLeadersRequest(correlation_id=1, election_type=UNCLEAN, topic_partitions=None)
-    found = plan(controller.state, request)
+    found = handle(controller.state, request)
     assert results_of(found) == [(f"u{number}", 0, ErrorCode.NONE) for number in range(0, 50, 2)]
     assert len(found.records) == 25
     controller.apply(found.records)
-    assert results_of(plan(controller.state, request)) == []
+    assert results_of(handle(controller.state, request)) == []
 
 
 @pytest.mark.covers("J7")
@@ -307,13 +307,13 @@ def test_an_election_for_all_partitions_reports_failures() -> None:
     controller = bench(fencing(2, 2, True), *leaderless_topics(1))
     kind = ElectionType.LONGEST_LOG_BALANCED
     request = ElectLeadersRequest(correlation_id=1, election_type=kind, topic_partitions=None)
-    assert results_of(plan(controller.state, request)) == [("u0", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
+    assert results_of(handle(controller.state, request)) == [("u0", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
 
 
 @pytest.mark.covers("J7")
 def test_a_designation_names_its_partitions() -> None:
     request = ElectLeadersRequest(correlation_id=1, election_type=DESIGNATION, topic_partitions=None)
-    found = plan(bench(*leaderless_topics(2)).state, request)
+    found = handle(bench(*leaderless_topics(2)).state, request)
     assert (found.response.error, list(found.records)) == (ErrorCode.INVALID_REQUEST, [])
 
 
@@ -327,7 +327,7 @@ def test_a_designation_names_its_partitions() -> None:
 )
 def test_a_partition_that_is_named_twice_is_refused(wanted: list[TopicPartitions]) -> None:
     controller = bench(*leaderless_topics(1), **LEADERLESS)
-    found = plan(controller.state, request_of(UNCLEAN, *wanted, TopicPartitions(topic="u0", partitions=(0,))))
+    found = handle(controller.state, request_of(UNCLEAN, *wanted, TopicPartitions(topic="u0", partitions=(0,))))
     assert results_of(found) == [
         ("t", 0, ErrorCode.INVALID_REQUEST),
         ("t", 0, ErrorCode.INVALID_REQUEST),
@@ -341,7 +341,7 @@ def test_elections_need_cluster_action() -> None:
     config = ClusterConfig.of(Generation.KIP_966, {"authorizer.class.name": "standard"})
     controller = ControllerBench(*registrations(), *topic_records(leader=1), config=config)
     request = elect(PREFERRED).model_copy(update={"principal": "User:alice"})
-    refused = plan(controller.state, request)
+    refused = handle(controller.state, request)
     assert (refused.response.error, list(refused.records)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
     assert results_of(refused) == []
 
@@ -355,9 +355,9 @@ def test_elections_need_cluster_action() -> None:
         controller.apply([AccessControlEntryRecord(entry=entry)])
 
     allow(AclOperation.ALTER)
-    assert plan(controller.state, request).response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert handle(controller.state, request).response.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     allow(AclOperation.CLUSTER_ACTION)
-    assert error_of(plan(controller.state, request)) is ErrorCode.NONE
+    assert error_of(handle(controller.state, request)) is ErrorCode.NONE
 
 
 # -- the decision ------------------------------------------------------------------------------------------------------

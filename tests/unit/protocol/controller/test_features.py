@@ -12,8 +12,8 @@ from experiments.engines import admin_requests
 from experiments.engines.port import Loss
 from protocol.config import SUPPORTED_FEATURES, Features, Generation, features_at
 from protocol.controller import brokers
-from protocol.controller.administration import plan
-from protocol.controller.planning import Plan
+from protocol.controller.administration import handle
+from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, NO_LEADER
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
@@ -62,7 +62,7 @@ def update(*updates: tuple[str, int] | tuple[str, int, UpgradeType], **fields: o
     return UpdateFeaturesRequest.model_validate({"correlation_id": 1, "feature_updates": features} | fields)
 
 
-def error_of(found: Plan) -> ErrorCode:
+def error_of(found: ControllerResult) -> ErrorCode:
     return found.response.failure()[0]
 
 
@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Generation, UpdateFeaturesRequest, ErrorCode]] = {
 def test_an_invalid_update_refuses_the_request_with_a_message(
     generation: Generation, request_: UpdateFeaturesRequest, error: ErrorCode
 ) -> None:
-    found = plan(bench(generation=generation).state, request_)
+    found = handle(bench(generation=generation).state, request_)
     assert (found.response.error, list(found.records)) == (error, [])
     assert found.response.failure()[1]
 
@@ -120,22 +120,22 @@ def test_feature_updates_and_unregistration_need_alter_on_the_cluster(request_: 
         operation=AclOperation.ALTER,
     )
     controller = ControllerBench(*registrations(), AccessControlEntryRecord(entry=allowed), config=secure)
-    found = plan(controller.state, request_)
+    found = handle(controller.state, request_)
     assert (error_of(found), list(found.records)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
-    alice = plan(controller.state, request_.model_copy(update={"principal": "User:alice"}))
+    alice = handle(controller.state, request_.model_copy(update={"principal": "User:alice"}))
     assert error_of(alice) is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("kind", UpgradeType)
 def test_the_level_in_force_is_no_change(kind: UpgradeType) -> None:
-    found = plan(bench(generation=ELR).state, update((MV, 2, kind), (RECOVERY, 0, kind)))
+    found = handle(bench(generation=ELR).state, update((MV, 2, kind), (RECOVERY, 0, kind)))
     assert (error_of(found), list(found.records)) == (ErrorCode.NONE, [])
 
 
 def test_validation_alone_answers_the_same_and_records_nothing() -> None:
     for request in (update((MV, 1, UNSAFE)), update((MV, 1, SAFE))):
         real, dry = (
-            plan(
+            handle(
                 bench(isr=(0,), eligible_leader_replicas=(1,)).state,
                 request.model_copy(update={"validate_only": only}),
             )
@@ -165,7 +165,7 @@ def test_elr_begins_with_the_next_change_after_the_upgrade(
     controller.apply(brokers.register(controller.state, 1, "again", -1, None))
     assert (controller.partition().isr, controller.partition().elr) == ((0,), ())
     before = controller.partition()
-    records = controller.apply(plan(controller.state, update(*levels)).records)
+    records = controller.apply(handle(controller.state, update(*levels)).records)
     assert records == [level(name, value) for name, value in sorted(levels)], "metadata.version comes first"
     assert controller.state.image.features == after.features
     assert controller.partition() == before
@@ -198,7 +198,7 @@ def test_an_upgrade_makes_isr_members_of_a_leaderless_partition_eligible(
     levels: tuple[tuple[str, int], ...], known: dict[str, object]
 ) -> None:
     controller = bench(fencing(0, 0, True), generation=OLD, isr=(0,), leader=NO_LEADER)
-    records = plan(controller.state, update(*levels)).records
+    records = handle(controller.state, update(*levels)).records
     assert [type(record) for record in records] == [*(FeatureLevelRecord for _ in levels), PartitionChangeRecord]
     controller.apply(records)
     found = controller.partition()
@@ -259,9 +259,9 @@ def test_a_downgrade_leaves_no_isr_empty_and_nothing_of_the_elr(
     before: dict[str, Any], records: tuple[MetadataRecord, ...], after: dict[str, object]
 ) -> None:
     controller = bench(*records, **before)
-    refused = plan(controller.state, update((MV, 1, SAFE)))
+    refused = handle(controller.state, update((MV, 1, SAFE)))
     assert (error_of(refused), list(refused.records)) == (WRONG, [])
-    controller.apply(plan(controller.state, update((MV, 1, UNSAFE))).records)
+    controller.apply(handle(controller.state, update((MV, 1, UNSAFE))).records)
     found = controller.partition()
     assert {name: getattr(found, name) for name in after} == after
     assert (found.elr, found.last_known_elr, found.last_known_leader) == ((), (), NO_LEADER)
@@ -273,12 +273,12 @@ def test_a_downgrade_restores_the_first_last_known_member_of_the_assignment() ->
     fields = {**LOST, "replicas": (2, 0, 1), "last_known_elr": (0, 2)}
     for last_known, expected in ((NO_LEADER, 2), (1, 1)):
         controller = bench(*EVERYONE_FENCED, generation=NEW, **fields, last_known_leader=last_known)
-        controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE), (MV, 1, UNSAFE))).records)
+        controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE), (MV, 1, UNSAFE))).records)
         assert controller.partition().isr == (expected,)
 
 
 def test_a_downgrade_that_loses_nothing_is_safe() -> None:
-    found = plan(bench().state, update((MV, 1, SAFE)))
+    found = handle(bench().state, update((MV, 1, SAFE)))
     assert (error_of(found), list(found.records)) == (ErrorCode.NONE, [level(MV, 1)])
 
 
@@ -292,7 +292,7 @@ def test_every_record_of_a_change_of_levels_fits_its_version(generation: Generat
     controller = bench(*EVERYONE_FENCED, generation=generation, **partition)
     for request in (up, down) if generation is OLD else (down, up):
         levels = controller.state.image.feature_levels
-        records = plan(controller.state, request).records
+        records = handle(controller.state, request).records
         assert any(isinstance(record, PartitionChangeRecord) for record in records)
         assert list(unpack_records(pack_batch(records, levels))) == list(records)
         controller.apply(records)
@@ -305,10 +305,13 @@ def test_every_record_of_a_change_of_levels_fits_its_version(generation: Generat
 def test_the_last_known_leader_moves_with_the_flag_and_back() -> None:
     controller = bench(*EVERYONE_FENCED, **LOST, last_known_elr=(1,))
     on, off = update((RECOVERY, 1)), update((RECOVERY, 0, SAFE))
-    assert plan(controller.state, on).records == [level(RECOVERY, 1), changed(last_known_elr=(), last_known_leader=1)]
-    controller.apply(plan(controller.state, on).records)
+    assert handle(controller.state, on).records == [
+        level(RECOVERY, 1),
+        changed(last_known_elr=(), last_known_leader=1),
+    ]
+    controller.apply(handle(controller.state, on).records)
     assert (controller.partition().last_known_elr, controller.partition().last_known_leader) == ((), 1)
-    controller.apply(plan(controller.state, off).records)
+    controller.apply(handle(controller.state, off).records)
     assert (controller.partition().last_known_elr, controller.partition().last_known_leader) == ((1,), NO_LEADER)
 
 
@@ -317,7 +320,7 @@ def test_enabling_recovery_completes_a_reassignment_that_is_complete_by_its_rule
     moving: dict[str, Any] = {"replicas": (1, 2, 0), "adding_replicas": (2,), "removing_replicas": (0,)}
     controller = bench(fencing(1, 1, True), isr=(0, 2), **moving)
     controller.apply([ConfigRecord(topic_id="T", name="min.insync.replicas", value="1")])
-    controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
     found = controller.partition()
     assert (found.replicas, found.isr, found.leader, found.adding_replicas) == ((1, 2), (2,), 2, ())
 
@@ -326,7 +329,7 @@ def test_enabling_recovery_completes_a_reassignment_that_is_complete_by_its_rule
 def test_the_last_known_leader_is_elected_after_recovery_was_disabled() -> None:
     known = {"last_known_elr": (0, 1), "last_known_leader": 1}
     controller = bench(*EVERYONE_FENCED, generation=NEW, **LOST, **known)
-    controller.apply(plan(controller.state, update((RECOVERY, 0, UNSAFE))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 0, UNSAFE))).records)
     controller.apply(brokers.unfence(controller.state, 0, 0))
     assert controller.partition().leader == NO_LEADER
     controller.apply(brokers.unfence(controller.state, 1, 1))
@@ -337,23 +340,23 @@ def test_the_last_known_leader_is_elected_after_recovery_was_disabled() -> None:
 @pytest.mark.covers("E14")
 def test_enabling_recovery_drops_an_elr_that_the_first_phase_left_behind() -> None:
     controller = bench(config("T", "min.insync.replicas", "1"), isr=(0,), eligible_leader_replicas=(1,))
-    controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
     assert controller.partition().elr == ()
     kept = bench(isr=(0,), eligible_leader_replicas=(1,))
-    kept.apply(plan(kept.state, update((RECOVERY, 1))).records)
+    kept.apply(handle(kept.state, update((RECOVERY, 1))).records)
     assert kept.partition().elr == (1,)
 
 
 @pytest.mark.covers("E34")
 def test_enabling_recovery_removes_brokers_without_a_replica_from_the_elr() -> None:
     controller = bench(replicas=(0, 2), isr=(0,), eligible_leader_replicas=(1, 2))
-    controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
     assert controller.partition().elr == (2,)
 
 
 def test_disabling_recovery_drops_a_last_known_elr_without_a_last_known_leader() -> None:
     controller = bench(generation=NEW, isr=(0,), last_known_elr=(1,))
-    controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE))).records)
     assert (controller.partition().last_known_elr, controller.partition().leader_epoch) == ((), 0)
 
 
@@ -404,13 +407,13 @@ def test_levels_may_change_in_any_state(generation: Generation, events: list[tup
             controller.apply(brokers.register(controller.state, number, "again", previous, None))
             records = brokers.unfence(controller.state, number, image.brokers[number].broker_epoch)
         elif event == "unregister":
-            records = list(plan(controller.state, admin_requests.unregister_broker(number)).records)
+            records = list(handle(controller.state, admin_requests.unregister_broker(number)).records)
         elif event in ("up", "down"):
             wanted = (Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966)[number].feature_levels
             updates = [
                 (name, value, UP if value > image.feature_levels[name] else UNSAFE) for name, value in wanted.items()
             ]
-            found = plan(controller.state, update(*updates))
+            found = handle(controller.state, update(*updates))
             assert error_of(found) is ErrorCode.NONE
             records = list(found.records)
         assert list(unpack_records(pack_batch(records, image.feature_levels))) == records

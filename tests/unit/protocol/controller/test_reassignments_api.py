@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
 from protocol.config import ClusterConfig, Generation
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
+from protocol.controller.controller_result import ControllerResult
 from protocol.controller.partition_change import ChangeRequest, decide
-from protocol.controller.planning import Plan
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
@@ -51,18 +51,18 @@ def reassign(*replicas: int, topic: str = "t", partition: int = 0) -> AlterParti
     return admin_requests.reassign(topic, partition, replicas)
 
 
-def error_of(found: Plan) -> ErrorCode:
+def error_of(found: ControllerResult) -> ErrorCode:
     return found.response.failure()[0]
 
 
-def results_of(found: Plan) -> list[tuple[str, int, ErrorCode]]:
+def results_of(found: ControllerResult) -> list[tuple[str, int, ErrorCode]]:
     assert isinstance(found.response, AlterPartitionReassignmentsResponse)
     return [(result.topic, result.partition_index, result.error) for result in found.response.partitions]
 
 
 def done(controller: ControllerBench, request: AlterPartitionReassignmentsRequest) -> PartitionState:
     """The partition after a request that is carried out."""
-    found = plan(controller.state, request)
+    found = handle(controller.state, request)
     assert error_of(found) is ErrorCode.NONE, found.response.failure()
     controller.apply(found.records)
     return controller.partition()
@@ -99,7 +99,7 @@ def test_a_reassignment_whose_replicas_are_in_sync_completes_at_once() -> None:
 def test_another_order_of_the_replicas_is_not_a_reassignment() -> None:
     found = done(bench(), reassign(2, 1, 0))
     assert (found.replicas, found.leader, found.leader_epoch, is_moving(found)) == ((2, 1, 0), 0, 0, False)
-    assert not plan(bench().state, reassign(0, 1, 2)).records
+    assert not handle(bench().state, reassign(0, 1, 2)).records
 
 
 def test_a_fenced_broker_may_be_moved_to() -> None:
@@ -135,7 +135,7 @@ REFUSED = {
 def test_refused_with_a_reason_and_without_records(
     request_: AlterPartitionReassignmentsRequest, error: ErrorCode
 ) -> None:
-    found = plan(bench().state, request_)
+    found = handle(bench().state, request_)
     assert found.response.error is ErrorCode.NONE
     assert error_of(found) is error
     assert found.response.failure()[1]
@@ -153,7 +153,7 @@ def named(*parts: tuple[str, int, tuple[int, ...] | None]) -> AlterPartitionReas
 def test_a_refused_partition_does_not_affect_the_others() -> None:
     more = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
     controller = bench(more)
-    found = plan(controller.state, named(("t", 0, (0, 9)), ("t", 1, (0, 3)), ("u", 0, None)))
+    found = handle(controller.state, named(("t", 0, (0, 9)), ("t", 1, (0, 3)), ("u", 0, None)))
     assert results_of(found) == [
         ("t", 0, BAD_ASSIGNMENT),
         ("t", 1, ErrorCode.NONE),
@@ -165,7 +165,7 @@ def test_a_refused_partition_does_not_affect_the_others() -> None:
 @pytest.mark.parametrize("second", [(0, 1, 3), None], ids=["the same", "a cancellation"])
 def test_a_partition_that_is_named_twice_is_refused(second: tuple[int, ...] | None) -> None:
     more = PartitionRecord(topic_id="T", partition_id=1, replicas=(0, 1), isr=(0, 1), leader=0)
-    found = plan(bench(more).state, named(("t", 0, (0, 1, 3)), ("t", 1, (0, 3)), ("t", 0, second)))
+    found = handle(bench(more).state, named(("t", 0, (0, 1, 3)), ("t", 1, (0, 3)), ("t", 0, second)))
     twice = ("t", 0, ErrorCode.INVALID_REQUEST)
     assert results_of(found) == [twice, ("t", 1, ErrorCode.NONE), twice]
     assert len(found.records) == 1
@@ -176,7 +176,7 @@ def test_reassignments_need_alter_on_the_cluster(request_: AlterPartitionReassig
     config = ClusterConfig.of(KIP_966, {"authorizer.class.name": "standard"})
     controller = ControllerBench(*registrations(range(4)), *topic_records(), config=config)
     request = request_.model_copy(update={"principal": "User:alice"})
-    found = plan(controller.state, request)
+    found = handle(controller.state, request)
     assert (found.response.error, results_of(found), list(found.records)) == (
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         [],
@@ -189,7 +189,7 @@ def test_reassignments_need_alter_on_the_cluster(request_: AlterPartitionReassig
         operation=AclOperation.ALTER,
     )
     controller.apply([AccessControlEntryRecord(entry=entry)])
-    assert plan(controller.state, request).response.error is ErrorCode.NONE
+    assert handle(controller.state, request).response.error is ErrorCode.NONE
 
 
 # -- completion --------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_move_completes_with_the_adding_replicas_and_min_isr_in_sync(isr: tupl
 def test_a_waiting_reassignment_completes_when_another_replica_joins_the_isr() -> None:
     controller = under_way((2,), leader=2)
     assert is_moving(after_isr(controller, 2, 3))
-    assert error_of(plan(controller.state, CANCEL)) is BAD_ASSIGNMENT
+    assert error_of(handle(controller.state, CANCEL)) is BAD_ASSIGNMENT
     found = after_isr(controller, 2, 3, 1)
     assert (found.replicas, found.isr, found.leader) == ((0, 1, 3), (3, 1), 1)
 
@@ -335,7 +335,7 @@ def test_cancelling_goes_back_to_the_original_replicas() -> None:
 def test_cancelling_is_refused_where_fewer_than_min_isr_original_replicas_are_in_sync(
     isr: tuple[int, ...], leader: int, refused: bool
 ) -> None:
-    found = plan(under_way(isr, leader=leader).state, CANCEL)
+    found = handle(under_way(isr, leader=leader).state, CANCEL)
     assert (error_of(found) is BAD_ASSIGNMENT, not found.records) == (refused, refused)
 
 
@@ -357,7 +357,7 @@ def test_a_reassignment_that_only_removes_is_cancelled_explicitly_or_by_its_orig
 ) -> None:
     controller = bench(*records, isr=isr, leader=2, removing_replicas=(2,))
     if refused:
-        found = plan(controller.state, request_)
+        found = handle(controller.state, request_)
         assert (error_of(found), list(found.records)) == (BAD_ASSIGNMENT, [])
         return
     state = done(controller, request_)
@@ -382,7 +382,7 @@ def test_the_min_isr_of_a_cancellation_is_that_of_the_original_assignment() -> N
 
 @pytest.mark.covers("E35")
 def test_a_cancellation_below_min_isr_is_allowed_with_unclean_elections() -> None:
-    assert error_of(plan(under_way((3, 0), UNCLEAN_ALLOWED, leader=3).state, CANCEL)) is BAD_ASSIGNMENT
+    assert error_of(handle(under_way((3, 0), UNCLEAN_ALLOWED, leader=3).state, CANCEL)) is BAD_ASSIGNMENT
     found = done(under_way((3, 0), PROACTIVE, leader=3), CANCEL)
     assert (set(found.replicas), found.isr, found.leader) == ({0, 1, 2}, (0,), 0)
     assert found.leader_recovery_state is LeaderRecoveryState.RECOVERED, "0 was in sync"
@@ -392,7 +392,7 @@ def test_a_cancellation_below_min_isr_is_allowed_with_unclean_elections() -> Non
 @pytest.mark.parametrize("generation", [KIP_497, KIP_966_ELR])
 def test_a_cancellation_without_in_sync_replicas_is_an_unclean_election(generation: Generation) -> None:
     without = under_way((3,), leader=3, generation=generation)
-    assert error_of(plan(without.state, CANCEL)) is BAD_ASSIGNMENT
+    assert error_of(handle(without.state, CANCEL)) is BAD_ASSIGNMENT
     dead = fencing(0, 0, True)
     found = done(under_way((3,), dead, UNCLEAN_ALLOWED, leader=3, generation=generation), CANCEL)
     assert (set(found.replicas), found.leader, found.isr) == ({0, 1, 2}, 1, (1,))
@@ -416,7 +416,7 @@ def test_an_unclean_cancellation_prefers_an_eligible_replica() -> None:
 @pytest.mark.parametrize("generation", [KIP_497, KIP_966_ELR, KIP_966])
 def test_an_unclean_cancellation_needs_an_active_original_replica(generation: Generation) -> None:
     dead = [fencing(broker, broker, True) for broker in (0, 1, 2)]
-    found = plan(under_way((3,), *dead, UNCLEAN_ALLOWED, PROACTIVE, leader=3, generation=generation).state, CANCEL)
+    found = handle(under_way((3,), *dead, UNCLEAN_ALLOWED, PROACTIVE, leader=3, generation=generation).state, CANCEL)
     assert (error_of(found), list(found.records)) == (BAD_ASSIGNMENT, [])
 
 

@@ -11,7 +11,7 @@ from experiments.engines import admin_requests
 from protocol.config import Generation
 from protocol.contract import Outbox, Send, SetTimer
 from protocol.controller import brokers
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
 from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need, strategy_query
 from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
@@ -441,7 +441,7 @@ def test_a_recovery_that_the_strategy_calls_for_outlasts_the_request_of_a_user()
 def test_disabling_recovery_elects_by_the_rules_of_the_first_phase_at_once(value: str, leader: int) -> None:
     found = Bench(strategy(value), last_known_elr=(1, 3), last_known_leader=leader)
     disable = admin_requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
-    found.happens(*plan(found.state, disable).records)
+    found.happens(*handle(found.state, disable).records)
     assert (found.partition().leader, found.partition().isr) == (leader, (leader,))
 
 
@@ -450,5 +450,5 @@ def test_without_the_last_known_leader_only_an_unclean_election_by_config_elects
     disable = admin_requests.update_feature("unclean.recovery.enabled", 0, UpgradeType.SAFE_DOWNGRADE)
     for value, leader in (("balanced", NO_LEADER), ("proactive", 0)):
         found = Bench(strategy(value), fenced=(1, 3), last_known_elr=(1, 3), last_known_leader=1)
-        assert found.apply(plan(found.state, disable).records)
+        assert found.apply(handle(found.state, disable).records)
         assert found.partition().leader == leader

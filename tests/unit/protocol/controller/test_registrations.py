@@ -10,7 +10,7 @@ from protocol.broker.lifecycle import LifecycleState
 from protocol.config import Generation
 from protocol.contract import CancelTimer
 from protocol.controller import brokers
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
@@ -48,7 +48,7 @@ def bench(*records: MetadataRecord, generation: Generation = ELR, **partition: o
 
 @pytest.mark.parametrize("generation", Generation)
 def test_an_unknown_broker_cannot_be_unregistered(generation: Generation) -> None:
-    found = plan(bench(generation=generation).state, admin_requests.unregister_broker(7))
+    found = handle(bench(generation=generation).state, admin_requests.unregister_broker(7))
     assert (found.response.failure()[0], list(found.records)) == (ErrorCode.BROKER_ID_NOT_REGISTERED, [])
 
 
@@ -57,7 +57,7 @@ def test_an_unknown_broker_cannot_be_unregistered(generation: Generation) -> Non
 def test_an_unregistered_broker_leaves_isr_and_elr_and_its_replicas_stay(fenced: bool) -> None:
     partition = {"isr": (1,), "leader": 1, "eligible_leader_replicas": (0,)} if fenced else {"isr": (0, 1)}
     controller = bench(*([fencing(0, 0, True)] if fenced else []), generation=NEW, **partition)
-    records = controller.apply(plan(controller.state, admin_requests.unregister_broker(0)).records)
+    records = controller.apply(handle(controller.state, admin_requests.unregister_broker(0)).records)
     assert records[-1] == UnregisterBrokerRecord(broker_id=0, broker_epoch=0)
     found = controller.partition()
     assert (found.isr, found.leader, found.elr, found.last_known_elr) == ((1,), 1, (), (0,))
@@ -75,7 +75,7 @@ def test_unregistering_the_last_member_records_it_as_last_known(
     generation: Generation, expected: tuple[tuple[int, ...], tuple[int, ...], int]
 ) -> None:
     controller = bench(generation=generation, isr=(0,))
-    controller.apply(plan(controller.state, admin_requests.unregister_broker(0)).records)
+    controller.apply(handle(controller.state, admin_requests.unregister_broker(0)).records)
     found = controller.partition()
     assert (found.isr, found.last_known_elr, found.last_known_leader) == expected
     assert (found.leader, found.elr) == (NO_LEADER, ())
@@ -146,7 +146,7 @@ def test_a_snapshot_has_no_unregistered_broker() -> None:
     controller = bench(generation=NEW)
     behind = MetadataImage(config_of(NEW))
     behind.load(controller.state.image.to_records(), controller.state.image.next_offset)
-    controller.apply(plan(controller.state, admin_requests.unregister_broker(2)).records)
+    controller.apply(handle(controller.state, admin_requests.unregister_broker(2)).records)
     behind.load(controller.state.image.to_records(), controller.state.image.next_offset)
     assert sorted(behind.brokers) == [0, 1]
     assert behind.partition(T0) == controller.partition()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.engines import admin_requests
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from protocol.messages.records import ConfigRecord, TopicRecord
@@ -38,10 +38,10 @@ def values(controller: ControllerBench, name: str) -> list[object]:
 def test_enabling_recovery_converts_unclean_leader_election_to_strategies() -> None:
     records = (TopicRecord(name="u", topic_id="U"), config("T", ENABLE, "true"), config("U", STRATEGY, "manual"))
     controller = bench(*records)
-    controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
     assert values(controller, STRATEGY) == ["proactive", "balanced", "balanced"]
     wide = bench(TopicRecord(name="u", topic_id="U"), config(None, ENABLE, "true"), config("U", ENABLE, "false"))
-    wide.apply(plan(wide.state, update((RECOVERY, 1))).records)
+    wide.apply(handle(wide.state, update((RECOVERY, 1))).records)
     assert values(wide, STRATEGY) == ["proactive", "balanced", "proactive"]
 
 
@@ -49,7 +49,7 @@ def test_enabling_recovery_converts_unclean_leader_election_to_strategies() -> N
 def test_the_static_default_is_converted_too() -> None:
     static = config_of(ELR, unclean_leader_election_enable=True)
     controller = ControllerBench(*registrations(), *topic_records(2), config=static)
-    found = plan(controller.state, update((RECOVERY, 1)))
+    found = handle(controller.state, update((RECOVERY, 1)))
     assert list(found.records) == [level(RECOVERY, 1), config(None, STRATEGY, "proactive")]
 
 
@@ -57,9 +57,9 @@ def test_the_static_default_is_converted_too() -> None:
 def test_disabling_recovery_converts_strategies_to_unclean_leader_election_and_loses_manual() -> None:
     strategies = (config("T", STRATEGY, "proactive"), config("U", STRATEGY, "manual"))
     controller = bench(TopicRecord(name="u", topic_id="U"), *strategies, generation=NEW)
-    controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE))).records)
     assert values(controller, ENABLE) == [True, False, False]
-    controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
     assert values(controller, STRATEGY) == ["proactive", "balanced", "balanced"]
 
 
@@ -70,12 +70,12 @@ def test_an_override_becomes_an_override_and_where_there_is_none_there_is_none()
     controller = bench(unclean, config("T", ENABLE, "true"), TopicRecord(name="u", topic_id="U"))
     image = controller.state.image
     controller.apply([config("U", STRATEGY, "manual")])
-    controller.apply(plan(controller.state, update((RECOVERY, 1))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
     overrides = [image.configs.get(scope, {}).get(STRATEGY) for scope in ("T", "U", None)]
     assert overrides == ["proactive", None, "proactive"]
-    controller.apply(plan(controller.state, admin_requests.alter_config("t", {STRATEGY: None})).records)
-    controller.apply(plan(controller.state, admin_requests.alter_config(None, {STRATEGY: "manual"})).records)
-    controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
+    controller.apply(handle(controller.state, admin_requests.alter_config("t", {STRATEGY: None})).records)
+    controller.apply(handle(controller.state, admin_requests.alter_config(None, {STRATEGY: "manual"})).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE))).records)
     assert [image.configs.get(scope, {}).get(ENABLE) for scope in ("T", "U", None)] == [None, None, False]
     assert values(controller, ENABLE) == [False, False, False]
 
@@ -83,7 +83,7 @@ def test_an_override_becomes_an_override_and_where_there_is_none_there_is_none()
 @pytest.mark.covers("H8", "M73")
 def test_level_and_configs_change_in_one_batch() -> None:
     controller = bench(config("T", ENABLE, "true"))
-    assert list(plan(controller.state, update((RECOVERY, 1))).records) == [
+    assert list(handle(controller.state, update((RECOVERY, 1))).records) == [
         level(RECOVERY, 1),
         config("T", STRATEGY, "proactive"),
     ]
@@ -99,7 +99,7 @@ def test_a_topics_override_is_converted_before_elections(spared: str) -> None:
     else:
         present = (config(None, ENABLE, "true"), config("T", ENABLE, "false"), config(None, STRATEGY, "manual"))
     controller = bench(*present, fencing(0, 0, True), generation=NEW, **lost)
-    controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE))).records)
     assert controller.partition().leader == NO_LEADER
     assert controller.state.image.config("T", ENABLE) is False
 
@@ -108,7 +108,7 @@ def test_a_topics_override_is_converted_before_elections(spared: str) -> None:
 def test_unclean_leader_election_that_takes_effect_with_the_flag_elects() -> None:
     lost = {**LOST, "last_known_elr": (0,), "last_known_leader": 0}
     controller = bench(config("T", STRATEGY, "proactive"), fencing(0, 0, True), generation=NEW, **lost)
-    controller.apply(plan(controller.state, update((RECOVERY, 0, SAFE))).records)
+    controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE))).records)
     found = controller.partition()
     assert (found.leader, found.isr, found.leader_recovery_state) == (1, (1,), RECOVERING)
     assert (found.last_known_elr, found.last_known_leader) == ((), NO_LEADER)
@@ -119,7 +119,7 @@ def test_unclean_leader_election_that_takes_effect_with_the_flag_elects() -> Non
 def test_disabling_recovery_elects_an_active_last_known_leader(alive: bool) -> None:
     lost = {**LOST, "last_known_elr": (0, 1), "last_known_leader": 1}
     controller = bench(fencing(1, 1, not alive), generation=NEW, **lost)
-    records = plan(controller.state, update((RECOVERY, 0, SAFE))).records
+    records = handle(controller.state, update((RECOVERY, 0, SAFE))).records
     controller.apply(records)
     found = controller.partition()
     if alive:
@@ -152,7 +152,7 @@ def test_with_recovery_unclean_leader_election_sets_the_strategy(
     lost = {**LOST, "last_known_elr": (0,)}
     present = (config(scope, STRATEGY, before), config(scope, ENABLE, "true"))
     controller = bench(*present, fencing(0, 0, True), generation=NEW, **lost)
-    records = plan(controller.state, admin_requests.alter_config(topic, changes)).records
+    records = handle(controller.state, admin_requests.alter_config(topic, changes)).records
     assert all(isinstance(record, ConfigRecord) for record in records), "recovery elects, in its own time"
     controller.apply(records)
     assert controller.state.image.config(scope, STRATEGY) == after
@@ -162,7 +162,7 @@ def test_with_recovery_unclean_leader_election_sets_the_strategy(
 @pytest.mark.parametrize("name", ["", "pro active", "Balance", "none", "unclean"])
 def test_an_unknown_strategy_is_an_invalid_config(name: str) -> None:
     for topic in ("t", None):
-        found = plan(bench(generation=NEW).state, configure(name, STRATEGY, topic=topic))
+        found = handle(bench(generation=NEW).state, configure(name, STRATEGY, topic=topic))
         assert (errors_of(found), list(found.records)) == ([ErrorCode.INVALID_CONFIG], [])
         assert found.response.failure()[1].endswith("allowed: proactive | balanced | manual")
 
@@ -172,7 +172,7 @@ def test_the_timeout_of_recoveries_has_a_default_and_may_be_set_for_a_topic() ->
     controller = bench(generation=NEW)
     timeout = "unclean.recovery.timeout.ms"
     assert controller.state.image.config("T", timeout) == 5_000
-    controller.apply(plan(controller.state, configure("300000", timeout, topic=None)).records)
-    controller.apply(plan(controller.state, configure("1", timeout)).records)
+    controller.apply(handle(controller.state, configure("300000", timeout, topic=None)).records)
+    controller.apply(handle(controller.state, configure("1", timeout)).records)
     assert [controller.state.image.config(scope, timeout) for scope in (None, "T")] == [300_000, 1]
-    assert errors_of(plan(controller.state, configure("0", timeout))) == [ErrorCode.INVALID_CONFIG]
+    assert errors_of(handle(controller.state, configure("0", timeout))) == [ErrorCode.INVALID_CONFIG]

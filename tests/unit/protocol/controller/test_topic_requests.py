@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
 from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode
 from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType
@@ -103,7 +103,7 @@ PERMISSIONS: dict[str, tuple[AdminRequest, list[AccessControlEntryRecord], list[
 @pytest.mark.covers("G32")
 @pytest.mark.parametrize(("request_", "allowed", "errors"), PERMISSIONS.values(), ids=PERMISSIONS)
 def test_permissions(request_: AdminRequest, allowed: list[AccessControlEntryRecord], errors: list[ErrorCode]) -> None:
-    found = plan(guarded(*allowed).state, request_)
+    found = handle(guarded(*allowed).state, request_)
     assert errors_of(found) == errors
     assert bool(found.records) == (NONE in errors)
 
@@ -111,15 +111,15 @@ def test_permissions(request_: AdminRequest, allowed: list[AccessControlEntryRec
 @pytest.mark.covers("G32")
 def test_the_response_does_not_disclose_topics_without_describe() -> None:
     asked = delete(*with_id("W"), principal=ALICE)
-    hidden = plan(guarded().state, asked).response
+    hidden = handle(guarded().state, asked).response
     assert isinstance(hidden, DeleteTopicsResponse)
     assert hidden.topics[0].name is None
     assert "'w'" not in hidden.topics[0].message
-    described = plan(guarded(entry(Op.DESCRIBE, "w")).state, asked).response
+    described = handle(guarded(entry(Op.DESCRIBE, "w")).state, asked).response
     assert isinstance(described, DeleteTopicsResponse)
     assert (described.topics[0].name, described.topics[0].error) == ("w", UNAUTHORIZED)
     asked = delete(*named("t", "no-such"), principal=ALICE)
-    [present, absent] = plan(guarded().state, asked).response.parts()
+    [present, absent] = handle(guarded().state, asked).response.parts()
     assert (present.error, present.message) == (absent.error, absent.message)
 
 
@@ -127,7 +127,7 @@ def test_the_response_does_not_disclose_topics_without_describe() -> None:
 def test_the_counts_of_a_new_topic_need_describe_configs() -> None:
     for extra, counts in (((), (-1, -1)), ((entry(Op.DESCRIBE_CONFIGS, "a"),), (2, 1))):
         controller = guarded(entry(Op.CREATE, "a"), *extra)
-        [result] = plan(controller.state, create(new("a", (0,), (1,)), principal=ALICE)).response.parts()
+        [result] = handle(controller.state, create(new("a", (0,), (1,)), principal=ALICE)).response.parts()
         assert isinstance(result, CreatableTopicResult)
         assert result.topic_id
         assert (result.num_partitions, result.replication_factor) == counts
@@ -136,7 +136,7 @@ def test_the_counts_of_a_new_topic_need_describe_configs() -> None:
 @pytest.mark.covers("G32")
 def test_unauthorized_topics_do_not_count_towards_the_limit() -> None:
     asked = create(new("a", num_partitions=10_001), new("b", (0,)), principal=ALICE)
-    assert errors_of(plan(guarded(entry(Op.CREATE, "b")).state, asked)) == [UNAUTHORIZED, NONE]
+    assert errors_of(handle(guarded(entry(Op.CREATE, "b")).state, asked)) == [UNAUTHORIZED, NONE]
 
 
 # -- anything at all ---------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_every_part_of_a_request_is_answered_and_topics_stay_complete(asked: lis
     controller = bench(*another("w", "W", 3))
     image = controller.state.image
     for request in asked:
-        found = plan(controller.state, request)
+        found = handle(controller.state, request)
         if found.response.error is NONE:
             assert len(found.response.parts()) == len(request.topics)  # type: ignore[attr-defined]
         assert all(result.message for result in found.response.parts() if result.error is not NONE)

@@ -1,4 +1,4 @@
-"""Plans of requests for topics and partitions: the records, or the error and no record."""
+"""Results of requests for topics and partitions: the records, or the error and no record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from experiments.engines import admin_requests
 from protocol.config import Generation
-from protocol.controller.administration import plan
+from protocol.controller.administration import handle
 from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest
@@ -114,7 +114,7 @@ REFUSED_TOPICS: dict[str, tuple[CreatableTopic, ErrorCode]] = {
 def test_an_invalid_topic_is_refused(wanted: CreatableTopic, error: ErrorCode) -> None:
     """Asserts that it is refused with this error and a message, without records; a topic beside it is created."""
     controller = bench(*another("w.x_y", "W"))
-    found = plan(controller.state, create(wanted, new("beside", (0,))))
+    found = handle(controller.state, create(wanted, new("beside", (0,))))
     [result, beside] = found.response.parts()
     assert (result.error, beside.error, found.response.error) == (error, NONE, NONE)
     assert result.message
@@ -168,7 +168,7 @@ REFUSED_PARTITIONS: dict[str, tuple[AdminRequest, ErrorCode]] = {
 @pytest.mark.covers("J19")
 @pytest.mark.parametrize(("request_", "error"), REFUSED_PARTITIONS.values(), ids=REFUSED_PARTITIONS)
 def test_refused_with_a_reason_and_without_records(request_: AdminRequest, error: ErrorCode) -> None:
-    found = plan(bench(*another("w", "W", 3)).state, request_)
+    found = handle(bench(*another("w", "W", 3)).state, request_)
     [result] = found.response.parts()
     assert (result.error, found.response.error, list(found.records)) == (error, NONE, [])
     assert result.message
@@ -188,7 +188,7 @@ TWICE: dict[str, tuple[AdminRequest, list[ErrorCode]]] = {
 @pytest.mark.parametrize(("request_", "errors"), TWICE.values(), ids=TWICE)
 def test_a_topic_that_is_named_twice_is_refused_both_times(request_: AdminRequest, errors: list[ErrorCode]) -> None:
     controller = bench(*another("w", "W", 3))
-    found = plan(controller.state, request_)
+    found = handle(controller.state, request_)
     assert errors_of(found) == errors
     assert len(found.records) == errors.count(NONE)
 
@@ -211,15 +211,15 @@ TOO_MUCH: dict[str, AdminRequest] = {
 def test_a_request_over_the_limit_is_refused_as_a_whole(request_: AdminRequest) -> None:
     names = request_.topics if isinstance(request_, DeleteTopicsRequest) else ()
     topics = [record for index, item in enumerate(names) for record in another(str(item.name), f"V{index}")]
-    found = plan(bench(*another("w", "W"), *topics).state, request_)
+    found = handle(bench(*another("w", "W"), *topics).state, request_)
     assert (found.response.error, list(found.records)) == (ErrorCode.POLICY_VIOLATION, [])
 
 
 def test_ten_thousand_partitions_are_within_the_limit() -> None:
-    found = plan(bench().state, create(new(num_partitions=10_000, replication_factor=3)))
+    found = handle(bench().state, create(new(num_partitions=10_000, replication_factor=3)))
     assert errors_of(found) == [NONE]
     assert len(partitions_in(found.records)) == 10_000
-    assert errors_of(plan(bench().state, add(more(10_001)))) == [NONE]
+    assert errors_of(handle(bench().state, add(more(10_001)))) == [NONE]
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_ten_thousand_partitions_are_within_the_limit() -> None:
 def test_valid_topic_names(name: str) -> None:
     assert name_error(name) is None
     controller = bench()
-    controller.apply(plan(controller.state, create(new(name, (0,)))).records)
+    controller.apply(handle(controller.state, create(new(name, (0,)))).records)
     topic_id = topic(controller, name).topic_id
     assert not topic_id.startswith(".")
     assert len(topic_id) < 255
@@ -241,10 +241,10 @@ def test_valid_topic_names(name: str) -> None:
 )
 def test_names_that_differ_only_in_dots_and_underscores_collide(present: str, wanted: str, collides: bool) -> None:
     controller = bench(*another(present, "P"))
-    found = plan(controller.state, create(new(wanted, (0,))))
+    found = handle(controller.state, create(new(wanted, (0,))))
     assert errors_of(found) == [BAD_NAME if collides else NONE]
     controller.apply([RemoveTopicRecord(topic_id="P")])
-    assert errors_of(plan(controller.state, create(new(wanted, (0,))))) == [NONE]
+    assert errors_of(handle(controller.state, create(new(wanted, (0,))))) == [NONE]
 
 
 # -- created -----------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(present: str, wa
 def test_a_new_topic_is_led_by_its_first_active_replica_and_all_active_ones_are_in_sync() -> None:
     controller = bench()
     wanted = new("new", (1, 0, 2), (4, 3, 5), configs={"min_insync_replicas": "2"})
-    found = plan(controller.state, create(wanted))
+    found = handle(controller.state, create(wanted))
     [first_record, config, first, second] = found.records
     assert isinstance(first_record, TopicRecord)
     topic_id = first_record.topic_id
@@ -268,7 +268,7 @@ def test_a_new_topic_is_led_by_its_first_active_replica_and_all_active_ones_are_
 
 
 def test_assignments_may_come_in_any_order() -> None:
-    found = plan(bench().state, create(new(assignments=assigned((0,), (1,), (2,))[::-1])))
+    found = handle(bench().state, create(new(assignments=assigned((0,), (1,), (2,))[::-1])))
     assert [(item.partition_id, item.replicas) for item in partitions_in(found.records)] == [
         (0, (0,)),
         (1, (1,)),
@@ -278,7 +278,7 @@ def test_assignments_may_come_in_any_order() -> None:
 
 def test_of_a_config_that_is_named_twice_the_last_value_counts() -> None:
     twice = tuple(CreatableTopicConfig(name="flush.ms", value=value) for value in ("1", "2"))
-    found = plan(bench().state, create(new("new", (0,), configs={}).model_copy(update={"configs": twice})))
+    found = handle(bench().state, create(new("new", (0,), configs={}).model_copy(update={"configs": twice})))
     assert [record.value for record in found.records if isinstance(record, ConfigRecord)] == ["2"]
 
 
@@ -294,7 +294,7 @@ COUNTS: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[int, int]]] = {
 @pytest.mark.parametrize(("asked", "static", "expected"), COUNTS.values(), ids=COUNTS)
 def test_counts(asked: tuple[int, int], static: dict[str, Any], expected: tuple[int, int]) -> None:
     controller = bench(config=config_of(**static))
-    found = plan(controller.state, create(new(num_partitions=asked[0], replication_factor=asked[1])))
+    found = handle(controller.state, create(new(num_partitions=asked[0], replication_factor=asked[1])))
     [result] = found.response.parts()
     assert isinstance(result, CreatableTopicResult)
     assert (result.num_partitions, result.replication_factor) == expected
@@ -311,21 +311,21 @@ def test_dynamic_defaults_take_precedence_over_static_ones() -> None:
         ConfigRecord(topic_id=None, name="num.partitions", value="4"),
         ConfigRecord(topic_id=None, name="default.replication.factor", value="2"),
     ]
-    found = plan(bench(*dynamic, config=config_of(num_partitions=9)).state, create(new()))
+    found = handle(bench(*dynamic, config=config_of(num_partitions=9)).state, create(new()))
     assert [len(item.replicas) for item in partitions_in(found.records)] == [2, 2, 2, 2]
 
 
 def test_placement_prefers_active_brokers_and_excludes_those_in_controlled_shutdown() -> None:
-    placed = partitions_in(plan(bench().state, create(new(num_partitions=50, replication_factor=4))).records)
+    placed = partitions_in(handle(bench().state, create(new(num_partitions=50, replication_factor=4))).records)
     assert all(set(item.replicas) == {0, 1, 2, 3} for item in placed)
-    placed = partitions_in(plan(bench().state, create(new(num_partitions=50, replication_factor=5))).records)
+    placed = partitions_in(handle(bench().state, create(new(num_partitions=50, replication_factor=5))).records)
     assert all(item.replicas[-1] == 4 and set(item.isr) == {0, 1, 2, 3} for item in placed)
 
 
 def test_nothing_is_placed_where_all_brokers_are_fenced() -> None:
     controller = bench(*(fencing(broker, broker, True) for broker in (0, 1, 2, 3, 5)))
     for request in (create(new()), add(more(2))):
-        assert errors_of(plan(controller.state, request)) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+        assert errors_of(handle(controller.state, request)) == [ErrorCode.INVALID_REPLICATION_FACTOR]
 
 
 @pytest.mark.covers("N11")
@@ -333,16 +333,16 @@ def test_a_topic_created_again_is_another_topic() -> None:
     controller = bench()
     seen = {"T"}
     for _ in range(3):
-        controller.apply(plan(controller.state, delete(*named("t"))).records)
+        controller.apply(handle(controller.state, delete(*named("t"))).records)
         assert controller.state.image.topic_named("t") is None
-        controller.apply(plan(controller.state, create(new("t", (0,)))).records)
+        controller.apply(handle(controller.state, create(new("t", (0,)))).records)
         seen.add(topic(controller).topic_id)
     assert len(seen) == 4
 
 
 def test_topics_of_one_request_have_ids_of_their_own() -> None:
     names = [f"n{index}" for index in range(5)]
-    found = plan(bench().state, create(*(new(name, (0,), (1,)) for name in names)))
+    found = handle(bench().state, create(*(new(name, (0,), (1,)) for name in names)))
     ids = [record.topic_id for record in found.records if isinstance(record, TopicRecord)]
     assert len(set(ids)) == 5
     assert [item.topic_id for item in partitions_in(found.records)] == [topic_id for topic_id in ids for _ in range(2)]
@@ -360,9 +360,9 @@ ONLY_VALIDATED: dict[str, tuple[AdminRequest, AdminRequest]] = {
 @pytest.mark.parametrize(("asked", "done"), ONLY_VALIDATED.values(), ids=ONLY_VALIDATED)
 def test_validation_gives_the_same_answer_and_no_records(asked: AdminRequest, done: AdminRequest) -> None:
     controllers = [bench(*another("w", "W")) for _ in range(2)]
-    validated, planned = plan(controllers[0].state, asked), plan(controllers[1].state, done)
-    assert validated.response == planned.response
-    assert (bool(validated.records), bool(planned.records)) == (False, True)
+    validated, result = handle(controllers[0].state, asked), handle(controllers[1].state, done)
+    assert validated.response == result.response
+    assert (bool(validated.records), bool(result.records)) == (False, True)
 
 
 # -- deleted -----------------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_validation_gives_the_same_answer_and_no_records(asked: AdminRequest, do
 @pytest.mark.parametrize("wanted", [*named("t"), *with_id("T")], ids=["by name", "by id"])
 def test_deleting_a_topic_is_one_record_and_removes_all_its_state(wanted: DeleteTopicState) -> None:
     controller = bench()
-    found = plan(controller.state, delete(wanted))
+    found = handle(controller.state, delete(wanted))
     assert found.records == [RemoveTopicRecord(topic_id="T")]
     assert isinstance(found.response, DeleteTopicsResponse)
     assert found.response.topics == (DeletableTopicResult(name="t", topic_id="T"),)
@@ -382,7 +382,7 @@ def test_deleting_a_topic_is_one_record_and_removes_all_its_state(wanted: Delete
 
 
 def test_results_come_in_the_order_of_the_request() -> None:
-    found = plan(bench(*another("w", "W")).state, delete(*named("u"), *with_id("W"), *named("t"), *with_id("X")))
+    found = handle(bench(*another("w", "W")).state, delete(*named("u"), *with_id("W"), *named("t"), *with_id("X")))
     assert isinstance(found.response, DeleteTopicsResponse)
     assert [(item.name, item.topic_id, item.error) for item in found.response.topics] == [
         ("u", None, NO_TOPIC),
@@ -398,7 +398,7 @@ def test_results_come_in_the_order_of_the_request() -> None:
 @pytest.mark.covers("A21", "J19")
 def test_new_partitions_are_numbered_from_the_last() -> None:
     controller = bench()
-    controller.apply(plan(controller.state, add(more(3, (1, 2, 0), (4, 2, 3)))).records)
+    controller.apply(handle(controller.state, add(more(3, (1, 2, 0), (4, 2, 3)))).records)
     found = topic(controller).partitions
     assert {index: state.replicas for index, state in found.items()} == {0: (0, 1, 2), 1: (1, 2, 0), 2: (4, 2, 3)}
     assert (found[2].isr, found[2].leader, found[2].leader_epoch) == ((2, 3), 2, 0)
@@ -407,11 +407,11 @@ def test_new_partitions_are_numbered_from_the_last() -> None:
 @pytest.mark.parametrize("target", [(0, 1, 2), (0, 1, 3), (0, 1), (0, 1, 2, 3)], ids=str)
 def test_the_controller_places_as_many_replicas_as_partition_0_will_have(target: tuple[int, ...]) -> None:
     controller = bench(**moving(target))
-    placed = partitions_in(plan(controller.state, add(more(4))).records)
+    placed = partitions_in(handle(controller.state, add(more(4))).records)
     assert [item.partition_id for item in placed] == [1, 2, 3]
     assert {len(item.replicas) for item in placed} == {len(target)}
-    assert errors_of(plan(controller.state, add(more(2, target)))) == [NONE]
-    assert errors_of(plan(controller.state, add(more(2, target[:-1])))) == [BAD_ASSIGNMENT]
+    assert errors_of(handle(controller.state, add(more(2, target)))) == [NONE]
+    assert errors_of(handle(controller.state, add(more(2, target[:-1])))) == [BAD_ASSIGNMENT]
 
 
 @pytest.mark.covers("A21", "J19")
@@ -421,36 +421,36 @@ def test_the_last_partitions_are_removed_and_come_again_in_a_later_leader_epoch(
         topic_id="W", partition_id=3, replicas=(0, 1), isr=(1,), leader=1, leader_epoch=7, first_leader_epoch=2
     )
     controller.apply([elected])
-    found = plan(controller.state, remove(fewer(3, 1, 2, name="w")))
+    found = handle(controller.state, remove(fewer(3, 1, 2, name="w")))
     assert errors_of(found) == [NONE]
     assert found.records == [RemovePartitionRecord(topic_id="W", partition_id=index) for index in (3, 2, 1)]
     controller.apply(found.records)
     assert list(topic(controller, "w").partitions) == [0]
     assert controller.state.partitions_led_by(1) == []
     for epoch in (8, 9):
-        again = partitions_in(controller.apply(plan(controller.state, add(more(2, (1, 2), name="w"))).records))
+        again = partitions_in(controller.apply(handle(controller.state, add(more(2, (1, 2), name="w"))).records))
         assert [(item.partition_id, item.leader_epoch, item.first_leader_epoch) for item in again] == [
             (1, epoch, epoch)
         ]
-        controller.apply(plan(controller.state, remove(fewer(1, name="w"))).records)
+        controller.apply(handle(controller.state, remove(fewer(1, name="w"))).records)
 
 
 def test_a_repeated_request_is_refused() -> None:
     """A client that got no answer may send it once more (M45): the indexes say what it meant."""
     controller = bench(*another("w", "W", 3))
     for request in (remove(fewer(2, name="w")), add(more(3, name="w"))):
-        controller.apply(plan(controller.state, request).records)
-        again = plan(controller.state, request)
+        controller.apply(handle(controller.state, request).records)
+        again = handle(controller.state, request)
         assert (errors_of(again), list(again.records)) == ([ErrorCode.INVALID_PARTITIONS], [])
 
 
 def test_the_request_builders_of_experiments_make_the_same_requests() -> None:
     controller = bench()
-    controller.apply(plan(controller.state, admin_requests.add_partitions("t", 1, ((1, 2, 3),))).records)
-    controller.apply(plan(controller.state, admin_requests.remove_partitions("t", (1,))).records)
+    controller.apply(handle(controller.state, admin_requests.add_partitions("t", 1, ((1, 2, 3),))).records)
+    controller.apply(handle(controller.state, admin_requests.remove_partitions("t", (1,))).records)
     assert list(topic(controller).partitions) == [0]
-    controller.apply(plan(controller.state, admin_requests.delete_topic("t")).records)
-    controller.apply(plan(controller.state, admin_requests.create_topic("t", ((0,),), {"flush.ms": 5})).records)
+    controller.apply(handle(controller.state, admin_requests.delete_topic("t")).records)
+    controller.apply(handle(controller.state, admin_requests.create_topic("t", ((0,),), {"flush.ms": 5})).records)
     assert controller.state.image.config(topic(controller).topic_id, "flush.ms") == 5
 
 
@@ -470,6 +470,6 @@ def test_a_new_topic_with_unclean_leader_election_gets_the_strategy_that_it_impl
 ) -> None:
     controller = bench(config=config_of(generation))
     wanted = new("new", (0,), configs={"unclean_leader_election_enable": enable} | configs)
-    controller.apply(plan(controller.state, create(wanted)).records)
+    controller.apply(handle(controller.state, create(wanted)).records)
     found = controller.state.image.configs[topic(controller, "new").topic_id]
     assert found.get("unclean.recovery.strategy") == strategy

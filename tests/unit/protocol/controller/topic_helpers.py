@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.config import ClusterConfig
-from protocol.controller.planning import Plan
+from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode
 from protocol.messages.records import (
     BrokerRegistrationChangeRecord,
@@ -101,7 +101,7 @@ def another(name: str, topic_id: str, partitions: int = 1) -> list[MetadataRecor
     ]
 
 
-def errors_of(found: Plan) -> list[ErrorCode]:
+def errors_of(found: ControllerResult) -> list[ErrorCode]:
     return [result.error for result in found.response.parts()]
 
 

@@ -1,8 +1,8 @@
-"""Plans of administration requests: the response, and the records to commit before it is sent.
+"""The result of an administration request: the response, and the records to commit before it is sent.
 
-Handlers plan and change nothing. The parts of a request are planned against the state before the request; parts that
+Handlers return records and apply none. The parts of a request are decided on the state before the request; parts that
 conflict (the same topic or partition twice) are refused. With `validate_only` the response is the same and there are no
-records (`Plan.validated`).
+records (`ControllerResult.validated`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ControllerResult:
     """The response to a request, and the records to commit before it is sent. With `awaited` it is sent when those
     elections are over.
     """
@@ -35,12 +35,12 @@ class Plan:
     records: Sequence[MetadataRecord] = ()
     awaited: Awaited | None = None
 
-    def validated(self, only: bool) -> Plan:
-        """The plan; without its records where `only` says that the request asks for validation only."""
-        return Plan(self.response) if only else self
+    def validated(self, only: bool) -> ControllerResult:
+        """The result; without its records where `only` says that the request asks for validation only."""
+        return ControllerResult(self.response) if only else self
 
 
-Handler = Callable[[ControllerState, Any], Plan]
+Handler = Callable[[ControllerState, Any], ControllerResult]
 
 
 def named_twice(names: Iterable[Name]) -> frozenset[Name]:
