@@ -34,12 +34,12 @@ from experiments.conformance.shapes import (
     PartitionShape,
     RecoveryName,
     Replicas,
-    StrictModel,
     compare,
     state_fields,
 )
 from experiments.conformance.traces import ControllerTraceRow
 from experiments.support.errors import InputError
+from experiments.support.fields import StrictModel
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from experiments.support.fields import StrictModel
 from protocol.metadata.partition import PartitionState
 
 UNORDERED = frozenset({"elr", "last_known_elr"})
@@ -17,12 +18,6 @@ BrokersOrNone = tuple[Annotated[int, Field(ge=-1)], ...]
 """Kafka's first phase may record "no leader" (-1) as the last known leader."""
 Replicas = Annotated[Brokers, Field(min_length=1)]
 RecoveryName = Literal["RECOVERED", "RECOVERING"]
-
-
-class StrictModel(BaseModel):
-    """A frozen model without coercion that refuses unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class PartitionShape(StrictModel):

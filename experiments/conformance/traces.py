@@ -24,12 +24,12 @@ from experiments.conformance.shapes import (
     Difference,
     PartitionShape,
     Replicas,
-    StrictModel,
     compare,
     state_fields,
 )
 from experiments.engines.admin_requests import create_topic, elect_leader, reassign
 from experiments.engines.sim.disk import formatted_disk
+from experiments.support.fields import StrictModel
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
 from protocol.contract import Send

@@ -11,8 +11,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from experiments.faults.kinds import FAULT_KINDS
-from experiments.faults.schema import AsTuple, Fault, Index, Milliseconds, Value
+from experiments.faults.schema import AsTuple, Fault, Milliseconds
 from experiments.faults.targets import Targets
+from experiments.support.fields import Index, StrictModel
 
 
 def _check_kinds(weights: dict[str, int]) -> dict[str, int]:
@@ -22,7 +23,7 @@ def _check_kinds(weights: dict[str, int]) -> dict[str, int]:
     return weights
 
 
-class Rates(Value):
+class Rates(StrictModel):
     """Faults as a random process: one begins every `mean_between_ms` on average (exponentially distributed), of a kind
     drawn by `weights`, and lasts one of `durations_ms`.
     """

@@ -14,17 +14,12 @@ from abc import ABC, abstractmethod
 from random import Random
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from experiments.faults.controls import Controls
 from experiments.faults.targets import Targets
+from experiments.support.fields import Index, StrictModel
 from protocol.ids import NodeId, TopicPartition
-
-
-class Value(BaseModel):
-    """A frozen model with strict types that refuses unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def _as_tuple(value: object) -> object:
@@ -33,13 +28,12 @@ def _as_tuple(value: object) -> object:
 
 
 AsTuple = BeforeValidator(_as_tuple)
-Index = Annotated[int, Field(ge=0)]
 Nodes = Annotated[tuple[Index, ...], AsTuple, Field(min_length=1)]
 PerMille = Annotated[int, Field(ge=1, le=1_000)]
 Milliseconds = Annotated[int, Field(ge=1)]
 
 
-class Fault(Value, ABC):
+class Fault(StrictModel, ABC):
     """One fault with its times. `in_swarm` says whether the plans that `isray fuzz` draws from a seed may contain the
     kind: a kind added later is left out, so that seeds keep their plans.
     """
@@ -116,7 +110,7 @@ class BrokerFault(NodeFault):
         return {"node": targets.draw_broker(rng)}
 
 
-class Bounds(Value):
+class Bounds(StrictModel):
     """What may happen in one run of an exhaustive search, each at any time and at most so often: records produced;
     crashes that lose some or all of what is not flushed, crashes that lose nothing, restarts in good order; heartbeats
     lost until the session of a running broker expires (`fences`); followers that are found lagging or silent

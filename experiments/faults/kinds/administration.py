@@ -9,9 +9,9 @@ from pydantic import Field
 
 from experiments.engines.admin_requests import alter_config, reassign
 from experiments.faults.controls import Controls
-from experiments.faults.schema import Fault, Index, NodeFault, Nodes
+from experiments.faults.schema import Fault, NodeFault, Nodes
 from experiments.faults.targets import Targets
-from experiments.support.fields import TopicConfig
+from experiments.support.fields import Index, TopicConfig
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import NodeId, TopicPartition, node_name
 

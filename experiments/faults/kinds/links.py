@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,8 +13,9 @@ from pydantic import Field
 
 from experiments.engines.sim.network import Disturbance
 from experiments.faults.controls import Controls, Part
-from experiments.faults.schema import BrokerFault, Fault, Index, Milliseconds, Nodes, PerMille
+from experiments.faults.schema import BrokerFault, Fault, Milliseconds, Nodes, PerMille
 from experiments.faults.targets import Targets
+from experiments.support.fields import Index
 from protocol.ids import FIRST_CLIENT, NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import (
@@ -139,7 +141,23 @@ class Cut(LinkFault):
         return {"source": source, "target": target, "one_way": rng.random() < 0.5}
 
 
-class Disturb(LinkFault):
+class _DisturbingFault(Fault):
+    """A fault that does something to single messages of links."""
+
+    @abstractmethod
+    def disturbances(self, controls: Controls) -> Iterator[Disturbance]:
+        """What happens to which direction of which link."""
+
+    def begin(self, controls: Controls, number: int) -> None:
+        for disturbance in self.disturbances(controls):
+            controls.cluster.disturb_link(disturbance)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        for disturbance in self.disturbances(controls):
+            controls.cluster.clear_disturbance(disturbance)
+
+
+class Disturb(_DisturbingFault, LinkFault):
     """A share of the messages from `source` to `target` is lost, duplicated, reordered or delayed. A slow link is a
     delay of all messages.
     """
@@ -159,17 +177,9 @@ class Disturb(LinkFault):
     def duplicates_sends(self) -> bool:
         return self.effect == "duplicate" and self.only in (None, "produce") and FIRST_CLIENT in self.source
 
-    def _disturbances(self) -> Iterator[Disturbance]:
+    def disturbances(self, controls: Controls) -> Iterator[Disturbance]:
         for source, target in self.directions(one_way=True):
             yield Disturbance(source, target, self.effect, self.per_mille, self.delay_ms, MESSAGES[self.only])
-
-    def begin(self, controls: Controls, number: int) -> None:
-        for disturbance in self._disturbances():
-            controls.cluster.disturb_link(disturbance)
-
-    def heal(self, controls: Controls, number: int) -> None:
-        for disturbance in self._disturbances():
-            controls.cluster.clear_disturbance(disturbance)
 
     def words(self) -> str:
         done = {"lose": "lost", "duplicate": "duplicated", "reorder": "reordered", "delay": "delayed"}[self.effect]
@@ -206,23 +216,15 @@ def _draw_ends(only: str | None, targets: Targets, rng: Random) -> tuple[tuple[N
     return brokers, tuple(targets.clients if only == "produce" else targets.controllers)
 
 
-class HeartbeatLoss(BrokerFault):
+class HeartbeatLoss(_DisturbingFault, BrokerFault):
     """All heartbeats of a broker, and their responses, are lost; everything else passes."""
 
     kind: Literal["heartbeat_loss"] = "heartbeat_loss"
 
-    def _disturbances(self, controls: Controls) -> Iterator[Disturbance]:
+    def disturbances(self, controls: Controls) -> Iterator[Disturbance]:
         for controller in controls.engine.spec.controller_ids:
             yield Disturbance(self.node, controller, "lose", only=MESSAGES["heartbeats"])
             yield Disturbance(controller, self.node, "lose", only=MESSAGES["heartbeats"])
-
-    def begin(self, controls: Controls, number: int) -> None:
-        for disturbance in self._disturbances(controls):
-            controls.cluster.disturb_link(disturbance)
-
-    def heal(self, controls: Controls, number: int) -> None:
-        for disturbance in self._disturbances(controls):
-            controls.cluster.clear_disturbance(disturbance)
 
     def words(self) -> str:
         return f"the heartbeats of {node_name(self.node)} are lost"

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 
 from experiments.engines.port import Loss
 from experiments.faults.controls import Controls
-from experiments.faults.schema import BrokerFault, Fault, Index, NodeFault, Nodes
+from experiments.faults.schema import BrokerFault, Fault, NodeFault, Nodes
 from experiments.faults.targets import Targets
+from experiments.support.fields import Index
 from protocol.ids import NodeId, node_name
 
 Loses = Literal["nothing", "suffix", "torn", "corrupt", "records", "unflushed", "all"]

@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError
 
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
-from experiments.faults.schema import AsTuple, Index, Value
+from experiments.faults.schema import AsTuple
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
-from experiments.support.fields import ClusterConfigs, GenerationName
+from experiments.support.fields import ClusterConfigs, GenerationName, Index, StrictModel
 from experiments.support.yaml_input import allowed_by, dotted_path, first_error, read_yaml_mapping
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
@@ -27,7 +27,7 @@ from protocol.ids import TopicPartition
 WHAT = "a timeline file of isray fuzz"
 
 
-class _Operation(Value):
+class _Operation(StrictModel):
     """An operation of a client at a time; `id` is its command's number, also when other operations are left out."""
 
     at_ms: Index
@@ -68,7 +68,7 @@ class Elect(_Operation):
 Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
 
 
-class Plan(Value):
+class Plan(StrictModel):
     """Everything that a run depends on. `voters` are the controllers with which the quorum begins (empty: all);
     `jitter_ms` is the network's. Without `within_tolerance` disks lose what the faults ask for, and only rules that
     hold at any loss are checked.
@@ -109,14 +109,14 @@ class Plan(Value):
         return Sizes(faults=len(self.faults), operations=len(self.operations))
 
 
-class Sizes(Value):
+class Sizes(StrictModel):
     """How large a plan is."""
 
     faults: int
     operations: int
 
 
-class PlanViolation(Value):
+class PlanViolation(StrictModel):
     """The violated invariant, the event (`step`) and time; `detail` is one line."""
 
     invariant: str
@@ -125,7 +125,7 @@ class PlanViolation(Value):
     detail: str
 
 
-class TimelineFile(Value):
+class TimelineFile(StrictModel):
     """What a file holds. `before` are the sizes before shrinking."""
 
     format: Literal["isray-timeline"] = "isray-timeline"
