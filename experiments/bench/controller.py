@@ -22,10 +22,10 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 
-from experiments.bench.report import BenchReport, growth, measure_ms, median_ms
+from experiments.bench.report import BenchReport, growth, measure_ms, medians_ms
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig, Generation
@@ -77,17 +77,9 @@ class Row:
         return self.decide_ms + self.replay_ms
 
     def document(self) -> dict[str, object]:
-        return {
-            "partitions": self.partitions,
-            "records": self.records,
-            "decide_ms": self.decide_ms,
-            "replay_ms": self.replay_ms,
-            "write_ms": self.write_ms,
-            "node_ms": self.node_ms,
+        return asdict(self) | {
             "records_per_second": round(self.records / self.total_ms * 1_000),
-            "baseline_ms": self.baseline_ms,
             "ratio": round(self.total_ms / self.baseline_ms, 2),
-            "peak_bytes": self.peak_bytes,
         }
 
 
@@ -212,18 +204,10 @@ def _bare_work(records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, Part
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    records: int
-    decide_ms: float
-    replay_ms: float
-    write_ms: float
-    node_ms: float
-    baseline_ms: float
-
-
-def _times_once(cluster: Sequence[MetadataRecord]) -> _Times:
-    """Runs every measurement once. Garbage is collected before each, so only its own garbage counts."""
+def _times_once(cluster: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
+    """(number of records; milliseconds of decide, replay, write, node and baseline) of one run. Garbage is collected
+    before each, so only its own garbage counts.
+    """
     state = state_of(cluster)
     gc.collect()
     decide_ms, records = measure_ms(lambda: decide(state))
@@ -237,7 +221,7 @@ def _times_once(cluster: Sequence[MetadataRecord]) -> _Times:
     node = node_of(cluster)
     gc.collect()
     node_ms, _ = measure_ms(lambda: expire_session(node))
-    return _Times(len(records), decide_ms, replay_ms, write_ms, node_ms, baseline_ms)
+    return len(records), [decide_ms, replay_ms, write_ms, node_ms, baseline_ms]
 
 
 def _peak_bytes(cluster: Sequence[MetadataRecord]) -> int:
@@ -253,16 +237,9 @@ def _peak_bytes(cluster: Sequence[MetadataRecord]) -> int:
 def _measure(partitions: int, repeats: int) -> Row:
     cluster = cluster_records(partitions)
     runs = [_times_once(cluster) for _ in range(repeats)]
-    return Row(
-        partitions=partitions,
-        records=runs[0].records,
-        decide_ms=median_ms([run.decide_ms for run in runs]),
-        replay_ms=median_ms([run.replay_ms for run in runs]),
-        write_ms=median_ms([run.write_ms for run in runs]),
-        node_ms=median_ms([run.node_ms for run in runs]),
-        baseline_ms=median_ms([run.baseline_ms for run in runs]),
-        peak_bytes=_peak_bytes(cluster),
-    )
+    decide_ms, replay_ms, write_ms, node_ms, baseline_ms = medians_ms([times_ms for _, times_ms in runs])
+    records, peak_bytes = runs[0][0], _peak_bytes(cluster)
+    return Row(partitions, records, decide_ms, replay_ms, write_ms, node_ms, baseline_ms, peak_bytes)
 
 
 # -- the report --------------------------------------------------------------------------------------------------------

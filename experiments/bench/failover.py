@@ -19,7 +19,7 @@ one input, so partitions between two of the sample are available when these are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -60,13 +60,7 @@ class Failover:
     all_served_ms: int
 
     def document(self) -> dict[str, object]:
-        return {
-            "partitions": self.partitions,
-            "detected_ms": self.detected_ms,
-            "p50_ms": self.p50_ms,
-            "max_ms": self.max_ms,
-            "all_served_ms": self.all_served_ms,
-        }
+        return asdict(self)
 
     def texts(self) -> list[str]:
         times = (self.detected_ms, self.p50_ms, self.max_ms, self.all_served_ms)

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgpack
 
 from experiments.bench.controller import cluster_records, config, state_of
-from experiments.bench.report import measure_ms, median_ms
+from experiments.bench.report import measure_ms, medians_ms
 from experiments.engines.ray.directories import open_storage
 from protocol.config import record_version
 from protocol.contract import Storage
@@ -60,31 +60,16 @@ class SnapshotRow:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    size: int
-    write_ms: float
-    load_ms: float
-    bare_write_ms: float
-    bare_load_ms: float
-
-
 def measure(partitions: int, repeats: int) -> SnapshotRow:
     """Measures the metadata of `partitions` partitions, in topics of 100 with three replicas each."""
     records = cluster_records(partitions)
     runs = [_times_once(records) for _ in range(repeats)]
-    return SnapshotRow(
-        partitions=partitions,
-        records=len(records),
-        size=runs[0].size,
-        write_ms=median_ms([run.write_ms for run in runs]),
-        load_ms=median_ms([run.load_ms for run in runs]),
-        bare_write_ms=median_ms([run.bare_write_ms for run in runs]),
-        bare_load_ms=median_ms([run.bare_load_ms for run in runs]),
-    )
+    write_ms, load_ms, bare_write_ms, bare_load_ms = medians_ms([times_ms for _, times_ms in runs])
+    return SnapshotRow(partitions, len(records), runs[0][0], write_ms, load_ms, bare_write_ms, bare_load_ms)
 
 
-def _times_once(records: Sequence[MetadataRecord]) -> _Times:
+def _times_once(records: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
+    """(bytes of the snapshot; milliseconds of writing, loading, bare writing and bare loading) of one run."""
     image = state_of(records).image
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "node"
@@ -103,7 +88,7 @@ def _times_once(records: Sequence[MetadataRecord]) -> _Times:
         gc.collect()
         bare_write_ms, _ = measure_ms(lambda: _bare_write(bare, values))
     unpack_records.cache_clear()
-    return _Times(len(raw), write_ms, load_ms, bare_write_ms, bare_load_ms)
+    return len(raw), [write_ms, load_ms, bare_write_ms, bare_load_ms]
 
 
 def _fill_log(storage: Storage, records: Sequence[MetadataRecord]) -> QuorumLog:

@@ -35,6 +35,11 @@ def median_ms(times_ms: Sequence[float]) -> float:
     return round(median(times_ms), 3)
 
 
+def medians_ms(runs: Sequence[Sequence[float]]) -> list[float]:
+    """The median of each measurement over the runs, which have the same measurements in the same order."""
+    return [median_ms(times_ms) for times_ms in zip(*runs, strict=True)]
+
+
 def growth(sizes: Sequence[int], times_ms: Sequence[float]) -> float | None:
     """The exponent `k` of time = c * size ** k: the least-squares slope of log time over log size. 1 is linear, 2
     quadratic; None for fewer than two different sizes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.check.suite import InvariantSuite
-from experiments.engines.port import ClusterSpec, Loss, Recovery, Violation, recovery_of
+from experiments.engines.port import ClusterSpec, Loss, Recovery, Violation
 from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
 from protocol.ids import NodeId, TopicPartition
@@ -31,7 +31,7 @@ class CheckedEngine(SimEngine):
     def recoveries(self) -> Sequence[Recovery]:
         """With what each of them cost."""
         costs = [recovery.lost for recovery in self.suite.truth.recoveries]
-        return [recovery_of(*decided, lost) for decided, lost in zip(self.decided_recoveries(), costs, strict=True)]
+        return [Recovery(*decided, lost) for decided, lost in zip(self.decided_recoveries(), costs, strict=True)]
 
     def violations(self) -> Sequence[Violation]:
         """Violations so far, after all partitions were checked once more, touched or not."""

@@ -95,8 +95,6 @@ def run_scenario(
 
 
 def _print(result: ScenarioResult) -> None:
-    from protocol.events.controller import outcome_text
-
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
     for step in result.steps:
@@ -120,8 +118,9 @@ def _print(result: ScenarioResult) -> None:
     console.print(partitions)
     for recovery in result.recoveries:
         cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
-        head = f"{recovery.time_ms / 1000:.3f} s: {recovery.mode} recovery of {recovery.topic}-{recovery.partition}"
-        outcome = outcome_text(recovery.answers, recovery.silent, recovery.absent, recovery.leader, recovery.reason)
+        decided = recovery.decided
+        head = f"{recovery.time_ms / 1000:.3f} s: {decided.mode} recovery of {decided.partition}"
+        outcome = decided.outcome()
         console.print(f"{head}. {outcome}{cost}")
     verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
     console.print(

@@ -172,41 +172,13 @@ def incarnation_ended(
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """An unclean recovery that elected a leader, in the epoch after `leader_epoch`.
-
-    Each of `answers` is (broker, broker epoch, leader epoch of its last record, log end offset). `silent` brokers did
-    not answer the query, `absent` ones could not be queried. `lost` is the number of acknowledged records that the
-    election lost, None where the engine cannot know.
+    """An unclean recovery that elected a leader: the time and the trace event of the decision, and the number of
+    acknowledged records that the election lost (None where the engine cannot know).
     """
 
     time_ms: TimeMs
-    topic: str
-    partition: int
-    mode: str
-    leader: NodeId
-    leader_epoch: int
-    reason: str
-    answers: tuple[tuple[NodeId, int, int, Offset], ...]
-    silent: tuple[NodeId, ...]
-    absent: tuple[NodeId, ...]
+    decided: RecoveryDecided
     lost: int | None = None
-
-
-def recovery_of(time_ms: TimeMs, decided: RecoveryDecided, lost: int | None = None) -> Recovery:
-    """The recovery that a trace event reports."""
-    return Recovery(
-        time_ms,
-        decided.partition.topic,
-        decided.partition.partition,
-        decided.mode,
-        decided.leader,
-        decided.leader_epoch,
-        decided.reason,
-        decided.answers,
-        decided.silent,
-        decided.absent,
-        lost,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +267,7 @@ class Engine(ABC):
 
     def recoveries(self) -> Sequence[Recovery]:
         """The unclean recoveries that have elected a leader so far, oldest first."""
-        return [recovery_of(time_ms, decided) for time_ms, decided in self.decided_recoveries()]
+        return [Recovery(time_ms, decided) for time_ms, decided in self.decided_recoveries()]
 
     # -- observation ---------------------------------------------------------------------------------------------------
 

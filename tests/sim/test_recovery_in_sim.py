@@ -302,8 +302,8 @@ def test_a_scenario_reports_what_each_recovery_lost() -> None:
     )
     assert result.passed, result.steps[-1]
     [recovery] = result.recoveries
-    assert (recovery.leader, recovery.lost, recovery.mode) == (2, 3, "balanced")
-    assert [(broker, end) for broker, _, _, end in recovery.answers] == [(0, 2), (1, 2), (2, 4)]
+    assert (recovery.decided.leader, recovery.lost, recovery.decided.mode) == (2, 3, "balanced")
+    assert [(broker, end) for broker, _, _, end in recovery.decided.answers] == [(0, 2), (1, 2), (2, 4)]
     assert result.lost_acked == 3
 
 
@@ -324,7 +324,7 @@ def test_a_scenario_injects_faults_into_the_manager() -> None:
         {"expect": {"topic": "t", "leader": 2}},
     )
     assert result.passed, result.steps[-1]
-    assert [(recovery.lost, recovery.absent) for recovery in result.recoveries] == [(3, (0, 1))]
+    assert [(recovery.lost, recovery.decided.absent) for recovery in result.recoveries] == [(3, (0, 1))]
 
 
 @pytest.mark.covers("H5", "F12")
@@ -345,7 +345,7 @@ def test_the_recovery_timeout_is_the_topics_config(changed: str) -> None:
         {"await": {"topic": "t", "leader": 2, "within": "1500ms"}},
     )
     assert (result.passed, result.violations) == (True, []), result.steps[-1]
-    assert [recovery.silent for recovery in result.recoveries] == [(1,)]
+    assert [recovery.decided.silent for recovery in result.recoveries] == [(1,)]
 
 
 @pytest.mark.covers("K8", "H6", "M73")

@@ -195,12 +195,13 @@ def test_virtual_time_is_the_only_time() -> None:
 
 
 @pytest.mark.covers("F27", "I5")
-def test_each_recovery_is_told_with_what_it_cost() -> None:
+def test_each_recovery_is_reported_with_the_records_it_lost() -> None:
     [recovery] = run_file("recovery-proactive").recoveries
-    [(broker, _, _, end)] = recovery.answers
-    assert (recovery.topic, recovery.partition, recovery.mode, recovery.leader) == ("t", 0, "proactive", 0)
-    assert (broker, end, recovery.absent, recovery.silent) == (0, 4, (1, 2), ())
+    decided = recovery.decided
+    [(broker, _, _, end)] = decided.answers
+    assert (decided.partition, decided.mode, decided.leader) == (("t", 0), "proactive", 0)
+    assert (broker, end, decided.absent, decided.silent) == (0, 4, (1, 2), ())
     assert recovery.lost == 2
     kept = run_file("recovery-power-loss").recoveries
-    assert [(recovery.leader, recovery.lost) for recovery in kept] == [(2, 0)]
+    assert [(recovery.decided.leader, recovery.lost) for recovery in kept] == [(2, 0)]
     assert run_file("leader-failover").recoveries == []
