@@ -20,5 +20,5 @@ def test_faults_within_tolerance_lose_nothing_and_heal(seed: int, generation: Ge
 
 # Each of these once ended with a follower outside the ISR, or a broker that never got out of its controlled shutdown.
 @pytest.mark.parametrize("seed", [156, 193, 212, 213, 240])
-def test_everything_converges_after_the_faults(seed: int) -> None:
+def test_the_cluster_converges_after_the_faults(seed: int) -> None:
     assert Chaos(seed, Generation.KIP_966).run().complaints() == []

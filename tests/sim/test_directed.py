@@ -65,7 +65,7 @@ def test_an_isr_answer_does_not_overtake_a_higher_min_isr(seed: int) -> None:
 
 
 @pytest.mark.covers("E33")
-def test_cancelling_does_not_drop_the_replica_that_min_isr_rests_on() -> None:
+def test_a_cancellation_keeps_the_replicas_that_min_isr_needs() -> None:
     bench = Bench(brokers=4, replicas=(0, 1), min_isr=2)
     bench.produce()
     bench.run_until(4_000)
@@ -107,7 +107,7 @@ def test_another_reassignment_does_not_drop_the_whole_isr() -> None:
 
 
 @pytest.mark.covers("E28", "M53")
-def test_a_fetch_of_a_former_incarnation_counts_for_nothing() -> None:
+def test_a_fetch_of_a_former_incarnation_is_ignored() -> None:
     """An orphaned process goes on fetching under the broker's old epoch; the registered one has none of the record."""
     bench = Bench(replicas=(0, 1), min_isr=2)
     bench.produce()
@@ -137,7 +137,7 @@ def test_a_fetch_of_a_former_incarnation_counts_for_nothing() -> None:
 
 
 @pytest.mark.covers("A26", "N1")
-def test_an_answer_that_has_truncated_a_log_does_not_do_so_again() -> None:
+def test_a_repeated_response_does_not_truncate_again() -> None:
     """A deposed leader drops what no other replica has, and fetches as many records as it had. Then the answer that
     made it truncate arrives once more.
     """
@@ -179,7 +179,7 @@ def test_an_answer_that_has_truncated_a_log_does_not_do_so_again() -> None:
 
 
 @pytest.mark.covers("B19", "B22", "M53")
-def test_a_proposal_that_was_refused_and_withdrawn_is_not_taken_when_it_comes_again() -> None:
+def test_a_copy_of_a_refused_and_withdrawn_proposal_is_refused() -> None:
     """A follower catches up while the controller has fenced it, which its leader has not heard of. The leader withdraws
     what was refused, and goes on without the follower, which is unfenced. Then the same proposal arrives once more.
     """
@@ -215,7 +215,7 @@ def test_a_proposal_that_was_refused_and_withdrawn_is_not_taken_when_it_comes_ag
 
 
 @pytest.mark.covers("C5")
-def test_a_recovering_leader_gets_its_state_cleared_in_the_end() -> None:
+def test_a_recovering_leader_becomes_recovered_eventually() -> None:
     """The partition is changed while the leader's word that it has recovered cannot reach the controller."""
     bench = Bench()
     bench.produce()

@@ -70,7 +70,7 @@ def test_a_search_that_is_cut_short_is_not_complete() -> None:
     assert by_states.distinct_states < 13
 
 
-def test_the_same_question_has_the_same_answer() -> None:
+def test_the_same_search_gives_the_same_report() -> None:
     asked = replace(spec(lossy=1, fences=1, delays=0), depth=6)
     assert document(run(asked)) == document(run(asked))
 
@@ -81,7 +81,7 @@ def document(report: Report) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("generation", Generation)
-def test_every_generation_comes_up(generation: Generation) -> None:
+def test_every_generation_can_be_searched(generation: Generation) -> None:
     report = run(replace(spec(), generation=generation))
     assert report.complete
     assert report.violation is None
@@ -111,7 +111,7 @@ def test_an_early_acknowledgement_is_found_after_one_step() -> None:
         ("expansion-without-catching-up", {"shrinks": 1, "delays": 1}, "LeaderCandidateCompleteness", 16),
     ],
 )
-def test_the_shortest_way_to_what_a_mutant_breaks(
+def test_the_shortest_counterexample_of_a_mutant(
     mutant: str, bounds: dict[str, int], invariant: str, steps: int
 ) -> None:
     report = run(replace(spec(**{"delays": 0} | bounds), mutant=mutant))
@@ -119,7 +119,7 @@ def test_the_shortest_way_to_what_a_mutant_breaks(
     assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
 
 
-def test_breadth_first_finds_the_way_by_which_a_state_was_reached() -> None:
+def test_the_path_to_a_state_can_be_computed_again() -> None:
     model = Model(Generation.KIP_966, 3, 2, Bounds(**QUIET))
     found = Search(model).run()
     last = list(found._seen)[-1]
@@ -131,7 +131,7 @@ def test_breadth_first_finds_the_way_by_which_a_state_was_reached() -> None:
         state = step.state
 
 
-def test_a_broker_may_crash_and_lose_what_it_has_and_come_back() -> None:
+def test_a_broker_may_crash_lose_records_and_restart() -> None:
     model = Model(Generation.KIP_966, 3, 2, Bounds(records=1, lossy=1, fences=0, delays=0))
     state, done = model.first, []
     for wanted in ("produce", "crash", "fire", "start"):
@@ -159,7 +159,7 @@ def test_the_command_ends_with_its_verdict(arguments: list[str], words: str) -> 
     assert words in result.stdout.splitlines()[-1]
 
 
-def test_what_a_mutant_does_ends_with_it() -> None:
+def test_a_mutant_has_no_effect_after_its_block() -> None:
     with switched_off(MUTANTS["acks-all-answered-at-append"]):
         pass
     assert run(spec()).violation is None

@@ -81,7 +81,7 @@ def test_a_crash_may_lose_a_number_of_records() -> None:
     assert crash.loss == Loss("records", 3)
 
 
-def test_moves_and_configs_are_faults_until_something_else_takes_their_place() -> None:
+def test_reassignments_and_configs_are_faults_until_they_are_replaced() -> None:
     moved, back, *configs = timeline_of(
         scenario(
             {"reassign": {"topic": "t", "replicas": [1, 0, 2]}},

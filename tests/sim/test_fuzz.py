@@ -279,7 +279,7 @@ def test_a_disturbance_may_concern_one_kind_of_message(only: MessageKind, reache
 # -- what is wrong is found --------------------------------------------------------------------------------------------
 
 
-def test_a_fault_that_never_heals_is_no_convergence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_is_never_healed_violates_convergence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Crash, "heal", lambda self, controls, number: None)
     result = run_plan(plan_of(Crash(at_ms=4_000, duration_ms=500, node=1)))
     assert result.violation is not None
@@ -288,7 +288,7 @@ def test_a_fault_that_never_heals_is_no_convergence(monkeypatch: pytest.MonkeyPa
     assert any("fault 0 begins for 500 ms: broker-1 crashes" in line for line in result.story)
 
 
-def test_a_command_without_outcome_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_outcome_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CheckedEngine.outcome
     monkeypatch.setattr(CheckedEngine, "outcome", lambda self, number: None if number == 7 else whole(self, number))
     violation = run_plan(plan_of()).violation
@@ -297,7 +297,7 @@ def test_a_command_without_outcome_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert "[7]" in violation.detail
 
 
-def test_the_history_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_record_in_the_history_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CheckedEngine.log
     monkeypatch.setattr(CheckedEngine, "log", lambda self, broker, partition: whole(self, broker, partition)[:-1])
     violation = run_plan(plan_of()).violation
@@ -305,7 +305,7 @@ def test_the_history_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert violation.invariant == "History.LostRecord"
 
 
-def test_a_node_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_a_node_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Leadership) -> tuple[int, ...]:
         raise KeyError("broken")
 
@@ -366,7 +366,7 @@ def test_errors_are_counted_in_answers_and_in_their_parts() -> None:
     assert coverage.counts == {("error", "ELECTION_NOT_NEEDED"): 2, ("error", "NOT_ENOUGH_REPLICAS"): 1}
 
 
-def test_codes_that_are_only_compared_with_are_no_answers() -> None:
+def test_codes_that_are_only_compared_with_do_not_count_as_reachable() -> None:
     source = """
 LATER = frozenset({ErrorCode.INVALID_REQUEST})
 def answer(error):
@@ -376,7 +376,7 @@ def answer(error):
     assert codes_in(source) == {"NOT_LEADER_OR_FOLLOWER"}
 
 
-def test_what_can_be_answered_is_read_from_the_source() -> None:
+def test_reachable_error_codes_are_read_from_the_source() -> None:
     found = answerable()
     assert {"FENCED_LEADER_EPOCH", "INELIGIBLE_REPLICA", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"} <= set(found)
     assert "FEATURE_UPDATE_FAILED" not in found

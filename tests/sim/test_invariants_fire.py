@@ -284,17 +284,17 @@ BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
 }
 
 
-def test_every_invariant_is_broken_here() -> None:
+def test_every_invariant_has_a_case_that_violates_it() -> None:
     assert set(BROKEN) == {invariant.__name__ for invariant in INVARIANTS}
 
 
-def test_a_healthy_cluster_breaks_none(engine: CheckedEngine) -> None:
+def test_a_healthy_cluster_violates_no_invariant(engine: CheckedEngine) -> None:
     engine.suite.check_everything()
     assert engine.violations() == []
 
 
 @pytest.mark.covers("F11", "F12")
-def test_a_recovery_that_does_not_wait_is_noticed(engine: CheckedEngine) -> None:
+def test_a_recovery_that_does_not_wait_is_a_violation(engine: CheckedEngine) -> None:
     _tells(engine, "recovery_began")
     _recovers(engine, silent=(0,))
     assert "RecoveryHearsAllItMust" in {violation.invariant for violation in engine.violations()}
@@ -308,13 +308,13 @@ def test_the_invariant_fires(name: str, engine: CheckedEngine) -> None:
 
 
 @pytest.mark.parametrize(("broker", "name"), [(0, "LeaderCompleteness"), (2, "LeaderCandidateCompleteness")])
-def test_a_log_must_not_begin_behind_what_is_committed(broker: int, name: str, engine: CheckedEngine) -> None:
+def test_a_log_must_not_begin_after_the_committed_end(broker: int, name: str, engine: CheckedEngine) -> None:
     _log(engine, broker).reset(8)
     engine.suite.check_everything()
     assert name in {violation.invariant for violation in engine.violations()}
 
 
-def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: CheckedEngine) -> None:
+def test_logs_emptied_by_retention_violate_no_invariant(engine: CheckedEngine) -> None:
     for broker in range(3):
         log = _log(engine, broker)
         log.roll()
@@ -331,7 +331,7 @@ def test_logs_that_are_pruned_to_nothing_break_no_invariant(engine: CheckedEngin
     assert engine.suite.truth.of(PARTITION).lossy == set(), "there was nothing to lose"
 
 
-def test_a_replica_of_which_retention_has_left_nothing_differs_from_no_other(engine: CheckedEngine) -> None:
+def test_a_replica_emptied_by_retention_does_not_differ(engine: CheckedEngine) -> None:
     log = _log(engine, 2)
     log.roll()
     log.delete_segments_before(log.end_offset)
@@ -339,7 +339,7 @@ def test_a_replica_of_which_retention_has_left_nothing_differs_from_no_other(eng
     assert (final.start, final.replicas) == (7, {0: [], 1: [], 2: []})
 
 
-def test_what_is_lost_while_no_controller_runs_counts(engine: CheckedEngine) -> None:
+def test_losses_without_a_running_controller_count(engine: CheckedEngine) -> None:
     engine.crash(FIRST_CONTROLLER, Loss())
     truth = engine.suite.truth.of(PARTITION)
     engine.crash(1, Loss("all"))
@@ -350,9 +350,7 @@ def test_what_is_lost_while_no_controller_runs_counts(engine: CheckedEngine) -> 
 
 @pytest.mark.covers("E14", "M7")
 @pytest.mark.parametrize(("generation", "elr"), [(Generation.KIP_966_ELR, (0,)), (Generation.KIP_966, ())])
-def test_an_elr_that_outlives_the_min_isr_that_it_was_for_promises_nothing(
-    generation: Generation, elr: tuple[int, ...]
-) -> None:
+def test_a_stale_elr_after_a_lower_min_isr_promises_nothing(generation: Generation, elr: tuple[int, ...]) -> None:
     """Both replicas are fenced, min ISR is lowered to 1, and the one that returns first leads alone."""
     engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), 0), NetworkModel(1, 0))
     for node in engine.spec.node_ids:
@@ -439,7 +437,7 @@ MUTANTS = {
 @pytest.mark.slow
 @pytest.mark.covers("M49", "E1", "E2", "B11", "N5", "E26", "N1")
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
-def test_a_missing_guard_is_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_guard_is_a_violation(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[mutant](monkeypatch)
     assert any(_is_caught(seed) for seed in range(60)), f"no seed caught: {mutant}"
 

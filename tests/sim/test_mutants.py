@@ -1,6 +1,4 @@
-"""Mutants: plans of the fuzz, and runs of the quorum's laboratory, are quiet on the protocol as it is and notice guards
-that are gone, and every guard is put back.
-"""
+"""Mutants: focused runs are clean while the guard is on and violate something without it; guards are restored."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ QUORUM = {invariant.__name__ for invariant in safety.SAFETY_INVARIANTS} | {*LIVE
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOCUSED)
-def test_where_a_mutant_is_looked_for_nothing_is_found_while_its_guard_stands(name: str) -> None:
+def test_the_focus_of_a_mutant_is_clean_while_the_guard_is_on(name: str) -> None:
     assert MUTANTS[name].focus.first_violation(0) is None
 
 
@@ -60,14 +58,14 @@ def test_a_script_is_a_timeline_as_users_write_it(name: str, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.covers("M49")
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_guard_that_is_gone_is_noticed(name: str) -> None:
+def test_every_mutant_is_killed_by_an_expected_violation(name: str) -> None:
     found = verdict(name, SEEDS)
     assert found.killed
     assert found.seeds <= FEW
     assert found.invariant in MUTANTS[name].expected
 
 
-def test_there_are_mutants_enough_and_each_says_what_it_is() -> None:
+def test_every_mutant_describes_its_guard_and_expects_known_violations() -> None:
     assert len(MUTANTS) >= 30
     known = {invariant.__name__ for invariant in INVARIANTS} | FINDINGS | OTHER
     for mutant in MUTANTS.values():
@@ -77,7 +75,7 @@ def test_there_are_mutants_enough_and_each_says_what_it_is() -> None:
         assert (mutant.focus in (PlanFocus(), QuorumFocus())) == (not mutant.focus.why), mutant.name
 
 
-def test_the_quorum_has_mutants_of_its_own_which_its_laboratory_hunts() -> None:
+def test_mutants_of_the_quorum_run_in_the_quorums_simulation() -> None:
     assert len(OF_THE_QUORUM) >= 20
     with mutated("vote-given-twice"):
         focus = MUTANTS["vote-given-twice"].focus
@@ -86,7 +84,7 @@ def test_the_quorum_has_mutants_of_its_own_which_its_laboratory_hunts() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_a_guard_is_replaced_and_put_back(name: str) -> None:
+def test_a_guard_is_replaced_and_restored(name: str) -> None:
     patches = MUTANTS[name].patches
     before = [getattr_static(patch.owner, patch.name) for patch in patches]
     with mutated(name):
@@ -97,7 +95,7 @@ def test_a_guard_is_replaced_and_put_back(name: str) -> None:
     assert [getattr_static(patch.owner, patch.name) for patch in patches] == before
 
 
-def test_a_guard_is_put_back_after_an_error() -> None:
+def test_a_guard_is_restored_after_an_error() -> None:
     original = leadership.may_join
     with pytest.raises(ValueError, match="stop"), mutated("expansion-without-catching-up"):
         raise ValueError("stop")
@@ -134,7 +132,7 @@ def test_verdicts_come_in_order_and_survivors_are_named() -> None:
         assert "not in 1" in page([survivor])
 
 
-def test_the_swarm_is_tried_beside_the_hunt() -> None:
+def test_swarm_verdicts_are_made_without_the_focus() -> None:
     names = ["partition-epoch-not-raised", "reassignment-completes-below-min-isr"]
     found, swarmed = (list(verdicts(names, seeds=1, jobs=1, swarm=swarm)) for swarm in (False, True))
     assert swarmed == [swarm_verdict(name, 1) for name in names]
@@ -146,7 +144,7 @@ def test_the_swarm_is_tried_beside_the_hunt() -> None:
     assert lines[3].endswith("| 1 | ReassignmentKeepsMinIsr | not in 1 |  |")
 
 
-def test_the_command_tells_of_the_swarm_too() -> None:
+def test_the_command_reports_swarm_verdicts() -> None:
     arguments = ["--only", "partition-epoch-not-raised", "--jobs", "1", "--swarm", "2", "--json"]
     result = CliRunner().invoke(app, ["mutants", *arguments])
     assert result.exit_code == 0
@@ -154,7 +152,7 @@ def test_the_command_tells_of_the_swarm_too() -> None:
     assert found["swarm"] == {"killed": True, "seeds": 1, "invariant": "EpochsRise"}
 
 
-def test_the_command_reports_and_its_exit_code_tells() -> None:
+def test_the_command_reports_a_killed_mutant_and_exits_with_0() -> None:
     runner = CliRunner()
     result = runner.invoke(app, ["mutants", "--only", "partition-epoch-not-raised", "--jobs", "1", "--json"])
     assert result.exit_code == 0

@@ -74,7 +74,7 @@ def test_shipped_scenario_holds(name: str, seed: int) -> None:
 
 
 @pytest.mark.covers("M1", "M2", "E25")
-def test_the_twins_differ_in_what_is_lost() -> None:
+def test_kip_966_keeps_the_records_that_kip_497_loses() -> None:
     assert run_file("last-replica-standing").lost_acked == 0
     assert run_file("last-replica-standing-kip-497").lost_acked == 15
 
@@ -161,7 +161,7 @@ def test_reassignment_copies_the_data_and_completes() -> None:
 
 
 @pytest.mark.covers("M36")
-def test_a_topic_deleted_and_made_anew_has_no_old_records() -> None:
+def test_a_topic_created_again_has_no_old_records() -> None:
     result = _run(
         [
             {"produce": {"topic": "t", "records": 4}},
@@ -176,7 +176,7 @@ def test_a_topic_deleted_and_made_anew_has_no_old_records() -> None:
     assert result.passed, result.steps
 
 
-def test_a_step_that_cannot_be_carried_out_ends_the_run() -> None:
+def test_a_step_that_fails_ends_the_run() -> None:
     """A step that cannot be carried out fails with its reason and ends the run."""
     result = _run([{"crash": {"broker": 1}}, {"crash": {"broker": 1}}, {"wait": "1s"}])
     assert [step.ok for step in result.steps] == [True, False]

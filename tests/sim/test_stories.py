@@ -108,7 +108,7 @@ STORIES: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_the_story_is_the_one_that_was_told(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_story_equals_the_golden_file(name: str, request: pytest.FixtureRequest) -> None:
     golden = TRACES / f"{name}.txt"
     story = STORIES[name]()
     if request.config.getoption("--rewrite-traces"):
@@ -116,5 +116,5 @@ def test_the_story_is_the_one_that_was_told(name: str, request: pytest.FixtureRe
     assert story == golden.read_text()
 
 
-def test_every_transcript_has_its_story() -> None:
+def test_every_golden_file_has_its_story() -> None:
     assert sorted(path.stem for path in TRACES.glob("*.txt")) == sorted(STORIES)

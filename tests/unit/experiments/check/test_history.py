@@ -150,12 +150,12 @@ def test_records_below_the_start_of_the_log_are_not_missed() -> None:
     ]
 
 
-def test_a_finding_that_says_nothing_cannot_be_made() -> None:
+def test_a_finding_without_words_cannot_be_created() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Finding(T0)  # type: ignore[abstract]
 
 
-def test_a_history_of_a_partition_without_a_log_cannot_be_judged() -> None:
+def test_a_history_of_a_partition_without_a_log_is_refused() -> None:
     with pytest.raises(ValueError, match="no final log of t-1"):
         judge([Invoked(1, 0, T1, 1)], [final()])
     with pytest.raises(ValueError, match="send 7"):
@@ -269,7 +269,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Operation], FinalPartition]:
 
 
 @given(histories())
-def test_the_judge_finds_what_a_judge_finds_that_looks_at_every_pair(
+def test_the_check_agrees_with_a_check_of_every_pair(
     case: tuple[list[Operation], FinalPartition],
 ) -> None:
     history, last = case
@@ -281,7 +281,7 @@ def test_the_judge_finds_what_a_judge_finds_that_looks_at_every_pair(
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_history_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+def test_a_history_is_read_back_from_its_file(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path / "history")
     for operation in CLEAN:
         writer.write(operation)
@@ -292,7 +292,7 @@ def test_a_history_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     assert not reader.is_torn
 
 
-def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "history"
     writer = HistoryWriter(path)
     for operation in CLEAN:
@@ -335,7 +335,7 @@ def test_the_runs_of_a_batch_are_its_records() -> None:
     assert runs == [Run(40, 7, 5, 3, 2), Run(42, 7, 6, 0, 1), Run(43, 7, 6, 2, 1), Run(44, 7, 5, 5, 1)]
 
 
-def test_every_round_of_the_schedule_has_every_fault_once_and_its_seed_makes_it() -> None:
+def test_every_round_of_the_schedule_has_every_fault_once() -> None:
     kinds = ["a", "b", "c", "d", "e"]
     planned = [fault for fault, _ in zip(schedule(3, kinds), range(20), strict=False)]
     assert [fault.index for fault in planned] == list(range(20))

@@ -44,7 +44,7 @@ def test_drawn_faults_lie_within_the_time_given_in_order(seed: int) -> None:
 
 
 @given(SEEDS)
-def test_a_file_says_what_was_drawn(seed: int) -> None:
+def test_a_drawn_fault_is_read_back_from_yaml(seed: int) -> None:
     for fault in drawn(seed, *FAULT_KINDS):
         written = yaml.safe_load(yaml.safe_dump(fault.model_dump(mode="json")))
         assert FAULT.validate_python(written) == fault
@@ -58,7 +58,7 @@ def test_every_kind_can_be_drawn_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("controllers", [(1000,), (1000, 1001, 1002)])
-def test_a_controllers_disk_is_struck_only_where_there_are_others(controllers: tuple[int, ...]) -> None:
+def test_a_controllers_disk_is_hit_only_if_there_are_others(controllers: tuple[int, ...]) -> None:
     targets = replace(TARGETS, controllers=controllers)
     faults = timeline(rates("crash"), targets, Random(1), 0, 100_000)
     losses = {fault.loses for fault in faults if isinstance(fault, Crash) and fault.node in controllers}
@@ -104,7 +104,7 @@ def test_bounds_are_counts_of_what_may_happen(raw: dict[str, object]) -> None:
         {"kind": "configure", "at_ms": 1, "duration_ms": 1, "topic": "t", "config": {"no.such.config": 1}},
     ],
 )
-def test_what_is_no_fault_is_refused(raw: dict[str, Any]) -> None:
+def test_an_invalid_fault_is_refused(raw: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         FAULT.validate_python(raw)
 

@@ -22,29 +22,29 @@ def asked(voters: list[ReplicaKey], disks: dict[int, str], voteless: tuple[int, 
     ("voters", "disks"),
     [([A, B, C], DISKS), ([A, B], {1000: "a", 1001: "b", 1002: ""}), ([A], {1000: "", 1001: ""}), ([A], {1000: "a"})],
 )
-def test_nothing_is_asked_for_where_everybody_votes_who_can(voters: list[ReplicaKey], disks: dict[int, str]) -> None:
+def test_no_request_while_all_controllers_with_disks_vote(voters: list[ReplicaKey], disks: dict[int, str]) -> None:
     assert next_change(voters, disks, ()) is None
 
 
-def test_a_vote_ends_that_is_not_to_be_and_is_given_back() -> None:
+def test_an_excluded_voter_is_removed_and_added_again() -> None:
     assert asked([A, B, C], DISKS, (1001,)) == ("RemoveVoterRequest", B)
     assert next_change([A, C], DISKS, (1001,)) is None
     assert asked([A, C], DISKS) == ("AddVoterRequest", B)
 
 
-def test_a_disk_that_is_gone_loses_its_vote_before_the_new_one_gets_it() -> None:
+def test_a_replaced_disk_is_removed_before_the_new_one_is_added() -> None:
     disks = DISKS | {1002: "new"}
     assert asked([A, B, C], disks) == ("RemoveVoterRequest", C)
     assert asked([A, B], disks) == ("AddVoterRequest", ReplicaKey(1002, "new"))
 
 
-def test_nobody_is_removed_while_the_rest_could_not_commit_that() -> None:
+def test_no_voter_is_removed_if_the_rest_could_not_commit_that() -> None:
     assert next_change([A, B, C], DISKS | {1001: ""}, (1000,)) is None, "of B and C, B's disk is gone"
     assert asked([A, B, C], DISKS | {1001: "new"}, (1000,)) == ("RemoveVoterRequest", B)
     assert asked([A, C], DISKS | {1001: "new"}, (1000,)) == ("RemoveVoterRequest", A)
 
 
-def test_the_last_voter_stays() -> None:
+def test_the_last_voter_is_not_removed() -> None:
     assert next_change([A], {1000: "a"}, (1000,)) is None
 
 

@@ -43,7 +43,7 @@ def test_shipped_scenarios_load(path: Path) -> None:
     assert len(scenario.steps) == len(yaml.safe_load(path.read_text(encoding="utf-8"))["steps"])
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_omitted_fields_have_their_defaults() -> None:
     scenario = scenario_from(with_step({"produce": {"topic": "t", "records": 3}}), "s.yaml")
     assert (scenario.cluster.controllers, scenario.cluster.generation, scenario.description) == (1, "kip-966", "")
     produce = scenario.steps[1].fields
@@ -94,7 +94,7 @@ GOOD_STEPS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("step", GOOD_STEPS, ids=str)
-def test_steps_that_the_interface_names_are_taken(step: dict[str, Any]) -> None:
+def test_steps_of_the_interface_are_accepted(step: dict[str, Any]) -> None:
     [kind] = step
     raw = with_step(step)
     raw["topics"].append({"name": "w", "assignments": [[0], [1], [2]]})
@@ -141,7 +141,7 @@ def test_a_bad_file(mutation: dict[str, Any], field: str, found: str, allowed: s
 
 
 @pytest.mark.parametrize("value", [0, "0", -1, "many", True, None])
-def test_a_min_isr_that_is_none_is_refused_wherever_it_stands(value: object) -> None:
+def test_an_invalid_min_isr_is_refused_everywhere(value: object) -> None:
     config = {"min.insync.replicas": value}
     places = {
         "cluster.config": copy.deepcopy(BASE) | {"cluster": {"brokers": 3, "config": config}},
@@ -158,7 +158,7 @@ def test_a_min_isr_that_is_none_is_refused_wherever_it_stands(value: object) -> 
     ("topic", "name", "known"),
     [("t", "no.such.config", "min.insync.replicas"), ("t", "broker.session.timeout.ms", "flush.ms")],
 )
-def test_configs_that_do_not_exist_there_are_refused(topic: str, name: str, known: str) -> None:
+def test_unknown_configs_are_refused(topic: str, name: str, known: str) -> None:
     error = problem(with_step({"configure": {"topic": topic, "config": {name: 1}}}))
     assert error.field.startswith("steps[1].configure.config")
     assert name in str(error)
@@ -288,7 +288,7 @@ def test_a_bad_step(step: object, field: str, found: str, allowed: str) -> None:
     ],
     ids=["deleted before", "created after", "not added", "removed before", "not the last"],
 )
-def test_steps_may_speak_of_what_exists_when_they_run(steps: list[dict[str, Any]], place: str) -> None:
+def test_steps_may_name_what_exists_when_they_run(steps: list[dict[str, Any]], place: str) -> None:
     assert problem(copy.deepcopy(BASE) | {"steps": steps}).field.startswith(place)
     created = [{"create_topic": {"name": "u", "assignments": [[0]]}}, {"produce": {"topic": "u", "records": 1}}]
     assert len(scenario_from(copy.deepcopy(BASE) | {"steps": created}, "s.yaml").steps) == 2
@@ -306,7 +306,7 @@ BAD_TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "found", "allowed"), BAD_TEXTS.values(), ids=BAD_TEXTS)
-def test_a_file_that_is_no_scenario(tmp_path: Path, text: bytes, found: str, allowed: str) -> None:
+def test_a_file_without_a_scenario_is_refused(tmp_path: Path, text: bytes, found: str, allowed: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_bytes(text)
     with pytest.raises(InputError) as caught:
@@ -318,7 +318,7 @@ def test_a_file_that_is_no_scenario(tmp_path: Path, text: bytes, found: str, all
     assert "found found" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         load_scenario(tmp_path / "none.yaml")
 

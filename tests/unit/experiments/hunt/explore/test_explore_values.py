@@ -24,7 +24,7 @@ def key(thing: object) -> object:
     return Keys().key(thing)
 
 
-def test_sharing_an_object_and_having_two_equal_values_are_the_same() -> None:
+def test_shared_objects_and_equal_values_have_equal_keys() -> None:
     shared = (1, 2)
     assert key(_Pair(shared, shared)) == key(_Pair((1, 2), tuple(range(1, 3))))
 
@@ -73,7 +73,7 @@ def test_a_copy_does_what_the_original_does(bench: BrokerBench) -> None:
     assert twin.high_watermark == bench.high_watermark == 1
 
 
-def test_when_something_happened_is_no_part_of_the_state(bench: BrokerBench) -> None:
+def test_times_are_not_part_of_the_state(bench: BrokerBench) -> None:
     copy = pickle.loads(dump(bench.node))
     twin = BrokerBench()
     twin.node, twin.now_ms = copy, 5_000

@@ -19,7 +19,7 @@ BEFORE_ALL_MS = 1_000
 
 
 @given(st.sets(st.integers(0, 59)))
-def test_what_is_needed_is_found_exactly(needed: set[int]) -> None:
+def test_the_needed_parts_are_found_exactly(needed: set[int]) -> None:
     assert set(minimised(range(60), lambda parts: needed <= set(parts))) == needed
 
 
@@ -88,7 +88,7 @@ def test_a_plan_keeps_what_its_violation_needs() -> None:
     assert 0 < runs < 40
 
 
-def test_what_comes_after_the_violation_goes_first() -> None:
+def test_parts_after_the_violation_are_left_out_first() -> None:
     tried: list[Plan] = []
 
     def run(plan: Plan) -> PlanResult:
@@ -99,7 +99,7 @@ def test_what_comes_after_the_violation_goes_first() -> None:
     assert tried[0].sizes == Sizes(faults=10, operations=10)
 
 
-def test_the_number_of_runs_is_kept() -> None:
+def test_the_number_of_runs_is_limited() -> None:
     small, shown, runs = shrink(PLAN, fake_run(PLAN), fake_run, max_runs=3)
     assert runs == 3
     assert fake_run(small) == shown or fake_run(small).violation == shown.violation

@@ -22,12 +22,12 @@ from protocol.ids import RECOVERY_MANAGER
 SEEDS = st.integers(0, 2**31)
 
 
-def test_few_seeds_go_through_all_themes() -> None:
+def test_few_seeds_contain_all_themes() -> None:
     assert {theme for seed in range(40) for theme in themes_of(seed)} == set(THEMES)
     assert any(themes_of(seed) == () for seed in range(4))
 
 
-def test_themes_meet_in_ever_other_pairs() -> None:
+def test_pairs_of_themes_vary() -> None:
     pairs = [themes_of(seed) for seed in range(150) if themes_of(seed)]
     assert all(one != other for one, other in pairs)
     assert len(set(pairs)) == len(pairs)
@@ -56,14 +56,14 @@ def test_a_bias_is_kept() -> None:
 
 
 @pytest.mark.parametrize("generation", Generation)
-def test_faults_strike_nodes_that_there_are(generation: Generation) -> None:
+def test_faults_name_existing_nodes(generation: Generation) -> None:
     plans = [draw(seed, bias=Bias(generation=generation, weights={"power_loss": 1})) for seed in range(10)]
     struck = {node for plan in plans for fault in plan.faults for node in fault.nodes}
     assert struck <= {node for plan in plans for node in plan.spec().node_ids}
     assert (RECOVERY_MANAGER in struck) is generation.features.unclean_recovery
 
 
-def test_what_a_bias_does_not_say_another_may() -> None:
+def test_a_bias_is_completed_by_another() -> None:
     found = Bias(brokers=4, config={"linger.ms": 1}).or_else(Bias(brokers=5, min_isr=1, config={"linger.ms": 2}))
     assert (found.brokers, found.min_isr, found.config) == (4, 1, {"linger.ms": 1})
 
@@ -71,7 +71,7 @@ def test_what_a_bias_does_not_say_another_may() -> None:
 @settings(max_examples=10)
 @given(SEEDS, st.booleans())
 @pytest.mark.parametrize("theme", THEMES)
-def test_an_episode_lies_behind_its_beginning_and_strikes_who_is_there(theme: str, seed: int, recovers: bool) -> None:
+def test_an_episode_begins_in_time_and_names_existing_nodes(theme: str, seed: int, recovers: bool) -> None:
     scene = Scene(Random(seed), 5_000, "t", 0, 2, range(4), 2, 0, (3,), 2_000, 2_500, recovers)
     parts = list(THEMES[theme][0](scene))
     assert any(not isinstance(part, Election | Quiet) for part in parts)
@@ -101,7 +101,7 @@ def test_a_staged_plan_can_be_saved(theme: str, tmp_path: Path) -> None:
     assert load(path) == file
 
 
-def test_clients_begin_nothing_in_a_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_begin_no_operation_in_a_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = THEMES["quick return"][1]
     plain = draw(3, bias=Bias(themes=("quick return",)))
     begin_ms, end_ms = BEGIN_MS, BEGIN_MS + 60_000
