@@ -26,6 +26,9 @@ app = App(
     "Benchmarks: how fast the parts are, as figures and as ratios.", "isray bench --json", invoke_without_command=True
 )
 
+Sizes = Annotated[str, typer.Option("--partitions", metavar="N,...", help="Partitions of each run.")]
+Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size or cell.")]
+
 
 @app.callback()
 def bench(context: typer.Context, as_json: Json = False) -> None:
@@ -41,10 +44,8 @@ def bench(context: typer.Context, as_json: Json = False) -> None:
 @app.register("controller", "isray bench controller --json")
 def controller(
     context: typer.Context,
-    partitions: Annotated[
-        str, typer.Option("--partitions", metavar="N,...", help="Sizes of the cluster.")
-    ] = "1000,10000,100000",
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size.")] = 5,
+    partitions: Sizes = "1000,10000,100000",
+    repeats: Repeats = 5,
     as_json: Json = False,
 ) -> None:
     """Fence a broker of many partitions: time to decide, write and replay, growth, memory."""
@@ -58,7 +59,7 @@ def controller(
 def sim(
     context: typer.Context,
     trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="One-year trials per cell.")] = 20,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per cell, and of the plans.")] = 5,
+    repeats: Repeats = 5,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Plans of the default fuzz.")] = 12,
     as_json: Json = False,
 ) -> None:
@@ -89,11 +90,9 @@ def replication(
     sizes: Annotated[
         str, typer.Option("--sizes", metavar="BYTES,...", help="Sizes of a batch.")
     ] = "1024,65536,1048576",
-    partitions: Annotated[
-        str, typer.Option("--partitions", metavar="N,...", help="Partitions that share a load.")
-    ] = "1,8",
+    partitions: Sizes = "1,8",
     seconds: Annotated[int, typer.Option("--seconds", metavar="N", min=1, help="How long each run measures.")] = 4,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size and partitions.")] = 3,
+    repeats: Repeats = 3,
     as_json: Json = False,
 ) -> None:
     """Produce with acks=all on Ray: throughput and latency, against bare Ray calls over the same hops."""
@@ -106,10 +105,8 @@ def replication(
 @app.register("failover", "isray bench failover --json")
 def failover(
     context: typer.Context,
-    partitions: Annotated[
-        str, typer.Option("--partitions", metavar="N,...", help="Partitions that the dying broker leads.")
-    ] = "1000,10000",
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size.")] = 3,
+    partitions: Sizes = "1000,10000",
+    repeats: Repeats = 3,
     as_json: Json = False,
 ) -> None:
     """SIGKILL a leader on Ray: from detection to partitions that acknowledge batches again."""
@@ -128,7 +125,7 @@ def quorum(
     partitions: Annotated[
         int, typer.Option("--partitions", metavar="N", min=1, help="Partitions in the snapshot.")
     ] = 100_000,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs of loads and snapshots.")] = 3,
+    repeats: Repeats = 3,
     as_json: Json = False,
 ) -> None:
     """The controllers' log: commits per second, elections after kills, a snapshot written and loaded."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
 
@@ -27,47 +27,6 @@ from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState
-
-
-class Member(TypedDict):
-    """A replica of the metadata log in `describe --status --json`."""
-
-    id: int
-    directory_id: str
-    endpoints: list[str]
-
-
-class StatusDocument(TypedDict):
-    """`describe --status --json`."""
-
-    cluster_id: str
-    leader_id: int
-    leader_directory_id: str
-    leader_epoch: int
-    high_watermark: int
-    max_follower_lag: int
-    current_voters: list[Member]
-    current_observers: list[Member]
-
-
-class ReplicaRow(TypedDict):
-    """A replica in `describe --replication --json`; times are in ms since the cluster was started."""
-
-    node_id: int
-    directory_id: str
-    log_end_offset: int
-    lag: int
-    last_fetch_ms: int
-    status: str
-    promotable: bool
-
-
-class ReplicationDocument(TypedDict):
-    """`describe --replication --json`."""
-
-    now_ms: int
-    replicas: list[ReplicaRow]
-
 
 FAILING = "Error while executing metadata quorum command"
 Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="The controller's node id.")]
@@ -102,7 +61,7 @@ def describe(
     if target.as_json:
         print_json(status_document(found) if status else replication_document(found))
     elif status:
-        _print_status(status_document(found))
+        _print_status(found)
     else:
         _print_replication(found, human_readable)
 
@@ -200,7 +159,7 @@ def _keys(states: Iterable[ReplicaState]) -> str:
 # -- descriptions ------------------------------------------------------------------------------------------------------
 
 
-def status_document(quorum: DescribeQuorumResponse) -> StatusDocument:
+def status_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
     """The members of the quorum, and how far its log is."""
     followers = [state.lag for state in quorum.voters if state.replica_id != quorum.leader_id]
     return {
@@ -210,34 +169,37 @@ def status_document(quorum: DescribeQuorumResponse) -> StatusDocument:
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
         "max_follower_lag": max(followers, default=0),
-        "current_voters": [_member(state) for state in quorum.voters],
-        "current_observers": [_member(state) for state in quorum.observers],
+        "current_voters": [_member(state, "directory_id") for state in quorum.voters],
+        "current_observers": [_member(state, "directory_id") for state in quorum.observers],
     }
 
 
-def _member(state: ReplicaState) -> Member:
+def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
     endpoints = [endpoint_text(endpoint) for endpoint in state.endpoints]
-    return {"id": state.replica_id, "directory_id": state.replica_uuid, "endpoints": endpoints}
+    return {"id": state.replica_id, directory_key: state.replica_uuid, "endpoints": endpoints}
 
 
-def replication_document(quorum: DescribeQuorumResponse) -> ReplicationDocument:
-    """The progress of each replica, the leader first, then followers, then observers."""
-    roles = [(state, role_of(state, quorum)) for state in (*quorum.voters, *quorum.observers)]
-    return {
-        "now_ms": quorum.now_ms,
-        "replicas": [
-            {
-                "node_id": state.replica_id,
-                "directory_id": state.replica_uuid,
-                "log_end_offset": state.log_end_offset,
-                "lag": state.lag,
-                "last_fetch_ms": state.last_fetch_ms,
-                "status": role,
-                "promotable": state.is_promotable,
-            }
-            for state, role in sorted(roles, key=lambda item: ("Leader", "Follower", "Observer").index(item[1]))
-        ],
-    }
+def replication_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
+    """The progress of each replica; times are in ms since the cluster was started."""
+    rows = [
+        {
+            "node_id": state.replica_id,
+            "directory_id": state.replica_uuid,
+            "log_end_offset": state.log_end_offset,
+            "lag": state.lag,
+            "last_fetch_ms": state.last_fetch_ms,
+            "status": role_of(state, quorum),
+            "promotable": state.is_promotable,
+        }
+        for state in _ordered(quorum)
+    ]
+    return {"now_ms": quorum.now_ms, "replicas": rows}
+
+
+def _ordered(quorum: DescribeQuorumResponse) -> list[ReplicaState]:
+    """The replicas, the leader first, then followers, then observers."""
+    roles = ("Leader", "Follower", "Observer")
+    return sorted((*quorum.voters, *quorum.observers), key=lambda state: roles.index(role_of(state, quorum)))
 
 
 def role_of(state: ReplicaState, quorum: DescribeQuorumResponse) -> str:
@@ -247,30 +209,25 @@ def role_of(state: ReplicaState, quorum: DescribeQuorumResponse) -> str:
     return "Follower" if state in quorum.voters else "Observer"
 
 
-def _print_status(found: StatusDocument) -> None:
-    members = {"current_voters": found["current_voters"], "current_observers": found["current_observers"]}
-    for name, value in found.items():
-        text = value if name not in members else json.dumps([_with_kafka_keys(member) for member in members[name]])
-        typer.echo(f"{_title(name)}:".ljust(24) + str(text))
-
-
-def _title(name: str) -> str:
-    return "".join(word.capitalize() for word in name.split("_"))
-
-
-def _with_kafka_keys(member: Member) -> dict[str, object]:
-    found: dict[str, object] = {"id": member["id"], "directoryId": member["directory_id"]}
-    return found | {"endpoints": member["endpoints"]} if member["endpoints"] else found
+def _print_status(quorum: DescribeQuorumResponse) -> None:
+    members = {"current_voters": quorum.voters, "current_observers": quorum.observers}
+    for name, value in status_document(quorum).items():
+        title = "".join(word.capitalize() for word in name.split("_"))
+        found = [_member(state, "directoryId") for state in members.get(name, ())]
+        kept = [{key: item for key, item in member.items() if item != []} for member in found]
+        typer.echo(f"{title}:".ljust(24) + (json.dumps(kept) if name in members else str(value)))
 
 
 def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool) -> None:
     rows = [["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "Status", "Promotable"]]
-    for found in replication_document(quorum)["replicas"]:
-        fetched = found["last_fetch_ms"]
+    for state in _ordered(quorum):
+        fetched = state.last_fetch_ms
         when = f"{quorum.now_ms - fetched} ms ago" if human_readable and fetched >= 0 else str(fetched)
-        numbers = [str(found["log_end_offset"]), str(found["lag"])]
-        promotable = "yes" if found["promotable"] else "no"
-        rows.append([str(found["node_id"]), found["directory_id"] or "-", *numbers, when, found["status"], promotable])
+        numbers = [str(state.log_end_offset), str(state.lag)]
+        promotable = "yes" if state.is_promotable else "no"
+        rows.append(
+            [str(state.replica_id), state.replica_uuid or "-", *numbers, when, role_of(state, quorum), promotable]
+        )
     for line in _columns(rows):
         typer.echo(line)
 
