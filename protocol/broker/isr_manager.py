@@ -106,9 +106,9 @@ class IsrManager:
         """
         if response.correlation_id != self._correlation_id or not self._in_flight:
             return []
+        retry_ms = now_ms + self._context.config.int_value(RETRY_BACKOFF_MS)
         if response.error is not ErrorCode.NONE:
-            backoff_ms = self._context.config.int_value(RETRY_BACKOFF_MS)
-            self._context.out.set_timer(ALTER_PARTITION_TIMER, now_ms + backoff_ms)
+            self._context.out.set_timer(ALTER_PARTITION_TIMER, retry_ms)
             return []
         answered, self._in_flight = self._in_flight, {}
         self._context.out.cancel_timer(ALTER_PARTITION_TIMER)
@@ -118,11 +118,8 @@ class IsrManager:
             item = answered.get(key)
             if item is not None and result.error is ErrorCode.NOT_CONTROLLER:
                 self._in_flight[key] = item
-                self._context.out.set_timer(
-                    ALTER_PARTITION_TIMER, now_ms + self._context.config.int_value(RETRY_BACKOFF_MS)
-                )
-                continue
-            if item is not None and self._is_open(key, item):
+                self._context.out.set_timer(ALTER_PARTITION_TIMER, retry_ms)
+            elif item is not None and self._is_open(key, item):
                 results.append((self._context.replicas[key], result))
         return results
 

@@ -23,7 +23,7 @@ from protocol.log.checksum import Checksum
 from protocol.messages.base import Response
 
 WATCH_MS = 1_000
-"""How long a client waits for a response, or for a leader, before it searches the leader again."""
+"""How long a client waits for a response, or for a leader, before it looks up the leader again."""
 WATCH_PREFIX = "watch/"
 DEADLINE_PREFIX = "deadline/"
 """Timers of a command or partition sender, whose name follows: for the next search of a leader, and for its deadline.

@@ -55,14 +55,14 @@ class _Search:
 
 
 class LeaderFinder:
-    """Searches the leaders of topics for the parts of one client."""
+    """Looks up the leaders of topics for the parts of one client."""
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._searches: dict[str, _Search] = {}
 
     def search(self, now_ms: TimeMs, topic: str, name: str, listener: Listener) -> None:
-        """Searches the leaders of a topic's partitions. Calls the listener, known as `name`, with the result, and again
+        """Looks up the leaders of a topic's partitions. Calls the listener, known as `name`, with the result, and again
         if more nodes answer late.
         """
         running = self._searches.get(topic)

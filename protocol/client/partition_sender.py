@@ -140,7 +140,7 @@ class PartitionSender:
         return not (self._waiting or self._window)
 
     def enqueue(self, now_ms: TimeMs, batch: ProducerBatch, *, new_search: bool = False) -> None:
-        """Adds a batch. An idle sender searches the leader first, if it has had no response for a while or with
+        """Adds a batch. An idle sender looks up the leader first, if it has had no response for a while or with
         `new_search`.
         """
         batch.deadline_ms = now_ms + self._delivery_ms
@@ -186,7 +186,7 @@ class PartitionSender:
             self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._check_progress)
 
     def _check_progress(self, now_ms: TimeMs) -> None:
-        """After a back-off, or a while without responses: gives up attempts that have timed out, and searches the
+        """After a back-off, or a while without responses: gives up attempts that have timed out, and looks up the
         leader again.
         """
         self._is_searching = self._is_backing_off = False
@@ -201,7 +201,7 @@ class PartitionSender:
             self._send_ready(now_ms)
 
     def _back_off(self, now_ms: TimeMs) -> None:
-        """After a retriable error: sends nothing for `retry.backoff.ms`, then searches the leader."""
+        """After a retriable error: sends nothing for `retry.backoff.ms`, then looks up the leader."""
         if not self._is_backing_off:
             self._is_backing_off, self._leader = True, NO_LEADER
             self._finder.cancel(self._partition.topic, self._name)

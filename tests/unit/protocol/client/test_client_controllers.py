@@ -353,22 +353,22 @@ def test_not_controller_does_not_make_a_topic_unknown(response_error: ErrorCode,
 
 # -- the decision ------------------------------------------------------------------------------------------------------
 
-TURNS: dict[str, tuple[list[Attempt], tuple[int, int]]] = {
+NEXT_NODES: dict[str, tuple[list[Attempt], tuple[int, int]]] = {
     "no attempt yet": ([], (A, 1_000)),
-    "who owes an answer is passed over": ([Attempt(A, 900)], (B, 1_000)),
-    "who has refused is not": ([Attempt(A, 900, True)], (A, 1_000)),
+    "a node without a response is skipped": ([Attempt(A, 900)], (B, 1_000)),
+    "a node that has refused is not skipped": ([Attempt(A, 900, True)], (A, 1_000)),
     "a controller tried long ago": ([Attempt(A, 500)], (A, 1_000)),
-    "all owe one": ([Attempt(A, 900), Attempt(B, 700), Attempt(C, 800)], (B, 1_200)),
-    "of equals the first in turn": ([Attempt(A, 800), Attempt(B, 700), Attempt(C, 700)], (B, 1_200)),
+    "no node has answered": ([Attempt(A, 900), Attempt(B, 700), Attempt(C, 800)], (B, 1_200)),
+    "of equals the first in the rotation": ([Attempt(A, 800), Attempt(B, 700), Attempt(C, 700)], (B, 1_200)),
     "the last attempt counts": ([Attempt(A, 300), Attempt(A, 800), Attempt(B, 900), Attempt(C, 900)], (A, 1_300)),
-    "an attempt before it may be the one that is owed": (
+    "an earlier attempt may be unanswered": (
         [Attempt(A, 600), Attempt(A, 800, True), Attempt(B, 900), Attempt(C, 900)],
         (A, 1_100),
     ),
 }
 
 
-@pytest.mark.parametrize(("attempts", "turn"), TURNS.values(), ids=TURNS)
+@pytest.mark.parametrize(("attempts", "turn"), NEXT_NODES.values(), ids=NEXT_NODES)
 def test_next_node(attempts: list[Attempt], turn: tuple[int, int]) -> None:
     assert next_node((A, B, C), attempts, 1_000, 500) == turn
 
