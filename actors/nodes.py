@@ -66,6 +66,7 @@ from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
+from protocol.nodes.replica_view import ReplicaView, replica_view
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
@@ -114,23 +115,12 @@ class NodeSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSnapshot:
-    """A broker's replica; `maximal_isr` is empty unless the replica leads."""
-
-    leads: bool
-    leader_epoch: int
-    log_end_offset: int
-    high_watermark: int
-    maximal_isr: tuple[NodeId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """The observable state of a node: the replicas of a broker; partitions, broker registrations, metrics and quorum
     view of a controller. All are empty for the other kinds of nodes.
     """
 
-    replicas: Mapping[TopicPartition, ReplicaSnapshot]
+    replicas: Mapping[TopicPartition, ReplicaView]
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
     metrics: Mapping[str, int]
@@ -173,16 +163,7 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node
 def snapshot_of(node: Node) -> NodeSnapshot:
     """The snapshot of a node; call between two of its inputs."""
     if isinstance(node, BrokerNode):
-        replicas = {
-            replica.name: ReplicaSnapshot(
-                leads=replica.leadership is not None,
-                leader_epoch=replica.leader_epoch,
-                log_end_offset=replica.log.end_offset,
-                high_watermark=replica.log.high_watermark,
-                maximal_isr=() if replica.leadership is None else replica.leadership.maximal_isr,
-            )
-            for replica in node.context.replicas.values()
-        }
+        replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
         return NodeSnapshot(replicas, {}, {}, {})
     if isinstance(node, ControllerNode):
         image = node.state.image

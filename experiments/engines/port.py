@@ -31,7 +31,7 @@ from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, 
 from protocol.events.base import Trace
 from protocol.events.controller import FeatureLevelChanged, RecoveryDecided
 from protocol.events.host import IncarnationBegan, IncarnationEnded
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, Offset, TimeMs, TopicPartition
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command
@@ -39,6 +39,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.quorum_view import QuorumView
+from protocol.nodes.replica_view import ReplicaView
 from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
@@ -128,17 +129,6 @@ class ClusterView:
     def unfenced(self) -> frozenset[NodeId]:
         """The brokers that may lead, and on which replicas may be placed."""
         return frozenset(broker for broker, found in self.brokers.items() if not found.fenced)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
-    """A running broker's replica of a partition. `maximal_isr` is empty unless the replica leads."""
-
-    leads: bool
-    leader_epoch: int
-    log_end_offset: Offset
-    high_watermark: Offset
-    maximal_isr: tuple[NodeId, ...] = ()
 
 
 @dataclass(slots=True)

@@ -34,7 +34,6 @@ from experiments.engines.port import (
     ClusterView,
     Engine,
     Loss,
-    ReplicaView,
     TraceEvent,
     incarnation_began,
     incarnation_ended,
@@ -60,6 +59,7 @@ from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, Probe
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.quorum_view import QuorumView
+from protocol.nodes.replica_view import ReplicaView
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
@@ -272,12 +272,7 @@ class RayEngine(Engine):
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         self._refresh_snapshots()
         snapshot = self._snapshots.get(broker)
-        found = None if snapshot is None else snapshot.replicas.get(partition)
-        if found is None:
-            return None
-        return ReplicaView(
-            found.leads, found.leader_epoch, found.log_end_offset, found.high_watermark, found.maximal_isr
-        )
+        return None if snapshot is None else snapshot.replicas.get(partition)
 
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         """NodeNotRunningError where the broker does not run."""

@@ -9,7 +9,6 @@ from experiments.engines.port import (
     ClusterView,
     Engine,
     Loss,
-    ReplicaView,
     TraceEvent,
     incarnation_began,
     incarnation_ended,
@@ -26,6 +25,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
+from protocol.nodes.replica_view import ReplicaView, replica_view
 
 
 class SimEngine(Engine):
@@ -150,16 +150,7 @@ class SimEngine(Engine):
         replica = (
             node.context.replica_named(partition.topic, partition.partition) if isinstance(node, BrokerNode) else None
         )
-        if replica is None:
-            return None
-        leadership = replica.leadership
-        return ReplicaView(
-            leads=leadership is not None,
-            leader_epoch=replica.leader_epoch,
-            log_end_offset=replica.log.end_offset,
-            high_watermark=replica.log.high_watermark,
-            maximal_isr=() if leadership is None else leadership.maximal_isr,
-        )
+        return None if replica is None else replica_view(replica)
 
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         context = self._broker(broker).context
