@@ -24,15 +24,9 @@ from protocol.controller.controller_result import ControllerResult, Handler
 from protocol.errors import Refused
 from protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest
 from protocol.messages.admin import AdminRequest, AdminResponse
-from protocol.messages.cluster import (
-    UnregisterBrokerRequest,
-    UpdateFeaturesRequest,
-)
+from protocol.messages.cluster import UnregisterBrokerRequest, UpdateFeaturesRequest
 from protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
-from protocol.messages.partitions import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
-)
+from protocol.messages.partitions import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.topics import (
     CreatePartitionsRequest,

@@ -93,9 +93,6 @@ def register(
     if (known is None or known.broker_epoch != previous_epoch) and state.image.features.elr:
         records = leave_for_unclean_shutdown(state, broker)
     registration = RegisterBrokerRecord(
-        broker_id=broker,
-        broker_epoch=state.image.next_offset + len(records),
-        incarnation_id=incarnation_id,
-        rack=rack,
+        broker_id=broker, broker_epoch=state.image.next_offset + len(records), incarnation_id=incarnation_id, rack=rack
     )
     return [*records, registration]

@@ -100,10 +100,7 @@ def _alter(
                 switched.append(topic_id)
         results.append(
             AlterConfigsResult(
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                error=error,
-                message=message,
+                resource_type=resource.resource_type, resource_name=resource.resource_name, error=error, message=message
             )
         )
     for topic_id in switched:

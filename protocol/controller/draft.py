@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from protocol.config import (
-    CONFIGS,
-    MIN_INSYNC_REPLICAS,
-    UNCLEAN_LEADER_ELECTION_ENABLE,
-    ConfigValue,
-    features_at,
-)
+from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, ConfigValue, features_at
 from protocol.controller.context import ControllerState, allowed_election
 from protocol.controller.partition_change import Election, decide
 from protocol.errors import ProtocolInvariantError

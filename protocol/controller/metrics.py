@@ -59,10 +59,7 @@ from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.controller.recovery_requests import RecoveryRequests
 from protocol.events.controller import OFFLINE_PARTITION, UNCLEAN_ELECTION
 from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition
-from protocol.messages.records import (
-    ConfigRecord,
-    MetadataRecord,
-)
+from protocol.messages.records import ConfigRecord, MetadataRecord
 from protocol.metadata.image import MetadataDelta
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
@@ -231,10 +228,7 @@ class ControllerMetrics:
     """
 
     def __init__(
-        self,
-        state: ControllerState,
-        quorum: Callable[[], Sequence[int]],
-        recoveries: RecoveryRequests | None = None,
+        self, state: ControllerState, quorum: Callable[[], Sequence[int]], recoveries: RecoveryRequests | None = None
     ) -> None:
         self.now_ms: TimeMs = 0
         self._state = state

@@ -169,10 +169,7 @@ def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> Cr
     if not with_counts:
         return CreatableTopicResult(name=name, topic_id=topic_id)
     return CreatableTopicResult(
-        name=name,
-        topic_id=topic_id,
-        num_partitions=len(partitions),
-        replication_factor=len(partitions[0].replicas),
+        name=name, topic_id=topic_id, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas)
     )
 
 

@@ -20,14 +20,7 @@ from functools import cache
 from protocol.config import ALLOW_EVERYONE_IF_NO_ACL_FOUND, AUTHORIZER_CLASS_NAME, SUPER_USERS
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NodeId, is_client, node_name
-from protocol.messages.acls import (
-    CLUSTER_NAME,
-    USER_PREFIX,
-    WILDCARD,
-    AclOperation,
-    AclPermissionType,
-    AclResourceType,
-)
+from protocol.messages.acls import CLUSTER_NAME, USER_PREFIX, WILDCARD, AclOperation, AclPermissionType, AclResourceType
 from protocol.messages.admin import AdminRequest
 from protocol.messages.quorum import DescribeQuorumRequest
 from protocol.metadata.image import MetadataImage

@@ -17,18 +17,12 @@ from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.messages.quorum import (
     AddVoterRequest,
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
     DescribeQuorumRequest,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
     FetchSnapshotRequest,
-    FetchSnapshotResponse,
     QuorumFetchRequest,
-    QuorumFetchResponse,
+    QuorumRequest,
+    QuorumResponse,
     RemoveVoterRequest,
-    VoteRequest,
-    VoteResponse,
 )
 from protocol.messages.recovery import RecoveryResults
 from protocol.metadata.authorizer import may_act_for_cluster, may_administer_quorum
@@ -44,17 +38,8 @@ _CLUSTER_ACTION_REQUESTS = (
     ShutdownCommand,
 )
 """Sent by nodes of the cluster and by the experiment; a client needs CLUSTER_ACTION (G8)."""
-_CONTROLLER_MESSAGES = (
-    VoteRequest,
-    VoteResponse,
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    QuorumFetchResponse,
-    FetchSnapshotResponse,
-)
-"""Exchanged between controllers only: elections, and the answers of a leader to its followers."""
+_CONTROLLER_MESSAGES = (*QuorumRequest.__subclasses__(), *QuorumResponse.__subclasses__())
+"""Exchanged between controllers only: elections, and the answers of a leader. Fetches are CLUSTER_ACTION requests."""
 _QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumRequest)
 """Requests of operators about the quorum, judged by their principal (G32)."""
 
@@ -86,7 +71,7 @@ def _may_administer_quorum(
 
 
 _RULES: Mapping[type[Message], Rule] = {
-    **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, _is_node_or_has_cluster_action),
     **dict.fromkeys(_CONTROLLER_MESSAGES, _is_sent_by_controller),
+    **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, _is_node_or_has_cluster_action),
     **dict.fromkeys(_QUORUM_ADMINISTRATION, _may_administer_quorum),
 }

@@ -11,15 +11,8 @@ from protocol.errors import ErrorCode
 from protocol.events.node import RequestRefused
 from protocol.ids import NodeId
 from protocol.messages.base import Message, Request
-from protocol.messages.control import (
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
-from protocol.messages.data import (
-    FetchPartitionResult,
-    FetchRequest,
-    FetchResponse,
-)
+from protocol.messages.control import BrokerRegistrationRequest, BrokerRegistrationResponse
+from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
 
 
 def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> None:
