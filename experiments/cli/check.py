@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def check(
     else:
         _show(checked)
     if checked.violations:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _show(checked: CheckResult) -> None:

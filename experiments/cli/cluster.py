@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli import target as cluster_target
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import Json, print_json
 from experiments.cli.parse import name_values
@@ -116,7 +117,7 @@ def up(
         state = launch(options)
     except LaunchFailed as error:
         typer.echo(f"isray: {error}", err=True)
-        raise typer.Exit(2 if error.is_input_wrong else 1) from error
+        raise typer.Exit(ExitCode.WRONG_INPUT if error.is_input_wrong else ExitCode.FAILURE) from error
     _print_ready(state, as_json)
 
 
@@ -136,7 +137,7 @@ def _run(options: ClusterOptions, as_json: bool) -> None:
         run_cluster(options, config_of(options), ready, report)
     except CLUSTER_FAILURES as error:
         report(" ".join(str(error).split()))
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.FAILURE) from error
 
 
 def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
@@ -199,7 +200,7 @@ def status(target: Target) -> None:
     else:
         _print_status(found, state)
     if not found["healthy"]:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _own_state(target: Target) -> ClusterState | None:
@@ -218,7 +219,7 @@ def _report_stale(state: ClusterState, as_json: bool) -> None:
     typer.echo(f"isray: {text}", err=True)
     if as_json:
         print_json(_known(state) | {"healthy": False, "message": text})
-    raise typer.Exit(1)
+    raise typer.Exit(ExitCode.FAILURE)
 
 
 def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json
 from experiments.conformance.decisions import FileResult, replay_file
 from experiments.conformance.shapes import Difference
@@ -33,7 +34,7 @@ def conformance(
         _print_mismatches(results)
         typer.echo(f"{passed} passed, {failed} failed")
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _document(result: FileResult) -> dict[str, object]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, cast
 
 import typer
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json, print_json
 from experiments.cli.parse import one_of
 from experiments.support.errors import InputError
@@ -65,7 +66,7 @@ def dump_log(
             topics = {}
         is_sound = _dump(logs, snapshots, topics, as_json)
     if not is_sound:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _of_directory(

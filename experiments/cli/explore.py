@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json
 from experiments.support.errors import InputError
 from protocol.config import Generation
@@ -49,7 +50,7 @@ def explore(
     else:
         _show(report)
     if report.violation is not None:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _generation(name: str) -> Generation:

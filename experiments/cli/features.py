@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import document, print_json
 from experiments.cli.target import Target, administering, keep_options, with_target
@@ -105,7 +106,7 @@ def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: 
         print_json({"dry_run": dry_run, "features": [document(result) for result in results.values()]})
     if failed:
         typer.echo(f"{failed} out of {len(levels)} operation(s) failed.", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _report(verb: str, feature: str, level: int, result: Result, dry_run: bool, as_json: bool) -> None:

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json
 from experiments.support.errors import InputError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from experiments.hunt.seeds import HuntResult
     from protocol.config import Generation
 
-EXIT_INTERRUPTED = 130
 _SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 _SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
 
@@ -67,7 +67,7 @@ def fuzz(
     if result.interrupted:
         typer.echo("interrupted: not all seeds were run", err=True)
     if result.violations or result.interrupted:
-        raise typer.Exit(1 if result.violations else EXIT_INTERRUPTED)
+        raise typer.Exit(ExitCode.FAILURE if result.violations else ExitCode.INTERRUPTED)
 
 
 def _range(text: str) -> range:

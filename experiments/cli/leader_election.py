@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, read_json
 from experiments.cli.target import Target, administering, with_target
@@ -134,4 +135,4 @@ def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
         typer.echo(f"Error completing leader election ({kind.name}) for partition: {key}: {why}", err=True)
     if failed:
         typer.echo(f"{len(failed)} replica(s) could not be elected", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def mutants(
         if of_swarm:
             typer.echo(f"{sum(item.killed for item in of_swarm)} of {len(of_swarm)} caught by the swarm")
     if not all(item.killed for item in found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _document(found: list[Verdict], of_swarm: list[Verdict]) -> list[dict[str, object]]:

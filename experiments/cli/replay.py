@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def replay(
     else:
         _show(saved, result, story)
     if not same:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _document(saved: TimelineFile, result: PlanResult, same: bool) -> dict[str, object]:

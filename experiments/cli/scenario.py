@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json
 from experiments.support.errors import InputError
@@ -91,7 +92,7 @@ def run_scenario(
     else:
         _print(result)
     if not result.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _print(result: ScenarioResult) -> None:

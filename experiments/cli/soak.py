@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
@@ -52,7 +53,7 @@ def soak(
     else:
         _show(result)
     if result.findings:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _kinds(text: str | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import typer
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, print_json
 from experiments.cli.parse import one_of
@@ -152,7 +153,7 @@ def info(directory: NodeDirectory, as_json: Json = False) -> None:
     for fault in faults:
         typer.echo(f"isray: {fault}", err=True)
     if faults:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _print_info(found: Document) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, print_json, wide_console
 from experiments.studies.progress import Progress, progress
@@ -128,7 +129,7 @@ def _failures() -> Iterator[None]:
         yield
     except (TrialFailed, PipelineFailed) as error:
         typer.echo(f"isray: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.FAILURE) from error
 
 
 def _documents(out: Path, cells: Sequence[CellEstimates]) -> list[dict[str, object]]:

@@ -21,6 +21,7 @@ from typing import Annotated, NamedTuple, NoReturn, get_type_hints
 
 import typer
 
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json, print_json
 from experiments.cli.parse import read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -148,7 +149,7 @@ def exit_refused(failing: str, error: AdminError, as_json: bool) -> NoReturn:
     typer.echo(f"{failing}: {error}", err=True)
     if as_json:
         print_json({"error": error.error.name, "message": error.message})
-    raise typer.Exit(1) from error
+    raise typer.Exit(ExitCode.FAILURE) from error
 
 
 def require(result: Result) -> None:
@@ -163,7 +164,7 @@ def exit_if_failed(results: Iterable[tuple[str, Result]]) -> None:
     for text, result in failed:
         typer.echo(f"{text}: {AdminError(result.error, result.message)}", err=True)
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def numbers(values: Sequence[int]) -> str:

@@ -29,7 +29,7 @@ def page() -> str:
         _table_and_notes("protocol/controller/metrics.py"),
         "## Exported by nodes on Ray",
         "Every Ray node serves them on its metrics port for Prometheus, with `ray_` in front (and `_total` behind, for "
-        "counters). `run` tells clusters apart, `node` is the node's name; *per partition* stands for the tags `run, "
+        "counters). `run` is the cluster, `node` is the node's name; *per partition* stands for the tags `run, "
         "node, topic, partition`.",
         _table_and_notes("actors/metrics.py"),
     )

@@ -114,7 +114,7 @@ def controllers_of(found: dict[str, Any]) -> list[tuple[str, bool, str | None, b
 
 @pytest.fixture
 def quorum(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
-    """Three controllers; the client knows the active one, since that has made a topic."""
+    """Three controllers; the client knows the active one from the creation of a topic."""
     monkeypatch.setattr(cluster, "states", list)
     made = CliBench(monkeypatch, capsys, controllers=3)
     made.create()

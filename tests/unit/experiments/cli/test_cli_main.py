@@ -1,4 +1,4 @@
-"""The command's exit codes and what it prints when the user is wrong."""
+"""Exit codes, error lines for wrong input, and help pages."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ main.run()
 def test_an_interrupt_ends_a_search_and_its_processes_without_a_traceback(
     arguments: str, place: tuple[str, str, str]
 ) -> None:
-    """What is printed is read to its end, which is when the last process is gone that could print."""
+    """Output ends when the last process that could print has ended."""
     script = _INTERRUPTED_AT_WORK.format(**dict(zip(("module", "kind", "method"), place, strict=True)))
     command = [sys.executable, "-c", script, *arguments.split()]
     done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=120, check=False)

@@ -27,7 +27,7 @@ def written(folder: Path, content: object) -> str:
 
 
 NESTED = "[" * 100_000
-"""More than a parser follows."""
+"""Nested more deeply than the parser accepts."""
 
 
 def partition(topic: str = "t", index: int = 0, **more: Any) -> dict[str, object]:

@@ -67,12 +67,12 @@ class QuorumBench(Commands):
         return found
 
     def settle(self) -> None:
-        """All have all that there is, and the leader knows."""
+        """All replicas have the whole log, and the leader knows it."""
         self.harness.heal()
         assert self.harness.run_until(lambda: self.harness.is_settled() and not self.lags(), WITHIN_MS)
 
     def lags(self) -> list[NodeId]:
-        """Who lacks anything, as the leader knows."""
+        """The replicas that lack records, as the leader knows them."""
         found = describe_quorum(self.leader, self.harness.now_ms, DescribeQuorumRequest(correlation_id=0))
         return [state.replica_id for state in (*found.voters, *found.observers) if state.lag]
 

@@ -17,7 +17,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], root: list[str]) -> CliBench:
-    """A cluster whose authorizer is switched on, for User:root to rule."""
+    """A cluster with an authorizer; User:root is its super user."""
     bench = CliBench(monkeypatch, capsys, authorizer_class_name="standard", super_users="User:root")
     bench.ok("topics", "--create", "--topic", "t", "--replica-assignment", "0:1:2", *root)
     return bench

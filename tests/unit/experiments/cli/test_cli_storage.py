@@ -1,4 +1,4 @@
-"""`isray storage` on directories of the machine, and a node that begins on one that it has formatted."""
+"""`isray storage` on directories of the machine, and a node that starts on a formatted one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def started(directory: Path, node: int, cluster: str = "c1") -> tuple[DiskStorage, QuorumReplica]:
-    """A replica of the metadata log that begins on a directory."""
+    """A replica of the metadata log that starts on a directory."""
     storage = DiskStorage(directory, Owner(cluster, node))
     replica = QuorumReplica(node, QuorumConfig(cluster, bootstrap=(1000,)), storage, Random(1), Outbox())
     replica.start(0)
