@@ -66,6 +66,7 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
+        """The sequence number of the last record."""
         return self.batches[-1].last_sequence
 
 

@@ -181,6 +181,7 @@ class BrokerNode:
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
+        """Opens the metadata log and registers the broker as a new incarnation."""
         try:
             self._lifecycle.read_clean_shutdown()
             self.replica.start(now_ms)
@@ -192,6 +193,7 @@ class BrokerNode:
         return self._finish(now_ms)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        """Hands a message to its handler; refuses it if the node does not serve it from this sender."""
         try:
             if self._lifecycle.state is not LifecycleState.STOPPED:
                 error = self._authorization_error(sender, type(message))
@@ -217,6 +219,7 @@ class BrokerNode:
         return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        """Hands a timer to its handler. ProtocolInvariantError if there is no such timer."""
         try:
             kind, slash, argument = name.partition("/")
             handler = self._timers.get(kind + slash)

@@ -8,6 +8,7 @@ command at once, since a retry does not help.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from protocol.client.administration import Administration
 from protocol.client.consumer import Read
@@ -53,7 +54,13 @@ class ClientNode:
         )
         self._finder = LeaderFinder(self._context)
         self._producer = Producer(self._context, self._finder)
-        self._under_way: dict[int, Read | Administration] = {}
+        self._in_progress: dict[int, Read | Administration] = {}
+        self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
+            ProduceCommand: self._producer.submit,
+            SendRecords: self._producer.submit,
+            ConsumeCommand: self._read,
+            AdminCommand: self._administer,
+        }
 
     @property
     def buffered_bytes(self) -> int:
@@ -63,34 +70,40 @@ class ClientNode:
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
+        """Nothing: a client has no state on a disk."""
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        if isinstance(message, Response):
+        """Takes a command of the experiment, or a response to one of the client's requests."""
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(now_ms, sender, message)
+        elif isinstance(message, Response):
             self._receive_response(now_ms, sender, message)
-        elif isinstance(message, ProduceCommand | SendRecords):
-            self._producer.submit(now_ms, sender, message)
-        elif isinstance(message, ConsumeCommand):
-            self._start(now_ms, message, Read(self._context, self._finder, sender, message, self._completion(message)))
-        elif isinstance(message, AdminCommand):
-            self._start(now_ms, message, Administration(self._context, sender, message, self._completion(message)))
         else:
             refuse(self._out, sender, message, ErrorCode.UNSUPPORTED_VERSION)
         self._producer.admit_held(now_ms)
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        """Fires a timer of one of the parts. ProtocolInvariantError if there is no such timer."""
         self._context.fire(now_ms, name)
         self._producer.admit_held(now_ms)
         return self._out.drain()
 
+    def _read(self, now_ms: TimeMs, sender: NodeId, command: ConsumeCommand) -> None:
+        self._start(now_ms, command, Read(self._context, self._finder, sender, command, self._completion(command)))
+
+    def _administer(self, now_ms: TimeMs, sender: NodeId, command: AdminCommand) -> None:
+        self._start(now_ms, command, Administration(self._context, sender, command, self._completion(command)))
+
     def _start(self, now_ms: TimeMs, command: Command, task: Read | Administration) -> None:
-        self._under_way[command.command_id] = task
+        self._in_progress[command.command_id] = task
         task.begin(now_ms)
 
     def _completion(self, command: Command) -> Callable[[], None]:
         def on_done() -> None:
-            del self._under_way[command.command_id]
+            del self._in_progress[command.command_id]
 
         return on_done
 
