@@ -1,8 +1,8 @@
 """The `isray` command: one typer application, its commands by section, and the place that turns errors into exit codes.
 
-A command reports a failure with `typer.Exit(1)`. For wrong input it raises `experiments.support.errors.InputError`,
-which `run` prints as one line without a traceback; `usage.py` makes one of the wrong options that typer finds.
-`exit_codes.py` declares the codes.
+A command reports a failure with `typer.Exit(ExitCode.FAILURE)`. For wrong input it raises InputError
+(`experiments.support.errors`), which `run` prints as one line without a traceback; `usage.py` makes one of the wrong
+options that typer finds.
 
 Command modules import heavy packages (ray, pyspark, scipy, matplotlib) inside their functions, so that `isray --help`
 answers at once.

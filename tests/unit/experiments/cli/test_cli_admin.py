@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from experiments.cli import cluster
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import Loss
+from experiments.engines.ray.cluster_state import ClusterOptions, Status, claim, write_state
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
@@ -106,6 +108,24 @@ def test_status_misses_the_recovery_manager_where_recovery_is_on(bench: CliBench
     bench.ok("features", "disable", "--feature", "unclean.recovery.enabled")
     assert bench.json("status")["healthy"] is True
     assert "urm" not in bench.ok("status")
+
+
+def test_status_of_a_named_cluster_adds_what_its_state_file_holds(
+    bench: CliBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    state = claim(ClusterOptions(name="c"))
+    update = {"address": "h:1", "status": Status.READY, "pids": {"broker-0": 4711}, "events": ("broker-9 ended",)}
+    write_state(state.model_copy(update=update))
+    found = bench.json("status", "--name", "c")
+    assert (found["name"], found["bootstrap_server"], found["pids"]) == ("c", "h:1", {"broker-0": 4711})
+    assert found["healthy"] is True
+    lines = bench.ok("status", "--name", "c").splitlines()
+    assert lines[0].startswith("c: kip-966, h:1, process ")
+    assert [line.split()[:3] for line in lines if line.strip().startswith("broker-0")] == [
+        ["broker-0", "4711", "unfenced"]
+    ]
+    assert lines[-1] == "broker-9 ended"
 
 
 def controllers_of(found: dict[str, Any]) -> list[tuple[str, bool, str | None, bool]]:
