@@ -106,7 +106,7 @@ class AwaitedElections:
         image = self._state.image
         partition = image.partition(key)
         if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition is gone"
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition was deleted"
         if partition.leader != NO_LEADER:
             return ErrorCode.NONE, ""
         if not image.features.unclean_recovery:

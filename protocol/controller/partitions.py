@@ -87,7 +87,7 @@ def _assignment_error(state: ControllerState, replicas: tuple[BrokerId, ...], re
     if unknown:
         return f"brokers {unknown} are not registered"
     if len(set(replicas)) != len(replicas):
-        return f"a broker comes twice in {list(replicas)}"
+        return f"a broker is named twice in {list(replicas)}"
     if len(replicas) != replication_factor:
         return f"there are {len(replicas)}, of other partitions {replication_factor}"
     if not any(state.image.is_active(broker) for broker in replicas):
