@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from protocol.errors import ProtocolInvariantError
@@ -57,7 +58,7 @@ class ConfigDef:
     name: str
     default: ConfigValue
     topic_scoped: bool = False
-    minimum: int = 0
+    minimum: int = 1
     maximum: int = 2**63 - 1
     choices: tuple[str, ...] = ()
     read_only: bool = False
@@ -139,106 +140,70 @@ INT_MAX = 2**31 - 1
 NEVER = 2**63 - 1
 """Kafka's "no flush by policy" (Long.MAX_VALUE) for `flush.messages` and `flush.ms`."""
 
-MIN_INSYNC_REPLICAS = "min.insync.replicas"
-UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
-UNCLEAN_RECOVERY_STRATEGY = "unclean.recovery.strategy"
-UNCLEAN_RECOVERY_TIMEOUT_MS = "unclean.recovery.timeout.ms"
-BROKER_SESSION_TIMEOUT_MS = "broker.session.timeout.ms"
-BROKER_HEARTBEAT_INTERVAL_MS = "broker.heartbeat.interval.ms"
-REPLICA_LAG_TIME_MAX_MS = "replica.lag.time.max.ms"
-REPLICA_FETCH_WAIT_MAX_MS = "replica.fetch.wait.max.ms"
-REPLICA_FETCH_MAX_BYTES = "replica.fetch.max.bytes"
-REQUEST_TIMEOUT_MS = "request.timeout.ms"
-DELIVERY_TIMEOUT_MS = "delivery.timeout.ms"
-RETRY_BACKOFF_MS = "retry.backoff.ms"
-HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = "replica.high.watermark.checkpoint.interval.ms"
-FLUSH_MESSAGES = "flush.messages"
-FLUSH_MS = "flush.ms"
-SEGMENT_BYTES = "segment.bytes"
-INDEX_INTERVAL_BYTES = "index.interval.bytes"
-RETENTION_MS = "retention.ms"
-RETENTION_BYTES = "retention.bytes"
-LOG_RETENTION_CHECK_INTERVAL_MS = "log.retention.check.interval.ms"
-MAX_MESSAGE_BYTES = "max.message.bytes"
-MESSAGE_TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
-NUM_REPLICA_FETCHERS = "num.replica.fetchers"
-REPLICA_FETCH_MIN_BYTES = "replica.fetch.min.bytes"
-REPLICA_FETCH_RESPONSE_MAX_BYTES = "replica.fetch.response.max.bytes"
-PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
-ENABLE_IDEMPOTENCE = "enable.idempotence"
-LINGER_MS = "linger.ms"
-BATCH_SIZE = "batch.size"
-BUFFER_MEMORY = "buffer.memory"
-MAX_BLOCK_MS = "max.block.ms"
-MAX_IN_FLIGHT_REQUESTS = "max.in.flight.requests.per.connection"
-NUM_PARTITIONS = "num.partitions"
-DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
-UNCLEAN_LEADER_HOOK = "unclean.leader.hook"
-AUTHORIZER_CLASS_NAME = "authorizer.class.name"
-SUPER_USERS = "super.users"
-ALLOW_EVERYONE_IF_NO_ACL_FOUND = "allow.everyone.if.no.acl.found"
-
-CONTROLLER_QUORUM_VOTERS = "controller.quorum.voters"
-CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
-CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = "controller.quorum.election.timeout.ms"
-CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = "controller.quorum.fetch.timeout.ms"
-CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = "controller.quorum.election.backoff.max.ms"
-METADATA_SNAPSHOT_BYTES = "metadata.log.max.record.bytes.between.snapshots"
-
-_STRATEGIES = ("proactive", "balanced", "manual")
-
-CONFIGS: dict[str, ConfigDef] = {
-    definition.name: definition
-    for definition in (
-        ConfigDef(MIN_INSYNC_REPLICAS, 1, topic_scoped=True, minimum=1, maximum=INT_MAX),
-        ConfigDef(UNCLEAN_LEADER_ELECTION_ENABLE, False, topic_scoped=True, generations="kip-497, kip-966-elr"),
-        ConfigDef(UNCLEAN_RECOVERY_STRATEGY, "balanced", topic_scoped=True, choices=_STRATEGIES, generations="kip-966"),
-        ConfigDef(
-            UNCLEAN_RECOVERY_TIMEOUT_MS, 5_000, topic_scoped=True, minimum=1, maximum=INT_MAX, generations="kip-966"
-        ),
-        ConfigDef(FLUSH_MESSAGES, NEVER, topic_scoped=True, minimum=1),
-        ConfigDef(FLUSH_MS, NEVER, topic_scoped=True, minimum=1),
-        ConfigDef(BROKER_SESSION_TIMEOUT_MS, 9_000, minimum=1, read_only=True),
-        ConfigDef(BROKER_HEARTBEAT_INTERVAL_MS, 2_000, minimum=1, read_only=True),
-        ConfigDef(REPLICA_LAG_TIME_MAX_MS, 30_000, minimum=1, read_only=True),
-        ConfigDef(REPLICA_FETCH_WAIT_MAX_MS, 500, minimum=1, read_only=True),
-        ConfigDef(REPLICA_FETCH_MAX_BYTES, 1_048_576, minimum=1, read_only=True),
-        ConfigDef(REQUEST_TIMEOUT_MS, 30_000, minimum=1, read_only=True),
-        ConfigDef(DELIVERY_TIMEOUT_MS, 30_000, minimum=1, read_only=True),
-        ConfigDef(RETRY_BACKOFF_MS, 100, minimum=1, read_only=True),
-        ConfigDef(HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS, 5_000, minimum=1, read_only=True),
-        ConfigDef(SEGMENT_BYTES, 1_073_741_824, topic_scoped=True, minimum=1, maximum=INT_MAX),
-        ConfigDef(INDEX_INTERVAL_BYTES, 4_096, maximum=INT_MAX, read_only=True),
-        ConfigDef(RETENTION_MS, 604_800_000, topic_scoped=True, minimum=-1),
-        ConfigDef(RETENTION_BYTES, -1, topic_scoped=True, minimum=-1),
-        ConfigDef(LOG_RETENTION_CHECK_INTERVAL_MS, 300_000, minimum=1, read_only=True),
-        ConfigDef(MAX_MESSAGE_BYTES, 1_048_588, topic_scoped=True, maximum=INT_MAX),
-        ConfigDef(MESSAGE_TIMESTAMP_AFTER_MAX_MS, 3_600_000, topic_scoped=True),
-        ConfigDef(NUM_REPLICA_FETCHERS, 1, minimum=1, maximum=64, read_only=True),
-        ConfigDef(REPLICA_FETCH_MIN_BYTES, 1, minimum=1, read_only=True),
-        ConfigDef(REPLICA_FETCH_RESPONSE_MAX_BYTES, 10_485_760, minimum=1, read_only=True),
-        ConfigDef(PRODUCER_ID_EXPIRATION_MS, 86_400_000, minimum=1, read_only=True),
-        ConfigDef(ENABLE_IDEMPOTENCE, True, read_only=True),
-        ConfigDef(LINGER_MS, 5, read_only=True),
-        ConfigDef(BATCH_SIZE, 16_384, minimum=1, maximum=INT_MAX, read_only=True),
-        ConfigDef(BUFFER_MEMORY, 33_554_432, minimum=1, read_only=True),
-        ConfigDef(MAX_BLOCK_MS, 60_000, read_only=True),
-        ConfigDef(MAX_IN_FLIGHT_REQUESTS, 5, minimum=1, maximum=5, read_only=True),
-        ConfigDef(NUM_PARTITIONS, 1, minimum=1, maximum=INT_MAX),
-        ConfigDef(DEFAULT_REPLICATION_FACTOR, 1, minimum=1, maximum=SHORT_MAX),
-        ConfigDef(UNCLEAN_LEADER_HOOK, "", read_only=True),
-        ConfigDef(AUTHORIZER_CLASS_NAME, "", choices=("", "standard"), read_only=True),
-        ConfigDef(SUPER_USERS, "", read_only=True),
-        ConfigDef(CONTROLLER_QUORUM_VOTERS, "", node_list=True, read_only=True),
-        ConfigDef(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, "", node_list=True, read_only=True),
-        ConfigDef(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS, 1_000, minimum=1, maximum=INT_MAX, read_only=True),
-        ConfigDef(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS, 2_000, minimum=1, maximum=INT_MAX, read_only=True),
-        ConfigDef(CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS, 1_000, minimum=1, maximum=INT_MAX, read_only=True),
-        ConfigDef(METADATA_SNAPSHOT_BYTES, 20_971_520, minimum=1, read_only=True),
-        ConfigDef(ALLOW_EVERYONE_IF_NO_ACL_FOUND, False, read_only=True),
-    )
-}
+CONFIGS: dict[str, ConfigDef] = {}
 """Every config by name."""
+
+
+def _declare(definition: ConfigDef) -> str:
+    CONFIGS[definition.name] = definition
+    return definition.name
+
+
+_topic = partial(ConfigDef, topic_scoped=True)
+_node = partial(ConfigDef, read_only=True)
+
+MIN_INSYNC_REPLICAS = _declare(_topic("min.insync.replicas", 1, maximum=INT_MAX))
+UNCLEAN_LEADER_ELECTION_ENABLE = _declare(
+    _topic("unclean.leader.election.enable", False, generations="kip-497, kip-966-elr")
+)
+UNCLEAN_RECOVERY_STRATEGY = _declare(
+    _topic("unclean.recovery.strategy", "balanced", choices=("proactive", "balanced", "manual"), generations="kip-966")
+)
+UNCLEAN_RECOVERY_TIMEOUT_MS = _declare(
+    _topic("unclean.recovery.timeout.ms", 5_000, maximum=INT_MAX, generations="kip-966")
+)
+FLUSH_MESSAGES = _declare(_topic("flush.messages", NEVER))
+FLUSH_MS = _declare(_topic("flush.ms", NEVER))
+BROKER_SESSION_TIMEOUT_MS = _declare(_node("broker.session.timeout.ms", 9_000))
+BROKER_HEARTBEAT_INTERVAL_MS = _declare(_node("broker.heartbeat.interval.ms", 2_000))
+REPLICA_LAG_TIME_MAX_MS = _declare(_node("replica.lag.time.max.ms", 30_000))
+REPLICA_FETCH_WAIT_MAX_MS = _declare(_node("replica.fetch.wait.max.ms", 500))
+REPLICA_FETCH_MAX_BYTES = _declare(_node("replica.fetch.max.bytes", 1_048_576))
+REQUEST_TIMEOUT_MS = _declare(_node("request.timeout.ms", 30_000))
+DELIVERY_TIMEOUT_MS = _declare(_node("delivery.timeout.ms", 30_000))
+RETRY_BACKOFF_MS = _declare(_node("retry.backoff.ms", 100))
+HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = _declare(_node("replica.high.watermark.checkpoint.interval.ms", 5_000))
+SEGMENT_BYTES = _declare(_topic("segment.bytes", 1_073_741_824, maximum=INT_MAX))
+INDEX_INTERVAL_BYTES = _declare(_node("index.interval.bytes", 4_096, minimum=0, maximum=INT_MAX))
+RETENTION_MS = _declare(_topic("retention.ms", 604_800_000, minimum=-1))
+RETENTION_BYTES = _declare(_topic("retention.bytes", -1, minimum=-1))
+LOG_RETENTION_CHECK_INTERVAL_MS = _declare(_node("log.retention.check.interval.ms", 300_000))
+MAX_MESSAGE_BYTES = _declare(_topic("max.message.bytes", 1_048_588, minimum=0, maximum=INT_MAX))
+MESSAGE_TIMESTAMP_AFTER_MAX_MS = _declare(_topic("message.timestamp.after.max.ms", 3_600_000, minimum=0))
+NUM_REPLICA_FETCHERS = _declare(_node("num.replica.fetchers", 1, maximum=64))
+REPLICA_FETCH_MIN_BYTES = _declare(_node("replica.fetch.min.bytes", 1))
+REPLICA_FETCH_RESPONSE_MAX_BYTES = _declare(_node("replica.fetch.response.max.bytes", 10_485_760))
+PRODUCER_ID_EXPIRATION_MS = _declare(_node("producer.id.expiration.ms", 86_400_000))
+ENABLE_IDEMPOTENCE = _declare(_node("enable.idempotence", True))
+LINGER_MS = _declare(_node("linger.ms", 5, minimum=0))
+BATCH_SIZE = _declare(_node("batch.size", 16_384, maximum=INT_MAX))
+BUFFER_MEMORY = _declare(_node("buffer.memory", 33_554_432))
+MAX_BLOCK_MS = _declare(_node("max.block.ms", 60_000, minimum=0))
+MAX_IN_FLIGHT_REQUESTS = _declare(_node("max.in.flight.requests.per.connection", 5, maximum=5))
+NUM_PARTITIONS = _declare(ConfigDef("num.partitions", 1, maximum=INT_MAX))
+DEFAULT_REPLICATION_FACTOR = _declare(ConfigDef("default.replication.factor", 1, maximum=SHORT_MAX))
+UNCLEAN_LEADER_HOOK = _declare(_node("unclean.leader.hook", ""))
+AUTHORIZER_CLASS_NAME = _declare(_node("authorizer.class.name", "", choices=("", "standard")))
+SUPER_USERS = _declare(_node("super.users", ""))
+CONTROLLER_QUORUM_VOTERS = _declare(_node("controller.quorum.voters", "", node_list=True))
+CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = _declare(_node("controller.quorum.bootstrap.servers", "", node_list=True))
+CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = _declare(_node("controller.quorum.election.timeout.ms", 1_000, maximum=INT_MAX))
+CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = _declare(_node("controller.quorum.fetch.timeout.ms", 2_000, maximum=INT_MAX))
+CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = _declare(
+    _node("controller.quorum.election.backoff.max.ms", 1_000, maximum=INT_MAX)
+)
+METADATA_SNAPSHOT_BYTES = _declare(_node("metadata.log.max.record.bytes.between.snapshots", 20_971_520))
+ALLOW_EVERYONE_IF_NO_ACL_FOUND = _declare(_node("allow.everyone.if.no.acl.found", False))
 
 _DOCUMENTATION = """
 min.insync.replicas | replicas | KIP-966; H1, E6, E8
@@ -467,7 +432,7 @@ class ClusterConfig:
         """The defaults with `overrides`. Raises ConfigError for unknown configs, values that are not allowed, and
         static voters together with bootstrap servers.
         """
-        values: dict[str, ConfigValue] = {definition.name: definition.default for definition in CONFIGS.values()}
+        values = cls(generation).values
         parsed = {name: parse_config(name, value) for name, value in (overrides or {}).items()}
         if parsed.get(CONTROLLER_QUORUM_VOTERS) and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
             found = parsed[CONTROLLER_QUORUM_VOTERS]
