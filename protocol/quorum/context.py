@@ -19,20 +19,7 @@ from protocol.config import (
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
-from protocol.messages.quorum import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    QuorumFetchRequest,
-    QuorumFetchResponse,
-    QuorumRequest,
-    QuorumResponse,
-    VoteRequest,
-    VoteResponse,
-)
+from protocol.messages.quorum import QuorumRequest, QuorumResponse
 from protocol.quorum import state_file
 from protocol.quorum.election import Role, VotingState
 from protocol.quorum.log import QuorumLog
@@ -43,14 +30,6 @@ RENEWAL_MS = 500
 """Milliseconds between two fetches of a follower, at most (Kafka's maximum wait of a metadata fetch)."""
 ELECTION_TIMER = "quorum-election"
 FETCH_TIMER = "quorum-fetch"
-
-_RESPONSES: dict[type[QuorumRequest], type[QuorumResponse]] = {
-    VoteRequest: VoteResponse,
-    BeginQuorumEpochRequest: BeginQuorumEpochResponse,
-    EndQuorumEpochRequest: EndQuorumEpochResponse,
-    QuorumFetchRequest: QuorumFetchResponse,
-    FetchSnapshotRequest: FetchSnapshotResponse,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +182,10 @@ class QuorumContext:
 
     def respond(self, to: NodeId, request: QuorumRequest, error: ErrorCode = ErrorCode.NONE, **fields: Any) -> None:
         """Sends the response to a request. Every response carries this replica's epoch and known leader."""
-        response = _RESPONSES[type(request)]
-        number = request.correlation_id
-        self.out.send(
-            to, response(correlation_id=number, error=error, leader_id=self.leader, leader_epoch=self.epoch, **fields)
-        )
+        response = request.response_type()
+        assert issubclass(response, QuorumResponse)
+        fields |= {"error": error, "leader_id": self.leader, "leader_epoch": self.epoch}
+        self.out.send(to, response(correlation_id=request.correlation_id, **fields))
 
     def reset_election_timer(self, now_ms: TimeMs) -> None:
         """Restarts the election timer with a random timeout in [`election_ms`, 2 `election_ms`)."""

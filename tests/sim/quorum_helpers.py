@@ -6,11 +6,18 @@ from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
 from protocol.messages.base import Response
-from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
+from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest, VoteRequest
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey
 
 SOON_MS = 60_000
+
+
+def started(seed: str, size: int = 3, *, static: bool = False, observers: int = 0) -> QuorumHarness:
+    """A quorum of which every node has been started."""
+    harness = QuorumHarness(seed, size, static=static, observers=observers)
+    harness.start(*harness.disks)
+    return harness
 
 
 def replica(harness: QuorumHarness, node: NodeId) -> QuorumReplica:
@@ -48,6 +55,27 @@ def ask(harness: QuorumHarness, adds: bool, key: ReplicaKey, to: NodeId | None =
     request = kind(correlation_id=number, cluster_id=CLUSTER, voter_id=key.id, voter_uuid=key.uuid, **fields)
     harness.submit(leader(harness).key.id if to is None else to, request)
     return number
+
+
+def vote_request(candidate: ReplicaKey, epoch: int, voter: ReplicaKey, log_end: tuple[int, int]) -> VoteRequest:
+    """A request with the candidate's id as its correlation id; `log_end` is (epoch of the last record, log end)."""
+    return VoteRequest(
+        correlation_id=candidate.id,
+        cluster_id=CLUSTER,
+        candidate_id=candidate.id,
+        candidate_uuid=candidate.uuid,
+        candidate_epoch=epoch,
+        voter_id=voter.id,
+        voter_uuid=voter.uuid,
+        last_offset_epoch=log_end[0],
+        last_offset=log_end[1],
+    )
+
+
+def follower(harness: QuorumHarness) -> QuorumReplica:
+    """The first voter that is not the leader."""
+    first = leader(harness)
+    return next(replica(harness, key.id) for key in first.voters.keys if key.id != first.key.id)
 
 
 def answer(harness: QuorumHarness, number: int, within_ms: int = SOON_MS) -> Response:

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
+from experiments.hunt.quorum.operator import change_request
 from protocol.errors import ErrorCode, ForeignDirectoryError
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import (
@@ -18,21 +19,29 @@ from protocol.messages.quorum import (
     CurrentLeader,
     Endpoint,
     LeaderChangeRecord,
-    RemoveVoterRequest,
     Voter,
-    VoteRequest,
     VoteResponse,
 )
 from protocol.quorum import state_file
 from protocol.quorum.election import Role
 from protocol.quorum.voters import ReplicaKey
-from tests.sim.quorum_helpers import SOON_MS, answer, ask, change, leader, replica, settle, voter_ids
+from tests.sim.quorum_helpers import (
+    SOON_MS,
+    answer,
+    ask,
+    change,
+    leader,
+    replica,
+    settle,
+    started,
+    vote_request,
+    voter_ids,
+)
 
 
 def grown(size: int, observers: int = 0) -> QuorumHarness:
     """A quorum that has grown from one voter to `size` under writes."""
-    harness = QuorumHarness("grown", size, observers=observers)
-    harness.start(*harness.disks)
+    harness = started("grown", size, observers=observers)
     for node in harness.ids[1:]:
         harness.append()
         assert change(harness, True, replica(harness, node).key) is ErrorCode.NONE
@@ -45,8 +54,7 @@ def grown(size: int, observers: int = 0) -> QuorumHarness:
 
 
 def test_static_voters_elect_one_leader_and_follow_it() -> None:
-    harness = QuorumHarness("static", 3, static=True)
-    harness.start(*harness.disks)
+    harness = started("static", static=True)
     settle(harness)
     assert sorted(node.replica.role for node in harness.nodes.values()) == [Role.FOLLOWER, Role.FOLLOWER, Role.LEADER]
     harness.append()
@@ -99,9 +107,7 @@ def test_a_leader_without_a_majority_resigns_and_commits_nothing() -> None:
     second = leader(harness)
     assert second.epoch > first.epoch
     settle(harness)
-    assert (
-        len(harness.committed) == committed + 1
-    )  # the new leader's own record, and not the one appended without a majority
+    assert len(harness.committed) == committed + 1, "the new leader's record, not the one without a majority"
 
 
 @pytest.mark.covers("D26", "D27", "G12", "G17", "N17")
@@ -110,19 +116,8 @@ def test_a_vote_is_durable() -> None:
     harness.start(1000)
     me = replica(harness, 1000)
     for candidate, granted in ((1001, True), (1002, False), (1001, True)):
-        request = VoteRequest(
-            correlation_id=candidate,
-            cluster_id=CLUSTER,
-            candidate_id=candidate,
-            candidate_uuid=f"uuid-{candidate}",
-            candidate_epoch=7,
-            voter_id=1000,
-            voter_uuid=me.key.uuid,
-            last_offset_epoch=-1,
-            last_offset=0,
-        )
         harness.responses.clear()
-        harness.submit(1000, request)
+        harness.submit(1000, vote_request(ReplicaKey(candidate, f"uuid-{candidate}"), 7, me.key, (-1, 0)))
         found = answer(harness, candidate)
         assert isinstance(found, VoteResponse)
         assert (found.vote_granted, found.leader_epoch) == (granted, 7)
@@ -140,20 +135,8 @@ def test_a_vote_is_durable() -> None:
 def test_a_vote_request_for_another_disk_is_rejected() -> None:
     harness = QuorumHarness("keys", 3, static=True)
     harness.start(1000)
-    request = VoteRequest(
-        correlation_id=1,
-        cluster_id=CLUSTER,
-        candidate_id=1001,
-        candidate_uuid="a",
-        candidate_epoch=7,
-        voter_id=1000,
-        voter_uuid="the disk before",
-        last_offset_epoch=-1,
-        last_offset=0,
-    )
-    harness.submit(1000, request)
-    found = answer(harness, 1)
-    assert found.error is ErrorCode.INVALID_VOTER_KEY
+    harness.submit(1000, vote_request(ReplicaKey(1001, "a"), 7, ReplicaKey(1000, "the disk before"), (-1, 0)))
+    assert answer(harness, 1001).error is ErrorCode.INVALID_VOTER_KEY
     assert replica(harness, 1000).epoch == 0
 
 
@@ -172,8 +155,7 @@ def test_begin_quorum_epoch_for_another_disk_is_rejected(uuid: str, error: Error
 
 @pytest.mark.covers("D25", "M81")
 def test_a_voter_that_lacks_its_own_addition_grants_votes() -> None:
-    harness = QuorumHarness("unaware", 3)
-    harness.start(*harness.disks)
+    harness = started("unaware")
     assert change(harness, True, replica(harness, 1001).key) is ErrorCode.NONE
     settle(harness)
     old = leader(harness)
@@ -228,8 +210,7 @@ def test_one_voter_grows_to_three_under_writes() -> None:
 
 @pytest.mark.covers("D12", "D16", "M79")
 def test_a_replica_is_added_only_when_it_has_caught_up() -> None:
-    harness = QuorumHarness("lagging", 3)
-    harness.start(*harness.disks)
+    harness = started("lagging")
     key = replica(harness, 1001).key
     leader(harness)
     harness.cut(1001)
@@ -247,8 +228,7 @@ def test_a_replica_is_added_only_when_it_has_caught_up() -> None:
 
 @pytest.mark.covers("D11", "M79")
 def test_a_change_waits_for_the_one_before_it() -> None:
-    harness = QuorumHarness("two", 3)
-    harness.start(*harness.disks)
+    harness = started("two")
     leader(harness)
     numbers = [ask(harness, True, replica(harness, node).key) for node in (1001, 1002)]
     assert len(set(numbers)) == 1, "both are sent before either is handled"
@@ -296,12 +276,7 @@ def test_a_removed_leader_rejects_waiting_changes() -> None:
     other = next(node for node in harness.ids if node != first.key.id)
     numbers = [ask(harness, False, first.key)]
     numbers.append(numbers[0] + 1)
-    harness.submit(
-        first.key.id,
-        RemoveVoterRequest(
-            correlation_id=numbers[1], cluster_id=CLUSTER, voter_id=other, voter_uuid=replica(harness, other).key.uuid
-        ),
-    )
+    harness.submit(first.key.id, change_request(numbers[1], False, replica(harness, other).key))
     assert [answer(harness, number).error for number in numbers] == [ErrorCode.NONE, ErrorCode.NOT_CONTROLLER]
     settle(harness)
     assert voter_ids(harness) == {tuple(node for node in harness.ids if node != first.key.id)}
@@ -365,8 +340,7 @@ def test_impossible_changes_are_rejected_at_once() -> None:
 
 @pytest.mark.covers("D1", "M83")
 def test_static_voters_accept_a_replaced_disk_only() -> None:
-    harness = QuorumHarness("static", 3, static=True)
-    harness.start(*harness.disks)
+    harness = started("static", static=True)
     settle(harness)
     key = replica(harness, 1002).key
     where = (Endpoint(name="CONTROLLER", host="localhost", port=9093),)

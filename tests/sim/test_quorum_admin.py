@@ -27,7 +27,7 @@ from protocol.quorum.describe import OBSERVER_MS, QuorumGauges, describe_quorum,
 from protocol.quorum.format import format_voters
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from tests.sim.quorum_helpers import SOON_MS, leader, settle
+from tests.sim.quorum_helpers import SOON_MS, leader, settle, started
 from tests.unit.protocol.messages.malformed_helpers import request
 
 
@@ -58,8 +58,7 @@ def keys(states: tuple[ReplicaState, ...]) -> list[tuple[NodeId, str, bool]]:
 
 def grown(observers: int = 1) -> QuorumHarness:
     """Two voters, a controller that is an observer, and a broker."""
-    harness = QuorumHarness("described", 3, observers=observers)
-    harness.start(*harness.disks)
+    harness = started("described", observers=observers)
     where = (Endpoint(name="CONTROLLER", host="localhost", port=9093),)
     key = harness.nodes[1001].replica.key
     assert response_to(harness, add(key, cluster_id=CLUSTER, endpoints=where)).error is ErrorCode.NONE

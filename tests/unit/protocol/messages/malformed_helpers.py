@@ -41,27 +41,8 @@ from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of
 M = TypeVar("M", bound=Message)
 NONE = ErrorCode.NONE
 
-NUMBERS = (
-    -(2**63),
-    -(2**31),
-    -(2**15),
-    -5,
-    -2,
-    -1,
-    0,
-    0,
-    1,
-    1,
-    2,
-    3,
-    4,
-    7,
-    999,
-    1_000,
-    2**15 - 1,
-    2**31 - 1,
-    2**63 - 1,
-)
+_LARGEST = tuple(2**bits - 1 for bits in (15, 31, 63))
+NUMBERS = (*(-1 - number for number in reversed(_LARGEST)), -5, -2, -1, 0, 0, 1, 1, 2, 3, 4, 7, 999, 1_000, *_LARGEST)
 BROKERS = (0, 1, 2, 3, 0, 1, 2, 3, 4, 7, 999, 1_000, -1, -2, 2**31 - 1)
 TEXTS = ("", "x", "a b", "*", "../x", "\x00", "é" * 300, "9" * 5_000, "-1", "0", "1", "2", "true", "false", "none")
 NONSENSE: tuple[object, ...] = (None, True, 1.5, "x", b"x", [], {"a": 1}, 2**64 - 1, -(2**63), [[]], "")
@@ -76,27 +57,18 @@ def pools(image: MetadataImage, topics: Sequence[str] = ("t", "u", "new", "no"))
     names = (*topics, *topics, *TEXTS)
     replicas = (*BROKERS[:8], *BROKERS)
     return {
-        "topic": names,
+        **dict.fromkeys(("topic", "topic_name", "topics"), names),
         "name": (*names, *CONFIGS),
-        "topic_name": names,
         "resource_name": (*names, "kafka-cluster", ""),
-        "topics": names,
         "topic_id": (*image.topics, *image.topics, "", "no.1"),
         "feature": (*SUPPORTED_FEATURES, *TEXTS),
         "configuration_keys": (*CONFIGS, *TEXTS),
         "principal": ("User:ANONYMOUS", "User:root", "User:alice", "Node:broker-0", ""),
         "host": ("*", "192.0.2.1"),
         "incarnation_id": ("", "incarnation-0", "incarnation-1", "another"),
-        "partition_index": (0, 0, 1, 2, *NUMBERS),
-        "partition_id": (0, 0, 1, 2, *NUMBERS),
-        "partitions": (0, 0, 1, 2, *NUMBERS),
-        "partition_indexes": (0, 0, 1, 2, *NUMBERS),
+        **dict.fromkeys(("partition_index", "partition_id", "partitions", "partition_indexes"), (0, 0, 1, 2, *NUMBERS)),
         "partition": (0, 0, 0, 1, *NUMBERS),
-        "broker_id": replicas,
-        "broker_ids": replicas,
-        "replicas": replicas,
-        "assignments": replicas,
-        "desired_leaders": replicas,
+        **dict.fromkeys(("broker_id", "broker_ids", "replicas", "assignments", "desired_leaders"), replicas),
         "num_partitions": (-1, 1, 2, 3, 0, -2, 10_001, 2**31 - 1),
         "replication_factor": (-1, 1, 2, 3, 0, -2, 100, 2**15 - 1),
         "count": (-1, 0, 1, 2, 3, 4, 10_001, 2**31 - 1),
@@ -104,8 +76,7 @@ def pools(image: MetadataImage, topics: Sequence[str] = ("t", "u", "new", "no"))
         "broker_epoch": (*broker_epochs, *broker_epochs, *broker_epochs, *NUMBERS),
         "previous_broker_epoch": (*broker_epochs, -1, *NUMBERS),
         "replica_epoch": (*broker_epochs, *NUMBERS),
-        "leader_epoch": (*(state.leader_epoch for state in states), *NUMBERS),
-        "current_leader_epoch": (*(state.leader_epoch for state in states), *NUMBERS),
+        **dict.fromkeys(("leader_epoch", "current_leader_epoch"), (*(s.leader_epoch for s in states), *NUMBERS)),
         "partition_epoch": (*(state.partition_epoch for state in states), *NUMBERS),
         "leader_recovery_state": (0, 0, 0, 1, 2, -1, 127, -128),
         "current_metadata_offset": (*offsets, *NUMBERS),
