@@ -59,12 +59,12 @@ def test_static_voters_elect_one_leader_and_follow_it() -> None:
     assert sorted(node.replica.role for node in harness.nodes.values()) == [Role.FOLLOWER, Role.FOLLOWER, Role.LEADER]
     harness.append()
     settle(harness)
-    assert len(harness.committed) == 2
+    assert len(harness.view.committed) == 2
 
 
 def test_a_new_leader_with_all_committed_records_is_elected_soon_after_a_crash() -> None:
     harness = grown(3)
-    before, committed = leader(harness), len(harness.committed)
+    before, committed = leader(harness), len(harness.view.committed)
     harness.crash(before.key.id)
     died_ms = harness.now_ms
     after = leader(harness)
@@ -99,7 +99,7 @@ def test_a_partitioned_voter_does_not_depose_the_leader() -> None:
 
 def test_a_leader_without_a_majority_resigns_and_commits_nothing() -> None:
     harness = grown(3)
-    first, committed = leader(harness), len(harness.committed)
+    first, committed = leader(harness), len(harness.view.committed)
     harness.cut(first.key.id)
     harness.append()
     harness.run_for(20_000)
@@ -107,7 +107,7 @@ def test_a_leader_without_a_majority_resigns_and_commits_nothing() -> None:
     second = leader(harness)
     assert second.epoch > first.epoch
     settle(harness)
-    assert len(harness.committed) == committed + 1, "the new leader's record, not the one without a majority"
+    assert len(harness.view.committed) == committed + 1, "the new leader's record, not the one without a majority"
 
 
 @pytest.mark.covers("D26", "D27", "G12", "G17", "N17")
@@ -205,7 +205,7 @@ def test_requests_and_disks_of_another_cluster_are_rejected() -> None:
 def test_one_voter_grows_to_three_under_writes() -> None:
     harness = grown(3, observers=1)
     assert voter_ids(harness) == {(1000, 1001, 1002)}
-    assert len(harness.committed) == 1 + 1 + 2 + 4  # the format, the leader, two voters, four writes
+    assert len(harness.view.committed) == 1 + 1 + 2 + 4  # the format, the leader, two voters, four writes
 
 
 @pytest.mark.covers("D12", "D16", "M79")
@@ -309,7 +309,7 @@ def test_a_replaced_disk_is_another_replica_until_it_is_added() -> None:
     new = replica(harness, gone).key
     assert new.uuid != old.uuid
     assert not replica(harness, gone).is_voter
-    assert replica(harness, gone).high_watermark == len(harness.committed)
+    assert replica(harness, gone).high_watermark == len(harness.view.committed)
     assert change(harness, True, new) is ErrorCode.DUPLICATE_VOTER
     assert change(harness, False, old) is ErrorCode.NONE
     assert change(harness, True, new) is ErrorCode.NONE

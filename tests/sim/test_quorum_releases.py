@@ -60,7 +60,7 @@ def test_voters_change_only_when_all_of_them_support_changes() -> None:
     harness.former = {second}
     harness.restart(second)
     settle(harness)
-    committed = len(harness.committed)
+    committed = len(harness.view.committed)
     refused = answer(harness, ask(harness, True, replica(harness, first).key, timeout_ms=2_000))
     assert isinstance(refused, AddVoterResponse)
     assert refused.error is ErrorCode.REQUEST_TIMED_OUT
@@ -68,7 +68,7 @@ def test_voters_change_only_when_all_of_them_support_changes() -> None:
     assert all(not key.uuid for key in leader(harness).voters.keys), "no voter has changed"
     harness.append()
     settle(harness)
-    assert len(harness.committed) == committed + 1, "the quorum stays available"
+    assert len(harness.view.committed) == committed + 1, "the quorum stays available"
     harness.former = set()
     harness.restart(second)
     settle(harness)

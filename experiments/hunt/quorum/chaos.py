@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from experiments.engines.port import Loss
@@ -24,21 +24,6 @@ from protocol.ids import NodeId, TimeMs
 from protocol.messages.quorum import AddVoterRecord, FetchSnapshotResponse, VoteRequest
 from protocol.quorum.voters import ReplicaKey
 
-FAULTS = (
-    "crash",
-    "bounce",
-    "disk loss",
-    "cut",
-    "one-way cut",
-    "bad network",
-    "reordering",
-    "pause",
-    "additions",
-    "removals",
-    "mistakes",
-    "snapshots",
-)
-"""The kinds of faults; each run has some of them. Changes of the voters count as faults."""
 STEPS = 60
 SETTLED_WITHIN_MS = 120_000
 LONGEST_PARTITION_MS = 15_000
@@ -107,12 +92,7 @@ def draw(seed: int, bias: ChaosBias = NO_BIAS) -> ChaosSettings:
 
 def run(seed: int, bias: ChaosBias = NO_BIAS, listener: Listener | None = None) -> ChaosOutcome:
     """Runs a seed to its end or to the first violation."""
-    return run_settings(draw(seed, bias), listener)
-
-
-def run_settings(settings: ChaosSettings, listener: Listener | None = None) -> ChaosOutcome:
-    """Runs with drawn parameters, to the end or to the first violation."""
-    chaos = ChaosRun(settings)
+    chaos = ChaosRun(draw(seed, bias))
     if listener is not None:
         chaos.harness.listeners.append(listener)
     violation, detail = None, ""
@@ -125,40 +105,19 @@ def run_settings(settings: ChaosSettings, listener: Listener | None = None) -> C
     return ChaosOutcome(chaos.harness.events, chaos.harness.trace_hash(), violation, detail, chaos.counts)
 
 
-@dataclass(slots=True)
 class ChaosRun:
     """One run in progress."""
 
-    settings: ChaosSettings
-    harness: QuorumHarness = field(init=False)
-    operator: Operator = field(init=False)
-    counts: Counter[str] = field(default_factory=Counter)
-    _rng: Random = field(init=False)
-    _vote_requests: list[NodeId] = field(default_factory=list)
-    _injectors: dict[str, Callable[[], bool]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        settings = self.settings
+    def __init__(self, settings: ChaosSettings) -> None:
+        self.settings = settings
+        self.counts = Counter[str]()
         self._rng = Random(f"chaos/{settings.seed}")
+        self._vote_requests: list[NodeId] = []
         self.harness = QuorumHarness(
             f"lab/{settings.seed}", settings.size, static=settings.static, observers=settings.observers
         )
         self.harness.listeners.append(self._count)
         self.operator = Operator(self.harness)
-        self._injectors = {
-            "crash": self._crash,
-            "bounce": self._bounce,
-            "disk loss": self._lose_disk,
-            "cut": self._cut,
-            "one-way cut": self._cut_one_way,
-            "bad network": self._degrade_network,
-            "reordering": self._reorder_network,
-            "pause": self._pause,
-            "additions": self._add,
-            "removals": self._remove,
-            "mistakes": self._make_mistake,
-            "snapshots": self._take_snapshot,
-        }
 
     def run(self) -> None:
         """Runs all phases. Raises PropertyViolatedError at the first violation."""
@@ -214,10 +173,7 @@ class ChaosRun:
             harness.cuts = {pair for pair in sorted(harness.cuts) if rng.random() < rng.choice([0, 0.5])}
         else:
             fault = rng.choice(self.settings.faults)
-            self.counts[fault] += self._injectors[fault]()
-
-    def _up(self) -> list[NodeId]:
-        return [node for node in self.harness.ids if node in self.harness.nodes]
+            self.counts[fault] += _INJECTORS[fault](self)
 
     def _crash(self) -> bool:
         if not self.harness.nodes:
@@ -306,7 +262,7 @@ class ChaosRun:
         if self._rng.random() < 0.2:
             epoch = max((node.replica.epoch for node in harness.nodes.values()), default=0)
             harness.run_until(lambda: harness.leader is not None and harness.leader.epoch > epoch, 3_000)
-        leader, up = harness.leader, self._up()
+        leader, up = harness.leader, [node for node in harness.ids if node in harness.nodes]
         if leader is not None and self._rng.random() < 0.9:
             return leader.key.id
         return self._rng.choice(up) if up else None
@@ -412,3 +368,22 @@ class ChaosRun:
             raise PropertyViolatedError(
                 HEALTHY_LEADER_STAYS, f"{leader.key} led epoch {epoch} until {partitioned} came back"
             )
+
+
+_INJECTORS: dict[str, Callable[[ChaosRun], bool]] = {
+    "crash": ChaosRun._crash,
+    "bounce": ChaosRun._bounce,
+    "disk loss": ChaosRun._lose_disk,
+    "cut": ChaosRun._cut,
+    "one-way cut": ChaosRun._cut_one_way,
+    "bad network": ChaosRun._degrade_network,
+    "reordering": ChaosRun._reorder_network,
+    "pause": ChaosRun._pause,
+    "additions": ChaosRun._add,
+    "removals": ChaosRun._remove,
+    "mistakes": ChaosRun._make_mistake,
+    "snapshots": ChaosRun._take_snapshot,
+}
+"""A method per kind of fault, which returns whether it injected the fault. Changes of the voters count as faults."""
+FAULTS = tuple(_INJECTORS)
+"""The kinds of faults; each run has some of them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -94,6 +94,11 @@ def is_voter_of(replica: ReplicaKey, voters: Voters) -> bool:
 def majority(voters: Voters) -> int:
     """The number of voters that make a majority."""
     return len(voters) // 2 + 1
+
+
+def list_keys(keys: Iterable[ReplicaKey]) -> str:
+    """Replica keys as text, for violations."""
+    return ", ".join(map(str, sorted(keys))) or "none"
 
 
 class VoterSets:

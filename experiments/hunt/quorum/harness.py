@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimStorage
-from experiments.hunt.quorum.global_view import GlobalView, ReplicaStep, Value
+from experiments.hunt.quorum.global_view import GlobalView, ReplicaStep
 from experiments.hunt.quorum.liveness import all_converge, newest_leader
 from experiments.hunt.quorum.safety import SAFETY_INVARIANTS, SafetyInvariant
 from protocol.contract import CancelTimer, Outbox, Send, SetTimer
@@ -239,11 +239,6 @@ class QuorumHarness:
         heappush(self._heap, (at_ms, self._numbers, target, incarnation, what))
 
     # -- observing and appending ---------------------------------------------------------------------------------------
-
-    @property
-    def committed(self) -> list[Value]:
-        """All committed values, by offset."""
-        return self.view.committed
 
     @property
     def leader(self) -> QuorumReplica | None:

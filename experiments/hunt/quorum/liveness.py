@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from experiments.hunt.quorum.global_view import GlobalView, is_voter_of, majority
+from experiments.hunt.quorum.global_view import GlobalView, is_voter_of, list_keys, majority
 from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 
@@ -77,7 +77,7 @@ def reconfiguration_not_stuck(view: GlobalView) -> str:
             return f"{node} has changes at {above} that are not committed"
         missing = sorted(offset for offset in view.changes if copy.start <= offset and offset not in copy.changes)
         if missing or copy.history.latest != view.voters:
-            return f"{node} lacks the committed changes at {missing}; voters {_keys(copy.history.latest)}"
+            return f"{node} lacks the committed changes at {missing}; voters {list_keys(copy.history.latest)}"
     return ""
 
 
@@ -87,10 +87,6 @@ def _describe_replicas(view: GlobalView) -> str:
         f"{replica.log.end_offset}"
         for replica in view.running.values()
     )
-
-
-def _keys(voters: frozenset[object]) -> str:
-    return ", ".join(sorted(map(str, voters)))
 
 
 LIVENESS: Mapping[str, Callable[[GlobalView], str]] = {

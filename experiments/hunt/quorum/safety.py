@@ -18,7 +18,6 @@ AckedChangeIsCommitted are what users of the log rely on. The liveness propertie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from experiments.hunt.quorum.global_view import (
@@ -28,6 +27,7 @@ from experiments.hunt.quorum.global_view import (
     VoterChange,
     Voters,
     is_voter_of,
+    list_keys,
     majority,
     matches,
 )
@@ -130,7 +130,7 @@ class StatesMatchRoles(SafetyInvariant):
             is_open = history.last_change >= replica.high_watermark
             sets = [history.latest, *([history.below(history.last_change)] if is_open else [])]
             if not key.uuid or not any(is_voter_of(key, voters) for voters in sets):
-                return f"{key} is {role}, and its voters are {_list(history.latest)}"
+                return f"{key} is {role}, and its voters are {list_keys(history.latest)}"
         return ""
 
 
@@ -142,12 +142,12 @@ class ConfigMatchesLog(SafetyInvariant):
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         view, expected = self.view, self.view.copies[step.node].history.latest
         if frozenset(replica.voters.keys) != expected:
-            return f"{replica.key} uses {_list(replica.voters.keys)}, its log has {_list(expected)}"
+            return f"{replica.key} uses {list_keys(replica.voters.keys)}, its log has {list_keys(expected)}"
         snapshot = replica.snapshot
         if snapshot is not None and snapshot.end_offset <= len(view.committed):
             expected = view.history.below(snapshot.end_offset)
             if frozenset(snapshot.voters.keys) != expected:
-                found = f"{_list(snapshot.voters.keys)}, not {_list(expected)}"
+                found = f"{list_keys(snapshot.voters.keys)}, not {list_keys(expected)}"
                 return f"{replica.key}: its snapshot of {snapshot.end_offset} has the voters {found}"
         return ""
 
@@ -217,7 +217,7 @@ class AckedValueNotLost(SafetyInvariant):
             if node in view.keys and is_voter_of(view.keys[node], view.voters)
         ]
         if view.committed and max(holds, default=0) < len(view.committed):
-            return f"{len(view.committed)} are committed, of which the voters {_list(view.voters)} have {holds}"
+            return f"{len(view.committed)} are committed, of which the voters {list_keys(view.voters)} have {holds}"
         return ""
 
 
@@ -236,7 +236,7 @@ class HighWatermarkHasMajority(SafetyInvariant):
             return f"{replica.key} commits {end - 1} of epoch {epoch} in epoch {commit.epoch}"
         if not any(self._has_majority(voters, end) for voters in commit.sets):
             ends = {node: copy.durable for node, copy in view.copies.items()}
-            return f"{replica.key} commits {end} by {' or '.join(map(_list, commit.sets))}; on disks are {ends}"
+            return f"{replica.key} commits {end} by {' or '.join(map(list_keys, commit.sets))}; on disks are {ends}"
         return ""
 
     def _has_majority(self, voters: Voters, end: Offset) -> bool:
@@ -363,22 +363,5 @@ class CheckQuorumResign(SafetyInvariant):
         return "" if is_patient else f"{replica.key} still leads although no majority has fetched for {silent_ms} ms"
 
 
-def _list(keys: Iterable[ReplicaKey]) -> str:
-    return ", ".join(map(str, sorted(keys))) or "none"
-
-
-SAFETY_INVARIANTS: tuple[type[SafetyInvariant], ...] = (
-    NoIllegalState,
-    NoLogDivergence,
-    StatesMatchRoles,
-    ConfigMatchesLog,
-    NeverTwoLeadersInSameEpoch,
-    OneVotePerEpoch,
-    LeaderHasAllAckedValues,
-    AckedValueNotLost,
-    HighWatermarkHasMajority,
-    HighWatermarkMonotone,
-    ChangesTakeTurns,
-    AckedChangeIsCommitted,
-    CheckQuorumResign,
-)
+SAFETY_INVARIANTS: tuple[type[SafetyInvariant], ...] = tuple(SafetyInvariant.__subclasses__())
+"""All of them, in the order of this module."""

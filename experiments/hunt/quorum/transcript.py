@@ -83,7 +83,8 @@ class Transcript:
             yield _role(after)
         for send in step.sends:
             if send.to == DRIVER and isinstance(send.message, Response):
-                yield _response(send.message)
+                error = send.message.error
+                yield f"responds to the operator: {'done' if error is ErrorCode.NONE else error.name}"
 
     def _log_changes(self, node: NodeId, before: _State, after: _State) -> Iterator[str]:
         if after.snapshot > before.snapshot and before.role is not None:
@@ -121,19 +122,11 @@ def _role(seen: _State) -> str:
 
 def _granted_votes(step: ReplicaStep) -> Iterator[str]:
     cause = step.cause
-    if isinstance(cause, VoteRequest) and any(_is_granted(send.message) for send in step.sends):
+    answers = [send.message for send in step.sends if isinstance(send.message, VoteResponse)]
+    if isinstance(cause, VoteRequest) and any(answer.vote_granted for answer in answers):
         candidate = short_key(ReplicaKey(cause.candidate_id, cause.candidate_uuid))
         would = "would vote" if cause.pre_vote else "votes"
         yield f"{would} for {candidate} in epoch {cause.candidate_epoch + cause.pre_vote}"
-
-
-def _is_granted(message: object) -> bool:
-    return isinstance(message, VoteResponse) and message.vote_granted
-
-
-def _response(answer: Response) -> str:
-    result = "done" if answer.error is ErrorCode.NONE else answer.error.name
-    return f"responds to the operator: {result}"
 
 
 def _record(record: MetadataRecord) -> str:
