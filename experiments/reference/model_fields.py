@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from experiments.reference.markdown import code, table
+from experiments.reference.markdown import code, default, table
 
 _NAMES: dict[object, str] = {int: "whole number", str: "text", bool: "true or false", float: "number"}
 _DURATION = "duration (`250ms`, `5s`, `1h`)"
@@ -23,9 +23,9 @@ def field_table(model: type[BaseModel], left_out: Collection[str] = (), duration
     for name, field in model.model_fields.items():
         if name not in left_out:
             kind = _DURATION if name in durations else type_words(field.annotation)
-            default = _default(field, is_duration=name in durations)
-            rows.append((code(field.alias or name), kind, default, field.description or ""))
-    return table(("field", "type", "default", "meaning"), rows) if rows else ""
+            value = _default(field, is_duration=name in durations)
+            rows.append((code(field.alias or name), kind, value, field.description or ""))
+    return table(("field", "type", "default", "meaning"), rows)
 
 
 def type_words(annotation: object) -> str:
@@ -49,8 +49,6 @@ def _default(field: FieldInfo, is_duration: bool) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
-    if value is None or value in ({}, ""):
-        return ""
-    if is_duration:
-        return code(f"{value // 1_000}s" if value % 1_000 == 0 else f"{value}ms")
-    return code(str(value).lower() if isinstance(value, bool) else value)
+    if is_duration and value is not None:
+        value = f"{value // 1_000}s" if value % 1_000 == 0 else f"{value}ms"
+    return default(value)

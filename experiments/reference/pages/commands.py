@@ -18,10 +18,9 @@ def page() -> str:
 
 
 def _section(command: CommandHelp) -> str:
-    rows = [(code(names), text) for names, text in command.parameters]
     return sections(
         f"## {code(command.path)}",
         command.help,
-        block("\n".join(command.examples), "sh") if command.examples else "",
-        table(("argument or option", "meaning"), rows) if rows else "",
+        block("\n".join(command.examples), "sh"),
+        table(("argument or option", "meaning"), [(code(names), text) for names, text in command.parameters]),
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from inspect import cleandoc
-
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.schema import Fault
-from experiments.reference.markdown import code, sections
+from experiments.reference.markdown import code, first_paragraph, sections
 from experiments.reference.model_fields import field_table
 
 TITLE = "Faults"
@@ -28,7 +26,7 @@ def page() -> str:
 def _section(kind: str, model: type[Fault]) -> str:
     return sections(
         f"## {code(kind)}",
-        " ".join(cleandoc(model.__doc__ or "").split()),
+        first_paragraph(model.__doc__),
         "" if model.in_swarm else "The plans that `isray fuzz` draws do not contain it.",
         field_table(model, _TIMES),
     )

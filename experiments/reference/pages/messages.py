@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from enum import Enum, EnumType
 from importlib import import_module
-from inspect import cleandoc, get_annotations
+from inspect import get_annotations
 
-from experiments.reference.markdown import code, sections, table
+from experiments.reference.markdown import code, first_paragraph, sections, table
 from protocol import messages
 from protocol.messages.base import Message, Request, Response
 from protocol.messages.records import MetadataRecord
@@ -46,7 +46,9 @@ def _module(name: str, models: list[type[Message]]) -> str:
     enums = [
         kind for kind in vars(module).values() if isinstance(kind, EnumType) and kind.__module__ == module.__name__
     ]
-    return sections(f"## {name}", _first_paragraph(module), *map(_message, own), *map(_enum, enums)) if own else ""
+    return (
+        sections(f"## {name}", first_paragraph(module.__doc__), *map(_message, own), *map(_enum, enums)) if own else ""
+    )
 
 
 def _message(model: type[Message]) -> str:
@@ -58,25 +60,20 @@ def _message(model: type[Message]) -> str:
             code(name),
             _type(types[name]),
             "" if field.is_required() else code(_default(field.default)),
-            _since(model, name),
+            model.SINCE.get(name, ""),
         )
         for name, field in model.model_fields.items()
         if name not in omitted
     ]
     columns = ("field", "type", "default", "version") if model.SINCE else ("field", "type", "default")
-    fields = table(columns, (row[: len(columns)] for row in rows)) if rows else ""
-    return sections(f"### {model.__name__}", kind + _first_paragraph(model), fields)
+    fields = table(columns, (row[: len(columns)] for row in rows))
+    return sections(f"### {model.__name__}", kind + first_paragraph(model.__doc__), fields)
 
 
 def _enum(kind: EnumType) -> str:
     members: Iterable[Enum] = kind.__members__.values()
     values = ", ".join(f"{member.value} {member.name}" for member in members)
-    return sections(f"### {kind.__name__}", f"*enumeration* {_first_paragraph(kind)}", values)
-
-
-def _first_paragraph(documented: object) -> str:
-    """The first paragraph of an object's own docstring, on one line; empty without one."""
-    return " ".join(cleandoc(vars(documented).get("__doc__") or "").split("\n\n")[0].split())
+    return sections(f"### {kind.__name__}", f"*enumeration* {first_paragraph(kind.__doc__)}", values)
 
 
 def _type(annotation: str) -> str:
@@ -89,7 +86,3 @@ def _default(value: object) -> str:
     if isinstance(value, Enum):
         return value.name
     return json.dumps(value) if value is None or isinstance(value, bool | int | str) else "empty"
-
-
-def _since(model: type[Message], name: str) -> str:
-    return str(model.SINCE.get(name, ""))

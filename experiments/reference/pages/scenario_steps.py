@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from inspect import cleandoc
-
-from experiments.reference.markdown import block, code, sections
+from experiments.reference.markdown import block, code, first_paragraph, sections
 from experiments.reference.model_fields import field_table
 from experiments.scenarios.model import STEPS, ClusterModel, Expectation, StepKind, TopicModel
 
@@ -35,7 +33,7 @@ def _section(kind: str, step: StepKind) -> str:
         parts.append("It takes the fields of `expect`, and:")
         return sections(*parts, field_table(step.fields, Expectation.model_fields, durations={"within"}))
     if kind == "expect":
-        parts.append(" ".join(cleandoc(Expectation.__doc__ or "").split()))
+        parts.append(first_paragraph(Expectation.__doc__))
     if kind == "fault":
         return sections(*parts, field_table(step.fields, {"fault"}, durations={"duration"}))
     return sections(*parts, field_table(step.fields))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.reference.markdown import code, sections, table
+from experiments.reference.markdown import code, default, sections, table
 from experiments.studies.batch import TRIALS_SCHEMA
 from experiments.studies.loader import SWEEPABLE, StudyFile
 from experiments.studies.metrics import METRICS
@@ -44,12 +44,8 @@ def page() -> str:
 def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, field in schema["properties"].items():
         allowed = _SECTIONS.get(name) or (PARAMETERS[name].allowed if name in PARAMETERS else allowed_values(field))
-        default = "required" if name in schema["required"] else _default(field["default"])
-        yield code(name), allowed, default, field["description"]
-
-
-def _default(value: object) -> str:
-    return "" if value in (None, {}) else code(value)
+        value = "required" if name in schema["required"] else default(field["default"])
+        yield code(name), allowed, value, field["description"]
 
 
 def _parameter(parameter: Parameter) -> tuple[str, ...]:
