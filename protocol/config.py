@@ -394,9 +394,7 @@ def features_at(levels: Mapping[str, int]) -> Features:
 
 
 class Generation(Enum):
-    """The protocol generations (docs/architecture.md, "Protocol generations"). A cluster starts with the feature levels
-    of its generation and moves to another generation by changing them.
-    """
+    """The protocol generations (docs/architecture.md), each with the feature levels at which its clusters start."""
 
     KIP_497 = "kip-497"
     KIP_966_ELR = "kip-966-elr"

@@ -16,9 +16,7 @@ _DURATION = "duration (`250ms`, `5s`, `1h`)"
 
 
 def field_table(model: type[BaseModel], left_out: Collection[str] = (), durations: Collection[str] = ()) -> str:
-    """The fields of a model as a Markdown table, except those left out; empty if there are none. `durations` are the
-    fields that a file writes as a duration and the model holds in ms.
-    """
+    """The fields of a model except `left_out`; files write `durations` as durations, the model holds them in ms."""
     rows = []
     for name, field in model.model_fields.items():
         if name not in left_out:

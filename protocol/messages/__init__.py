@@ -1,6 +1,4 @@
-"""All messages and metadata records, and their codec. Importing the package registers all message types for
-`codec.decode`.
-"""
+"""All messages and metadata records. Importing the package registers their types for `codec.decode`."""
 
 from __future__ import annotations
 

@@ -57,9 +57,7 @@ class AclPermissionType(Enum):
 
 
 class AclEntry(Message):
-    """An access control entry: `principal` (`User:NAME`, or `User:*` for all) is allowed or denied an operation on a
-    resource.
-    """
+    """Allows or denies `principal` (`User:NAME`, or `User:*` for all) an operation on a resource."""
 
     resource_type: AclResourceType
     resource_name: str

@@ -17,9 +17,7 @@ from protocol.messages.base import ClientRequest, Int32, Message, Response
 
 
 class AdminRequest(ClientRequest):
-    """Base of administration requests. Brokers and controllers answer `READ_ONLY` ones from their replayed metadata;
-    the active controller handles the others.
-    """
+    """Base of administration requests. Any node answers `READ_ONLY` ones, the active controller the others."""
 
     CONTROL: ClassVar[bool] = True
     READ_ONLY: ClassVar[bool] = False
@@ -33,9 +31,7 @@ class Result(Message):
 
 
 class AdminResponse(Response):
-    """Base of administration responses. `error` and `message` concern the request as a whole; `parts()` are the results
-    of its parts.
-    """
+    """Base of administration responses. `error` and `message` concern the whole request, `parts()` its parts."""
 
     CONTROL: ClassVar[bool] = True
 

@@ -21,9 +21,7 @@ Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Frozen(BaseModel):
-    """A frozen pydantic model with strict types and without unknown fields. Pydantic builds its validator at first use,
-    because a process uses few of the models and starts faster that way.
-    """
+    """A frozen, strict pydantic model without unknown fields. Its validator is built at first use: faster starts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -67,9 +65,7 @@ class Request(Message):
 
     @classmethod
     def response_type(cls) -> type[Response]:
-        """The type of the answer: `CreateTopicsResponse` to a CreateTopicsRequest. A request without a response of its
-        own name is answered as its base class is.
-        """
+        """The type of the response: by the name of the request, else by that of its base class."""
         names = (base.__name__.removesuffix("Request") + "Response" for base in cls.__mro__)
         return next(kind for name in names if (kind := Message.REGISTRY.get(name)) and issubclass(kind, Response))
 

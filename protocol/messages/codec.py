@@ -45,9 +45,7 @@ _PLAIN = frozenset((int, str, bool, type(None)))
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """One version of a message type: the names of its fields and a reader of their values, and the names and defaults
-    of the fields that it lacks.
-    """
+    """One version of a message type: its fields, a reader of their values, and the defaults of fields it lacks."""
 
     name: str
     version: int

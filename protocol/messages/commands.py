@@ -66,9 +66,7 @@ class ConsumeCommand(Command):
 
 
 class AdminCommand(Command):
-    """Sends an administration request: a change to the active controller, a query to any node
-    (`protocol/client/administration.py`).
-    """
+    """Sends an administration request: a change to the active controller, a query to any node."""
 
     request: AdminRequest
 

@@ -86,9 +86,7 @@ class AlterConfigsResponse(AdminResponse):
 
 
 class ListConfigResourcesRequest(AdminRequest):
-    """Asks which resources have configs that the principal may describe (KIP-1142), of `resource_types`; of every type
-    where it is empty.
-    """
+    """Requests the resources (of `resource_types`; empty: all) whose configs the principal may describe (KIP-1142)."""
 
     READ_ONLY: ClassVar[bool] = True
 

@@ -94,9 +94,7 @@ class AlterPartitionRequest(Request):
 
 
 class PartitionIsrResult(Message):
-    """The result for one partition: an error, or the committed state. `metadata_offset` is the end offset of the
-    records that committed it.
-    """
+    """An error, or the committed state of one partition; `metadata_offset` is the end offset of its records."""
 
     topic_id: str
     partition_id: Int32

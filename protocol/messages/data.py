@@ -83,9 +83,7 @@ class FetchRenewal(Message):
 
 
 class EpochEndOffset(Message):
-    """The diverging epoch of KIP-595: the last epoch that leader and follower may share, and its end offset in the
-    leader's log.
-    """
+    """The diverging epoch of KIP-595: the last epoch that both logs may share, and its end in the leader's log."""
 
     leader_epoch: Int32
     end_offset: Int64
@@ -133,9 +131,7 @@ class FetchPartitionResult(Message):
         )
 
     def answers(self, fetch: FetchPartition) -> bool:
-        """Whether this is the result of the fetch state `fetch`: same leader epoch, offset, and epoch of the record
-        before it.
-        """
+        """Whether this is the result of `fetch`: same leader epoch, offset, and epoch of the record before it."""
         return (self.leader_epoch, self.fetch_offset, self.last_fetched_epoch) == (
             fetch.current_leader_epoch,
             fetch.fetch_offset,

@@ -28,9 +28,7 @@ _SLOTS: Final = {
 
 
 def maker(model: type[Model]) -> Callable[..., Model]:
-    """A function that takes the values of all fields by position, in order of declaration, and returns the model. It
-    raises TypeError for another number of values.
-    """
+    """A function from the values of all fields, in order, to the model; TypeError for another number of values."""
     fields = list(model.model_fields)
     values = ", ".join(f"{name!r}: {name}" for name in fields)
     source = f"""

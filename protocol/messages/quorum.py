@@ -127,9 +127,7 @@ class BeginQuorumEpochResponse(QuorumResponse):
 
 
 class EndQuorumEpochRequest(QuorumRequest):
-    """The leader of an epoch resigns. `preferred_successors` are its voters in descending order of their log ends; the
-    first one starts an election at once.
-    """
+    """A leader resigns. `preferred_successors`: its voters, longest log first; the first starts an election at once."""
 
     leader_id: Int32
     leader_epoch: Int32
@@ -204,9 +202,7 @@ class CurrentLeader(Message):
 
 
 class AddVoterRequest(AdminRequest):
-    """Adds a voter (G13). An empty `cluster_id` is not checked. `timeout_ms` limits how long the leader waits until the
-    change is committed.
-    """
+    """Adds a voter (G13). An empty `cluster_id` is not checked. `timeout_ms` limits the wait for the commit."""
 
     cluster_id: str = ""
     voter_id: Int32
@@ -256,9 +252,7 @@ class ReplicaState(Message):
 
 
 class DescribeQuorumResponse(AdminResponse):
-    """The leader's view of all replicas, at `now_ms` by its clock. With NOT_CONTROLLER only the leader's id and epoch
-    are set.
-    """
+    """The leader's view of all replicas at `now_ms` by its clock. NOT_CONTROLLER: only leader id and epoch are set."""
 
     cluster_id: str = ""
     leader_id: Int32 = NO_LEADER

@@ -26,9 +26,7 @@ class MetadataRecord(Message):
 
 
 class RegisterBrokerRecord(MetadataRecord):
-    """A broker has registered (KIP-631) and is fenced until a later record unfences it. `broker_epoch` is the offset of
-    the record.
-    """
+    """A broker has registered (KIP-631); it is fenced until unfenced. `broker_epoch` is the offset of the record."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -48,9 +46,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
 
 
 class TopicRecord(MetadataRecord):
-    """Creates a topic. Its new partitions start with `first_leader_epoch`, which is above all epochs of partitions that
-    were removed from it.
-    """
+    """Creates a topic. `first_leader_epoch` of new partitions is above all epochs of partitions removed from it."""
 
     name: str
     topic_id: str

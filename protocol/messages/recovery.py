@@ -120,9 +120,7 @@ class ReplicaAnswer(Message):
 
 
 class PartitionRecoveryResult(Message):
-    """The result of a recovery: elect `leader`, on the basis of `answers`. `reason` is a short explanation; `silent`
-    replicas did not respond.
-    """
+    """The result of a recovery: elect `leader`, by `answers`; `silent` replicas did not respond. `reason` explains."""
 
     recovery_id: Int64
     topic_id: str

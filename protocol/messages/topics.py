@@ -91,9 +91,7 @@ class DeleteTopicsResponse(AdminResponse):
 
 
 class CreatePartitionsTopic(Message):
-    """A topic with `count` partitions afterwards. `assignments` has the replicas of each new partition; None lets the
-    controller place them.
-    """
+    """A topic with `count` partitions afterwards. `assignments` are those of the new ones; None: automatic."""
 
     name: str
     count: Int32
@@ -120,9 +118,7 @@ class CreatePartitionsResponse(AdminResponse):
 
 
 class RemovePartitionsTopic(Message):
-    """Partitions to remove with their records: the last ones of the topic, so that indexes stay contiguous, and not all
-    of them.
-    """
+    """Partitions to remove with their records: the last ones of the topic, so that indexes stay contiguous; not all."""
 
     name: str
     partitions: tuple[Int32, ...]
@@ -160,9 +156,7 @@ class DescribeTopicRequest(AdminRequest):
 
 
 class DescribedPartition(Result):
-    """A partition by the metadata of the responding node. `offline_replicas` are those whose broker is fenced or
-    unknown.
-    """
+    """A partition by the metadata of the responding node. `offline_replicas` are on fenced or unknown brokers."""
 
     partition_index: Int32
     leader_id: Int32 = NO_LEADER

@@ -72,9 +72,7 @@ class QuorumConfig:
 
 
 class QuorumContext:
-    """The shared state of one replica. `can_vote` is false for brokers, which never have a uuid. `has_fetched` is true
-    for a follower whose leader has answered a fetch in this epoch.
-    """
+    """The shared state of a replica. `has_fetched`: it follows a leader that has answered a fetch in this epoch."""
 
     def __init__(
         self, node_id: NodeId, config: QuorumConfig, storage: Storage, rng: Random, out: Outbox, can_vote: bool
@@ -165,9 +163,7 @@ class QuorumContext:
 
     @property
     def can_be_candidate(self) -> bool:
-        """Whether this replica may start elections: it is a voter, or was one before the last change of the voters and
-        does not know that change to be committed.
-        """
+        """Whether it may start elections: a voter, or one until a change that it does not know to be committed."""
         history = self.log.voters
         if history.last_change >= self.high_watermark and self.membership(history.before(history.last_change)):
             return True

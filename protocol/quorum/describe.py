@@ -34,9 +34,7 @@ class QuorumGauges(NamedTuple):
 
 
 def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """The response to a DescribeQuorum request at `now_ms` by this replica's clock. A replica that does not lead
-    responds with NOT_CONTROLLER and the leader that it knows.
-    """
+    """The response at `now_ms` by this replica's clock; NOT_CONTROLLER with the known leader if it does not lead."""
     number = request.correlation_id
     leader_state = replica.leader_state
     if leader_state is None:

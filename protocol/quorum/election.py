@@ -25,9 +25,7 @@ from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
 
 
 class Role(StrEnum):
-    """The role of a replica in its current epoch (KIP-595; `prospective` is KIP-996). An observer is only ever
-    unattached or follower.
-    """
+    """The role of a replica in its epoch (KIP-595, KIP-996). An observer is only ever unattached or follower."""
 
     UNATTACHED = "unattached"
     FOLLOWER = "follower"

@@ -85,9 +85,7 @@ class QuorumLeader:
         return not context.is_voter and context.log.voters.last_change < context.high_watermark
 
     def append(self, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
-        """Appends records as one batch, without flushing, and returns the log end offset. `payload` holds the encoded
-        records if the caller has encoded them already.
-        """
+        """Appends records (`payload`: their encoding, if known) as a batch, not flushed; returns the log end offset."""
         log = self._context.log
         batch = RecordBatch(
             base_offset=log.end_offset,
@@ -99,9 +97,7 @@ class QuorumLeader:
         return batch.next_offset
 
     def settle(self, now_ms: TimeMs) -> None:
-        """Called after the log was flushed: advances the high watermark, appends and completes changes of the voters,
-        and completes parked fetches.
-        """
+        """After a flush: advances the high watermark, processes changes of the voters, and completes parked fetches."""
         context = self._context
         self._advance_high_watermark()
         if self._changes:
@@ -296,9 +292,7 @@ class QuorumLeader:
         )
 
     def _process_changes(self) -> None:
-        """Appends the changes that nothing blocks, completes those that are committed, and rejects those that an
-        earlier change has made invalid.
-        """
+        """Appends changes that nothing blocks, completes committed ones, and rejects those that became invalid."""
         for change in list(self._changes):
             if change.offset < 0:
                 self._append_change(change)

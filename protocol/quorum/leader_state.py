@@ -19,9 +19,7 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of one replica by its fetches in this epoch: its log end offset, the time of its last fetch by the
-    leader's clock, and whether that fetch is parked.
-    """
+    """A replica's progress by its fetches: log end, leader's time of the last fetch, and whether that is parked."""
 
     end_offset: Offset
     fetched_ms: TimeMs
@@ -61,9 +59,7 @@ class LeaderState:
         return self.progress.get(self.resolve_key(voter))
 
     def voter_without_uuid(self, voters: VoterSet) -> ReplicaKey | None:
-        """The first voter whose uuid is unknown, None if there is none. Such a voter may run a release before KIP-853,
-        which does not support changes of the voters (D35).
-        """
+        """The first voter without a known uuid, None if there is none; it may run a release before KIP-853 (D35)."""
         return next((voter for voter in voters.keys if self.resolve_key(voter).uuid == NO_UUID), None)
 
     def majority_end_offset(self, voters: VoterSet, own_end: Offset) -> Offset | None:

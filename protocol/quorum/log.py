@@ -67,9 +67,7 @@ def decode_snapshot(raw: bytes) -> Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class DivergingEpoch:
-    """The largest epoch of the leader up to the one requested, and its end offset (KIP-595). A follower truncates to
-    it before it fetches on.
-    """
+    """The leader's largest epoch up to the requested one and its end offset; a follower truncates to it (KIP-595)."""
 
     epoch: Epoch
     end_offset: Offset
@@ -77,8 +75,7 @@ class DivergingEpoch:
 
 class QuorumLog:
     """The log `name` in `storage` with its snapshot and voter history; `voters` are the static voters, used until the
-    log contains others. Raises CorruptLogError for a damaged snapshot or log; a damaged snapshot leaves the log as it
-    is.
+    log contains others. Raises CorruptLogError for a damaged snapshot or log.
     """
 
     def __init__(self, storage: Storage, name: str, voters: VoterSet) -> None:
@@ -167,9 +164,7 @@ class QuorumLog:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch, records: Sequence[MetadataRecord] | None = None) -> None:
-        """Appends a batch without flushing; its voter changes are in use at once (D8). `records` are the decoded
-        records of the batch if the caller has them.
-        """
+        """Appends a batch (`records`, if decoded already) without flushing; its voter changes apply at once (D8)."""
         self._log.append(batch)
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
         self.bytes_since_snapshot += len(batch.payload)

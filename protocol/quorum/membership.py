@@ -41,9 +41,7 @@ VoterResponse = AddVoterResponse | RemoveVoterResponse
 
 @dataclass(slots=True)
 class Change:
-    """A change without a response yet: the node that requested it, the deadline, and the offset of its record (-1 while
-    it is waiting).
-    """
+    """A change without a response yet: its requester, the deadline, and the offset of its record (-1: waiting)."""
 
     requester: NodeId
     request: VoterRequest
@@ -142,9 +140,7 @@ def _endpoint_error(endpoints: Sequence[Endpoint]) -> str:
 def blocking_reason(
     change: Change, history: VoterHistory, leader_state: LeaderState, high_watermark: Offset, end: Offset
 ) -> str:
-    """The reason why a waiting change cannot be appended yet, as the text of an error message; empty if it can be.
-    `end` is the leader's log end offset.
-    """
+    """Why a waiting change cannot be appended yet (empty: it can be). `end` is the leader's log end offset."""
     if high_watermark <= leader_state.start_offset:
         return f"no record of epoch {leader_state.epoch} is committed"
     if history.last_change >= high_watermark:

@@ -69,8 +69,7 @@ TIMERS = frozenset({ELECTION_TIMER, FETCH_TIMER, BEGIN_TIMER, CHANGE_TIMER})
 
 class QuorumReplica:
     """One replica of the metadata log. Effects are added to `out`. `rng` draws election timeouts. `can_vote` is false
-    for brokers: permanent observers without a uuid. Call `start` first. A StorageError from any method means that the
-    node must exit.
+    for brokers: permanent observers without a uuid. Call `start` first. After a StorageError the node must exit.
     """
 
     def __init__(
@@ -228,9 +227,7 @@ class QuorumReplica:
         return self._handlers.keys()
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> bool:
-        """Handles a message if it is one of the quorum's; returns whether it is. Requests of another cluster id are
-        answered with INCONSISTENT_CLUSTER_ID.
-        """
+        """Handles a message of the quorum; returns whether it is one. Rejects requests of another cluster id."""
         handler = self._handlers.get(type(message))
         if handler is None:
             return False
@@ -256,9 +253,7 @@ class QuorumReplica:
         return name in TIMERS or name.startswith(VOTER_TIMER_PREFIX)
 
     def settle(self, now_ms: TimeMs) -> None:
-        """Ends an input: flushes what it appended, and as the leader advances the high watermark and completes fetches.
-        A leader whose removal is committed resigns (D18).
-        """
+        """Ends an input: flushes; a leader commits, completes fetches, and resigns once it is removed (D18)."""
         self._context.log.flush()
         if self._leader is not None:
             self._leader.settle(now_ms)

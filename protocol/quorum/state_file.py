@@ -22,9 +22,7 @@ _INTEGERS = ("leaderId", "leaderEpoch", "votedId")
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The content of the file: `uuid` of this replica's disk, the `leader` of `epoch` (-1: unknown), and the candidate
-    that the replica voted for in `epoch` (None: it has not voted).
-    """
+    """The file: `uuid` of the own disk, `leader` of `epoch` (-1: unknown), and the vote in `epoch` (None: no vote)."""
 
     cluster_id: str
     uuid: str

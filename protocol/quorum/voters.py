@@ -90,9 +90,7 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The voter sets of a log, each with the offset of the control record that created it. `base` is the set before the
-    first of these records: that of the snapshot, or the static voters.
-    """
+    """The voter sets of a log by the offsets of their control records, after `base` (snapshot or static voters)."""
 
     __slots__ = ("_base", "_offsets", "_sets")
 

@@ -35,9 +35,7 @@ _DEFECTS = (ProtocolError, LookupError, ArithmeticError, AssertionError, Attribu
 
 @dataclass(frozen=True, slots=True)
 class ChaosBias:
-    """Restricts what a seed can draw; None means no restriction. A run has exactly `faults` if given, otherwise those
-    in `always` and others that are drawn.
-    """
+    """Restricts what a seed draws (None: anything): only `faults` if given, else those in `always` and drawn ones."""
 
     sizes: tuple[int, ...] | None = None
     static: bool | None = None
@@ -67,9 +65,7 @@ class ChaosSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChaosOutcome:
-    """The result of a run: `violation` is the first property that did not hold, None if all held, `detail` describes
-    it; `counts` has the number of faults and other occurrences by name.
-    """
+    """The result of a run: the first `violation` (None: all properties held), its `detail`, and `counts` of faults."""
 
     events: int
     trace_hash: str
@@ -255,9 +251,7 @@ class ChaosRun:
         return True
 
     def _target(self) -> NodeId | None:
-        """The node to which the operator sends its next request: usually the leader, sometimes one that was elected
-        just now.
-        """
+        """The target of the operator's next request: usually the leader, sometimes one that was elected just now."""
         harness = self.harness
         if self._rng.random() < 0.2:
             epoch = max((node.replica.epoch for node in harness.nodes.values()), default=0)
@@ -310,9 +304,7 @@ class ChaosRun:
         return True
 
     def _take_snapshot(self) -> bool:
-        """Takes a snapshot, often at the high watermark, so that others need it; some span several FetchSnapshot
-        responses.
-        """
+        """Takes a snapshot, often at the high watermark, so that others need it; some need several FetchSnapshots."""
         if not self.harness.nodes:
             return False
         replica = self.harness.nodes[self._random_node()].replica
@@ -343,9 +335,7 @@ class ChaosRun:
             raise PropertyViolatedError(*found)
 
     def _partition_one_voter(self) -> None:
-        """Partitions one voter from the others, in one or both directions or from the leader only, then checks that the
-        leader is still the same.
-        """
+        """Partitions one voter from the others or the leader, in one or both directions; the leader must stay."""
         harness, rng = self.harness, self._rng
         leader = harness.leader
         voters = [voter.id for voter in sorted(harness.view.voters) if leader is not None and voter.id != leader.key.id]

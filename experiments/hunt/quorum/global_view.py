@@ -102,9 +102,7 @@ def list_keys(keys: Iterable[ReplicaKey]) -> str:
 
 
 class VoterSets:
-    """The voter sets of a log, each from the offset of the change that created it. Independent of
-    `protocol.quorum.voters`.
-    """
+    """The voter sets of a log, from the offset of each change on. Independent of `protocol.quorum.voters`."""
 
     __slots__ = ("_offsets", "_sets")
 

@@ -95,9 +95,7 @@ class NoIllegalState(SafetyInvariant):
 
 
 class NoLogDivergence(SafetyInvariant):
-    """Below its high watermark every log equals the committed values; a snapshot has the epoch of the last record it
-    covers.
-    """
+    """Below its high watermark every log has the committed values; a snapshot has the epoch of its last record."""
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         view, copy = self.view, self.view.copies[step.node]
@@ -113,9 +111,7 @@ class NoLogDivergence(SafetyInvariant):
 
 
 class StatesMatchRoles(SafetyInvariant):
-    """A leader, candidate or follower is in that role legitimately by its own log; checked on every replica, voter or
-    not.
-    """
+    """A leader, candidate or follower has that role legitimately by its own log; checked on every replica."""
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         role, leader, key = replica.role, replica.leader, replica.key
@@ -135,9 +131,7 @@ class StatesMatchRoles(SafetyInvariant):
 
 
 class ConfigMatchesLog(SafetyInvariant):
-    """A replica uses the voter set of the last change in its log, committed or not, and its snapshot has the voters at
-    its offset; checked on every replica, not only on the leader.
-    """
+    """A replica uses the voter set of the last change in its log, and its snapshot has the voters at its offset."""
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         view, expected = self.view, self.view.copies[step.node].history.latest
@@ -222,9 +216,7 @@ class AckedValueNotLost(SafetyInvariant):
 
 
 class HighWatermarkHasMajority(SafetyInvariant):
-    """A commit is on the disks of a majority of the voters of the leader's last change, and ends with a record of the
-    leader's own epoch.
-    """
+    """A commit is on the disks of a majority of the leader's latest voters, and ends with a record of its epoch."""
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         view, commit = self.view, self.view.new_commit
@@ -322,9 +314,7 @@ def _is_made(asked: VoterRequest, change: VoterChange) -> bool:
 
 @dataclass(slots=True)
 class _FetchTimes:
-    """When a leader last received a fetch of each node. A node is not silent for longer than the voter set is
-    unchanged.
-    """
+    """When a leader last received a fetch of each node; a node is not silent for longer than `voters` is unchanged."""
 
     voters: Voters = frozenset()
     since_ms: TimeMs = 0
@@ -334,9 +324,7 @@ class _FetchTimes:
 
 @dataclass
 class CheckQuorumResign(SafetyInvariant):
-    """A leader resigns within twice the fetch timeout without fetches from a majority; after a pause, within another
-    fetch timeout.
-    """
+    """A leader resigns within 2 fetch timeouts without fetches from a majority; after a pause, within another one."""
 
     _fetch_times: dict[tuple[NodeId, Epoch], _FetchTimes] = field(default_factory=dict)
 

@@ -1,3 +1,1 @@
-"""One module per page: the constants TITLE (heading) and SUMMARY (one line of the index), and `page() -> str`, the
-Markdown below the heading.
-"""
+"""One module per page: TITLE (heading), SUMMARY (line of the index), `page() -> str` (Markdown below the heading)."""
