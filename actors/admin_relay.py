@@ -26,9 +26,7 @@ ADMIN_CALLERS: NodeId = DRIVER + 1
 
 
 class AdminRelay:
-    """The `Outbound` of a client's host: keeps outcomes addressed to `ADMIN_CALLERS`, passes everything else to
-    `onward`.
-    """
+    """The `Outbound` of a client's host: keeps outcomes for `ADMIN_CALLERS` and passes everything else to `onward`."""
 
     def __init__(self, onward: Outbound) -> None:
         self._onward = onward

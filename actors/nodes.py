@@ -140,9 +140,7 @@ class PollReport:
 
 
 def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node:
-    """Creates the node of a setup on its storage. ConfigError where the config names a data-loss hook that does not
-    exist.
-    """
+    """Creates the node of a setup on its storage. ConfigError where the config names an unknown data-loss hook."""
     if is_load(setup.node):
         return LoadNode(setup.node, setup.brokers)
     if is_recovery_manager(setup.node):
@@ -219,8 +217,7 @@ class RayPeers:
 
 
 class NodeShell:
-    """The methods of a node's actor. Each kind of node has a subclass of its own below, which Ray's lists of actors
-    show."""
+    """The methods of a node's actor. Each kind of node has a subclass, which Ray's lists of actors show."""
 
     def __init__(self, setup: NodeSetup) -> None:
         gc.set_threshold(*GC_THRESHOLDS)
@@ -258,17 +255,13 @@ class NodeShell:
 
     @ray.method(concurrency_group="node")
     async def deliver(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Receives a frame of the data channel; returns, once it has been handled, a frame for the sender or
-        `NOTHING`.
-        """
+        """Handles a frame of the data channel; then returns a frame for the sender or `NOTHING`."""
         self._begin()
         return await self._transport.receive(sender, b"".join(pieces), False)
 
     @ray.method(concurrency_group="node")
     async def deliver_control(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Receives a frame of the control channel; returns, once it has been handled, a frame for the sender or
-        `NOTHING`.
-        """
+        """Handles a frame of the control channel; then returns a frame for the sender or `NOTHING`."""
         self._begin()
         return await self._transport.receive(sender, b"".join(pieces), True)
 

@@ -247,9 +247,7 @@ class _Channel:
                 self._answer(self._held.popleft())
 
     async def hold(self) -> bytes:
-        """Holds a handled call of the peer open for at most `HOLD_S`; returns the frame to answer it with, or
-        NOTHING.
-        """
+        """Holds a handled call of the peer open for at most `HOLD_S`; returns the frame that answers it, or NOTHING."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._held.append(answer)

@@ -61,9 +61,7 @@ def enumerations(tree: ast.Module) -> set[str]:
 
 
 def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> str:
-    """The rewritten text of a module. `compiled` are the names of all modules that are compiled, `enums` those of all
-    enumerations.
-    """
+    """The rewritten text of a module, given the names of all compiled modules and of all enumerations."""
     tree = ast.parse(source)
     _write_inits(tree)
     _make_constructors(tree)

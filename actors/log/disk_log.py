@@ -345,9 +345,7 @@ class DiskLog:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Marks the log as broken if the block fails, which leaves the files between two states; the next start
-        completes the change.
-        """
+        """Marks the log as broken if the block fails between two states; the next start completes the change."""
         try:
             with typed_errors(self._directory):
                 yield

@@ -60,9 +60,7 @@ class Header:
     __slots__ = ("_fields", "base_offset", "crc", "leader_epoch", "next_offset", "size", "timestamp_ms")
 
     def __init__(self, data: bytes) -> None:
-        """Decodes `HEADER_BYTES` bytes, or fewer where the file ends. ValueError, with the reason, where they are no
-        header.
-        """
+        """Decodes `HEADER_BYTES` bytes, or fewer at the end of a file. ValueError, with the reason, for no header."""
         if len(data) < HEADER_BYTES:
             raise ValueError("the file ends within a header")
         fields = _HEADER.unpack(data)

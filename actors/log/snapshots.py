@@ -37,9 +37,7 @@ class Snapshots:
         self.offsets = sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
     def write(self, offset: Offset, data: bytes, bases: Collection[Offset]) -> None:
-        """Writes the snapshot at the log end, and removes the earlier ones at other offsets than the segments'
-        `bases`.
-        """
+        """Writes the snapshot at the log end; removes the earlier ones at other offsets than the segments' `bases`."""
         body = offset.to_bytes(8, "big") + data
         head = SNAPSHOT_VERSION.to_bytes(_VERSION_BYTES, "big") + crc32c_of(body).to_bytes(_CRC_BYTES, "big")
         replace_file(self._path(offset), head + data, durable=False)
@@ -59,9 +57,7 @@ class Snapshots:
         return None
 
     def keep_only(self, start: Offset, end: Offset) -> None:
-        """Removes the snapshots outside `start .. end`; durably, if other records may be appended below their
-        offsets.
-        """
+        """Removes the snapshots outside `start .. end`; durably, if records may be appended below their offsets."""
         gone = [offset for offset in self.offsets if not start <= offset <= end]
         self._remove(gone)
         if any(offset > end for offset in gone):

@@ -213,9 +213,7 @@ class AdminClient:
     def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, PartitionResult]:
-        """Starts to reassign partitions to these replicas, or cancels a reassignment (None); returns the result of
-        each.
-        """
+        """Starts to reassign partitions to these replicas, or cancels that (None); returns the result of each."""
         topics = tuple(
             ReassignableTopic(
                 name=topic,

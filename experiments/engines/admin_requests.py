@@ -48,9 +48,7 @@ def config_text(value: object) -> str:
 def create_topic(
     name: str, assignments: Sequence[Sequence[int]], config: Mapping[str, object] | None = None
 ) -> CreateTopicsRequest:
-    """CreateTopics for one topic: `assignments` has one replica list per partition, `config` overrides topic
-    configs.
-    """
+    """CreateTopics for one topic: `assignments` has one replica list per partition, `config` the topic's configs."""
     topic = CreatableTopic(
         name=name,
         assignments=tuple(
@@ -81,9 +79,7 @@ def remove_partitions(name: str, partitions: Sequence[int]) -> RemovePartitionsR
 
 
 def alter_config(topic: str | None, config: Mapping[str, object | None]) -> IncrementalAlterConfigsRequest:
-    """IncrementalAlterConfigs for a topic, or for the cluster-wide defaults (None). A value of None removes the
-    override.
-    """
+    """IncrementalAlterConfigs for a topic, or the cluster-wide defaults (None); a value of None removes an override."""
     changes = tuple(
         AlterableConfig(name=name, operation=ConfigOperation.DELETE)
         if value is None

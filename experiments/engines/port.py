@@ -92,9 +92,7 @@ class ClusterSpec:
 
     @property
     def member_ids(self) -> tuple[NodeId, ...]:
-        """All nodes that the cluster may ever have: `node_ids`, and the recovery manager, which starts when unclean
-        recovery is enabled.
-        """
+        """All nodes that the cluster may ever have: unclean recovery may be enabled later."""
         return tuple(dict.fromkeys((*self.node_ids, RECOVERY_MANAGER)))
 
 
@@ -266,9 +264,7 @@ class Engine(ABC):
         """Each running controller's own view of the quorum: role, epoch, leader, voters."""
 
     def active_controller(self) -> NodeId | None:
-        """The active controller, None if there is none; of two that consider themselves active, the one with the higher
-        epoch.
-        """
+        """The active controller, if any; of two that consider themselves active, the one with the higher epoch."""
         active = {node: view.epoch for node, view in self.quorum().items() if view.is_active}
         return max(active, key=active.__getitem__, default=None)
 
@@ -283,9 +279,7 @@ class Engine(ABC):
 
     @abstractmethod
     def metrics(self) -> Mapping[str, int]:
-        """The active controller's metrics by name (`protocol.controller.metrics`), empty while no controller is
-        active.
-        """
+        """The active controller's metrics (`protocol.controller.metrics`), empty while no controller is active."""
 
     @abstractmethod
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:

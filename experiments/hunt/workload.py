@@ -60,9 +60,7 @@ class Counts:
 
 @dataclass(slots=True)
 class _Follower:
-    """One reader of one partition: its next offset, the time of its next read, and the id of the read under way (0 for
-    none).
-    """
+    """One reader of one partition: its next offset and read time, and the id of the read under way (0 for none)."""
 
     reader: int
     partition: TopicPartition

@@ -8,9 +8,7 @@ from protocol.nodes.controller import ControllerNode
 
 
 def metadata_fetch(controller: ControllerNode, broker: NodeId, offset: Offset | None = None) -> QuorumFetchRequest:
-    """The QuorumFetch request of a broker that holds the controller's metadata log up to `offset`, by default up to the
-    log end offset.
-    """
+    """The QuorumFetch request of a broker that holds the controller's log up to `offset`, by default all of it."""
     replica = controller.replica
     end = replica.log.end_offset if offset is None else offset
     return QuorumFetchRequest(

@@ -11,9 +11,7 @@ from multiprocessing import active_children, get_context
 
 @contextmanager
 def process_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of `jobs` forked processes; an exception that leaves the block, such as an interrupt, ends them at
-    once.
-    """
+    """A pool of `jobs` forked processes; an exception that leaves the block ends them at once."""
     others = set(active_children())
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_ignore_interrupts) as pool:
         try:

@@ -97,9 +97,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def runtime_folder() -> Path:
-    """The folder of this user's state files, created if missing. InputError where another user owns or can
-    access it.
-    """
+    """The folder of this user's state files, created if missing. InputError where another user can access it."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(given) / "isray" if given else Path(tempfile.gettempdir()) / f"isray-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -62,9 +62,7 @@ def format_directory(
 
 
 def owner_of(directory: Path) -> tuple[str, NodeId] | None:
-    """(cluster id, node id) of a directory, None where it is not formatted. StorageError where it is not the directory
-    of a node.
-    """
+    """(cluster id, node id) of a directory, None if not formatted. StorageError where it is no node's directory."""
     meta = read_meta(directory)
     return None if meta is None else (meta.cluster_id, meta.node_id)
 
@@ -110,9 +108,7 @@ def _quorum_state(directory: Path) -> Document:
 
 
 def _voters(directory: Path) -> VoterSet:
-    """The voters by the snapshot and the metadata log, none where the config names them. CorruptLogError where the
-    snapshot cannot be read.
-    """
+    """The voters by snapshot and metadata log. CorruptLogError where the snapshot cannot be read."""
     voters, covered = VoterSet(), 0
     path = snapshot_file(directory)
     if path is not None:

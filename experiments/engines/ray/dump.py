@@ -157,9 +157,7 @@ def snapshot_file(directory: Path) -> Path | None:
 
 
 def dump_snapshot(path: Path, topics: Names) -> Document:
-    """The document of a metadata log's snapshot: its end, the voters, and the records of the image. StorageError where
-    the file cannot be read.
-    """
+    """A metadata log's snapshot: its end, the voters, and the records of the image. StorageError where unreadable."""
     with typed_errors(path):
         raw = path.read_bytes()
     document: Document = {"file": str(path), "size": len(raw)}
@@ -178,9 +176,7 @@ def dump_snapshot(path: Path, topics: Names) -> Document:
 
 
 def known_topics(directory: Path) -> Names:
-    """The names of all topics in the metadata log and its snapshot in a directory, as far as those are sound.
-    StorageError where the files cannot be read.
-    """
+    """The names of all topics in a metadata log and its snapshot, as far as sound. StorageError where unreadable."""
     records: list[MetadataRecord] = []
     path = snapshot_file(directory)
     if path is not None:

@@ -199,9 +199,7 @@ class RayEngine(Engine):
         self._record_end(node, "all")
 
     def isolate(self, nodes: Collection[NodeId]) -> None:
-        """Has the other nodes drop what the present incarnations of these send, until the next call
-        (`ActorCluster.isolate`).
-        """
+        """Has the other nodes drop what the present incarnations of these send (`ActorCluster.isolate`)."""
         self._cluster.isolate(nodes)
 
     def set_room(self, node: NodeId, room_bytes: int | None) -> None:

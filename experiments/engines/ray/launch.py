@@ -104,9 +104,7 @@ def _await_ready(options: ClusterOptions, process: subprocess.Popen[bytes], log:
 
 
 def stop(state: ClusterState) -> str:
-    """Ends a cluster and removes its folders, state file and log. Returns `stopped`, `killed` or `had ended
-    already`.
-    """
+    """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`."""
     outcome = _end_supervisor(state)
     for pid in list(_processes_of(state)):
         _await_end(pid, KILLED_WITHIN_S)

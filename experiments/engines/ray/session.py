@@ -40,8 +40,7 @@ PRIVATE_ENVIRONMENT: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""The environment of a private Ray: no tokens, no usage statistics, and accelerators as they are for actors that
-request none."""
+"""The environment of a private Ray: no tokens, no usage statistics, accelerators as for actors that request none."""
 Handle = Any
 """A Ray object that Ray does not type: an actor handle, an object reference, a node of a test cluster."""
 RayArguments = dict[str, Any]
@@ -128,9 +127,7 @@ def stay_on_loopback() -> None:
 
 
 def expect_kills() -> None:
-    """Suppresses the lines that Ray prints when a worker or a raylet is killed, since faults do that on purpose; call
-    before ray is imported.
-    """
+    """Suppresses Ray's lines about killed workers and raylets, which faults kill; call before ray is imported."""
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _KILLS)
 
 
@@ -150,8 +147,7 @@ def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
 
 @contextmanager
 def orderly_signals() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run; restores the previous
-    handlers afterwards."""
+    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run."""
 
     def raise_exit(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

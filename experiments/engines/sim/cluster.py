@@ -119,9 +119,7 @@ class SimCluster:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def step(self, until_ms: TimeMs) -> bool:
-        """Runs the next event that is due by `until_ms`; returns False, with the clock at `until_ms`, if there
-        is none.
-        """
+        """Runs the next event that is due by `until_ms`; returns False, with the clock there, if there is none."""
         heap = self._heap
         while heap:
             due_ms = heap[0] >> _TIME_SHIFT
@@ -138,9 +136,7 @@ class SimCluster:
             pass
 
     def _dispatch(self, due_ms: TimeMs, event: _Event) -> bool:
-        """Runs one event; returns False where it no longer applies (cut link, ended incarnation, paused node, timer set
-        anew).
-        """
+        """Runs one event; returns False if void (cut link, ended incarnation, paused node, timer set anew)."""
         kind = event[0]
         if kind == _DELIVER:
             _, target, source, message, incarnation = cast("_Delivery", event)

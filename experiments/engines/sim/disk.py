@@ -243,9 +243,7 @@ class SimStorage:
         self._dropped[name] = Dropped(path, end_offset, position, size, why)
 
     def take_dropped(self) -> list[Dropped]:
-        """Returns and forgets what recovery has dropped from the logs, for the trace events of the next start. Drops
-        that a later loss has superseded are left out.
-        """
+        """Returns and forgets what recovery has dropped, except drops that a later loss has superseded."""
         dropped, self._dropped = self._dropped, {}
         return [found for name, found in dropped.items() if self.log_end(name) == found.end_offset]
 

@@ -74,9 +74,7 @@ class SimEngine(Engine):
             self._sink(incarnation_ended(self.now_ms(), node, loss.kind, lost))
 
     def _crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int] | None:
-        """Crashes a running node; returns the number of records that its disk lost by partition, None if not
-        counted.
-        """
+        """Crashes a running node; returns the number of lost records by partition, None if not counted."""
         self.cluster.crash(node, loss)
         return None
 
@@ -117,9 +115,7 @@ class SimEngine(Engine):
         return [node for node in found if isinstance(node, ControllerNode)]
 
     def active_node(self) -> ControllerNode | None:
-        """The active controller, None if there is none; of two that consider themselves active, the one with the higher
-        epoch.
-        """
+        """The node object of `active_controller`."""
         active = [node for node in self.controller_nodes() if node.is_active]
         return max(active, key=lambda node: node.active_epoch, default=None)
 
@@ -131,9 +127,7 @@ class SimEngine(Engine):
         return None if node is None else self._view_of(node)
 
     def _view_of(self, node: ControllerNode) -> ClusterView:
-        """The view of an active controller, cached until the controller has replayed more records: conditions read it
-        after every event.
-        """
+        """The view of an active controller, cached until it has replayed more records: conditions read it often."""
         image = node.state.image
         if self._view is None or self._view[:2] != (node, image.next_offset):
             partitions = {image.name_of(key): state for key, state in image.partitions()}

@@ -39,9 +39,7 @@ _NEVER: TimeMs = -1
 
 @dataclass(slots=True)
 class _Sleep:
-    """The sleep of an active timer: its next due time when it fell asleep, its period, and the other node of
-    its pair.
-    """
+    """The sleep of an active timer: its due time when it fell asleep, its period, the other node of its pair."""
 
     due_ms: TimeMs
     period_ms: int
@@ -152,9 +150,7 @@ class Timers:
             self._wake_watchers(timer, sleep, _ticks_before(sleep, now_ms))
 
     def is_due(self, timer: Timer, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
-        """Whether to fire the timer now that its event for `queued_ms` has come up; otherwise the event is void or has
-        been scheduled again.
-        """
+        """Whether to fire the timer now that its event for `queued_ms` has come up; if not, the event is void."""
         if timer.queued_ms != queued_ms:
             return False
         due_ms = timer.due_ms
@@ -225,9 +221,7 @@ def _is_one_pair(a: NodeId, b: NodeId, c: NodeId, d: NodeId) -> bool:
 
 
 def _will_renew(timer: Timer, peer: NodeId, due_ms: TimeMs) -> bool:
-    """Whether the next tick of an active timer arrives before each of its watchers is due; otherwise it must
-    not sleep.
-    """
+    """Whether the next tick of an active timer arrives before its watchers are due; otherwise it must not sleep."""
     return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in timer.watchers_with(peer))
 
 

@@ -83,9 +83,7 @@ class SoakCluster:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def wait(self, condition: Callable[[], bool], what: str, within_ms: int = HEAL_WITHIN_MS) -> None:
-        """Runs the workload until the condition holds; `what` names the condition. NotHealedError where it does not
-        hold in time.
-        """
+        """Runs the workload until the condition `what` holds. NotHealedError where it does not hold in time."""
         next_check_ms = 0
 
         def check() -> bool:

@@ -57,9 +57,7 @@ class RayNodes:
         return list(self._nodes)
 
     def add(self) -> str:
-        """Starts a node and waits seconds until it is up; returns its id. Call from the main thread, as Ray
-        requires.
-        """
+        """Starts a node, which takes seconds, and returns its id. Call from the main thread, as Ray requires."""
         node = start_node(self._cluster)
         self._nodes[node.node_id] = node
         return str(node.node_id)
@@ -89,9 +87,7 @@ def _raylet(node: Handle) -> Handle:
 
 @contextmanager
 def ray_nodes(workers: int) -> Iterator[RayNodes]:
-    """Starts a head and `workers` further nodes for the block and connects this process to them. Call from the main
-    thread.
-    """
+    """Starts a head and `workers` further nodes and connects this process to them. Call from the main thread."""
     stay_on_loopback()
     before = {name: os.environ.get(name) for name in (*PRIVATE_ENVIRONMENT, "RAY_TMPDIR")}
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:

@@ -72,9 +72,7 @@ class SoakOptions:
 
 @dataclass(frozen=True, slots=True)
 class DoneFault:
-    """A fault that was injected: its target and variant in words, and the time from its begin until the cluster was
-    whole again.
-    """
+    """An injected fault: its target and variant in words, and the time until the cluster was whole again."""
 
     index: int
     kind: str

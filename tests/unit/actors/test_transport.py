@@ -23,7 +23,7 @@ from tests.unit.actors.transport_helpers import (
     frame_of,
     high_watermark,
     numbers_of,
-    run,
+    on_loop,
     settled,
 )
 
@@ -33,446 +33,383 @@ def one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW", 1)
 
 
-def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        for number in range(1, 5):
-            peers.transport.send(1, data(number))
-        await settled()
-        assert peers.calls == [(1, DATA, [0])]
-        await peers.answer()
-        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2, 3, 4])]
-
-    run(test())
+@on_loop
+async def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    for number in range(1, 5):
+        peers.transport.send(1, data(number))
+    await settled()
+    assert peers.calls == [(1, DATA, [0])]
+    await peers.answer()
+    assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2, 3, 4])]
 
 
-def test_the_messages_of_one_input_to_a_peer_are_one_frame() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        for number in range(3):
-            peers.transport.send(1, data(number))
-        await settled()
-        assert peers.calls == [(1, DATA, [0, 1, 2])]
-
-    run(test())
+@on_loop
+async def test_the_messages_of_one_input_to_a_peer_are_one_frame() -> None:
+    peers = FakePeers()
+    for number in range(3):
+        peers.transport.send(1, data(number))
+    await settled()
+    assert peers.calls == [(1, DATA, [0, 1, 2])]
 
 
-def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        peers.transport.send(1, data(1))
-        peers.transport.send(1, control(2))
-        peers.transport.send(2, data(3))
-        await settled()
-        assert peers.calls == [(1, DATA, [0]), (1, CONTROL, [2]), (2, DATA, [3])]
-
-    run(test())
+@on_loop
+async def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    peers.transport.send(1, data(1))
+    peers.transport.send(1, control(2))
+    peers.transport.send(2, data(3))
+    await settled()
+    assert peers.calls == [(1, DATA, [0]), (1, CONTROL, [2]), (2, DATA, [3])]
 
 
-def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        peers.transport.send(1, data(1))
-        await peers.answer(PeerGoneError("dead"))
-        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1])]
-        assert peers.failures == []
-
-    run(test())
+@on_loop
+async def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    peers.transport.send(1, data(1))
+    await peers.answer(PeerGoneError("dead"))
+    assert peers.calls == [(1, DATA, [0]), (1, DATA, [1])]
+    assert peers.failures == []
 
 
-def test_any_other_error_is_reported() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        await peers.answer(CodecError("bad"))
-        assert [str(failure) for failure in peers.failures] == ["bad"]
-
-    run(test())
+@on_loop
+async def test_any_other_error_is_reported() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    await peers.answer(CodecError("bad"))
+    assert [str(failure) for failure in peers.failures] == ["bad"]
 
 
-def test_a_cut_is_one_way_drops_queued_messages_and_heals() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        peers.transport.send(1, data(1))
-        peers.transport.cut(to=[1], sources=[2])
-        peers.transport.send(1, data(2))
-        assert peers.transport.accepts_from(1)
-        assert not peers.transport.accepts_from(2)
-        await peers.answer()
-        assert peers.calls == [(1, DATA, [0])]
-        peers.transport.cut(to=[], sources=[])
-        peers.transport.send(1, data(3))
-        await settled()
-        assert peers.calls == [(1, DATA, [0]), (1, DATA, [3])]
-        assert peers.transport.accepts_from(2)
-
-    run(test())
+@on_loop
+async def test_a_cut_is_one_way_drops_queued_messages_and_heals() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    peers.transport.send(1, data(1))
+    peers.transport.cut(to=[1], sources=[2])
+    peers.transport.send(1, data(2))
+    assert peers.transport.accepts_from(1)
+    assert not peers.transport.accepts_from(2)
+    await peers.answer()
+    assert peers.calls == [(1, DATA, [0])]
+    peers.transport.cut(to=[], sources=[])
+    peers.transport.send(1, data(3))
+    await settled()
+    assert peers.calls == [(1, DATA, [0]), (1, DATA, [3])]
+    assert peers.transport.accepts_from(2)
 
 
-def test_messages_of_the_experiment_pass_any_cut() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.cut(to=[], sources=[DRIVER])
-        assert peers.transport.accepts_from(DRIVER)
-
-    run(test())
+@on_loop
+async def test_messages_of_the_experiment_pass_any_cut() -> None:
+    peers = FakePeers()
+    peers.transport.cut(to=[], sources=[DRIVER])
+    assert peers.transport.accepts_from(DRIVER)
 
 
-def test_a_paused_transport_sends_nothing_and_loses_nothing() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.pause()
-        peers.transport.send(1, data(0))
-        await settled()
-        assert peers.calls == []
-        peers.transport.send(1, data(1))
-        peers.transport.resume()
-        await settled()
-        assert peers.calls == [(1, DATA, [0, 1])]
-
-    run(test())
+@on_loop
+async def test_a_paused_transport_sends_nothing_and_loses_nothing() -> None:
+    peers = FakePeers()
+    peers.transport.pause()
+    peers.transport.send(1, data(0))
+    await settled()
+    assert peers.calls == []
+    peers.transport.send(1, data(1))
+    peers.transport.resume()
+    await settled()
+    assert peers.calls == [(1, DATA, [0, 1])]
 
 
-def test_a_closed_transport_sends_nothing() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        peers.transport.close()
-        peers.transport.send(1, data(1))
-        await settled()
-        assert peers.calls == []
-
-    run(test())
+@on_loop
+async def test_a_closed_transport_sends_nothing() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    peers.transport.close()
+    peers.transport.send(1, data(1))
+    await settled()
+    assert peers.calls == []
 
 
-def test_a_full_channel_drops_new_messages_until_it_has_room(
+@on_loop
+async def test_a_full_channel_drops_new_messages_until_it_has_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        for number in range(1, 6):
-            peers.transport.send(1, data(number, "t" * 300))
-        await peers.answer()
-        assert peers.calls[1:] == [(1, DATA, [1, 2])]
-        peers.transport.send(1, data(9))
-        await peers.answer()
-        assert peers.calls[2:] == [(1, DATA, [9])]
-
     monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 800)
-    run(test())
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    for number in range(1, 6):
+        peers.transport.send(1, data(number, "t" * 300))
+    await peers.answer()
+    assert peers.calls[1:] == [(1, DATA, [1, 2])]
+    peers.transport.send(1, data(9))
+    await peers.answer()
+    assert peers.calls[2:] == [(1, DATA, [9])]
 
 
-def test_a_frame_has_a_size_limit_but_always_room_for_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        for number in range(4):
-            peers.transport.send(1, data(number, "t" * (900 if number == 0 else 300)))
-        for _ in range(3):
-            await settled()
-            await peers.answer()
-        assert [numbers for _, _, numbers in peers.calls] == [[0], [1, 2], [3]]
-
+@on_loop
+async def test_a_frame_has_a_size_limit_but_always_room_for_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FRAME_BYTES", 800)
-    run(test())
-
-
-def test_settle_waits_for_queued_messages() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        peers.transport.send(1, data(1))
-        waiting = asyncio.create_task(peers.transport.await_delivery(60))
+    peers = FakePeers()
+    for number in range(4):
+        peers.transport.send(1, data(number, "t" * (900 if number == 0 else 300)))
+    for _ in range(3):
         await settled()
         await peers.answer()
-        assert not waiting.done()
-        await peers.answer()
-        assert waiting.done()
-
-    run(test())
+    assert [numbers for _, _, numbers in peers.calls] == [[0], [1, 2], [3]]
 
 
-def test_a_second_call_gathers_messages_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        for number in range(3):
-            peers.transport.send(1, data(number))
-            await asyncio.sleep(0)
-        assert peers.calls == [(1, DATA, [0])]
-        await settled()
-        assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2])]
-        peers.transport.send(1, data(3))
-        await settled()
-        assert len(peers.calls) == 2
-        await peers.answer()
-        assert peers.calls[2:] == [(1, DATA, [3])]
+@on_loop
+async def test_settle_waits_for_queued_messages() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    peers.transport.send(1, data(1))
+    waiting = asyncio.create_task(peers.transport.await_delivery(60))
+    await settled()
+    await peers.answer()
+    assert not waiting.done()
+    await peers.answer()
+    assert waiting.done()
 
+
+@on_loop
+async def test_a_second_call_gathers_messages_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW", 2)
     monkeypatch.setattr(module, "GATHER_S", 0)
-    run(test())
+    peers = FakePeers()
+    for number in range(3):
+        peers.transport.send(1, data(number))
+        await asyncio.sleep(0)
+    assert peers.calls == [(1, DATA, [0])]
+    await settled()
+    assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2])]
+    peers.transport.send(1, data(3))
+    await settled()
+    assert len(peers.calls) == 2
+    await peers.answer()
+    assert peers.calls[2:] == [(1, DATA, [3])]
 
 
-def test_gathered_messages_are_sent_when_the_first_call_ends_or_the_frame_is_full(
+@on_loop
+async def test_gathered_messages_are_sent_when_the_first_call_ends_or_the_frame_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        for number in range(2):
-            peers.transport.send(1, data(number))
-            await settled()
-        assert peers.calls == [(1, DATA, [0])]
-        await peers.answer()
-        assert peers.calls[1:] == [(1, DATA, [1])]
-        monkeypatch.setattr(module, "MAX_FRAME_BYTES", 2 * len(encode(data(2))))
-        for number in (2, 3):
-            assert len(peers.calls) == 2
-            peers.transport.send(1, data(number))
-            await settled()
-        assert peers.calls[2:] == [(1, DATA, [2, 3])]
-
     monkeypatch.setattr(module, "WINDOW", 2)
     monkeypatch.setattr(module, "GATHER_S", 3_600)
-    run(test())
-
-
-def test_a_message_that_can_wait_does_not_end_a_held_call() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, high_watermark(100))
-        call = peers.call(frame_of(5))
+    peers = FakePeers()
+    for number in range(2):
+        peers.transport.send(1, data(number))
         await settled()
-        assert not call.done()
-        peers.transport.send(1, data(1))
-        assert numbers_of(await call) == [100, 1]
-
-    run(test())
-
-
-def test_a_message_that_can_wait_is_sent_in_order_with_one_that_cannot() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, high_watermark(100))
+    assert peers.calls == [(1, DATA, [0])]
+    await peers.answer()
+    assert peers.calls[1:] == [(1, DATA, [1])]
+    monkeypatch.setattr(module, "MAX_FRAME_BYTES", 2 * len(encode(data(2))))
+    for number in (2, 3):
+        assert len(peers.calls) == 2
+        peers.transport.send(1, data(number))
         await settled()
-        assert peers.calls == []
-        peers.transport.send(1, data(1))
-        await settled()
-        assert peers.calls == [(1, DATA, [100, 1])]
-
-    run(test())
+    assert peers.calls[2:] == [(1, DATA, [2, 3])]
 
 
-def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, high_watermark(100))
-        await asyncio.sleep(0)
-        await settled()
-        assert peers.calls == [(1, DATA, [100])]
+@on_loop
+async def test_a_message_that_can_wait_does_not_end_a_held_call() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, high_watermark(100))
+    call = peers.call(frame_of(5))
+    await settled()
+    assert not call.done()
+    peers.transport.send(1, data(1))
+    assert numbers_of(await call) == [100, 1]
 
+
+@on_loop
+async def test_a_message_that_can_wait_is_sent_in_order_with_one_that_cannot() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, high_watermark(100))
+    await settled()
+    assert peers.calls == []
+    peers.transport.send(1, data(1))
+    await settled()
+    assert peers.calls == [(1, DATA, [100, 1])]
+
+
+@on_loop
+async def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DELAY_S", 0)
-    run(test())
+    peers = FakePeers()
+    peers.transport.send(1, high_watermark(100))
+    await asyncio.sleep(0)
+    await settled()
+    assert peers.calls == [(1, DATA, [100])]
 
 
-def test_a_message_is_sent_in_the_answer_to_an_open_call() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        call = peers.call(frame_of(5))
-        await settled()
-        assert peers.taken == [(1, [5])]
-        assert not call.done()
-        peers.transport.send(1, data(6))
-        await settled()
-        assert numbers_of(await call) == [6]
-        assert peers.calls == []
-
-    run(test())
+@on_loop
+async def test_a_message_is_sent_in_the_answer_to_an_open_call() -> None:
+    peers = FakePeers()
+    call = peers.call(frame_of(5))
+    await settled()
+    assert peers.taken == [(1, [5])]
+    assert not call.done()
+    peers.transport.send(1, data(6))
+    await settled()
+    assert numbers_of(await call) == [6]
+    assert peers.calls == []
 
 
-def test_the_next_call_ends_the_previous_one() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        first, second = peers.call(frame_of(5)), peers.call(frame_of(6, number=2))
-        await settled()
-        assert await first == NOTHING
-        assert not second.done()
-        second.cancel()
-
-    run(test())
+@on_loop
+async def test_the_next_call_ends_the_previous_one() -> None:
+    peers = FakePeers()
+    first, second = peers.call(frame_of(5)), peers.call(frame_of(6, number=2))
+    await settled()
+    assert await first == NOTHING
+    assert not second.done()
+    second.cancel()
 
 
-def test_a_held_call_is_answered_after_the_maximal_hold_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        assert await FakePeers().call(frame_of(5)) == NOTHING
-
+@on_loop
+async def test_a_held_call_is_answered_after_the_maximal_hold_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_S", 0)
-    run(test())
+    assert await FakePeers().call(frame_of(5)) == NOTHING
 
 
-def test_a_call_is_answered_only_after_its_frame_has_been_handled() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.unhandled = []
-        call = peers.call(frame_of(5))
+@on_loop
+async def test_a_call_is_answered_only_after_its_frame_has_been_handled() -> None:
+    peers = FakePeers()
+    peers.unhandled = []
+    call = peers.call(frame_of(5))
+    await settled()
+    peers.transport.send(2, data(0))
+    await settled()
+    assert not call.done()
+    peers.unhandled.pop()()
+    peers.transport.send(1, data(6))
+    assert numbers_of(await call) == [6]
+
+
+@on_loop
+async def test_a_call_ends_only_after_the_frame_in_its_answer_has_been_handled() -> None:
+    peers = FakePeers()
+    peers.unhandled = []
+    for number in (0, 1):
+        peers.transport.send(1, data(number))
         await settled()
-        peers.transport.send(2, data(0))
-        await settled()
-        assert not call.done()
-        peers.unhandled.pop()()
-        peers.transport.send(1, data(6))
-        assert numbers_of(await call) == [6]
-
-    run(test())
+    await peers.answer(frame=frame_of(5))
+    assert peers.taken == [(1, [5])]
+    assert len(peers.calls) == 1
+    peers.unhandled.pop()()
+    await settled()
+    assert peers.calls[1:] == [(1, DATA, [1])]
 
 
-def test_a_call_ends_only_after_the_frame_in_its_answer_has_been_handled() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.unhandled = []
-        for number in (0, 1):
-            peers.transport.send(1, data(number))
-            await settled()
-        await peers.answer(frame=frame_of(5))
-        assert peers.taken == [(1, [5])]
-        assert len(peers.calls) == 1
-        peers.unhandled.pop()()
-        await settled()
-        assert peers.calls[1:] == [(1, DATA, [1])]
-
-    run(test())
+@on_loop
+async def test_a_message_too_large_for_an_answer_is_sent_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 100)
+    peers = FakePeers()
+    call = peers.call(frame_of(5))
+    await settled()
+    peers.transport.send(1, data(6, "t" * 100))
+    await settled()
+    assert peers.calls == [(1, DATA, [6])]
+    call.cancel()
 
 
-def test_a_message_too_large_for_an_answer_is_sent_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        call = peers.call(frame_of(5))
-        await settled()
-        peers.transport.send(1, data(6, "t" * 100))
-        await settled()
-        assert peers.calls == [(1, DATA, [6])]
+@on_loop
+async def test_a_paused_transport_answers_no_call() -> None:
+    peers = FakePeers()
+    call = peers.call(frame_of(5))
+    await settled()
+    peers.transport.pause()
+    peers.transport.send(1, data(6))
+    await settled()
+    assert not call.done()
+    peers.transport.resume()
+    assert numbers_of(await call) == [6]
+
+
+@on_loop
+async def test_frames_that_overtake_each_other_are_handled_in_order() -> None:
+    peers = FakePeers()
+    calls = [peers.call(frame_of(number, number=number)) for number in (1, 3, 4, 2)]
+    await settled()
+    assert [numbers for _, numbers in peers.taken] == [[1], [2], [3], [4]]
+    for call in calls:
         call.cancel()
 
-    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 100)
-    run(test())
 
-
-def test_a_paused_transport_answers_no_call() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        call = peers.call(frame_of(5))
-        await settled()
-        peers.transport.pause()
-        peers.transport.send(1, data(6))
-        await settled()
-        assert not call.done()
-        peers.transport.resume()
-        assert numbers_of(await call) == [6]
-
-    run(test())
-
-
-def test_frames_that_overtake_each_other_are_handled_in_order() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        calls = [peers.call(frame_of(number, number=number)) for number in (1, 3, 4, 2)]
-        await settled()
-        assert [numbers for _, numbers in peers.taken] == [[1], [2], [3], [4]]
-        for call in calls:
-            call.cancel()
-
-    run(test())
-
-
-def test_a_lost_frame_is_awaited_and_then_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
-        await settled()
-        assert [numbers for _, numbers in peers.taken] == [[1], [3]]
-        late = peers.call(frame_of(2, number=2))
-        await settled()
-        assert len(peers.taken) == 2
-        for call in (*calls, late):
-            call.cancel()
-
+@on_loop
+async def test_a_lost_frame_is_awaited_and_then_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order_module, "GAP_S", 0)
-    run(test())
+    peers = FakePeers()
+    calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
+    await settled()
+    assert [numbers for _, numbers in peers.taken] == [[1], [3]]
+    late = peers.call(frame_of(2, number=2))
+    await settled()
+    assert len(peers.taken) == 2
+    for call in (*calls, late):
+        call.cancel()
 
 
-def test_each_incarnation_of_a_peer_has_its_own_frame_numbers_and_the_former_gets_no_answer() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        first = peers.call(frame_of(1, number=1, incarnation=1))
-        await settled()
-        new = peers.call(frame_of(2, number=1, incarnation=2))
-        assert await first == NOTHING
-        assert await peers.call(frame_of(3, number=2, incarnation=1)) == NOTHING
-        assert peers.taken == [(1, [1]), (1, [2]), (1, [3])]
-        assert peers.incarnations == [(1, 1), (1, 2)]
-        peers.transport.send(1, data(4))
-        assert numbers_of(await new) == [4]
-
-    run(test())
+@on_loop
+async def test_each_incarnation_of_a_peer_has_its_own_frame_numbers_and_the_former_gets_no_answer() -> None:
+    peers = FakePeers()
+    first = peers.call(frame_of(1, number=1, incarnation=1))
+    await settled()
+    new = peers.call(frame_of(2, number=1, incarnation=2))
+    assert await first == NOTHING
+    assert await peers.call(frame_of(3, number=2, incarnation=1)) == NOTHING
+    assert peers.taken == [(1, [1]), (1, [2]), (1, [3])]
+    assert peers.incarnations == [(1, 1), (1, 2)]
+    peers.transport.send(1, data(4))
+    assert numbers_of(await new) == [4]
 
 
-def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_first_that_arrives() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        calls = [peers.call(frame_of(number, number=number, to_incarnation=6)) for number in (9, 11, 10)]
-        await settled()
-        assert [numbers for _, numbers in peers.taken] == [[9], [10], [11]]
-        for call in calls:
-            call.cancel()
-
-    run(test())
+@on_loop
+async def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_first_that_arrives() -> None:
+    peers = FakePeers()
+    calls = [peers.call(frame_of(number, number=number, to_incarnation=6)) for number in (9, 11, 10)]
+    await settled()
+    assert [numbers for _, numbers in peers.taken] == [[9], [10], [11]]
+    for call in calls:
+        call.cancel()
 
 
-def test_frames_to_a_new_incarnation_are_numbered_from_1_once_earlier_calls_have_ended() -> None:
+@on_loop
+async def test_frames_to_a_new_incarnation_are_numbered_from_1_once_earlier_calls_have_ended() -> None:
     """Otherwise an answer would overtake a call that still looks up the peer."""
-
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        call = peers.call(frame_of(5))
-        peers.transport.send(1, data(1))
-        await settled()
-        assert not call.done()
-        await peers.answer()
-        frame = unpack_frame(await call, lambda error: pytest.fail(str(error)))
-        assert frame is not None
-        assert (frame.incarnation, frame.to_incarnation, frame.number) == (ME, 1, 1)
-
-    run(test())
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    call = peers.call(frame_of(5))
+    peers.transport.send(1, data(1))
+    await settled()
+    assert not call.done()
+    await peers.answer()
+    frame = unpack_frame(await call, lambda error: pytest.fail(str(error)))
+    assert frame is not None
+    assert (frame.incarnation, frame.to_incarnation, frame.number) == (ME, 1, 1)
 
 
-def test_calls_of_the_experiment_are_not_held() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        assert await peers.call(pack_frame([encode(data(3))]), DRIVER) == NOTHING
-        assert peers.taken == [(DRIVER, [3])]
-
-    run(test())
+@on_loop
+async def test_calls_of_the_experiment_are_not_held() -> None:
+    peers = FakePeers()
+    assert await peers.call(pack_frame([encode(data(3))]), DRIVER) == NOTHING
+    assert peers.taken == [(DRIVER, [3])]
 
 
-def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers() -> None:
-    async def test() -> None:
-        peers = FakePeers()
-        peers.transport.send(1, data(0))
-        await settled()
-        peers.transport.cut(to=[], sources=[1])
-        assert await peers.call(frame_of(5)) == NOTHING
-        await peers.answer(frame=frame_of(6))
-        assert peers.taken == []
-
-    run(test())
+@on_loop
+async def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers() -> None:
+    peers = FakePeers()
+    peers.transport.send(1, data(0))
+    await settled()
+    peers.transport.cut(to=[], sources=[1])
+    assert await peers.call(frame_of(5)) == NOTHING
+    await peers.answer(frame=frame_of(6))
+    assert peers.taken == []

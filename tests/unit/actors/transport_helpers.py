@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import pytest
 
@@ -17,6 +18,7 @@ from protocol.messages.control import BrokerHeartbeatResponse
 from protocol.messages.data import FetchPartitionResult, FetchResponse
 
 DATA, CONTROL = False, True
+Arguments = ParamSpec("Arguments")
 
 
 def data(number: int, topic: str = "t") -> Message:
@@ -103,8 +105,14 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+def on_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
+    """Runs an async test on an event loop of its own."""
+
+    @wraps(test)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
 
 
 def numbers_of(frame: bytes) -> list[int]:
