@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, print_json
+from experiments.cli.output import document, flag, option, print_json
 from experiments.cli.parse import one_of, only_with
 from experiments.cli.target import Target, administering, exit_if_failed, with_target
 from experiments.engines.admin_client import AdminClient
@@ -38,35 +38,28 @@ SPECIFIC = ("literal", "prefixed")
 TOPIC_OPERATIONS = frozenset(AclOperation) - {AclOperation.CLUSTER_ACTION}
 CLUSTER_OPERATIONS = frozenset(AclOperation) - {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE}
 OPERATIONS = {operation.name.replace("_", "").lower(): operation for operation in AclOperation}
-Principals = Annotated[
-    list[str] | None, typer.Option(metavar="User:NAME", help="May be repeated; User:* is every principal.")
-]
+Principals = Annotated[list[str] | None, option("User:NAME", "May be repeated; User:* is every principal.")]
 Resource = tuple[AclResourceType, str]
 
 
 @with_target(principal=None)
 def acls(
     target: Target,
-    add: Annotated[bool, typer.Option("--add", help="Add entries.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove entries.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List entries.")] = False,
-    topic: Annotated[
-        list[str] | None, typer.Option(metavar="TOPIC", help="A topic, '*' for all; may be repeated.")
-    ] = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False,
-    resource_pattern_type: Annotated[
-        str, typer.Option(metavar="|".join(PATTERNS), help="How names of resources match.")
-    ] = "literal",
+    add: Annotated[bool, flag("--add", "Add entries.")] = False,
+    remove: Annotated[bool, flag("--remove", "Remove entries.")] = False,
+    list_: Annotated[bool, flag("--list", "List entries.")] = False,
+    topic: Annotated[list[str] | None, option("TOPIC", "A topic, '*' for all; may be repeated.")] = None,
+    cluster: Annotated[bool, flag("--cluster", "The cluster.")] = False,
+    resource_pattern_type: Annotated[str, option("|".join(PATTERNS), "How names of resources match.")] = "literal",
     operation: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OPERATION", help="All (the default), Read, Write, ...; may be repeated."),
+        list[str] | None, option("OPERATION", "All (the default), Read, Write, ...; may be repeated.")
     ] = None,
     allow_principal: Principals = None,
     deny_principal: Principals = None,
     principal: Annotated[
-        list[str] | None, typer.Option(metavar="User:NAME", help="With --list: only entries of these principals.")
+        list[str] | None, option("User:NAME", "With --list: only entries of these principals.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Remove without confirmation.")] = False,
+    force: Annotated[bool, flag("--force", "Remove without confirmation.")] = False,
 ) -> None:
     """Add, remove and list access control entries."""
     action = one_of({"--add": add, "--remove": remove, "--list": list_})

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.help import App
-from experiments.cli.output import Json, print_json, wide_console
+from experiments.cli.output import Json, option, print_json, wide_console
 from experiments.cli.parse import whole_numbers
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ app = App(
     "Benchmarks: how fast the parts are, as figures and as ratios.", "isray bench --json", invoke_without_command=True
 )
 
-Sizes = Annotated[str, typer.Option("--partitions", metavar="N,...", help="Partitions of each run.")]
-Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Runs per size or cell.")]
+Sizes = Annotated[str, option("N,...", "Partitions of each run.", "--partitions")]
+Repeats = Annotated[int, option("N", "Runs per size or cell.", "--repeats", min=1)]
 
 
 @app.callback()
@@ -58,9 +58,9 @@ def controller(
 @app.register("sim", "isray bench sim --json")
 def sim(
     context: typer.Context,
-    trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="One-year trials per cell.")] = 20,
+    trials: Annotated[int, option("N", "One-year trials per cell.", min=1)] = 20,
     repeats: Repeats = 5,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Plans of the default fuzz.")] = 12,
+    seeds: Annotated[int, option("N", "Plans of the default fuzz.", min=1)] = 12,
     as_json: Json = False,
 ) -> None:
     """Simulate plans of the fuzz and the reference study: events, seeds and cluster-years per second, one process."""
@@ -72,9 +72,7 @@ def sim(
 @app.register("history", "isray bench history --json")
 def history(
     context: typer.Context,
-    sizes: Annotated[
-        str, typer.Option("--sizes", metavar="N,...", help="Operations in a history.")
-    ] = "10000,100000,1000000,10000000",
+    sizes: Annotated[str, option("N,...", "Operations in a history.")] = "10000,100000,1000000,10000000",
     as_json: Json = False,
 ) -> None:
     """Judge histories of clients: operations per second, growth, memory."""
@@ -87,11 +85,9 @@ def history(
 @app.register("replication", "isray bench replication --json")
 def replication(
     context: typer.Context,
-    sizes: Annotated[
-        str, typer.Option("--sizes", metavar="BYTES,...", help="Sizes of a batch.")
-    ] = "1024,65536,1048576",
+    sizes: Annotated[str, option("BYTES,...", "Sizes of a batch.")] = "1024,65536,1048576",
     partitions: Sizes = "1,8",
-    seconds: Annotated[int, typer.Option("--seconds", metavar="N", min=1, help="How long each run measures.")] = 4,
+    seconds: Annotated[int, option("N", "How long each run measures.", min=1)] = 4,
     repeats: Repeats = 3,
     as_json: Json = False,
 ) -> None:
@@ -119,12 +115,10 @@ def failover(
 @app.register("quorum", "isray bench quorum --json")
 def quorum(
     context: typer.Context,
-    requests: Annotated[int, typer.Option("--requests", metavar="N", min=1, help="Requests per run of a load.")] = 20,
-    kills: Annotated[int, typer.Option("--kills", metavar="N", min=1, help="Active controllers to SIGKILL.")] = 10,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Elections in the simulator.")] = 200,
-    partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", min=1, help="Partitions in the snapshot.")
-    ] = 100_000,
+    requests: Annotated[int, option("N", "Requests per run of a load.", min=1)] = 20,
+    kills: Annotated[int, option("N", "Active controllers to SIGKILL.", min=1)] = 10,
+    seeds: Annotated[int, option("N", "Elections in the simulator.", min=1)] = 200,
+    partitions: Annotated[int, option("N", "Partitions in the snapshot.", min=1)] = 100_000,
     repeats: Repeats = 3,
     as_json: Json = False,
 ) -> None:

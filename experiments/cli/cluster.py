@@ -21,7 +21,7 @@ from rich.table import Table
 from experiments.cli import target as cluster_target
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.metadata_quorum import role_of
-from experiments.cli.output import Json, print_json
+from experiments.cli.output import Json, flag, option, print_json
 from experiments.cli.parse import name_values
 from experiments.cli.target import Target, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -37,7 +37,7 @@ from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 MAX_BROKERS = 100
 MAX_CONTROLLERS = 9
 _CONTROLLER = "controller-"
-ClusterName = Annotated[str, typer.Option("--name", metavar="NAME", help="Which of your clusters on this machine.")]
+ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.", "--name")]
 
 
 class BrokerRow(TypedDict):
@@ -78,25 +78,16 @@ class ClusterDocument(TypedDict):
 
 
 def up(
-    brokers: Annotated[
-        int, typer.Option("--brokers", min=1, max=MAX_BROKERS, metavar="N", help="How many brokers.")
-    ] = 3,
-    controllers: Annotated[
-        int, typer.Option("--controllers", min=1, max=MAX_CONTROLLERS, metavar="N", help="How many; all are voters.")
-    ] = 1,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready.")] = False,
+    brokers: Annotated[int, option("N", "How many brokers.", min=1, max=MAX_BROKERS)] = 3,
+    controllers: Annotated[int, option("N", "How many; all are voters.", min=1, max=MAX_CONTROLLERS)] = 1,
+    detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
     generation: Annotated[
         Generation, typer.Option("--generation", help="The protocol generation: its feature levels.")
     ] = Generation.KIP_966,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A static config; may be repeated.")
-    ] = None,
-    racks: Annotated[str | None, typer.Option("--racks", metavar="a,b,...", help="One rack per broker.")] = None,
+    config: Annotated[list[str] | None, option("NAME=VALUE", "A static config; may be repeated.")] = None,
+    racks: Annotated[str | None, option("a,b,...", "One rack per broker.")] = None,
     name: ClusterName = DEFAULT_NAME,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", metavar="HOST:PORT", help="A Ray to run on. Default: a private one on 127.0.0.1."),
-    ] = None,
+    address: Annotated[str | None, option("HOST:PORT", "A Ray to run on. Default: a private one on 127.0.0.1.")] = None,
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""

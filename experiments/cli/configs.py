@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, print_json
+from experiments.cli.output import document, flag, option, print_json
 from experiments.cli.parse import one_of, only_with, read_properties
 from experiments.cli.target import Target, administering, require, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -50,23 +50,19 @@ class Entity:
 @with_target()
 def configs(
     target: Target,
-    describe: Annotated[bool, typer.Option("--describe", help="Show the configs of entities.")] = False,
-    alter: Annotated[bool, typer.Option("--alter", help="Set and delete configs of an entity.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="With --describe: defaults, too.")] = False,
-    entity_type: Annotated[str | None, typer.Option(metavar="|".join(TYPES), help="The type of entity.")] = None,
-    entity_name: Annotated[str | None, typer.Option(metavar="NAME", help="A topic.")] = None,
-    entity_default: Annotated[bool, typer.Option("--entity-default", help="The default of all brokers.")] = False,
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Short for --entity-type topics --entity-name TOPIC.")
-    ] = None,
+    describe: Annotated[bool, flag("--describe", "Show the configs of entities.")] = False,
+    alter: Annotated[bool, flag("--alter", "Set and delete configs of an entity.")] = False,
+    all_: Annotated[bool, flag("--all", "With --describe: defaults, too.")] = False,
+    entity_type: Annotated[str | None, option("|".join(TYPES), "The type of entity.")] = None,
+    entity_name: Annotated[str | None, option("NAME", "A topic.")] = None,
+    entity_default: Annotated[bool, flag("--entity-default", "The default of all brokers.")] = False,
+    topic: Annotated[str | None, option("TOPIC", "Short for --entity-type topics --entity-name TOPIC.")] = None,
     broker_defaults: Annotated[
-        bool, typer.Option("--broker-defaults", help="Short for --entity-type brokers --entity-default.")
+        bool, flag("--broker-defaults", "Short for --entity-type brokers --entity-default.")
     ] = False,
-    add_config: Annotated[
-        str | None, typer.Option(metavar="k=v,k2=v2", help="Configs to set; 'k=[a,b]' for a value with commas.")
-    ] = None,
-    add_config_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Properties to set.")] = None,
-    delete_config: Annotated[str | None, typer.Option(metavar="k,k2", help="Configs to delete.")] = None,
+    add_config: Annotated[str | None, option("k=v,k2=v2", "Configs to set; 'k=[a,b]' for a value with commas.")] = None,
+    add_config_file: Annotated[Path | None, option("FILE", "Properties to set.")] = None,
+    delete_config: Annotated[str | None, option("k,k2", "Configs to delete.")] = None,
 ) -> None:
     """Describe and alter configs of topics, and the cluster-wide ones."""
     action = one_of({"--describe": describe, "--alter": alter})

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, cast
 import typer
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, print_json
+from experiments.cli.output import Json, flag, option, print_json
 from experiments.cli.parse import one_of
 from experiments.support.errors import InputError
 from protocol.errors import StorageError
@@ -45,10 +45,10 @@ _KAFKA_NAMES = {
 
 
 def dump_log(
-    directory: Annotated[Path | None, typer.Option("--directory", metavar="DIR", help="A node's directory.")] = None,
-    files: Annotated[str | None, typer.Option("--files", metavar="FILE,...", help="Segments and snapshots.")] = None,
-    partition: Annotated[str | None, typer.Option("--partition", metavar="TOPIC-N", help="Of --directory.")] = None,
-    cluster_metadata: Annotated[bool, typer.Option("--cluster-metadata", help="Of --directory.")] = False,
+    directory: Annotated[Path | None, option("DIR", "A node's directory.")] = None,
+    files: Annotated[str | None, option("FILE,...", "Segments and snapshots.")] = None,
+    partition: Annotated[str | None, option("TOPIC-N", "Of --directory.")] = None,
+    cluster_metadata: Annotated[bool, flag("--cluster-metadata", "Of --directory.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the batches of logs on a disk, and the records of the metadata log."""

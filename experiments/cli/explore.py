@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json
+from experiments.cli.output import Json, option
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
@@ -23,20 +23,13 @@ if TYPE_CHECKING:
 
 
 def explore(
-    brokers: Annotated[int, typer.Option("--brokers", min=2, max=5, metavar="N", help="How many brokers.")] = 3,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Maximal number of steps.")] = None,
-    generation: Annotated[
-        str, typer.Option("--generation", metavar="G", help="The protocol generation.")
-    ] = Generation.KIP_966.value,
-    mutant: Annotated[str | None, typer.Option("--mutant", metavar="NAME", help="Switch off this guard.")] = None,
-    min_isr: Annotated[int, typer.Option("--min-isr", min=1, max=5, metavar="N", help="min.insync.replicas.")] = 2,
-    bounds: Annotated[
-        str | None,
-        typer.Option("--bounds", metavar="NAME=N,...", help="How often each event may happen; see docs/explore.md."),
-    ] = None,
-    max_states: Annotated[
-        int | None, typer.Option("--max-states", min=1, metavar="N", help="Stop after so many states.")
-    ] = None,
+    brokers: Annotated[int, option("N", "How many brokers.", min=2, max=5)] = 3,
+    depth: Annotated[int | None, option("N", "Maximal number of steps.", min=1)] = None,
+    generation: Annotated[str, option("G", "The protocol generation.")] = Generation.KIP_966.value,
+    mutant: Annotated[str | None, option("NAME", "Switch off this guard.")] = None,
+    min_isr: Annotated[int, option("N", "min.insync.replicas.", min=1, max=5)] = 2,
+    bounds: Annotated[str | None, option("NAME=N,...", "How often each event may happen; see docs/explore.md.")] = None,
+    max_states: Annotated[int | None, option("N", "Stop after so many states.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
     """Search a small configuration exhaustively."""

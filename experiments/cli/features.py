@@ -9,7 +9,7 @@ import typer
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import document, print_json
+from experiments.cli.output import document, flag, option, print_json
 from experiments.cli.target import Target, administering, keep_options, with_target
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import SHORT_MAX
@@ -19,11 +19,9 @@ from protocol.messages.cluster import FeatureUpdate, UpgradeType
 
 FAILING = "Error while executing feature command"
 PAST = {"upgrade": "upgraded", "downgrade": "downgraded", "disable": "disabled"}
-Levels = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=LEVEL", help="A feature and its level; may be repeated.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would happen, and change nothing.")]
-Unsafe = Annotated[bool, typer.Option("--unsafe", help="Even if metadata is lost.")]
+Levels = Annotated[list[str] | None, option("NAME=LEVEL", "A feature and its level; may be repeated.")]
+DryRun = Annotated[bool, flag("--dry-run", "Print what would happen, and change nothing.")]
+Unsafe = Annotated[bool, flag("--unsafe", "Even if metadata is lost.")]
 
 app = App("Feature levels of a running cluster.", callback=keep_options, no_args_is_help=True)
 
@@ -65,7 +63,7 @@ def downgrade(target: Target, feature: Levels = None, unsafe: Unsafe = False, dr
 @with_target()
 def disable(
     target: Target,
-    feature: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A feature; may be repeated.")] = None,
+    feature: Annotated[list[str] | None, option("NAME", "A feature; may be repeated.")] = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -79,10 +77,10 @@ def _lowering(unsafe: bool) -> UpgradeType:
 
 def _levels(options: Sequence[str] | None) -> list[tuple[str, int]]:
     levels = []
-    for option in options or ():
-        feature, _, level = option.partition("=")
+    for text in options or ():
+        feature, _, level = text.partition("=")
         if not feature.strip() or not level.strip().isdecimal() or int(level) > SHORT_MAX:
-            raise InputError("--feature", "", option, f"NAME=LEVEL, a level from 0 to {SHORT_MAX}")
+            raise InputError("--feature", "", text, f"NAME=LEVEL, a level from 0 to {SHORT_MAX}")
         levels.append((feature.strip(), int(level)))
     return levels
 

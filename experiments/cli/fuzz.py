@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json
+from experiments.cli.output import Json, option
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,18 +30,12 @@ _SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
 
 
 def fuzz(
-    seeds: Annotated[str, typer.Option("--seeds", metavar="A..B", help="The seeds, both ends included.")],
-    generation: Annotated[
-        str | None, typer.Option("--generation", metavar="G", help="One generation; otherwise each seed draws its own.")
-    ] = None,
-    mutant: Annotated[
-        str | None, typer.Option("--mutant", metavar="NAME", help="Switch off this guard of the protocol.")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", metavar="M", help="Begin no seed after so long.")
-    ] = None,
-    jobs: Annotated[str, typer.Option("--jobs", metavar="N|ray", help="Processes, or tasks on a Ray cluster.")] = "1",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for timeline files.")] = Path("out/fuzz"),
+    seeds: Annotated[str, option("A..B", "The seeds, both ends included.")],
+    generation: Annotated[str | None, option("G", "One generation; otherwise each seed draws its own.")] = None,
+    mutant: Annotated[str | None, option("NAME", "Switch off this guard of the protocol.")] = None,
+    minutes: Annotated[float | None, option("M", "Begin no seed after so long.")] = None,
+    jobs: Annotated[str, option("N|ray", "Processes, or tasks on a Ray cluster.")] = "1",
+    out: Annotated[Path, option("DIR", "Folder for timeline files.")] = Path("out/fuzz"),
     as_json: Json = False,
 ) -> None:
     """Hunt for defects with a swarm of seeds; each violation is shrunk and can be replayed."""

@@ -17,7 +17,7 @@ import typer
 from pydantic import Field
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import print_json
+from experiments.cli.output import flag, option, print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, read_json
 from experiments.cli.target import Target, administering, with_target
 from experiments.support.errors import InputError
@@ -32,8 +32,7 @@ Leaders = dict[TopicPartition, int | None]
 """Partitions, each with the desired leader for DESIGNATION, None otherwise."""
 Results = dict[TopicPartition, PartitionResult]
 AdminConfig = Annotated[
-    Path | None,
-    typer.Option("--admin.config", "--command-config", metavar="FILE", help="Properties: principal=User:NAME."),
+    Path | None, option("FILE", "Properties: principal=User:NAME.", "--admin.config", "--command-config")
 ]
 
 
@@ -50,14 +49,12 @@ class _Partitions(JsonShape):
 @with_target(command_config=AdminConfig)
 def leader_election(
     target: Target,
-    election_type: Annotated[str, typer.Option("--election-type", metavar="TYPE", help=" | ".join(TYPES))],
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="A topic; with --partition.")] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, max=INT_MAX, metavar="N", help="A partition of --topic.")
-    ] = None,
-    path_to_json_file: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Partitions: {EXAMPLE}")] = None,
+    election_type: Annotated[str, option("TYPE", " | ".join(TYPES))],
+    topic: Annotated[str | None, option("TOPIC", "A topic; with --partition.")] = None,
+    partition: Annotated[int | None, option("N", "A partition of --topic.", min=0, max=INT_MAX)] = None,
+    path_to_json_file: Annotated[Path | None, option("FILE", f"Partitions: {EXAMPLE}")] = None,
     all_topic_partitions: Annotated[
-        bool, typer.Option("--all-topic-partitions", help="All partitions that the type applies to.")
+        bool, flag("--all-topic-partitions", "All partitions that the type applies to.")
     ] = False,
 ) -> None:
     """Elect leaders for a partition, for those listed in a file, or for all."""

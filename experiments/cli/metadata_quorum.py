@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.help import App
-from experiments.cli.output import print_json
+from experiments.cli.output import flag, option, print_json
 from experiments.cli.parse import one_of, only_with
 from experiments.cli.target import Target, administering, keep_options, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -32,15 +32,15 @@ FAILING = "Error while executing metadata quorum command"
 Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="The controller's node id.")]
 Directory = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "UUID",
+        "The uuid of its disk. Default: as the quorum knows it.",
         "--controller-directory-id",
         "--directory-id",
         "-d",
-        metavar="UUID",
-        help="The uuid of its disk. Default: as the quorum knows it.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be requested, and change nothing.")]
+DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
 
 app = App("The controller quorum of a running cluster.", callback=keep_options, no_args_is_help=True)
 
@@ -49,9 +49,9 @@ app = App("The controller quorum of a running cluster.", callback=keep_options, 
 @with_target()
 def describe(
     target: Target,
-    status: Annotated[bool, typer.Option("--status", help="Leader, epoch, high watermark, members.")] = False,
-    replication: Annotated[bool, typer.Option("--replication", help="The log end and lag of each replica.")] = False,
-    human_readable: Annotated[bool, typer.Option("--human-readable", help="Print times as how long ago.")] = False,
+    status: Annotated[bool, flag("--status", "Leader, epoch, high watermark, members.")] = False,
+    replication: Annotated[bool, flag("--replication", "The log end and lag of each replica.")] = False,
+    human_readable: Annotated[bool, flag("--human-readable", "Print times as how long ago.")] = False,
 ) -> None:
     """The replicas of the metadata log, as their leader knows them."""
     what = one_of({"--status": status, "--replication": replication})
@@ -72,10 +72,7 @@ def add_controller(
     target: Target,
     controller_id: Id,
     directory_id: Directory = None,
-    endpoint: Annotated[
-        list[str] | None,
-        typer.Option("--endpoint", metavar="NAME://HOST:PORT", help="Where it listens; may be repeated."),
-    ] = None,
+    endpoint: Annotated[list[str] | None, option("NAME://HOST:PORT", "Where it listens; may be repeated.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Make an observer a voter."""

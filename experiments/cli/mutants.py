@@ -14,23 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json
+from experiments.cli.output import Json, flag, option
 
 if TYPE_CHECKING:
     from experiments.hunt.mutants.campaign import Verdict
 
 
 def mutants(
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="This mutant; may be repeated. Default: all.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, metavar="N", help="Seeds for each at most.")] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Processes. Default: cores.")] = None,
-    swarm: Annotated[
-        int | None,
-        typer.Option("--swarm", min=1, metavar="N", help="Also run each with the first N seeds of isray fuzz."),
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/mutants.md.")] = False,
+    only: Annotated[list[str] | None, option("NAME", "This mutant; may be repeated. Default: all.")] = None,
+    seeds: Annotated[int | None, option("N", "Seeds for each at most.", min=1)] = None,
+    jobs: Annotated[int | None, option("N", "Processes. Default: cores.", min=1)] = None,
+    swarm: Annotated[int | None, option("N", "Also run each with the first N seeds of isray fuzz.", min=1)] = None,
+    markdown: Annotated[bool, flag("--markdown", "Print the table of docs/mutants.md.")] = False,
     as_json: Json = False,
 ) -> None:
     """Switch off each guard of the protocol and count the seeds until a violation reveals it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +13,18 @@ from protocol.messages.base import Message
 
 PIPED_WIDTH = 130
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+def flag(name: str, help: str) -> Any:
+    """An option without a value, for an `Annotated[bool, ...]`."""
+    return typer.Option(name, help=help)
+
+
+def option(metavar: str | None, help: str, *names: str, **settings: Any) -> Any:
+    """An option with a value; without `names` it is named like its parameter. `settings` are those of typer."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+Json = Annotated[bool, flag("--json", "Print one JSON document on standard output.")]
 
 
 def print_json(document: Mapping[str, object] | Sequence[object]) -> None:

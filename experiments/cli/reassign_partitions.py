@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from experiments.cli.output import document, print_json
+from experiments.cli.output import document, flag, option, print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
 from experiments.cli.target import Target, administering, exit_if_failed, numbers, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -73,26 +73,16 @@ class _Topics(JsonShape):
 @with_target()
 def reassign_partitions(
     target: Target,
-    execute: Annotated[bool, typer.Option("--execute", help="Start the reassignment of the file.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Print how far the reassignment of the file is.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the reassignments of the file.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List all reassignments in progress.")] = False,
-    generate: Annotated[bool, typer.Option("--generate", help="Propose a reassignment; change nothing.")] = False,
-    reassignment_json_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"Replicas of partitions: {MOVES_EXAMPLE}")
-    ] = None,
-    topics_to_move_json_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"With --generate: {TOPICS_EXAMPLE}")
-    ] = None,
-    broker_list: Annotated[
-        str | None, typer.Option(metavar="0,1,2", help="With --generate: the brokers to use.")
-    ] = None,
-    additional: Annotated[
-        bool, typer.Option("--additional", help="With --execute: although others are in progress.")
-    ] = False,
-    disable_rack_aware: Annotated[
-        bool, typer.Option("--disable-rack-aware", help="With --generate: ignore racks.")
-    ] = False,
+    execute: Annotated[bool, flag("--execute", "Start the reassignment of the file.")] = False,
+    verify: Annotated[bool, flag("--verify", "Print how far the reassignment of the file is.")] = False,
+    cancel: Annotated[bool, flag("--cancel", "Cancel the reassignments of the file.")] = False,
+    list_: Annotated[bool, flag("--list", "List all reassignments in progress.")] = False,
+    generate: Annotated[bool, flag("--generate", "Propose a reassignment; change nothing.")] = False,
+    reassignment_json_file: Annotated[Path | None, option("FILE", f"Replicas of partitions: {MOVES_EXAMPLE}")] = None,
+    topics_to_move_json_file: Annotated[Path | None, option("FILE", f"With --generate: {TOPICS_EXAMPLE}")] = None,
+    broker_list: Annotated[str | None, option("0,1,2", "With --generate: the brokers to use.")] = None,
+    additional: Annotated[bool, flag("--additional", "With --execute: although others are in progress.")] = False,
+    disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
 ) -> None:
     """Move partitions to other brokers: start, verify, cancel, list; or propose where to."""
     action = one_of(

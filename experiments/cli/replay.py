@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json
+from experiments.cli.output import Json, flag
 
 if TYPE_CHECKING:
     from experiments.hunt.fuzz.plan import TimelineFile
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A timeline file that isray fuzz has written.")],
-    story: Annotated[bool, typer.Option("--story", help="Print the last steps before the violation.")] = False,
+    story: Annotated[bool, flag("--story", "Print the last steps before the violation.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run a saved timeline again and compare."""

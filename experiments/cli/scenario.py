@@ -18,7 +18,7 @@ from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json
+from experiments.cli.output import Json, flag, option
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,15 +40,13 @@ class EngineName(StrEnum):
 def run_scenario(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario file (YAML).")],
     engine: Annotated[EngineName, typer.Option("--engine", help="What to run it on.")] = EngineName.SIM,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of everything random.")] = 0,
+    seed: Annotated[int, option("N", "Seed of everything random.", min=0)] = 0,
     address: Annotated[
         str | None,
         typer.Option("--address", help="With --engine ray: a Ray cluster to use; otherwise a private local one."),
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="DIR", help="A new folder for a recording, for `isray check`.")
-    ] = None,
-    story: Annotated[bool, typer.Option("--story", help="Print on standard error what happened, in words.")] = False,
+    trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for `isray check`.")] = None,
+    story: Annotated[bool, flag("--story", "Print on standard error what happened, in words.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run the steps of a scenario one after another and report the result of each."""

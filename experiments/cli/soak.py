@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json
+from experiments.cli.output import Json, option
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
 
@@ -26,16 +26,14 @@ SHOWN_FINDINGS = 100
 
 
 def soak(
-    minutes: Annotated[float, typer.Option("--minutes", min=0.0, metavar="M", help="How long, at least.")] = 10.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the schedule of faults.")] = 0,
-    brokers: Annotated[int, typer.Option("--brokers", min=3, max=9, metavar="N", help="Their number.")] = 3,
-    controllers: Annotated[int, typer.Option("--controllers", min=1, max=9, metavar="N", help="Their number.")] = 1,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, max=100, metavar="N", help="Their number.")] = 4,
-    rate: Annotated[int, typer.Option("--rate", min=10, metavar="R", help="Records per second to send.")] = 500,
-    faults: Annotated[
-        str | None, typer.Option("--faults", metavar="a,b,...", help="Kinds of faults; otherwise all.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="A new folder for history and logs.")] = None,
+    minutes: Annotated[float, option("M", "How long, at least.", min=0.0)] = 10.0,
+    seed: Annotated[int, option("N", "Seed of the schedule of faults.", min=0)] = 0,
+    brokers: Annotated[int, option("N", "Their number.", min=3, max=9)] = 3,
+    controllers: Annotated[int, option("N", "Their number.", min=1, max=9)] = 1,
+    partitions: Annotated[int, option("N", "Their number.", min=1, max=100)] = 4,
+    rate: Annotated[int, option("R", "Records per second to send.", min=10)] = 500,
+    faults: Annotated[str | None, option("a,b,...", "Kinds of faults; otherwise all.")] = None,
+    out: Annotated[Path | None, option("DIR", "A new folder for history and logs.")] = None,
     as_json: Json = False,
 ) -> None:
     """Produce, read, and break one thing after another; then judge the history."""

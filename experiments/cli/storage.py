@@ -21,7 +21,7 @@ import typer
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, print_json
+from experiments.cli.output import Json, flag, option, print_json
 from experiments.cli.parse import one_of
 from experiments.support.errors import InputError
 from experiments.support.record_text import replica_text
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _ID_TEXT = "letters, digits, '.', '_' and '-', at most 100 of them"
-NodeDirectory = Annotated[Path, typer.Option("--directory", metavar="DIR", help="The node's directory.")]
+NodeDirectory = Annotated[Path, option("DIR", "The node's directory.", "--directory")]
 Controllers = Annotated[
-    str | None,
-    typer.Option("--initial-controllers", metavar="ID@UUID,...", help="The first voters; this node is one of them."),
+    str | None, option("ID@UUID,...", "The first voters; this node is one of them.", "--initial-controllers")
 ]
 
 app = App("Directories of nodes.", no_args_is_help=True)
@@ -55,16 +54,16 @@ def random_uuid(as_json: Json = False) -> None:
 
 @app.register("format", "isray storage format --cluster-id c --node-id 1000 --directory DIR --standalone")
 def format_(
-    cluster_id: Annotated[str, typer.Option("--cluster-id", "-t", metavar="ID", help="The id of the cluster.")],
-    node_id: Annotated[int, typer.Option("--node-id", metavar="N", help="Brokers from 0, controllers from 1000.")],
+    cluster_id: Annotated[str, option("ID", "The id of the cluster.", "--cluster-id", "-t")],
+    node_id: Annotated[int, option("N", "Brokers from 0, controllers from 1000.")],
     directory: NodeDirectory,
-    standalone: Annotated[bool, typer.Option("--standalone", help="The one first voter.")] = False,
+    standalone: Annotated[bool, flag("--standalone", "The one first voter.")] = False,
     initial_controllers: Controllers = None,
     no_initial_controllers: Annotated[
-        bool, typer.Option("--no-initial-controllers", help="Joins a quorum, or is a static voter.")
+        bool, flag("--no-initial-controllers", "Joins a quorum, or is a static voter.")
     ] = False,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", help="Succeed where the directory already is this node's.")
+        bool, flag("--ignore-formatted", "Succeed where the directory already is this node's.")
     ] = False,
     as_json: Json = False,
 ) -> None:

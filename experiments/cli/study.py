@@ -17,7 +17,7 @@ from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, print_json, wide_console
+from experiments.cli.output import Json, option, print_json, wide_console
 from experiments.studies.progress import Progress, progress
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ app = App("Studies: sweep parameters, analyse the traces with Spark, write a rep
 
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML).")]
 StudyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The output directory of a study.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The study's output directory; a sweep resumes there.")]
+Out = Annotated[Path, option("DIR", "The study's output directory; a sweep resumes there.", "--out")]
 Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim.")]
-Trials = Annotated[int | None, typer.Option("--trials", metavar="N", help="Trials per cell, instead of the file's.")]
+Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.", "--trials")]
 Address = Annotated[
     str | None,
     typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one."),

@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple, NoReturn, get_type_hints
 import typer
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, print_json
+from experiments.cli.output import Json, option, print_json
 from experiments.cli.parse import read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
@@ -58,17 +58,14 @@ def keep_options(
     context: typer.Context,
     bootstrap_server: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The cluster's Ray head, as `isray up` prints it. Default: the only cluster that runs here.",
+        option(
+            "HOST:PORT", "The cluster's Ray head, as `isray up` prints it. Default: the only cluster that runs here."
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your cluster of this name on this machine (isray up --name).")
-    ] = None,
+    name: Annotated[str | None, option("NAME", "Your cluster of this name on this machine (isray up --name).")] = None,
     command_config: Annotated[Path | None, COMMAND_CONFIG] = None,
     principal: Annotated[
-        str | None, typer.Option(metavar="User:NAME", help="The principal of the requests; goes before the file's.")
+        str | None, option("User:NAME", "The principal of the requests; goes before the file's.")
     ] = None,
 ) -> None:
     """The callback of a tool with subcommands: as in Kafka's tools these options may come before the subcommand."""
@@ -82,10 +79,10 @@ def with_target(**replaced: object) -> Callable[[Callable[..., None]], Callable[
     """
     added = {item.name: item for item in _parameters(keep_options)}
     added["as_json"] = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
-    for option, annotation in replaced.items():
-        parameter = added.pop(option)
+    for name, annotation in replaced.items():
+        parameter = added.pop(name)
         if annotation is not None:
-            added[option] = parameter.replace(annotation=annotation)
+            added[name] = parameter.replace(annotation=annotation)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)

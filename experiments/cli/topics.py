@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, print_json
+from experiments.cli.output import document, flag, option, print_json
 from experiments.cli.parse import name_values, one_of, only_with
 from experiments.cli.target import Target, administering, exit_if_failed, numbers, require, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -60,38 +60,30 @@ class Options:
 @with_target()
 def topics(
     target: Target,
-    create: Annotated[bool, typer.Option("--create", help="Create a topic.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the names of topics.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="Describe topics and their partitions.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete topics.")] = False,
-    alter: Annotated[bool, typer.Option("--alter", help="Add or remove partitions.")] = False,
-    topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="A topic; for all but --create a regular expression.")
-    ] = None,
-    partitions: Annotated[int | None, typer.Option(min=1, max=INT_MAX, metavar="N", help="Their number.")] = None,
-    replication_factor: Annotated[
-        int | None, typer.Option(min=1, max=SHORT_MAX, metavar="N", help="Replicas of each partition.")
-    ] = None,
+    create: Annotated[bool, flag("--create", "Create a topic.")] = False,
+    list_: Annotated[bool, flag("--list", "List the names of topics.")] = False,
+    describe: Annotated[bool, flag("--describe", "Describe topics and their partitions.")] = False,
+    delete: Annotated[bool, flag("--delete", "Delete topics.")] = False,
+    alter: Annotated[bool, flag("--alter", "Add or remove partitions.")] = False,
+    topic: Annotated[str | None, option("TOPIC", "A topic; for all but --create a regular expression.")] = None,
+    partitions: Annotated[int | None, option("N", "Their number.", min=1, max=INT_MAX)] = None,
+    replication_factor: Annotated[int | None, option("N", "Replicas of each partition.", min=1, max=SHORT_MAX)] = None,
     replica_assignment: Annotated[
-        str | None, typer.Option(metavar="0:1:2,1:2:0", help="Replicas of each partition, the preferred leader first.")
+        str | None, option("0:1:2,1:2:0", "Replicas of each partition, the preferred leader first.")
     ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --create: a config; may be repeated.")
-    ] = None,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed where no topic matches.")] = False,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed where the topic exists.")] = False,
-    remove_partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --alter: remove the last N partitions.")
-    ] = None,
+    config: Annotated[list[str] | None, option("NAME=VALUE", "With --create: a config; may be repeated.")] = None,
+    if_exists: Annotated[bool, flag("--if-exists", "Succeed where no topic matches.")] = False,
+    if_not_exists: Annotated[bool, flag("--if-not-exists", "Succeed where the topic exists.")] = False,
+    remove_partitions: Annotated[int | None, option("N", "With --alter: remove the last N partitions.", min=1)] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated-partitions", help="Only those with replicas out of the ISR.")
+        bool, flag("--under-replicated-partitions", "Only those with replicas out of the ISR.")
     ] = False,
-    unavailable: Annotated[bool, typer.Option("--unavailable-partitions", help="Only those without leader.")] = False,
+    unavailable: Annotated[bool, flag("--unavailable-partitions", "Only those without leader.")] = False,
     under_min_isr: Annotated[
-        bool, typer.Option("--under-min-isr-partitions", help="Only those with fewer than min.insync.replicas in sync.")
+        bool, flag("--under-min-isr-partitions", "Only those with fewer than min.insync.replicas in sync.")
     ] = False,
     at_min_isr: Annotated[
-        bool, typer.Option("--at-min-isr-partitions", help="Only those with exactly min.insync.replicas in sync.")
+        bool, flag("--at-min-isr-partitions", "Only those with exactly min.insync.replicas in sync.")
     ] = False,
 ) -> None:
     """Create, list, describe, delete and alter topics."""
