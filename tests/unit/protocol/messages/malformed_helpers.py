@@ -1,5 +1,5 @@
-"""Generates requests with random fields: valid in the present state, at a limit, or invalid; and bytes of damaged
-messages. Everything is a function of a seeded random source.
+"""Generates messages: from a seeded random source, requests with fields that are valid in the present state, at a limit
+or invalid, and bytes of damaged messages; with Hypothesis, instances of every message type.
 """
 
 from __future__ import annotations
@@ -7,15 +7,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from random import Random
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgpack
+from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
+from protocol import messages
 from protocol.config import CONFIGS, SUPPORTED_FEATURES, ClusterConfig
 from protocol.contract import Effect, Send, SetTimer
 from protocol.controller.awaited_elections import ELECTIONS_TIMER
@@ -164,6 +167,59 @@ def mutated(message: Message, rng: Random) -> bytes:
         body[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
     checksum = zlib.crc32(bytes(body)) if rng.random() < 0.9 else 0
     return checksum.to_bytes(4, "big") + bytes(body)
+
+
+TYPES = sorted(
+    (model for model in Message.REGISTRY.values() if model.__module__.startswith(messages.__name__)),
+    key=lambda m: m.__name__,
+)
+
+
+def framed(body: bytes) -> bytes:
+    """A body with a valid checksum."""
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def message_body(*parts: object) -> bytes:
+    packed: bytes = msgpack.packb(msgpack.ExtType(1, msgpack.packb(list(parts), use_bin_type=True)))
+    return packed
+
+
+def values_of(annotation: Any, bounds: Sequence[Any] = ()) -> st.SearchStrategy[Any]:
+    """Values of a field's type within its bounds; for a message type, of it and all its subclasses."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        return values_of(inner, [part for field in metadata for part in field.metadata])
+    if origin in (UnionType, Union):
+        return st.one_of([values_of(part) for part in get_args(annotation)])
+    if origin is tuple:
+        return st.lists(values_of(get_args(annotation)[0]), max_size=3).map(tuple)
+    if annotation is type(None):
+        return st.none()
+    if annotation is int:
+        lowest = next((bound.ge for bound in bounds if hasattr(bound, "ge")), -(2**63))
+        limit = next((bound.lt for bound in bounds if hasattr(bound, "lt")), 2**63)
+        return st.integers(lowest, limit - 1)
+    if issubclass(annotation, Message):
+        return st.one_of([instances_of(model) for model in TYPES if issubclass(model, annotation)])
+    if issubclass(annotation, Enum):
+        return st.sampled_from(annotation)
+    simple: dict[type, st.SearchStrategy[Any]] = {
+        bool: st.booleans(),
+        str: st.text(max_size=8),
+        bytes: st.binary(max_size=16),
+    }
+    return simple[annotation]
+
+
+@cache
+def instances_of(model: type[Message]) -> st.SearchStrategy[Message]:
+    fields = {
+        name: st.deferred(lambda field=info: values_of(field.annotation, field.metadata))
+        for name, info in model.model_fields.items()
+    }
+    return st.builds(model, **fields)
 
 
 class Controller:

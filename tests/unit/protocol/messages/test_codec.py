@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import types
-import zlib
-from collections.abc import Sequence
-from enum import Enum
-from functools import cache
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 import msgpack
 import pytest
@@ -15,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.engines.admin_requests import elect_leader
-from protocol import messages
 from protocol.errors import CodecError, ErrorCode, MalformedMessageError, UnknownMessageTypeError
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -26,59 +20,7 @@ from protocol.messages.metadata_batch import pack_records
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import PartitionChangeRecord, PartitionRecord, TopicRecord
-
-PACKAGE = messages.__name__ + "."
-TYPES = sorted(
-    (model for model in Message.REGISTRY.values() if model.__module__.startswith(PACKAGE)), key=lambda m: m.__name__
-)
-
-
-def framed(body: bytes) -> bytes:
-    """A body with a valid checksum."""
-    return zlib.crc32(body).to_bytes(4, "big") + body
-
-
-def message_body(*parts: object) -> bytes:
-    packed: bytes = msgpack.packb(msgpack.ExtType(1, msgpack.packb(list(parts), use_bin_type=True)))
-    return packed
-
-
-def values_of(annotation: Any, bounds: Sequence[Any] = ()) -> st.SearchStrategy[Any]:
-    """Values of a field's type within its bounds; for a message type, of it and all its subclasses."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        inner, *metadata = get_args(annotation)
-        return values_of(inner, [part for field in metadata for part in field.metadata])
-    if origin in (types.UnionType, Union):
-        return st.one_of([values_of(part) for part in get_args(annotation)])
-    if origin is tuple:
-        return st.lists(values_of(get_args(annotation)[0]), max_size=3).map(tuple)
-    if annotation is type(None):
-        return st.none()
-    if annotation is int:
-        lowest = next((bound.ge for bound in bounds if hasattr(bound, "ge")), -(2**63))
-        limit = next((bound.lt for bound in bounds if hasattr(bound, "lt")), 2**63)
-        return st.integers(lowest, limit - 1)
-    if issubclass(annotation, Message):
-        return st.one_of([instances_of(model) for model in TYPES if issubclass(model, annotation)])
-    if issubclass(annotation, Enum):
-        return st.sampled_from(annotation)
-    simple: dict[type, st.SearchStrategy[Any]] = {
-        bool: st.booleans(),
-        str: st.text(max_size=8),
-        bytes: st.binary(max_size=16),
-    }
-    return simple[annotation]
-
-
-@cache
-def instances_of(model: type[Message]) -> st.SearchStrategy[Message]:
-    fields = {
-        name: st.deferred(lambda field=info: values_of(field.annotation, field.metadata))
-        for name, info in model.model_fields.items()
-    }
-    return st.builds(model, **fields)
-
+from tests.unit.protocol.messages.malformed_helpers import TYPES, framed, instances_of, message_body
 
 MESSAGES = st.sampled_from(TYPES).flatmap(instances_of)
 RECORDS = [

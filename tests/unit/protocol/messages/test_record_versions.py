@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import msgpack
@@ -24,43 +23,11 @@ from protocol.messages.records import (
     TopicRecord,
 )
 from protocol.metadata.image import MetadataImage
+from tests.unit.protocol.messages.malformed_helpers import framed, instances_of, message_body
 from tests.unit.protocol.node_helpers import T0, config_of
 
 ELR_FIELDS = ("eligible_leader_replicas", "last_known_elr", "last_known_leader")
-IDS, EPOCHS = st.integers(-2, 2**31 - 1), st.integers(0, 2**31 - 1)
-BROKERS = st.lists(IDS, max_size=3).map(tuple)
-PARTITIONS = st.builds(
-    PartitionRecord,
-    topic_id=st.text(max_size=4),
-    partition_id=EPOCHS,
-    replicas=BROKERS,
-    isr=BROKERS,
-    removing_replicas=BROKERS,
-    adding_replicas=BROKERS,
-    leader=IDS,
-    leader_recovery_state=st.integers(0, 1),
-    leader_epoch=EPOCHS,
-    partition_epoch=EPOCHS,
-    first_leader_epoch=EPOCHS,
-    eligible_leader_replicas=BROKERS,
-    last_known_elr=BROKERS,
-    last_known_leader=IDS,
-)
-CHANGES = st.builds(
-    PartitionChangeRecord,
-    topic_id=st.text(max_size=4),
-    partition_id=EPOCHS,
-    isr=st.none() | BROKERS,
-    leader=IDS,
-    replicas=st.none() | BROKERS,
-    removing_replicas=st.none() | BROKERS,
-    adding_replicas=st.none() | BROKERS,
-    leader_recovery_state=st.integers(-1, 1),
-    eligible_leader_replicas=st.none() | BROKERS,
-    last_known_elr=st.none() | BROKERS,
-    last_known_leader=IDS,
-)
-VERSIONED = st.one_of(PARTITIONS, CHANGES)
+VERSIONED = st.one_of(instances_of(PartitionRecord), instances_of(PartitionChangeRecord))
 OTHERS: list[MetadataRecord] = [
     TopicRecord(name="t", topic_id="T"),
     ConfigRecord(topic_id=None, name="min.insync.replicas", value=None),
@@ -72,12 +39,6 @@ OTHERS: list[MetadataRecord] = [
 def without_elr(record: MetadataRecord) -> MetadataRecord:
     defaults = {name: type(record).model_fields[name].default for name in ELR_FIELDS}
     return record.model_copy(update=defaults)
-
-
-def framed(*parts: object) -> bytes:
-    """A frame of a message with these parts: type name, version, values."""
-    body: bytes = msgpack.packb(msgpack.ExtType(1, msgpack.packb(parts, use_bin_type=True)))
-    return zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def parts_of(frame: bytes) -> list[Any]:
@@ -133,7 +94,7 @@ def test_a_version_with_another_number_of_fields_is_malformed(
     count = data.draw(st.integers(0, len(values) + 4).filter(lambda count: count != len(values)))
     values = [*values, None, None, None, None][:count]
     with pytest.raises(MalformedMessageError):
-        decode(framed(name, version, *values))
+        decode(framed(message_body(name, version, *values)))
 
 
 @pytest.mark.parametrize("version", [2, -1, 2**40, "0", None, True, 0.0])
@@ -142,7 +103,7 @@ def test_an_unknown_version_is_malformed(version: object) -> None:
         encode(PartitionRecord(topic_id="T", partition_id=0, replicas=(0,), isr=(0,), leader=0))
     )
     with pytest.raises(MalformedMessageError, match="version"):
-        decode(framed(name, version, *values))
+        decode(framed(message_body(name, version, *values)))
 
 
 @settings(deadline=None)
@@ -153,7 +114,7 @@ def test_a_damaged_record_is_another_record_or_a_codec_error(
     body = bytearray(encode(without_elr(record), version)[4:])
     body[at % len(body)] = damage[0]
     try:
-        found = decode(zlib.crc32(body).to_bytes(4, "big") + bytes(body))
+        found = decode(framed(bytes(body)))
     except CodecError:
         return
     assert decode(encode(found)) == found
