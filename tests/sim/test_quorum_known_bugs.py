@@ -15,8 +15,8 @@ from experiments.hunt.quorum.safety import LeaderHasAllAckedValues
 from protocol.ids import NodeId
 from protocol.messages.records import ConfigRecord
 from protocol.quorum.replica import QuorumReplica
+from tests.sim.quorum_helpers import SOON_MS, leader, started
 
-SOON_MS = 60_000
 LARGE = ConfigRecord(topic_id=None, name="large", value="x" * 1_100_000)
 """Larger than a fetch response: it is sent without the records after it."""
 
@@ -39,18 +39,13 @@ def leader_among(harness: QuorumHarness, nodes: Collection[NodeId], above: int) 
     return found()[0]
 
 
-def with_leader_invariant(harness: QuorumHarness) -> QuorumHarness:
-    harness.invariants = [LeaderHasAllAckedValues(harness.view)]
-    return harness
-
-
 def change_before_a_record_of_its_epoch() -> QuorumHarness:
     """The leader of four voters appends the addition of a fifth, which only that fifth fetches. Another leader is
     elected and removes the first one at once, committed by two of three. Then the first leader and the added replica,
     with one more vote, have a majority of five.
     """
-    harness = with_leader_invariant(QuorumHarness("changes", 5))
-    harness.start(*harness.disks)
+    harness = started("changes", 5)
+    harness.invariants = [LeaderHasAllAckedValues(harness.view)]
     operator = Operator(harness)
     operator.grow(4)
     assert harness.run_until(harness.is_settled, SOON_MS)
@@ -73,11 +68,10 @@ def high_watermark_over_a_former_epoch() -> QuorumHarness:
     leads again and replicates the record to a third voter, but not yet the records it has appended since. Then the
     other leader is elected once more, by voters with less up-to-date logs.
     """
-    harness = with_leader_invariant(QuorumHarness("epochs", 5, static=True))
-    harness.start(*harness.disks)
+    harness = started("epochs", 5, static=True)
+    harness.invariants = [LeaderHasAllAckedValues(harness.view)]
     assert harness.run_until(harness.is_settled, SOON_MS)
-    first = harness.leader
-    assert first is not None
+    first = leader(harness)
     two, three = [first.key.id], [node for node in harness.ids if node != first.key.id]
     two.append(three.pop())
     split(harness, two)
@@ -97,10 +91,10 @@ def high_watermark_over_a_former_epoch() -> QuorumHarness:
     return harness
 
 
-def known_end(leader: QuorumReplica, node: NodeId) -> int:
+def known_end(first: QuorumReplica, node: NodeId) -> int:
     """The log end offset of a follower that its leader knows."""
-    assert leader.leader_state is not None
-    return max((shown.end_offset for key, shown in leader.leader_state.progress.items() if key.id == node), default=-1)
+    assert first.leader_state is not None
+    return max((shown.end_offset for key, shown in first.leader_state.progress.items() if key.id == node), default=-1)
 
 
 BUGS = {
