@@ -18,21 +18,18 @@ from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimLog
 from experiments.engines.sim.network import NetworkModel
+from experiments.hunt.mutants.registry import mutated
 from experiments.hunt.workload import runs_of
 from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
-from protocol.broker import leadership as rules
 from protocol.broker.context import Replica
-from protocol.broker.leadership import Leadership
 from protocol.config import ClusterConfig, Generation
-from protocol.controller import brokers
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader
 from protocol.events.decode import decode
 from protocol.events.registry import KINDS, detail_names
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
-from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import AdminCommand
 from protocol.metadata.image import MetadataImage
@@ -386,60 +383,24 @@ def test_deleted_records_are_not_lost(engine: CheckedEngine) -> None:
     assert history.lost_acked(PARTITION) == 1, "of an empty log all before its end is deleted"
 
 
-# -- guards taken out
-# ------------------------------------------------------------------------------------------------------
+# -- guards taken out --------------------------------------------------------------------------------------------------
 
 
-def _ignore_min_isr(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = rules.high_watermark_target
-    monkeypatch.setattr(rules, "high_watermark_target", lambda *args: target(*args[:3], 0, False))
-
-
-def _forget_maximal_isr(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leadership, "maximal_isr", property(lambda self: self.proposed_isr or self.isr))
-
-
-def _take_unclean_as_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    register = brokers.register
-
-    def always_clean(state, broker, incarnation_id, previous_epoch, rack):  # type: ignore[no-untyped-def]
-        known = state.image.brokers.get(broker)
-        return register(state, broker, incarnation_id, known.broker_epoch if known else previous_epoch, rack)
-
-    monkeypatch.setattr(brokers, "register", always_clean)
-
-
-def _join_without_catching_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def may_join(leadership, broker, high_watermark, is_eligible):  # type: ignore[no-untyped-def]
-        progress = leadership.followers[broker]
-        free = leadership.proposed_isr is None and broker not in leadership.isr
-        return free and is_eligible(broker, progress.broker_epoch)
-
-    monkeypatch.setattr(rules, "may_join", may_join)
-
-
-def _skip_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(self: ReplicaLog, fetch_offset: int, last_fetched_epoch: int) -> None:
-        return None
-
-    monkeypatch.setattr(ReplicaLog, "divergence", blind)
-
-
-MUTANTS = {
-    "min ISR not needed for the high watermark": _ignore_min_isr,
-    "maximal ISR not used": _forget_maximal_isr,
-    "unclean restart taken as clean": _take_unclean_as_clean,
-    "ISR expansion without catching up": _join_without_catching_up,
-    "truncation skipped": _skip_truncation,
-}
+MUTANTS = (
+    "high-watermark-below-min-isr",
+    "high-watermark-over-proposed-isr",
+    "unclean-restart-taken-as-clean",
+    "expansion-without-catching-up",
+    "truncation-skipped",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.covers("M49", "E1", "E2", "B11", "N5", "E26", "N1")
-@pytest.mark.parametrize("mutant", sorted(MUTANTS))
-def test_a_missing_guard_is_a_violation(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS[mutant](monkeypatch)
-    assert any(_is_caught(seed) for seed in range(60)), f"no seed caught: {mutant}"
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_missing_guard_is_a_violation(mutant: str) -> None:
+    with mutated(mutant):
+        assert any(_is_caught(seed) for seed in range(60)), f"no seed caught: {mutant}"
 
 
 def _is_caught(seed: int) -> bool:

@@ -17,7 +17,7 @@ from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import TimelineFile, load, save
 from experiments.hunt.fuzz.run import ANSWERED, HISTORY, WHOLE
 from experiments.hunt.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
-from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, QuorumFocus, by_name, replaced_by, switched_off
+from experiments.hunt.mutants.mutant import Mutant, PlanFocus, QuorumFocus, by_name, constant, switched_off
 from experiments.hunt.mutants.registry import MUTANTS, mutated
 from experiments.hunt.quorum import chaos, safety
 from experiments.hunt.quorum.liveness import LIVENESS
@@ -103,7 +103,7 @@ def test_a_guard_is_restored_after_an_error() -> None:
 
 
 def test_a_patch_without_an_original_is_refused() -> None:
-    mutant = Mutant("none", "g.", "i.", (), (Patch(leadership, "no_such_rule", replaced_by(None)),))
+    mutant = Mutant("none", "g.", "i.", (), (constant(leadership, "no_such_rule", None),))
     with pytest.raises(AttributeError, match="no_such_rule"), switched_off(mutant):
         pass
 

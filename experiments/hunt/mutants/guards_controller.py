@@ -9,8 +9,8 @@ from experiments.faults import recipes
 from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.processes import Restart
 from experiments.hunt.fuzz.bias import Bias
-from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns
-from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, script
+from experiments.hunt.mutants.mutant import Mutant, Original, PlanFocus, around, constant, with_arguments
+from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, scripted
 from protocol.broker import lifecycle, lifecycle_manager
 from protocol.broker.flushing import Flusher
 from protocol.broker.lifecycle_manager import BrokerLifecycleManager
@@ -21,10 +21,8 @@ from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import ChangeRequest, _Assignment, _Eligible
 from protocol.controller.partition_election import Candidates, Elected
 from protocol.controller.sending_order import SendingOrder
-from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from protocol.messages.control import PartitionIsrProposal
-from protocol.messages.records import MetadataRecord
 from protocol.metadata import image as metadata_image
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -45,167 +43,109 @@ MOVES = PlanFocus(
     Bias(brokers=5, weights={"reassign": 2, "crash": 1, "cut": 1}, config=dict(CONFIG)),
     why="Partitions move while brokers fail.",
 )
-_Records = list[MetadataRecord]
 
 
-def _with_state(
-    change: Callable[[PartitionState, int, PartitionIsrProposal], tuple[int, dict[str, int]]],
-) -> Callable[[Callable[..., ErrorCode]], Callable[..., ErrorCode]]:
-    """`validate` for a proposal that is first changed to fit the partition's state."""
-
-    def make(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
-        def validate(state: ControllerState, leader: int, proposal: PartitionIsrProposal) -> ErrorCode:
-            partition = state.image.partition(TopicIdPartition(proposal.topic_id, proposal.partition_id))
-            if partition is not None:
-                leader, update = change(partition, leader, proposal)
-                proposal = proposal.model_copy(update=update)
-            return original(state, leader, proposal)
-
-        return validate
-
-    return make
+def _partition_of(state: ControllerState, proposal: PartitionIsrProposal) -> PartitionState | None:
+    return state.image.partition(TopicIdPartition(proposal.topic_id, proposal.partition_id))
 
 
 def _any_partition_epoch(
-    partition: PartitionState, leader: int, proposal: PartitionIsrProposal
-) -> tuple[int, dict[str, int]]:
-    return leader, {"partition_epoch": partition.partition_epoch}
+    original: Original, state: ControllerState, leader: int, proposal: PartitionIsrProposal
+) -> object:
+    if (partition := _partition_of(state, proposal)) is not None:
+        proposal = proposal.model_copy(update={"partition_epoch": partition.partition_epoch})
+    return original(state, leader, proposal)
 
 
-def _any_leader(partition: PartitionState, leader: int, proposal: PartitionIsrProposal) -> tuple[int, dict[str, int]]:
-    epochs = {"leader_epoch": partition.leader_epoch, "partition_epoch": partition.partition_epoch}
-    members = [member.broker_id for member in proposal.new_isr]
-    return (partition.leader if partition.leader in members else leader), epochs
+def _any_leader(original: Original, state: ControllerState, leader: int, proposal: PartitionIsrProposal) -> object:
+    if (partition := _partition_of(state, proposal)) is not None:
+        if partition.leader in [member.broker_id for member in proposal.new_isr]:
+            leader = partition.leader
+        epochs = {"leader_epoch": partition.leader_epoch, "partition_epoch": partition.partition_epoch}
+        proposal = proposal.model_copy(update=epochs)
+    return original(state, leader, proposal)
 
 
-def _propose_with_fenced(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
-    def validate_isr(
-        state: ControllerState, leader: int, partition: object, proposal: PartitionIsrProposal
-    ) -> ErrorCode:
-        active = tuple(member for member in proposal.new_isr if state.image.is_active(member.broker_id))
-        return original(state, leader, partition, proposal.model_copy(update={"new_isr": active}))
-
-    return validate_isr
+def _propose_with_fenced(
+    original: Original, state: ControllerState, leader: int, partition: object, proposal: PartitionIsrProposal
+) -> object:
+    active = tuple(member for member in proposal.new_isr if state.image.is_active(member.broker_id))
+    return original(state, leader, partition, proposal.model_copy(update={"new_isr": active}))
 
 
-def _elr_stays(original: Callable[..., _Eligible]) -> Callable[..., _Eligible]:
-    def follow(state: PartitionState, request: ChangeRequest, target: _Assignment) -> _Eligible:
-        found = original(state, request, target)
-        kept = tuple(broker for broker in state.elr if broker not in target.isr and broker in target.replicas)
-        return found if found.elr or not kept else found._replace(elr=kept)
-
-    return follow
+def _without_unclean_shutdowns(request: ChangeRequest) -> ChangeRequest:
+    return replace(request, unclean_shutdown_replicas=None)
 
 
-def _elr_stays_after_election(original: Callable[..., _Eligible]) -> Callable[..., _Eligible]:
-    def after(
-        request: ChangeRequest, eligible: _Eligible, target: _Assignment, isr: object, unclean: bool
-    ) -> _Eligible:
-        return eligible if isr == target.isr else original(request, eligible, target, isr, unclean)
-
-    return after
-
-
-def _unclean_stays(original: Callable[..., object]) -> Callable[..., object]:
-    return lambda state, request, target: original(state, replace(request, unclean_shutdown_replicas=None), target)
+def _elr_stays(
+    original: Callable[..., _Eligible], state: PartitionState, request: ChangeRequest, target: _Assignment
+) -> _Eligible:
+    found = original(state, request, target)
+    kept = tuple(broker for broker in state.elr if broker not in target.isr and broker in target.replicas)
+    return found if found.elr or not kept else found._replace(elr=kept)
 
 
-def _last_known_elr_stays_empty(original: Callable[..., _Eligible]) -> Callable[..., _Eligible]:
-    return lambda state, request, target: original(state, request, target)._replace(last_known_elr=())
+def _elr_stays_after_election(
+    original: Original, request: ChangeRequest, eligible: _Eligible, target: _Assignment, isr: object, unclean: bool
+) -> object:
+    return eligible if isr == target.isr else original(request, eligible, target, isr, unclean)
 
 
-def _always_clean(original: Callable[..., _Records]) -> Callable[..., _Records]:
-    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> _Records:
-        known = state.image.brokers.get(broker)
-        return original(state, broker, incarnation, known.broker_epoch if known else previous, rack)
-
-    return register
-
-
-def _any_clean_epoch(original: Callable[..., _Records]) -> Callable[..., _Records]:
-    def register(state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None) -> _Records:
-        known = state.image.brokers.get(broker)
-        accepted = previous if known is None or previous == NO_EPOCH else known.broker_epoch
-        return original(state, broker, incarnation, accepted, rack)
-
-    return register
+def _always_clean(
+    original: Original, state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None
+) -> object:
+    known = state.image.brokers.get(broker)
+    return original(state, broker, incarnation, known.broker_epoch if known else previous, rack)
 
 
-def _keep_file(original: Callable[[Storage], int]) -> Callable[[Storage], int]:
-    def take(storage: Storage) -> int:
-        data = storage.read_file(lifecycle.CLEAN_SHUTDOWN_FILE)
-        epoch = original(storage)
-        if data is not None:
-            storage.write_file(lifecycle.CLEAN_SHUTDOWN_FILE, data)
-        return epoch
-
-    return take
+def _any_clean_epoch(
+    original: Original, state: ControllerState, broker: int, incarnation: str, previous: int, rack: str | None
+) -> object:
+    known = state.image.brokers.get(broker)
+    accepted = previous if known is None or previous == NO_EPOCH else known.broker_epoch
+    return original(state, broker, incarnation, accepted, rack)
 
 
-def _no_flush(original: Callable[[Flusher], None]) -> Callable[[Flusher], None]:
-    return lambda self: self.write_checkpoint()
+def _keep_file(original: Callable[[Storage], int], storage: Storage) -> int:
+    data = storage.read_file(lifecycle.CLEAN_SHUTDOWN_FILE)
+    epoch = original(storage)
+    if data is not None:
+        storage.write_file(lifecycle.CLEAN_SHUTDOWN_FILE, data)
+    return epoch
 
 
-def _elect_fenced(original: Callable[..., Elected]) -> Callable[..., Elected]:
-    return lambda election, candidates, acceptable: original(election, candidates, lambda broker: True)
+def _elect_anyone(
+    original: Original, election: object, candidates: Candidates, acceptable: Callable[[int], bool]
+) -> object:
+    for broker in (candidates.present_leader, *candidates.replicas):
+        if broker != NO_LEADER and acceptable(broker):
+            return Elected(broker, unclean=False)
+    return original(election, candidates, acceptable)
 
 
-def _elect_anyone(original: Callable[..., Elected]) -> Callable[..., Elected]:
-    def elect(election: object, candidates: Candidates, acceptable: Callable[[int], bool]) -> Elected:
-        for broker in (candidates.present_leader, *candidates.replicas):
-            if broker != NO_LEADER and acceptable(broker):
-                return Elected(broker, unclean=False)
-        return original(election, candidates, acceptable)
-
-    return elect
+def _election_recovers(
+    original: Original, changes: dict[str, object], state: PartitionState, request: ChangeRequest, unclean: bool
+) -> None:
+    if "leader" in changes and changes["leader"] != NO_LEADER and not unclean:
+        request = replace(request, target_leader_recovery_state=0)
+    original(changes, state, request, unclean)
 
 
-def _same_leader_epoch(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
-    return lambda state, record: replace(original(state, record), leader_epoch=state.leader_epoch)
+def _unflushed_metadata(original: Original, self: QuorumLog) -> None:
+    if self.last_epoch < 1:
+        original(self)
 
 
-def _same_partition_epoch(original: Callable[..., PartitionState]) -> Callable[..., PartitionState]:
-    return lambda state, record: replace(original(state, record), partition_epoch=state.partition_epoch)
+def _replay_again(original: Original, self: BrokerNode, item: LogEntries) -> None:
+    original(self, item)
+    original(self, item)
 
 
-def _never_recovering(original: Callable[..., None]) -> Callable[..., None]:
-    return lambda changes, state, request, unclean: original(changes, state, request, False)
-
-
-def _election_recovers(original: Callable[..., None]) -> Callable[..., None]:
-    def change(changes: dict[str, object], state: PartitionState, request: ChangeRequest, unclean: bool) -> None:
-        if "leader" in changes and changes["leader"] != NO_LEADER and not unclean:
-            request = replace(request, target_leader_recovery_state=0)
-        original(changes, state, request, unclean)
-
-    return change
-
-
-def _unflushed_metadata(original: Callable[..., None]) -> Callable[..., None]:
-    def flush(self: QuorumLog) -> None:
-        if self.last_epoch < 1:
-            original(self)
-
-    return flush
-
-
-def _replay_again(original: Callable[..., None]) -> Callable[..., None]:
-    def replay(self: BrokerNode, item: LogEntries) -> None:
-        original(self, item)
-        original(self, item)
-
-    return replay
-
-
-def _first_comes_last(original: Callable[..., None]) -> Callable[..., None]:
+def _first_comes_last(original: Original, self: BrokerNode, item: LogEntries) -> None:
     """Records are replayed in another order than that of the log: the first of several comes last."""
-
-    def replay(self: BrokerNode, item: LogEntries) -> None:
-        if not item.is_snapshot and len(item.records) > 1:
-            item = replace(item, records=(*item.records[1:], item.records[0]))
-        original(self, item)
-
-    return replay
+    if not item.is_snapshot and len(item.records) > 1:
+        item = replace(item, records=(*item.records[1:], item.records[0]))
+    original(self, item)
 
 
 GUARDS: tuple[Mutant, ...] = (
@@ -214,18 +154,16 @@ GUARDS: tuple[Mutant, ...] = (
         guard="AlterPartition with an older partition epoch is refused with INVALID_UPDATE_VERSION (B18, KIP-497).",
         instead="It is applied to the present state.",
         expected=QUORUM,
-        patches=(Patch(alter_partition, "validate", _with_state(_any_partition_epoch)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.lose_fetch_responses(2, range(4), 3_000, 5_500),
-                recipes.lose_fetch_responses(3, range(4), 5_300, END_MS),
-                recipes.reorder_proposals(0, 6_000, 5_400, END_MS),
-                recipes.lose_fetch_responses(2, range(4), 5_550, END_MS),
-                Reassign(at_ms=5_750, duration_ms=END_MS - 5_750, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
-                brokers=4,
-                send_every_ms=50,
-            ),
-            why="A proposal is late, and a reassignment of its partition begins in between.",
+        patches=(around(alter_partition, "validate", _any_partition_epoch),),
+        focus=scripted(
+            "A proposal is late, and a reassignment of its partition begins in between.",
+            recipes.lose_fetch_responses(2, range(4), 3_000, 5_500),
+            recipes.lose_fetch_responses(3, range(4), 5_300, END_MS),
+            recipes.reorder_proposals(0, 6_000, 5_400, END_MS),
+            recipes.lose_fetch_responses(2, range(4), 5_550, END_MS),
+            Reassign(at_ms=5_750, duration_ms=END_MS - 5_750, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
+            brokers=4,
+            send_every_ms=50,
         ),
     ),
     Mutant(
@@ -233,15 +171,13 @@ GUARDS: tuple[Mutant, ...] = (
         guard="AlterPartition of an older leader epoch is refused with FENCED_LEADER_EPOCH (B19).",
         instead="It is applied as if the present leader had sent it.",
         expected=QUORUM,
-        patches=(Patch(alter_partition, "validate", _with_state(_any_leader)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.lose_proposals(0, 3_000, 7_500),
-                recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_000),
-                recipes.lose_heartbeats(0, 4_000, 6_900),
-                recipes.cut_from_controller(0, 5_500, END_MS),
-            ),
-            why="A proposal is delayed until another broker leads and the proposer is unfenced.",
+        patches=(around(alter_partition, "validate", _any_leader),),
+        focus=scripted(
+            "A proposal is delayed until another broker leads and the proposer is unfenced.",
+            recipes.lose_proposals(0, 3_000, 7_500),
+            recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_000),
+            recipes.lose_heartbeats(0, 4_000, 6_900),
+            recipes.cut_from_controller(0, 5_500, END_MS),
         ),
     ),
     Mutant(
@@ -249,16 +185,14 @@ GUARDS: tuple[Mutant, ...] = (
         guard="Heartbeats and proposals of an incarnation count once, in the order of sending (B19, B22).",
         instead="They count in the order of arrival, and duplicates count again.",
         expected=QUORUM,
-        patches=(Patch(SendingOrder, "takes", always_returns(True)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.lose_fetch_responses(2, BROKERS, 3_000, 8_200),
-                recipes.lose_metadata(0, 6_000, END_MS),
-                recipes.lose_heartbeats(2, 6_000, 9_600),
-                recipes.duplicate_proposals(0, 4_000, 8_100, 9_600),
-                recipes.lose_fetch_responses(2, BROKERS, 9_500, END_MS),
-            ),
-            why="A proposal is refused because its member is fenced, and a copy arrives after the member was unfenced.",
+        patches=(constant(SendingOrder, "takes", True),),
+        focus=scripted(
+            "A proposal is refused because its member is fenced, and a copy arrives after the member was unfenced.",
+            recipes.lose_fetch_responses(2, BROKERS, 3_000, 8_200),
+            recipes.lose_metadata(0, 6_000, END_MS),
+            recipes.lose_heartbeats(2, 6_000, 9_600),
+            recipes.duplicate_proposals(0, 4_000, 8_100, 9_600),
+            recipes.lose_fetch_responses(2, BROKERS, 9_500, END_MS),
         ),
     ),
     Mutant(
@@ -266,16 +200,12 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A broker accepts the registration response of its present incarnation only (B20).",
         instead="It accepts any, and runs under the epoch of a former process.",
         expected=STORED,
-        patches=(Patch(BrokerLifecycleManager, "_is_to_this_incarnation", always_returns(True)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.kill(1, 3_000, 3_050),
-                recipes.disturb(
-                    (1,), recipes.CONTROLLER, "duplicate", 3_000, 6_000, only="registrations", delay_ms=4_000
-                ),
-                recipes.fail_power(1, 6_600, 6_650),
-            ),
-            why="A broker loses its log and restarts at once, and a copy of its former process's registration arrives.",
+        patches=(constant(BrokerLifecycleManager, "_is_to_this_incarnation", True),),
+        focus=scripted(
+            "A broker loses its log and restarts at once, and a copy of its former process's registration arrives.",
+            recipes.kill(1, 3_000, 3_050),
+            recipes.disturb((1,), recipes.CONTROLLER, "duplicate", 3_000, 6_000, only="registrations", delay_ms=4_000),
+            recipes.fail_power(1, 6_600, 6_650),
         ),
     ),
     Mutant(
@@ -283,15 +213,13 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A proposed member whose broker epoch is not that of its registration is refused (KIP-903, B6).",
         instead="A log end of a former incarnation brings the broker into the ISR.",
         expected=STORED,
-        patches=(Patch(alter_partition, "has_registered_epoch", always_returns(True)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
-                recipes.lose_proposals(0, 5_500, 10_000),
-                recipes.fail_power(2, 6_500, 9_100),
-                recipes.lose_fetch_responses(2, BROKERS, 9_000, END_MS),
-            ),
-            why="A proposal is delayed until the member that it adds has lost its log and restarted.",
+        patches=(constant(alter_partition, "has_registered_epoch", True),),
+        focus=scripted(
+            "A proposal is delayed until the member that it adds has lost its log and restarted.",
+            recipes.lose_fetch_responses(2, BROKERS, 3_000, 5_600),
+            recipes.lose_proposals(0, 5_500, 10_000),
+            recipes.fail_power(2, 6_500, 9_100),
+            recipes.lose_fetch_responses(2, BROKERS, 9_000, END_MS),
         ),
     ),
     Mutant(
@@ -299,14 +227,12 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A proposed member that is fenced or shuts down is refused with INELIGIBLE_REPLICA (B6).",
         instead="It enters the ISR.",
         expected=("ValidControllerState",),
-        patches=(Patch(alter_partition, "_validate_isr", _propose_with_fenced),),
-        focus=PlanFocus(
-            script=script(
-                recipes.lose_fetch_responses(2, BROKERS, 3_000, 9_200),
-                recipes.cut_from_controller(0, 6_500, END_MS),
-                recipes.lose_heartbeats(2, 6_600, END_MS),
-            ),
-            why="A follower catches up, and its leader has not read that it is fenced.",
+        patches=(around(alter_partition, "_validate_isr", _propose_with_fenced),),
+        focus=scripted(
+            "A follower catches up, and its leader has not read that it is fenced.",
+            recipes.lose_fetch_responses(2, BROKERS, 3_000, 9_200),
+            recipes.cut_from_controller(0, 6_500, END_MS),
+            recipes.lose_heartbeats(2, 6_600, END_MS),
         ),
     ),
     Mutant(
@@ -315,8 +241,8 @@ GUARDS: tuple[Mutant, ...] = (
         instead="Its members stay eligible while the high watermark moves on without them.",
         expected=("ValidControllerIsrAndElr", *QUORUM),
         patches=(
-            Patch(partition_change, "_follow_isr", _elr_stays),
-            Patch(partition_change, "_after_election", _elr_stays_after_election),
+            around(partition_change, "_follow_isr", _elr_stays),
+            around(partition_change, "_after_election", _elr_stays_after_election),
         ),
     ),
     Mutant(
@@ -324,7 +250,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A broker that registers after an unclean shutdown leaves every ELR (E20).",
         instead="It stays eligible, although it may have lost records.",
         expected=STORED,
-        patches=(Patch(partition_change, "_follow_isr", _unclean_stays),),
+        patches=(with_arguments(partition_change, "_follow_isr", request=_without_unclean_shutdowns),),
         focus=LOSSES,
     ),
     Mutant(
@@ -332,7 +258,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A registration without the last broker epoch counts as unclean (E21).",
         instead="Every registration counts as clean.",
         expected=STORED,
-        patches=(Patch(brokers, "register", _always_clean),),
+        patches=(around(brokers, "register", _always_clean),),
         focus=LOSSES,
     ),
     Mutant(
@@ -341,8 +267,8 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It makes all later incarnations look clean.",
         expected=STORED,
         patches=(
-            Patch(brokers, "register", _any_clean_epoch),
-            Patch(lifecycle_manager, "take_clean_shutdown_epoch", _keep_file),
+            around(brokers, "register", _any_clean_epoch),
+            around(lifecycle_manager, "take_clean_shutdown_epoch", _keep_file),
         ),
         focus=PlanFocus(Bias(themes=("power after shutdown",)), why="Clean shutdowns, then lossy ones."),
     ),
@@ -351,12 +277,12 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The clean-shutdown file is written once all logs are flushed (E22).",
         instead="It is written while records are in the page cache only.",
         expected=STORED,
-        patches=(Patch(Flusher, "flush_all", _no_flush),),
-        focus=PlanFocus(
-            script=script(
-                Restart(at_ms=3_000, duration_ms=1_600, node=1), recipes.fail_power(1, 4_500, 4_600), min_isr=3
-            ),
-            why="The power fails after a clean shutdown.",
+        patches=(around(Flusher, "flush_all", lambda original, self: self.write_checkpoint()),),
+        focus=scripted(
+            "The power fails after a clean shutdown.",
+            Restart(at_ms=3_000, duration_ms=1_600, node=1),
+            recipes.fail_power(1, 4_500, 4_600),
+            min_isr=3,
         ),
     ),
     Mutant(
@@ -364,42 +290,60 @@ GUARDS: tuple[Mutant, ...] = (
         guard="Only an active broker is elected (E17, E29).",
         instead="Any member of ISR or ELR is elected, fenced or not.",
         expected=("ValidControllerState",),
-        patches=(Patch(partition_change, "elect", _elect_fenced),),
+        patches=(with_arguments(partition_change, "elect", is_acceptable_leader=lambda _: lambda broker: True),),
     ),
     Mutant(
         name="elected-outside-isr-and-elr",
         guard="A clean election elects from the ISR, or from the ELR if the ISR is empty (E29).",
         instead="It elects any active replica.",
         expected=("RecoveryStateKept", "ValidControllerIsrAndElr", *STORED),
-        patches=(Patch(partition_change, "elect", _elect_anyone),),
+        patches=(around(partition_change, "elect", _elect_anyone),),
     ),
     Mutant(
         name="fenced-broker-stays-in-isr",
         guard="A broker that is fenced or shuts down leaves every ISR (E13, E26).",
         instead="It stays, and its partitions keep it as leader.",
         expected=("ValidControllerState",),
-        patches=(Patch(brokers, "leave_in_sync_replicas", always_returns(())),),
+        patches=(constant(brokers, "leave_in_sync_replicas", ()),),
     ),
     Mutant(
         name="leader-epoch-not-raised",
         guard="The leader epoch rises with every change of leader (E30).",
         instead="It stays as it is.",
         expected=("EpochsRise", "OneLeaderPerEpoch"),
-        patches=(Patch(metadata_image, "replay_change", _same_leader_epoch),),
+        patches=(
+            around(
+                metadata_image,
+                "replay_change",
+                lambda original, state, record: replace(original(state, record), leader_epoch=state.leader_epoch),
+            ),
+        ),
     ),
     Mutant(
         name="partition-epoch-not-raised",
         guard="The partition epoch rises with every change (E18).",
         instead="It stays as it is.",
         expected=("EpochsRise",),
-        patches=(Patch(metadata_image, "replay_change", _same_partition_epoch),),
+        patches=(
+            around(
+                metadata_image,
+                "replay_change",
+                lambda original, state, record: replace(original(state, record), partition_epoch=state.partition_epoch),
+            ),
+        ),
     ),
     Mutant(
         name="last-known-elr-forgotten",
         guard="Replicas that leave ISR and ELR uncleanly enter the last known ELR (E23, E27).",
         instead="The last known ELR stays empty.",
         expected=("MinIsrRecoveryQuorum",),
-        patches=(Patch(partition_change, "_follow_isr", _last_known_elr_stays_empty),),
+        patches=(
+            around(
+                partition_change,
+                "_follow_isr",
+                lambda original, state, request, target: original(state, request, target)._replace(last_known_elr=()),
+            ),
+        ),
         focus=INCOMPLETE,
     ),
     Mutant(
@@ -407,7 +351,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="An unclean election leaves the partition RECOVERING (C5, KIP-704).",
         instead="It looks like a clean one.",
         expected=("RecoveryStateKept",),
-        patches=(Patch(partition_change, "_change_recovery_state", _never_recovering),),
+        patches=(with_arguments(partition_change, "_change_recovery_state", unclean=lambda _: False),),
         focus=INCOMPLETE,
     ),
     Mutant(
@@ -415,14 +359,12 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A partition stays RECOVERING until its leader clears that, also through further elections (N13, C8).",
         instead="The next clean election clears it.",
         expected=("RecoveryStateKept",),
-        patches=(Patch(partition_change, "_change_recovery_state", _election_recovers),),
-        focus=PlanFocus(
-            script=script(
-                *(recipes.kill(broker, 3_000, 3_001) for broker in BROKERS),
-                *(recipes.lose_heartbeats(broker, 6_500, 9_500) for broker in BROKERS),
-                config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"},
-            ),
-            why="A leader that was elected uncleanly is fenced during its data-loss routine.",
+        patches=(around(partition_change, "_change_recovery_state", _election_recovers),),
+        focus=scripted(
+            "A leader that was elected uncleanly is fenced during its data-loss routine.",
+            *(recipes.kill(broker, 3_000, 3_001) for broker in BROKERS),
+            *(recipes.lose_heartbeats(broker, 6_500, 9_500) for broker in BROKERS),
+            config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"},
         ),
     ),
     Mutant(
@@ -430,15 +372,13 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A reassignment completes when min ISR members of the final assignment are in sync (E32, M75).",
         instead="It completes as soon as the adding replicas are in sync.",
         expected=("ReassignmentKeepsMinIsr", *STORED),
-        patches=(Patch(partition_change, "_move_keeps_min_isr", always_returns(True)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.kill(1, 3_000, END_MS),
-                recipes.kill(2, 3_000, END_MS),
-                Reassign(at_ms=6_500, duration_ms=END_MS - 6_500, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
-                brokers=4,
-            ),
-            why="A partition moves away from the last member of its ISR.",
+        patches=(constant(partition_change, "_move_keeps_min_isr", True),),
+        focus=scripted(
+            "A partition moves away from the last member of its ISR.",
+            recipes.kill(1, 3_000, END_MS),
+            recipes.kill(2, 3_000, END_MS),
+            Reassign(at_ms=6_500, duration_ms=END_MS - 6_500, topic=TOPIC, partition=0, replicas=(1, 2, 3)),
+            brokers=4,
         ),
     ),
     Mutant(
@@ -446,7 +386,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A reassignment completes when all adding replicas are in sync (E32).",
         instead="It does not wait for them.",
         expected=("ReassignmentKeepsMinIsr", "ValidControllerIsrAndElr"),
-        patches=(Patch(partition_change, "_awaited_are_in_sync", always_returns(True)),),
+        patches=(constant(partition_change, "_awaited_are_in_sync", True),),
         focus=MOVES,
     ),
     Mutant(
@@ -454,16 +394,14 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A reassignment is cancelled only if min ISR original replicas are in sync (E33, E35).",
         instead="It is cancelled with whatever original replicas are in sync.",
         expected=("ReassignmentKeepsMinIsr",),
-        patches=(Patch(reassignments, "_may_lose_records", always_returns(True)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.kill(4, 3_000, END_MS),
-                Reassign(at_ms=3_500, duration_ms=8_500, topic=TOPIC, partition=0, replicas=(0, 3, 4)),
-                recipes.kill(1, 6_000, END_MS),
-                recipes.kill(2, 6_000, END_MS),
-                brokers=5,
-            ),
-            why="A reassignment is cancelled while one original replica and one new replica are in sync.",
+        patches=(constant(reassignments, "_may_lose_records", True),),
+        focus=scripted(
+            "A reassignment is cancelled while one original replica and one new replica are in sync.",
+            recipes.kill(4, 3_000, END_MS),
+            Reassign(at_ms=3_500, duration_ms=8_500, topic=TOPIC, partition=0, replicas=(0, 3, 4)),
+            recipes.kill(1, 6_000, END_MS),
+            recipes.kill(2, 6_000, END_MS),
+            brokers=5,
         ),
     ),
     Mutant(
@@ -471,7 +409,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The controller replays and acknowledges flushed metadata records only (contract, rule 4).",
         instead="It does so once the records are in the page cache.",
         expected=("MetadataLogMatching",),
-        patches=(Patch(QuorumLog, "flush", _unflushed_metadata),),
+        patches=(around(QuorumLog, "flush", _unflushed_metadata),),
         focus=PlanFocus(Bias(themes=("controller gone",)), why="The controller's machine fails."),
     ),
     Mutant(
@@ -479,13 +417,13 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A broker replays each record of the metadata log once.",
         instead="It replays each batch twice.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
-        patches=(Patch(BrokerNode, "_replay", _replay_again),),
+        patches=(around(BrokerNode, "_replay", _replay_again),),
     ),
     Mutant(
         name="metadata-applied-out-of-order",
         guard="A broker replays the records of the metadata log in their order.",
         instead="It replays the first of several records last.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
-        patches=(Patch(BrokerNode, "_replay", _first_comes_last),),
+        patches=(around(BrokerNode, "_replay", _first_comes_last),),
     ),
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from experiments.faults import recipes
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.guards_leader import LEADERS_CHANGE
-from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns
-from experiments.hunt.mutants.scripts import BROKERS, END_MS, script
+from experiments.hunt.mutants.mutant import Mutant, Original, PlanFocus, around, constant, with_arguments
+from experiments.hunt.mutants.scripts import BROKERS, END_MS, scripted
 from protocol.broker import fetch_streams, fetcher, flushing
 from protocol.broker.context import Replica
 from protocol.broker.fetch_streams import FetchStreams, StreamKey
@@ -16,7 +16,6 @@ from protocol.broker.fetcher import Fetcher
 from protocol.broker.replicas import ReplicaManager
 from protocol.client.partition_sender import PartitionSender, ProducerBatch
 from protocol.config import ENABLE_IDEMPOTENCE, REPLICA_LAG_TIME_MAX_MS
-from protocol.contract import SegmentInfo
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs, TopicIdPartition
 from protocol.log import producer_state
@@ -52,172 +51,109 @@ OVERTAKEN = PlanFocus(
     Bias(themes=("deposed writer",)), why="Leaders are deposed with records that no other replica has."
 )
 
-OVERTAKEN_TWICE = PlanFocus(
-    script=script(
-        recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 6_400, 10_000),
-        recipes.disturb((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
-        send_every_ms=5_000,
-    ),
-    why="A deposed leader receives the diverging epoch of its log twice.",
+OVERTAKEN_TWICE = scripted(
+    "A deposed leader receives the diverging epoch of its log twice.",
+    recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 6_400, 10_000),
+    recipes.disturb((1, 2), (0,), "duplicate", 9_950, END_MS, only="fetches", delay_ms=2_000),
+    send_every_ms=5_000,
 )
-OVERTAKEN_BY_EPOCHS = PlanFocus(
-    script=script(
-        recipes.lose_heartbeats(0, 3_000, 5_800),
-        recipes.isolate(0, recipes.CLIENT, 7_400, 13_000),
-        recipes.lose_fetch_responses(0, (0, 1), 7_400, 8_600),
-        recipes.lose_fetch_responses(1, BROKERS, 7_850, 8_850),
-        recipes.disturb((0,), (2,), "delay", 7_850, 8_700, only="fetches", delay_ms=4_000),
-        recipes.lose_heartbeats(0, 6_900, 9_500),
-        send_every_ms=5_000,
-        elect_at_ms=(7_900, 10_800),
-    ),
-    why="A response of a leader that lacks a record arrives after the record was committed.",
+OVERTAKEN_BY_EPOCHS = scripted(
+    "A response of a leader that lacks a record arrives after the record was committed.",
+    recipes.lose_heartbeats(0, 3_000, 5_800),
+    recipes.isolate(0, recipes.CLIENT, 7_400, 13_000),
+    recipes.lose_fetch_responses(0, (0, 1), 7_400, 8_600),
+    recipes.lose_fetch_responses(1, BROKERS, 7_850, 8_850),
+    recipes.disturb((0,), (2,), "delay", 7_850, 8_700, only="fetches", delay_ms=4_000),
+    recipes.lose_heartbeats(0, 6_900, 9_500),
+    send_every_ms=5_000,
+    elect_at_ms=(7_900, 10_800),
 )
 
 
-def _truncate_to_high_watermark(original: Callable[..., None]) -> Callable[..., None]:
-    def follow(self: Fetcher, replica: Replica) -> None:
-        replica.log.truncate(replica.log.high_watermark)
-        original(self, replica)
-
-    return follow
+def _truncate_to_high_watermark(original: Original, self: Fetcher, replica: Replica) -> None:
+    replica.log.truncate(replica.log.high_watermark)
+    original(self, replica)
 
 
-def _own_end(original: Callable[..., int]) -> Callable[..., int]:
-    def truncation_offset(self: ReplicaLog, diverging: EpochEndOffset) -> int:
-        return self._end_offset_for(diverging.leader_epoch)[1]
-
-    return truncation_offset
+def _own_end(original: object, self: ReplicaLog, diverging: EpochEndOffset) -> int:
+    return self._end_offset_for(diverging.leader_epoch)[1]
 
 
-def _take_any_request(original: Callable[..., bool]) -> Callable[..., bool]:
-    return lambda state, session, number: session == state.session and number >= state.requests
-
-
-def _refuse_sessions_only(original: Callable[..., ErrorCode]) -> Callable[..., ErrorCode]:
-    return lambda state, session, requests: original(state, session, 0)
-
-
-def _take_any_session(original: Callable[..., bool]) -> Callable[..., bool]:
-    def accept(self: FetchStreams, stream: StreamKey, request: FetchRequest) -> bool:
-        state = self._streams.get(stream)
-        if state is not None and 0 < request.session < state.session:
-            return True
-        return original(self, stream, request)
-
-    return accept
-
-
-def _count_answers_blindly(original: Callable[..., None]) -> Callable[..., None]:
-    def count(self: Fetcher, leader: int, response: FetchResponse) -> None:
-        session = self._sessions.get((leader, response.fetcher))
-        if session is not None and response.number > session.answers:
-            session.answers = response.number
-        original(self, leader, response)
-
-    return count
-
-
-def _believe_renewals(original: Callable[..., bool]) -> Callable[..., bool]:
-    def renew(self: FetchStreams, stream: StreamKey, renewal: FetchRenewal) -> bool:
-        return original(self, stream, renewal.model_copy(update={"answers": 2**31 - 1}))
-
-    return renew
-
-
-def _any_offset(original: Callable[..., bool]) -> Callable[..., bool]:
-    def answers(replica: Replica, result: FetchPartitionResult) -> bool:
-        return replica.fetch_state is not None and result.leader_epoch == replica.leader_epoch
-
-    return answers
-
-
-def _any_record_before(original: Callable[..., bool]) -> Callable[..., bool]:
-    def answers(self: FetchPartitionResult, fetch: FetchPartition) -> bool:
-        return original(self.model_copy(update={"last_fetched_epoch": fetch.last_fetched_epoch}), fetch)
-
-    return answers
-
-
-def _any_epoch_of_leader(original: Callable[..., bool]) -> Callable[..., bool]:
-    def answers(self: FetchPartitionResult, fetch: FetchPartition) -> bool:
-        return original(self.model_copy(update={"leader_epoch": fetch.current_leader_epoch}), fetch)
-
-    return answers
-
-
-def _keep_fetch_state(original: Callable[..., None]) -> Callable[..., None]:
-    def apply(self: ReplicaManager, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
-        replica = self._context.replicas.get(key)
-        if replica is not None and replica.fetch_state is not None and replica.leader_id == state.leader:
-            replica.leader_epoch = state.leader_epoch
-        else:
-            original(self, key, state, now_ms)
-
-    return apply
-
-
-def _delete_uncommitted(original: Callable[..., bool]) -> Callable[..., bool]:
-    def delete(self: ReplicaLog, offset: int) -> bool:
-        before, self.high_watermark = self.high_watermark, self.end_offset
-        try:
-            return original(self, offset)
-        finally:
-            self.high_watermark = before
-
-    return delete
-
-
-def _retain_regardless(original: Callable[..., int]) -> Callable[..., int]:
-    def retained(segments: Sequence[SegmentInfo], high_watermark: int, now_ms: TimeMs, age: int, size: int) -> int:
-        return original(segments, 2**62, now_ms, age, size)
-
-    return retained
-
-
-def _move_back(original: Callable[..., bool]) -> Callable[..., bool]:
-    def advance(self: ReplicaLog, offset: int) -> bool:
-        offset = min(offset, self.end_offset)
-        if offset < self.start_offset or offset == self.high_watermark:
-            return False
-        self.high_watermark = offset
+def _take_any_session(original: Original, self: FetchStreams, stream: StreamKey, request: FetchRequest) -> object:
+    state = self._streams.get(stream)
+    if state is not None and 0 < request.session < state.session:
         return True
+    return original(self, stream, request)
 
-    return advance
+
+def _count_answers_blindly(original: Original, self: Fetcher, leader: int, response: FetchResponse) -> None:
+    session = self._sessions.get((leader, response.fetcher))
+    if session is not None and response.number > session.answers:
+        session.answers = response.number
+    original(self, leader, response)
 
 
-def _beyond_the_end(original: Callable[..., bool]) -> Callable[..., bool]:
-    def advance(self: ReplicaLog, offset: int) -> bool:
-        if offset <= self.high_watermark:
-            return False
-        self.high_watermark = offset
-        return True
+def _with_all_answers(renewal: FetchRenewal) -> FetchRenewal:
+    return renewal.model_copy(update={"answers": 2**31 - 1})
 
-    return advance
+
+def _any_offset(original: object, replica: Replica, result: FetchPartitionResult) -> bool:
+    return replica.fetch_state is not None and result.leader_epoch == replica.leader_epoch
+
+
+def _any_record_before(original: Original, self: FetchPartitionResult, fetch: FetchPartition) -> object:
+    return original(self.model_copy(update={"last_fetched_epoch": fetch.last_fetched_epoch}), fetch)
+
+
+def _any_epoch_of_leader(original: Original, self: FetchPartitionResult, fetch: FetchPartition) -> object:
+    return original(self.model_copy(update={"leader_epoch": fetch.current_leader_epoch}), fetch)
+
+
+def _keep_fetch_state(
+    original: Original, self: ReplicaManager, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs
+) -> None:
+    replica = self._context.replicas.get(key)
+    if replica is not None and replica.fetch_state is not None and replica.leader_id == state.leader:
+        replica.leader_epoch = state.leader_epoch
+    else:
+        original(self, key, state, now_ms)
+
+
+def _delete_uncommitted(original: Original, self: ReplicaLog, offset: int) -> object:
+    before, self.high_watermark = self.high_watermark, self.end_offset
+    try:
+        return original(self, offset)
+    finally:
+        self.high_watermark = before
+
+
+def _move_back(original: object, self: ReplicaLog, offset: int) -> bool:
+    offset = min(offset, self.end_offset)
+    if offset < self.start_offset or offset == self.high_watermark:
+        return False
+    self.high_watermark = offset
+    return True
+
+
+def _beyond_the_end(original: object, self: ReplicaLog, offset: int) -> bool:
+    if offset <= self.high_watermark:
+        return False
+    self.high_watermark = offset
+    return True
 
 
 _Checked = tuple[ErrorCode, object]
 
 
-def _duplicates_pass(original: Callable[..., _Checked]) -> Callable[..., _Checked]:
-    def check(entry: object, batch: RecordBatch) -> _Checked:
-        error, first = original(entry, batch)
-        passes = first is not None or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-        return (ErrorCode.NONE, None) if passes else (error, first)
-
-    return check
+def _duplicates_pass(original: Callable[..., _Checked], entry: object, batch: RecordBatch) -> _Checked:
+    error, first = original(entry, batch)
+    passes = first is not None or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    return (ErrorCode.NONE, None) if passes else (error, first)
 
 
-def _not_taken_back(original: Callable[..., bool]) -> Callable[..., bool]:
-    return lambda self, end_offset: True
-
-
-def _renumber(original: Callable[..., None]) -> Callable[..., None]:
-    def send(self: PartitionSender, now_ms: TimeMs, batch: ProducerBatch) -> None:
-        batch.sequence = NO_SEQUENCE
-        original(self, now_ms, batch)
-
-    return send
+def _renumber(original: Original, self: PartitionSender, now_ms: TimeMs, batch: ProducerBatch) -> None:
+    batch.sequence = NO_SEQUENCE
+    original(self, now_ms, batch)
 
 
 GUARDS: tuple[Mutant, ...] = (
@@ -226,7 +162,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower whose log diverges from the leader's truncates to the point of divergence (N1, M43).",
         instead="The leader responds as if the logs agreed.",
         expected=(*DIVERGED, *STALLED),
-        patches=(Patch(ReplicaLog, "divergence", always_returns(None)),),
+        patches=(constant(ReplicaLog, "divergence", None),),
         focus=OVERTAKEN,
     ),
     Mutant(
@@ -234,7 +170,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower truncates by leader epoch, not to its own high watermark (N1, KIP-101).",
         instead="It truncates to its high watermark whenever it becomes a follower.",
         expected=STORED,
-        patches=(Patch(Fetcher, "follow", _truncate_to_high_watermark),),
+        patches=(around(Fetcher, "follow", _truncate_to_high_watermark),),
         focus=LEADERS_CHANGE,
     ),
     Mutant(
@@ -242,7 +178,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower truncates to the smaller of the two ends of the last common epoch (M43, KIP-279).",
         instead="It truncates to its own end, and keeps records that the leader does not have.",
         expected=(*DIVERGED, *STALLED),
-        patches=(Patch(ReplicaLog, "truncation_offset", _own_end),),
+        patches=(around(ReplicaLog, "truncation_offset", _own_end),),
         focus=OVERTAKEN,
     ),
     Mutant(
@@ -250,7 +186,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A follower begins a new fetch state in every leader epoch, also with the same leader (A26, KIP-320).",
         instead="It continues with the fetch state of the former epoch.",
         expected=("ValidFetcherState", *STALLED),
-        patches=(Patch(ReplicaManager, "_apply_partition", _keep_fetch_state),),
+        patches=(around(ReplicaManager, "_apply_partition", _keep_fetch_state),),
     ),
     Mutant(
         name="fetch-behind-a-lost-one-taken",
@@ -258,16 +194,18 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is accepted, and the leader never learns the fetch state in the lost one.",
         expected=STALLED,
         patches=(
-            Patch(fetch_streams, "_is_next_request", _take_any_request),
-            Patch(fetch_streams, "_refusal_of_session", _refuse_sessions_only),
-        ),
-        focus=PlanFocus(
-            script=script(
-                recipes.disturb((2,), (0, 1), "lose", 5_000, 8_000, only="fetches", per_mille=300),
-                partitions=6,
-                send_every_ms=50,
+            around(
+                fetch_streams,
+                "_is_next_request",
+                lambda original, state, session, number: session == state.session and number >= state.requests,
             ),
-            why="Some fetches of a follower of several partitions are lost.",
+            with_arguments(fetch_streams, "_refusal_of_session", requests=lambda _: 0),
+        ),
+        focus=scripted(
+            "Some fetches of a follower of several partitions are lost.",
+            recipes.disturb((2,), (0, 1), "lose", 5_000, 8_000, only="fetches", per_mille=300),
+            partitions=6,
+            send_every_ms=50,
         ),
     ),
     Mutant(
@@ -275,7 +213,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A fetch of a former session is dropped (KIP-227).",
         instead="A late one replaces the follower's fetch state and log end by older ones.",
         expected=(*STALLED, *STORED),
-        patches=(Patch(FetchStreams, "accept_request", _take_any_session),),
+        patches=(around(FetchStreams, "accept_request", _take_any_session),),
         focus=PlanFocus(
             Bias(brokers=3, replicas=3, min_isr=2, partitions=5, themes=("sessions",)),
             why="Every broker follows several partitions, and single fetches are delayed and overtaken.",
@@ -287,8 +225,8 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The follower waits for the lost response.",
         expected=STALLED,
         patches=(
-            Patch(Fetcher, "_count", _count_answers_blindly),
-            Patch(FetchStreams, "accept_renewal", _believe_renewals),
+            around(Fetcher, "_count", _count_answers_blindly),
+            with_arguments(FetchStreams, "accept_renewal", renewal=_with_all_answers),
         ),
         focus=SESSIONS,
     ),
@@ -297,7 +235,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A leader that misses requests of a session, or the session, responds with an error (KIP-227).",
         instead="It does not respond.",
         expected=STALLED,
-        patches=(Patch(fetch_streams, "_refusal_of_session", always_returns(ErrorCode.NONE)),),
+        patches=(constant(fetch_streams, "_refusal_of_session", ErrorCode.NONE),),
         focus=SESSIONS,
     ),
     Mutant(
@@ -305,7 +243,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A response must match the fetch state: same epoch, same offset, same record before it (A26).",
         instead="A response to any fetch of the epoch is accepted.",
         expected=("ProtocolInvariantError", *DIVERGED),
-        patches=(Patch(fetcher, "answers_fetch_state", _any_offset),),
+        patches=(around(fetcher, "answers_fetch_state", _any_offset),),
         focus=SESSIONS,
     ),
     Mutant(
@@ -313,7 +251,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A response is accepted if the record before its offset is the follower's own (A26, N1).",
         instead="A truncation is repeated when the log has reached the same offset again.",
         expected=STORED,
-        patches=(Patch(FetchPartitionResult, "answers", _any_record_before),),
+        patches=(around(FetchPartitionResult, "answers", _any_record_before),),
         focus=OVERTAKEN_TWICE,
     ),
     Mutant(
@@ -321,7 +259,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A response is accepted in the leader epoch of its request only (A26, N1).",
         instead="A response of a former epoch of the same leader truncates records that were committed since.",
         expected=STORED,
-        patches=(Patch(FetchPartitionResult, "answers", _any_epoch_of_leader),),
+        patches=(around(FetchPartitionResult, "answers", _any_epoch_of_leader),),
         focus=OVERTAKEN_BY_EPOCHS,
     ),
     Mutant(
@@ -330,8 +268,8 @@ GUARDS: tuple[Mutant, ...] = (
         instead="Old segments are deleted although followers lack them.",
         expected=("ValidReplicaState", *STORED),
         patches=(
-            Patch(ReplicaLog, "delete_segments_before", _delete_uncommitted),
-            Patch(flushing, "retained_from", _retain_regardless),
+            around(ReplicaLog, "delete_segments_before", _delete_uncommitted),
+            with_arguments(flushing, "retained_from", high_watermark=lambda _: 2**62),
         ),
         focus=PlanFocus(Bias(themes=("short segments",)), why="Segments are small and short-lived, and followers lag."),
     ),
@@ -340,14 +278,12 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The high watermark never moves back (N6).",
         instead="It moves back when a follower's log end does.",
         expected=("ValidReplicaState", "HighWatermarkMonotone", *STALLED),
-        patches=(Patch(ReplicaLog, "advance_high_watermark", _move_back),),
-        focus=PlanFocus(
-            script=script(
-                recipes.lose_metadata(0, 3_000, END_MS),
-                recipes.fail_power(2, 3_500, 3_600),
-                config={REPLICA_LAG_TIME_MAX_MS: 8_000},
-            ),
-            why="A member of the ISR restarts without its records before the leader has read of its restart.",
+        patches=(around(ReplicaLog, "advance_high_watermark", _move_back),),
+        focus=scripted(
+            "A member of the ISR restarts without its records before the leader has read of its restart.",
+            recipes.lose_metadata(0, 3_000, END_MS),
+            recipes.fail_power(2, 3_500, 3_600),
+            config={REPLICA_LAG_TIME_MAX_MS: 8_000},
         ),
     ),
     Mutant(
@@ -355,14 +291,14 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A replica's high watermark is at most its log end.",
         instead="A follower takes the leader's high watermark as it is.",
         expected=("ValidReplicaState", "IndexError", *DIVERGED),
-        patches=(Patch(ReplicaLog, "advance_high_watermark", _beyond_the_end),),
+        patches=(around(ReplicaLog, "advance_high_watermark", _beyond_the_end),),
     ),
     Mutant(
         name="duplicate-not-recognised",
         guard="A batch that is in the log already is acknowledged and not appended (KIP-98).",
         instead="It is appended again.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
-        patches=(Patch(producer_state, "_check_sequence", _duplicates_pass),),
+        patches=(around(producer_state, "_check_sequence", _duplicates_pass),),
         focus=REPEATS,
     ),
     Mutant(
@@ -370,7 +306,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A batch is appended if its sequence number follows the producer's last one (KIP-98).",
         instead="It is appended in the order of arrival.",
         expected=("History.ReorderedRecords", "History.DuplicatedRecord"),
-        patches=(Patch(ProducerState, "check", always_returns((ErrorCode.NONE, None))),),
+        patches=(constant(ProducerState, "check", (ErrorCode.NONE, None)),),
         focus=PlanFocus(
             Bias(themes=("producer trouble",), config={ENABLE_IDEMPOTENCE: True}),
             why="Single batches of many in flight are lost.",
@@ -381,7 +317,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The producer state is rebuilt from the log when it is opened (KIP-98).",
         instead="It stays empty, and repeated batches count as new.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
-        patches=(Patch(ReplicaLog, "_scan_producers", always_returns(None)),),
+        patches=(constant(ReplicaLog, "_scan_producers", None),),
         focus=RESTARTS,
     ),
     Mutant(
@@ -389,15 +325,13 @@ GUARDS: tuple[Mutant, ...] = (
         guard="Truncation also truncates the producer state (KIP-98).",
         instead="A truncated batch counts as stored, and its repetition is acknowledged.",
         expected=("History.LostRecord", "History.MovedRecord", "History.ReorderedRecords", *STALLED),
-        patches=(Patch(ProducerState, "truncate", _not_taken_back),),
-        focus=PlanFocus(
-            script=script(
-                recipes.isolate(1, recipes.CLIENT, 2_900, 11_000),
-                recipes.isolate(2, recipes.CLIENT, 2_900, 11_000),
-                recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 3_000, 6_000),
-                elect_at_ms=(8_000, 9_000),
-            ),
-            why="A leader is deposed, truncates, and leads again before its producer has found another leader.",
+        patches=(around(ProducerState, "truncate", lambda original, self, end_offset: True),),
+        focus=scripted(
+            "A leader is deposed, truncates, and leads again before its producer has found another leader.",
+            recipes.isolate(1, recipes.CLIENT, 2_900, 11_000),
+            recipes.isolate(2, recipes.CLIENT, 2_900, 11_000),
+            recipes.isolate(0, (1, 2, *recipes.CONTROLLER), 3_000, 6_000),
+            elect_at_ms=(8_000, 9_000),
         ),
     ),
     Mutant(
@@ -405,7 +339,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A batch that is sent again keeps its sequence number (KIP-98).",
         instead="It gets the next one, and counts as another batch.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords", *STALLED),
-        patches=(Patch(PartitionSender, "_send", _renumber),),
+        patches=(around(PartitionSender, "_send", _renumber),),
         focus=REPEATS,
     ),
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from experiments.faults import recipes
 from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Restart
 from experiments.faults.schema import Fault
-from experiments.hunt.mutants.mutant import Mutant, Patch, PlanFocus, always_returns
-from experiments.hunt.mutants.scripts import END_MS, script
+from experiments.hunt.mutants.mutant import Mutant, Original, around, constant
+from experiments.hunt.mutants.scripts import END_MS, scripted
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller import partition_change, partition_election, recovery_decisions
 from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
@@ -19,59 +19,40 @@ from protocol.recovery import ranking
 from protocol.recovery.task import RecoveryTask
 
 
-def _keep_all_answers(original: Callable[..., None]) -> Callable[..., None]:
-    def update(self: RecoveryTask, recovery: PartitionRecovery, now_ms: int) -> None:
-        self.recovery, self.requested_ms = recovery, now_ms
-
-    return update
+def _keep_all_answers(original: object, self: RecoveryTask, recovery: PartitionRecovery, now_ms: int) -> None:
+    self.recovery, self.requested_ms = recovery, now_ms
 
 
-def _longer_first(original: Callable[..., object]) -> Callable[..., object]:
-    def rank(answer: ReplicaAnswer) -> tuple[int, int]:
-        return answer.log_end_offset, answer.last_written_leader_epoch
-
-    return rank
+def _longer_first(original: object, answer: ReplicaAnswer) -> tuple[int, int]:
+    return answer.log_end_offset, answer.last_written_leader_epoch
 
 
-def _shorter_first(original: Callable[..., object]) -> Callable[..., object]:
-    def rank(answer: ReplicaAnswer) -> tuple[int, int]:
-        return answer.last_written_leader_epoch, -answer.log_end_offset
-
-    return rank
+def _shorter_first(original: object, answer: ReplicaAnswer) -> tuple[int, int]:
+    return answer.last_written_leader_epoch, -answer.log_end_offset
 
 
-def _not_stated_again(original: Callable[..., None]) -> Callable[..., None]:
-    def fire(self: RecoveryRequests, now_ms: int, name: str) -> None:
-        if name != RECOVERY_TIMER:
-            original(self, now_ms, name)
-
-    return fire
+def _not_stated_again(original: Original, self: RecoveryRequests, now_ms: int, name: str) -> None:
+    if name != RECOVERY_TIMER:
+        original(self, now_ms, name)
 
 
-def _count_from_one(original: Callable[..., int]) -> Callable[..., int]:
-    def next_id(self: RecoveryRequests) -> int:
-        self._incarnation = 0
-        return original(self)
-
-    return next_id
+def _count_from_one(original: Original, self: RecoveryRequests) -> object:
+    self._incarnation = 0
+    return original(self)
 
 
-def _never_cancelled(original: Callable[..., None]) -> Callable[..., None]:
-    def reconcile(self: RecoveryRequests, now_ms: int, keys: Sequence[TopicIdPartition]) -> None:
-        image = self._state.image
-        states = ((key, image.partition(key)) for key in keys)
-        original(self, now_ms, [key for key, state in states if state is not None and state.leader == NO_LEADER])
-
-    return reconcile
+def _never_cancelled(original: Original, self: RecoveryRequests, now_ms: int, keys: Sequence[TopicIdPartition]) -> None:
+    image = self._state.image
+    states = ((key, image.partition(key)) for key in keys)
+    original(self, now_ms, [key for key, state in states if state is not None and state.leader == NO_LEADER])
 
 
-def _designated_anyway(original: Callable[..., object]) -> Callable[..., object]:
-    def elect(state: object, request: partition_change.ChangeRequest, target: object, elr: object) -> object:
-        if request.designated_leader != NO_LEADER:
-            return partition_election.Elected(request.designated_leader, unclean=True)
-        return original(state, request, target, elr)
-
-    return elect
+def _designated_anyway(
+    original: Original, state: object, request: partition_change.ChangeRequest, target: object, elr: object
+) -> object:
+    if request.designated_leader != NO_LEADER:
+        return partition_election.Elected(request.designated_leader, unclean=True)
+    return original(state, request, target, elr)
 
 
 def _unheard(broker: int, begin_ms: int, end_ms: int) -> Fault:
@@ -95,13 +76,15 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It counts from any incarnation.",
         expected=("RecoveryElectsWhoAnswered",),
         patches=(
-            Patch(RecoveryTask, "_is_of_registered_incarnation", always_returns(True)),
-            Patch(RecoveryTask, "update", _keep_all_answers),
-            Patch(recovery_decisions, "_incarnations_are_registered", always_returns(True)),
+            constant(RecoveryTask, "_is_of_registered_incarnation", True),
+            around(RecoveryTask, "update", _keep_all_answers),
+            constant(recovery_decisions, "_incarnations_are_registered", True),
         ),
-        focus=PlanFocus(
-            script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(2, 9_500, 9_800)),
-            why="A broker responds and restarts while the response of another, required one is lost.",
+        focus=scripted(
+            "A broker responds and restarts while the response of another, required one is lost.",
+            *LOST,
+            _unheard(1, 7_000, 14_000),
+            recipes.kill(2, 9_500, 9_800),
         ),
     ),
     Mutant(
@@ -109,16 +92,14 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A response counts if its replica knows the partition's leader epoch (F9).",
         instead="It counts with any leader epoch.",
         expected=("RecoveryAnswersHold",),
-        patches=(Patch(RecoveryTask, "_knows_leader_epoch", always_returns(True)),),
-        focus=PlanFocus(
-            script=script(
-                recipes.isolate(2, (0, 1), 2_500, END_MS),
-                recipes.kill(0, 6_500, END_MS),
-                recipes.kill(1, 6_500, END_MS),
-                recipes.disturb((FIRST_CONTROLLER,), (2,), "delay", 6_500, END_MS, delay_ms=400, only="metadata"),
-                config=PROACTIVE,
-            ),
-            why="The only remaining replica learns late that there is no leader.",
+        patches=(constant(RecoveryTask, "_knows_leader_epoch", True),),
+        focus=scripted(
+            "The only remaining replica learns late that there is no leader.",
+            recipes.isolate(2, (0, 1), 2_500, END_MS),
+            recipes.kill(0, 6_500, END_MS),
+            recipes.kill(1, 6_500, END_MS),
+            recipes.disturb((FIRST_CONTROLLER,), (2,), "delay", 6_500, END_MS, delay_ms=400, only="metadata"),
+            config=PROACTIVE,
         ),
     ),
     Mutant(
@@ -127,28 +108,24 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It elects from those that have responded by the deadline.",
         expected=("RecoveryHearsAllItMust",),
         patches=(
-            Patch(RecoveryTask, "_has_required", always_returns(True)),
-            Patch(recovery_decisions, "_all_required_answered", always_returns(True)),
+            constant(RecoveryTask, "_has_required", True),
+            constant(recovery_decisions, "_all_required_answered", True),
         ),
-        focus=PlanFocus(
-            script=script(*LOST, _unheard(1, 7_000, END_MS)), why="The responses of a required replica are lost."
-        ),
+        focus=scripted("The responses of a required replica are lost.", *LOST, _unheard(1, 7_000, END_MS)),
     ),
     Mutant(
         name="recovery-longer-log-beats-higher-epoch",
         guard="The highest leader epoch wins, and the longest log of that epoch (F5, M61).",
         instead="The longest log wins.",
         expected=("RecoveryElectsTheMost",),
-        patches=(Patch(ranking, "_rank", _longer_first),),
-        focus=PlanFocus(
-            script=script(
-                recipes.isolate(0, (1, 2, FIRST_CONTROLLER), 3_500, 9_000),
-                Cut(source=(1,), target=(2,), at_ms=4_900, duration_ms=2_000),
-                Crash(node=1, at_ms=6_000, duration_ms=3_500, loses="records", count=20),
-                recipes.kill(2, 6_000, 9_700),
-                send_every_ms=100,
-            ),
-            why="A leader that is cut off goes on appending; the next leader loses the end of its log.",
+        patches=(around(ranking, "_rank", _longer_first),),
+        focus=scripted(
+            "A leader that is cut off goes on appending; the next leader loses the end of its log.",
+            recipes.isolate(0, (1, 2, FIRST_CONTROLLER), 3_500, 9_000),
+            Cut(source=(1,), target=(2,), at_ms=4_900, duration_ms=2_000),
+            Crash(node=1, at_ms=6_000, duration_ms=3_500, loses="records", count=20),
+            recipes.kill(2, 6_000, 9_700),
+            send_every_ms=100,
         ),
     ),
     Mutant(
@@ -156,10 +133,8 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The longest log of the highest leader epoch wins (F5).",
         instead="The shortest wins.",
         expected=("RecoveryElectsTheMost",),
-        patches=(Patch(ranking, "_rank", _shorter_first),),
-        focus=PlanFocus(
-            script=script(*LOST), why="The replicas of a leaderless partition have logs of different lengths."
-        ),
+        patches=(around(ranking, "_rank", _shorter_first),),
+        focus=scripted("The replicas of a leaderless partition have logs of different lengths.", *LOST),
     ),
     Mutant(
         name="recovery-outlasts-a-clean-election",
@@ -167,19 +142,17 @@ GUARDS: tuple[Mutant, ...] = (
         instead="The recovery goes on and elects.",
         expected=("RecoveryOnlyWhereNobodyCanLead", "RecoveryAnswersHold"),
         patches=(
-            Patch(RecoveryRequests, "_reconcile", _never_cancelled),
-            Patch(recovery_decisions, "_is_still_leaderless", always_returns(True)),
-            Patch(partition_change, "_elect", _designated_anyway),
+            around(RecoveryRequests, "_reconcile", _never_cancelled),
+            constant(recovery_decisions, "_is_still_leaderless", True),
+            around(partition_change, "_elect", _designated_anyway),
         ),
-        focus=PlanFocus(
-            script=script(
-                recipes.kill(2, 2_500, 10_000),
-                recipes.kill(1, 5_000, END_MS),
-                Restart(at_ms=7_500, duration_ms=4_500, node=0),
-                recipes.disturb((2,), (RECOVERY_MANAGER,), "delay", 9_000, 14_000, delay_ms=4_000, only="recoveries"),
-                config=PROACTIVE,
-            ),
-            why="A member of the ELR restarts before the response of the only other replica arrives.",
+        focus=scripted(
+            "A member of the ELR restarts before the response of the only other replica arrives.",
+            recipes.kill(2, 2_500, 10_000),
+            recipes.kill(1, 5_000, END_MS),
+            Restart(at_ms=7_500, duration_ms=4_500, node=0),
+            recipes.disturb((2,), (RECOVERY_MANAGER,), "delay", 9_000, 14_000, delay_ms=4_000, only="recoveries"),
+            config=PROACTIVE,
         ),
     ),
     Mutant(
@@ -187,10 +160,11 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The controller repeats its request for running recoveries (F14, M70).",
         instead="It sends each request once.",
         expected=("AllConverges",),
-        patches=(Patch(RecoveryRequests, "fire", _not_stated_again),),
-        focus=PlanFocus(
-            script=script(*LOST, recipes.kill(RECOVERY_MANAGER, 7_000, 12_000)),
-            why="The recovery manager is down when recoveries are requested.",
+        patches=(around(RecoveryRequests, "fire", _not_stated_again),),
+        focus=scripted(
+            "The recovery manager is down when recoveries are requested.",
+            *LOST,
+            recipes.kill(RECOVERY_MANAGER, 7_000, 12_000),
         ),
     ),
     Mutant(
@@ -198,10 +172,12 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A new controller begins new recoveries (F15, M68).",
         instead="It reuses the ids of the former controller, and the responses that the manager has for them.",
         expected=("RecoveryBeginsAfresh",),
-        patches=(Patch(RecoveryRequests, "_next_id", _count_from_one),),
-        focus=PlanFocus(
-            script=script(*LOST, _unheard(1, 7_000, 14_000), recipes.kill(FIRST_CONTROLLER, 10_500, 11_000)),
-            why="The controller restarts in the middle of a recovery.",
+        patches=(around(RecoveryRequests, "_next_id", _count_from_one),),
+        focus=scripted(
+            "The controller restarts in the middle of a recovery.",
+            *LOST,
+            _unheard(1, 7_000, 14_000),
+            recipes.kill(FIRST_CONTROLLER, 10_500, 11_000),
         ),
     ),
 )

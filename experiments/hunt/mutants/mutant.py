@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from inspect import getattr_static
-from typing import Any, Protocol
+from inspect import getattr_static, signature
+from typing import Protocol, TypeAlias
 
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Plan
@@ -25,6 +25,9 @@ from experiments.hunt.quorum import chaos
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 
+Original: TypeAlias = Callable[..., object]
+"""The function that a patch replaces."""
+
 
 @dataclass(frozen=True, slots=True)
 class Patch:
@@ -32,7 +35,7 @@ class Patch:
 
     owner: object
     name: str
-    make: Callable[[Any], Any]
+    make: Callable[..., object]
 
 
 class Focus(Protocol):
@@ -119,14 +122,35 @@ def switched_off(mutant: Mutant) -> Iterator[None]:
         yield
 
 
-def replaced_by(value: object) -> Callable[[Any], Any]:
-    """A patch by `value`, whatever the original was."""
-    return lambda original: value
+def around(owner: object, name: str, function: Callable[..., object]) -> Patch:
+    """A patch by `function`, which is called with the original and then with the arguments of the call."""
+    return Patch(owner, name, lambda original: lambda *args, **kwargs: function(original, *args, **kwargs))
 
 
-def always_returns(value: object) -> Callable[[Any], Any]:
+def constant(owner: object, name: str, value: object) -> Patch:
     """A patch by a function that takes any arguments and always returns `value`."""
-    return lambda original: lambda *args, **kwargs: value
+    return around(owner, name, lambda *args, **kwargs: value)
+
+
+def as_property(owner: object, name: str, getter: Callable[..., object]) -> Patch:
+    """A patch of a property by another one."""
+    return Patch(owner, name, lambda original: property(getter))
+
+
+def with_arguments(owner: object, name: str, /, **changes: Callable[..., object]) -> Patch:
+    """A patch that replaces these arguments in each call of the original, each by its change's result for it."""
+
+    def make(original: Callable[..., object]) -> Callable[..., object]:
+        parameters = signature(original)
+
+        def call(*args: object, **kwargs: object) -> object:
+            bound = parameters.bind(*args, **kwargs)
+            bound.arguments.update({key: change(bound.arguments[key]) for key, change in changes.items()})
+            return original(*bound.args, **bound.kwargs)
+
+        return call
+
+    return Patch(owner, name, make)
 
 
 def by_name(mutants: Sequence[Mutant]) -> dict[str, Mutant]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
+from experiments.hunt.mutants.mutant import PlanFocus
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
 from protocol.config import MIN_INSYNC_REPLICAS, Generation
@@ -28,7 +29,8 @@ CONFIG: Mapping[str, ConfigSetting] = {
 }
 
 
-def script(
+def scripted(
+    why: str,
     *faults: Fault,
     brokers: int = 3,
     replicas: int = 3,
@@ -37,9 +39,9 @@ def script(
     send_every_ms: int = 500,
     elect_at_ms: Sequence[int] = (),
     config: Mapping[str, ConfigSetting] | None = None,
-) -> Plan:
-    """A plan with these faults, in which a producer sends ten records at a time to the partitions in turn and a reader
-    follows. At each time in `elect_at_ms` a preferred leader election of partition 0 is requested.
+) -> PlanFocus:
+    """The focus on a plan with these faults, in which a producer sends ten records at a time to the partitions in turn
+    and a reader follows. At each time in `elect_at_ms` a preferred leader election of partition 0 is requested.
     """
     operations: list[Operation] = []
     for at_ms in range(BEGIN_MS - 500, END_MS, send_every_ms):
@@ -51,7 +53,7 @@ def script(
         for index, at_ms in enumerate(elect_at_ms)
     ]
     assignments = [[(first + turn) % brokers for turn in range(replicas)] for first in range(partitions)]
-    return Plan(
+    plan = Plan(
         seed=0,
         brokers=brokers,
         generation=Generation.KIP_966.value,
@@ -60,3 +62,4 @@ def script(
         operations=tuple(operations),
         faults=faults,
     )
+    return PlanFocus(script=plan, why=why)
