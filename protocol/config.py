@@ -145,12 +145,15 @@ CONFIGS: dict[str, ConfigDef] = {}
 
 
 def _declare(definition: ConfigDef) -> str:
+    """Adds a config to `CONFIGS` and returns its name."""
     CONFIGS[definition.name] = definition
     return definition.name
 
 
 _topic = partial(ConfigDef, topic_scoped=True)
+"""A config that topics can override."""
 _node = partial(ConfigDef, read_only=True)
+"""A config that a node reads at its start."""
 
 MIN_INSYNC_REPLICAS = _declare(_topic("min.insync.replicas", 1, maximum=INT_MAX))
 UNCLEAN_LEADER_ELECTION_ENABLE = _declare(

@@ -8,6 +8,7 @@ replaced disk once another disk of the same node fetches and the replaced one ha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
@@ -45,7 +46,7 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
             leader_id=replica.leader,
             leader_epoch=replica.epoch,
         )
-    log_end = replica.log.end_offset
+    state = partial(_state, leader_state, replica.log.end_offset, now_ms)
     return DescribeQuorumResponse(
         correlation_id=number,
         cluster_id=replica.config.cluster_id,
@@ -55,13 +56,11 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
         high_watermark=replica.high_watermark,
         now_ms=now_ms,
         voters=tuple(
-            _state(
-                leader_state, log_end, now_ms, leader_state.resolve_key(voter), endpoints=endpoints, is_promotable=True
-            )
+            state(leader_state.resolve_key(voter), True, endpoints)
             for voter, endpoints in replica.voters.endpoints.items()
         ),
         observers=tuple(
-            _state(leader_state, log_end, now_ms, observer, is_promotable=_is_promotable(replica, observer))
+            state(observer, _is_promotable(replica, observer))
             for observer in _fetching_observers(replica, leader_state, now_ms)
         ),
     )
@@ -103,9 +102,8 @@ def _state(
     log_end: Offset,
     now_ms: TimeMs,
     key: ReplicaKey,
-    *,
-    endpoints: tuple[Endpoint, ...] = (),
     is_promotable: bool,
+    endpoints: tuple[Endpoint, ...] = (),
 ) -> ReplicaState:
     progress = leader_state.progress.get(key)
     end, fetched_ms = (NO_OFFSET, -1) if progress is None else (progress.end_offset, progress.fetched_ms)

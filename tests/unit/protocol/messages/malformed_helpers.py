@@ -283,9 +283,9 @@ class Controller:
         return self.number
 
     def heartbeat(self, broker: int, **fields: object) -> BrokerHeartbeatRequest:
-        stands = {"correlation_id": self.next(), "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
-        stands["current_metadata_offset"] = self.image.next_offset
-        return BrokerHeartbeatRequest.model_validate(stands | fields)
+        present = {"correlation_id": self.next(), "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
+        present["current_metadata_offset"] = self.image.next_offset
+        return BrokerHeartbeatRequest.model_validate(present | fields)
 
     def beat(self, broker: int, **fields: object) -> BrokerHeartbeatResponse:
         [answer] = self.receive(broker, self.heartbeat(broker, **fields)).sends(BrokerHeartbeatResponse)
@@ -298,9 +298,9 @@ class Controller:
         assert topic is not None
         state = topic.partitions[index]
         members = tuple(BrokerState(broker_id=b, broker_epoch=self.image.broker_epoch(b) or 0) for b in isr)
-        stands = {"topic_id": topic.topic_id, "partition_id": index, "new_isr": members}
-        stands |= {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch}
-        return PartitionIsrProposal.model_validate(stands | fields)
+        present = {"topic_id": topic.topic_id, "partition_id": index, "new_isr": members}
+        present |= {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch}
+        return PartitionIsrProposal.model_validate(present | fields)
 
     def alteration(self, broker: int, *proposals: PartitionIsrProposal) -> AlterPartitionRequest:
         epoch = self.image.broker_epoch(broker) or 0

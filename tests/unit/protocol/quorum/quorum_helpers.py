@@ -157,9 +157,9 @@ class Bench:
 
     def beat(self, broker: int = 0, **fields: object) -> Bench:
         self.number += 1
-        stands = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
-        stands["current_metadata_offset"] = self.node.replica.high_watermark
-        return self.receive(broker, BrokerHeartbeatRequest.model_validate(stands | fields))
+        present = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
+        present["current_metadata_offset"] = self.node.replica.high_watermark
+        return self.receive(broker, BrokerHeartbeatRequest.model_validate(present | fields))
 
     def serve(self) -> Bench:
         """The controller is active, brokers 0 to 2 are unfenced, topic `t` is on all of them, and everything is

@@ -318,16 +318,8 @@ SCHEMAS: dict[type[Message], dict[str, str]] = {
     AddVoterRequest: {"cluster_id": "string", "voter_id": "int32", "voter_uuid": "uuid", "endpoints": "array"},
     RemoveVoterRequest: {"voter_id": "int32", "voter_uuid": "uuid"},
     QuorumFetchRequest: {"replica_id": "int32", "replica_uuid": "uuid"},
-    VoteRequest: {
-        "cluster_id": "string",
-        "candidate_id": "int32",
-        "voter_id": "int32",
-        "candidate_epoch": "int32",
-        "candidate_uuid": "uuid",
-        "voter_uuid": "uuid",
-        "last_offset_epoch": "int32",
-        "last_offset": "int64",
-    },
+    VoteRequest: {"cluster_id": "string", "candidate_uuid": "uuid", "voter_uuid": "uuid", "last_offset": "int64"}
+    | dict.fromkeys(("candidate_id", "voter_id", "candidate_epoch", "last_offset_epoch"), "int32"),
     BeginQuorumEpochRequest: {"cluster_id": "string", "leader_id": "int32", "leader_epoch": "int32"},
 }
 """Fields that the drafts name, without the topics and partitions around them: there is one metadata log."""
