@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from experiments.bench import controller, failover, history_check, quorum, replication, sim
 from experiments.bench.report import BenchReport
 
-BENCHES: Mapping[str, Callable[[], BenchReport]] = {
+BENCHES: Mapping[str, Callable[..., BenchReport]] = {
     "controller": controller.run,
     "sim": sim.run,
     "history": history_check.run,

@@ -121,7 +121,7 @@ class Speed:
 
 
 def run(
-    trials: int = TRIALS, repeats: int = REPEATS, cells: Sequence[CellParameters] = REFERENCE, seeds: int = SEEDS
+    trials: int = TRIALS, repeats: int = REPEATS, seeds: int = SEEDS, cells: Sequence[CellParameters] = REFERENCE
 ) -> BenchReport:
     """Measures the plans of `seeds` fuzz seeds, and `trials` trials of every cell, `repeats` times; all are
     positive.

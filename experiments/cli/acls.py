@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, flag, option, print_json
+from experiments.cli.output import document, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with
 from experiments.cli.target import Target, administering, exit_if_failed, with_target
 from experiments.engines.admin_client import AdminClient
@@ -119,11 +119,12 @@ def _entries(
     for principal, _ in permissions:
         if not principal.startswith("User:") or principal == "User:":
             raise InputError("--allow-principal, --deny-principal", "", principal, "User:NAME, or User:* for all")
+    pattern_type = PATTERNS[pattern] or PatternType.LITERAL
     return [
         AclEntry(
             resource_type=kind,
             resource_name=resource,
-            pattern_type=PATTERNS[pattern] or PatternType.LITERAL,
+            pattern_type=pattern_type,
             principal=principal,
             operation=_operation(text, kind),
             permission_type=permission,
@@ -164,10 +165,8 @@ def _is_selected(entry: AclEntry, selected: Sequence[AclEntry]) -> bool:
 def _add(admin: AdminClient, entries: Sequence[AclEntry], as_json: bool) -> None:
     results = admin.create_acls(entries)
     added = [entry for entry, result in zip(entries, results, strict=True) if result.error is ErrorCode.NONE]
-    if as_json:
-        print_json({"added": [document(entry) for entry in added], "results": [document(item) for item in results]})
-    else:
-        _print(added, "Adding ACLs for resource")
+    found = {"added": [document(entry) for entry in added], "results": [document(item) for item in results]}
+    print_result(as_json, found, _print, added, "Adding ACLs for resource")
     exit_if_failed((FAILING, result) for result in results)
 
 
@@ -178,10 +177,8 @@ def _remove(admin: AdminClient, entries: Sequence[AclEntry], force: bool, as_jso
         typer.confirm("Are you sure you want to remove these ACLs?", abort=True, err=True)
     results = admin.delete_acls([_exactly(entry) for entry in entries]) if entries else ()
     removed = [entry for result in results for entry in result.matching_acls]
-    if as_json:
-        print_json({"removed": [document(entry) for entry in removed]})
-    else:
-        _print(removed, "Removed ACLs for resource")
+    found = {"removed": [document(entry) for entry in removed]}
+    print_result(as_json, found, _print, removed, "Removed ACLs for resource")
     exit_if_failed((FAILING, result) for result in results)
 
 

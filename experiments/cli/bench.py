@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.help import App
-from experiments.cli.output import Json, option, print_json, wide_console
+from experiments.cli.output import Json, option, print_result, wide_console
 from experiments.cli.parse import whole_numbers
 
 if TYPE_CHECKING:
@@ -38,21 +38,15 @@ def bench(context: typer.Context, as_json: Json = False) -> None:
         return
     from experiments.bench import BENCHES
 
-    _measure(BENCHES, as_json)
+    _measure(dict.fromkeys(BENCHES, ()), as_json)
 
 
 @app.register("controller", "isray bench controller --json")
 def controller(
-    context: typer.Context,
-    partitions: Sizes = "1000,10000,100000",
-    repeats: Repeats = 5,
-    as_json: Json = False,
+    context: typer.Context, partitions: Sizes = "1000,10000,100000", repeats: Repeats = 5, as_json: Json = False
 ) -> None:
     """Fence a broker of many partitions: time to decide, write and replay, growth, memory."""
-    from experiments.bench.controller import run
-
-    sizes = _sizes(partitions)
-    _measure({"controller": lambda: run(sizes, repeats)}, as_json or context.obj)
+    _measure({"controller": (_sizes(partitions), repeats)}, as_json or context.obj)
 
 
 @app.register("sim", "isray bench sim --json")
@@ -64,9 +58,7 @@ def sim(
     as_json: Json = False,
 ) -> None:
     """Simulate plans of the fuzz and the reference study: events, seeds and cluster-years per second, one process."""
-    from experiments.bench.sim import run
-
-    _measure({"sim": lambda: run(trials, repeats, seeds=seeds)}, as_json or context.obj)
+    _measure({"sim": (trials, repeats, seeds)}, as_json or context.obj)
 
 
 @app.register("history", "isray bench history --json")
@@ -76,10 +68,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Judge histories of clients: operations per second, growth, memory."""
-    from experiments.bench.history_check import run
-
-    numbers = _sizes(sizes, "--sizes")
-    _measure({"history": lambda: run(numbers)}, as_json or context.obj)
+    _measure({"history": (_sizes(sizes, "--sizes"),)}, as_json or context.obj)
 
 
 @app.register("replication", "isray bench replication --json")
@@ -92,24 +81,16 @@ def replication(
     as_json: Json = False,
 ) -> None:
     """Produce with acks=all on Ray: throughput and latency, against bare Ray calls over the same hops."""
-    from experiments.bench.replication import run
-
-    points = _sizes(sizes, "--sizes"), _sizes(partitions)
-    _measure({"replication": lambda: run(*points, seconds * 1_000, repeats)}, as_json or context.obj)
+    arguments = _sizes(sizes, "--sizes"), _sizes(partitions), seconds * 1_000, repeats
+    _measure({"replication": arguments}, as_json or context.obj)
 
 
 @app.register("failover", "isray bench failover --json")
 def failover(
-    context: typer.Context,
-    partitions: Sizes = "1000,10000",
-    repeats: Repeats = 3,
-    as_json: Json = False,
+    context: typer.Context, partitions: Sizes = "1000,10000", repeats: Repeats = 3, as_json: Json = False
 ) -> None:
     """SIGKILL a leader on Ray: from detection to partitions that acknowledge batches again."""
-    from experiments.bench.failover import run
-
-    sizes = _sizes(partitions)
-    _measure({"failover": lambda: run(sizes, repeats)}, as_json or context.obj)
+    _measure({"failover": (_sizes(partitions), repeats)}, as_json or context.obj)
 
 
 @app.register("quorum", "isray bench quorum --json")
@@ -123,28 +104,25 @@ def quorum(
     as_json: Json = False,
 ) -> None:
     """The controllers' log: commits per second, elections after kills, a snapshot written and loaded."""
-    from experiments.bench.quorum import run
-
-    _measure({"quorum": lambda: run(requests, kills, seeds, partitions, repeats)}, as_json or context.obj)
+    _measure({"quorum": (requests, kills, seeds, partitions, repeats)}, as_json or context.obj)
 
 
 def _sizes(text: str, option: str = "--partitions") -> list[int]:
     return whole_numbers(option, text, "whole numbers above 0, separated by commas", least=1)
 
 
-def _measure(benches: Mapping[str, Callable[[], BenchReport]], as_json: bool) -> None:
-    """Runs benchmarks one after the other, and shows all their figures in the end."""
+def _measure(benches: Mapping[str, Sequence[object]], as_json: bool) -> None:
+    """Runs benchmarks, each with its arguments, one after the other, and shows all their figures in the end."""
+    from experiments.bench import BENCHES
+
     with Console(stderr=True).status("measuring"):
-        reports = {name: run() for name, run in benches.items()}
-    _show(reports, as_json)
+        reports = {name: BENCHES[name](*arguments) for name, arguments in benches.items()}
+    documents = {name: report.document for name, report in reports.items()}
+    found = {"python": platform.python_version(), "cpus": os.cpu_count(), "benches": documents}
+    print_result(as_json, found, _print_tables, reports)
 
 
-def _show(reports: Mapping[str, BenchReport], as_json: bool) -> None:
-    if as_json:
-        benches = {name: report.document for name, report in reports.items()}
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count()}
-        print_json(machine | {"benches": benches})
-        return
+def _print_tables(reports: Mapping[str, BenchReport]) -> None:
     console = wide_console()
     for name, report in reports.items():
         table = Table(title=f"{name}: {report.title}", title_justify="left")

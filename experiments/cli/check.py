@@ -5,7 +5,6 @@ Exit code 0 without violations, 1 with violations (one line each), 2 if the fold
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json
+from experiments.cli.output import Json, fail_if, print_result
 
 if TYPE_CHECKING:
     from experiments.check.check_recording import CheckResult
@@ -32,12 +30,8 @@ def check(
 
     with Console(stderr=True).status("checking"):
         checked = check_recording(Recording(folder))
-    if as_json:
-        typer.echo(json.dumps(checked.document()))
-    else:
-        _show(checked)
-    if checked.violations:
-        raise typer.Exit(ExitCode.FAILURE)
+    print_result(as_json, checked.document(), _show, checked)
+    fail_if(checked.violations)
 
 
 def _show(checked: CheckResult) -> None:

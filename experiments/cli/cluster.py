@@ -21,7 +21,7 @@ from rich.table import Table
 from experiments.cli import target as cluster_target
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.metadata_quorum import role_of
-from experiments.cli.output import Json, flag, option, print_json
+from experiments.cli.output import Json, fail_if, flag, option, print_json, print_result
 from experiments.cli.parse import name_values
 from experiments.cli.target import Target, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -168,10 +168,7 @@ def down(name: ClusterName = DEFAULT_NAME, as_json: Json = False) -> None:
         known = ", ".join(found.options.name for found in states())
         raise InputError("--name", "", f"{name}, which does not run", f"one of {known}") if known else NoClusterRuns
     how = stop(state)
-    if as_json:
-        print_json({"name": name, "pid": state.pid, "ended": how})
-    else:
-        typer.echo(f"{name} {how}")
+    print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
 
 
 @with_target()
@@ -186,12 +183,8 @@ def status(target: Target) -> None:
     except AdminError as error:
         cluster_target.exit_refused("isray", error, target.as_json)
     known = {} if state is None else _known(state)
-    if target.as_json:
-        print_json(known | {**found})
-    else:
-        _print_status(found, state)
-    if not found["healthy"]:
-        raise typer.Exit(ExitCode.FAILURE)
+    print_result(target.as_json, known | {**found}, _print_status, found, state)
+    fail_if(not found["healthy"])
 
 
 def _own_state(target: Target) -> ClusterState | None:

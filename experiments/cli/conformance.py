@@ -13,8 +13,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json
+from experiments.cli.output import Json, fail_if
 from experiments.conformance.decisions import FileResult, replay_file
 from experiments.conformance.shapes import Difference
 
@@ -33,8 +32,7 @@ def conformance(
     else:
         _print_mismatches(results)
         typer.echo(f"{passed} passed, {failed} failed")
-    if failed:
-        raise typer.Exit(ExitCode.FAILURE)
+    fail_if(failed)
 
 
 def _document(result: FileResult) -> dict[str, object]:

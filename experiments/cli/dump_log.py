@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, cast
 
 import typer
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, flag, option, print_json
+from experiments.cli.output import Json, fail_if, flag, option, print_json
 from experiments.cli.parse import one_of
 from experiments.support.errors import InputError
 from protocol.errors import StorageError
@@ -65,8 +64,7 @@ def dump_log(
             logs, snapshots = _of_files((files or "").split(","))
             topics = {}
         is_sound = _dump(logs, snapshots, topics, as_json)
-    if not is_sound:
-        raise typer.Exit(ExitCode.FAILURE)
+    fail_if(not is_sound)
 
 
 def _of_directory(

@@ -6,15 +6,13 @@ input.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option
+from experiments.cli.output import Json, fail_if, option, print_result
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
@@ -38,12 +36,8 @@ def explore(
     spec = SearchSpec(brokers, min_isr, _generation(generation), mutant, _bounds(bounds), depth, max_states)
     with Console(stderr=True).status("exploring") as status:
         report = run(spec, lambda search: status.update(f"depth {search.depth}: {search.states} states"))
-    if as_json:
-        typer.echo(json.dumps(report.document()))
-    else:
-        _show(report)
-    if report.violation is not None:
-        raise typer.Exit(ExitCode.FAILURE)
+    print_result(as_json, report.document(), _show, report)
+    fail_if(report.violation is not None)
 
 
 def _generation(name: str) -> Generation:

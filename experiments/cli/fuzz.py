@@ -7,7 +7,6 @@ violated.
 
 from __future__ import annotations
 
-import json
 import re
 from math import inf
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option
+from experiments.cli.output import Json, option, print_result
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,10 +50,7 @@ def fuzz(
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
     asked = Hunt(_range(seeds), _generation(generation), mutant, minutes, workers)
     result = hunt(asked, out)
-    if as_json:
-        typer.echo(json.dumps(result.document()))
-    else:
-        _show(result)
+    print_result(as_json, result.document(), _show, result)
     _show_coverage(result, Console(stderr=as_json, highlight=False))
     if not as_json:
         typer.echo(verdict(result))

@@ -40,7 +40,7 @@ from experiments.cli import (
 )
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App, Section
-from experiments.cli.output import Json, print_json
+from experiments.cli.output import Json, print_result
 from experiments.cli.usage import as_input_error
 from experiments.support.errors import InputError
 
@@ -53,10 +53,7 @@ _VECTORS = "tests/data/partition_change.jsonl.gz"
 def version(as_json: Json = False) -> None:
     """The versions of isray, of Python and of its main dependencies."""
     versions = {name: installed_version(name) for name in VERSIONED} | {"python": platform.python_version()}
-    if as_json:
-        print_json(versions)
-    else:
-        typer.echo("\n".join(f"{name} {number}" for name, number in versions.items()))
+    print_result(as_json, versions, typer.echo, "\n".join(f"{name} {number}" for name, number in versions.items()))
 
 
 GROUPS = (

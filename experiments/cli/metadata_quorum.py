@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.help import App
-from experiments.cli.output import flag, option, print_json
+from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with
 from experiments.cli.target import Target, administering, keep_options, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -81,12 +81,11 @@ def add_controller(
         uuid = directory_id or _observer(admin, controller_id)
         if not dry_run:
             admin.add_voter(controller_id, uuid, endpoints)
+    found = {"controller_id": controller_id, "directory_id": uuid, "added": not dry_run}
     done = "DRY RUN of adding" if dry_run else "Added"
-    listening = ", ".join(map(endpoint_text, endpoints)) or "none"
-    if target.as_json:
-        print_json({"controller_id": controller_id, "directory_id": uuid, "added": not dry_run})
-    else:
-        typer.echo(f"{done} controller {controller_id} with directory id {uuid} and endpoints: {listening}")
+    listening = f"endpoints: {', '.join(map(endpoint_text, endpoints)) or 'none'}"
+    text = f"{done} controller {controller_id} with directory id {uuid} and {listening}"
+    print_result(target.as_json, found, typer.echo, text)
 
 
 @app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
@@ -99,11 +98,9 @@ def remove_controller(
         uuid = directory_id or _voter(admin, controller_id)
         if not dry_run:
             admin.remove_voter(controller_id, uuid)
+    found = {"controller_id": controller_id, "directory_id": uuid, "removed": not dry_run}
     done = "DRY RUN of removing" if dry_run else "Removed"
-    if target.as_json:
-        print_json({"controller_id": controller_id, "directory_id": uuid, "removed": not dry_run})
-    else:
-        typer.echo(f"{done} controller {controller_id} with directory id {uuid}")
+    print_result(target.as_json, found, typer.echo, f"{done} controller {controller_id} with directory id {uuid}")
 
 
 def _endpoint(text: str) -> Endpoint:

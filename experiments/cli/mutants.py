@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, flag, option
+from experiments.cli.output import Json, fail_if, flag, option
 
 if TYPE_CHECKING:
     from experiments.hunt.mutants.campaign import Verdict
@@ -51,8 +50,7 @@ def mutants(
         typer.echo(f"{sum(item.killed for item in found)} of {len(found)} caught")
         if of_swarm:
             typer.echo(f"{sum(item.killed for item in of_swarm)} of {len(of_swarm)} caught by the swarm")
-    if not all(item.killed for item in found):
-        raise typer.Exit(ExitCode.FAILURE)
+    fail_if(not all(item.killed for item in found))
 
 
 def _document(found: list[Verdict], of_swarm: list[Verdict]) -> list[dict[str, object]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from experiments.cli.exit_codes import ExitCode
 from protocol.messages.base import Message
 
 PIPED_WIDTH = 130
@@ -30,6 +31,22 @@ Json = Annotated[bool, flag("--json", "Print one JSON document on standard outpu
 def print_json(document: Mapping[str, object] | Sequence[object]) -> None:
     """Prints the one JSON document of a command."""
     typer.echo(json.dumps(document))
+
+
+def print_result(
+    as_json: bool, document: Mapping[str, object] | Sequence[object], show: Callable[..., object], *args: object
+) -> None:
+    """Prints the result of a command: the JSON document, or with `show(*args)` the text."""
+    if as_json:
+        print_json(document)
+    else:
+        show(*args)
+
+
+def fail_if(failed: object) -> None:
+    """Ends the command with exit code 1 if `failed` is true or not empty."""
+    if failed:
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def wide_console() -> Console:

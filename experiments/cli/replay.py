@@ -6,15 +6,13 @@ simulator has changed; 2 if the file is wrong.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, flag
+from experiments.cli.output import Json, fail_if, flag, print_result
 
 if TYPE_CHECKING:
     from experiments.hunt.fuzz.plan import TimelineFile
@@ -35,12 +33,8 @@ def replay(
     with mutated(saved.mutant):
         result = run_plan(saved.plan)
     same = result.trace_hash == saved.trace_hash and result.violation == saved.violation
-    if as_json:
-        typer.echo(json.dumps(_document(saved, result, same)))
-    else:
-        _show(saved, result, story)
-    if not same:
-        raise typer.Exit(ExitCode.FAILURE)
+    print_result(as_json, _document(saved, result, same), _show, saved, result, story)
+    fail_if(not same)
 
 
 def _document(saved: TimelineFile, result: PlanResult, same: bool) -> dict[str, object]:

@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, flag, option
+from experiments.cli.output import Json, fail_if, flag, option, print_result
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -85,12 +84,8 @@ def run_scenario(
             typer.echo("\n".join(render(running.traces(), runner.headings, running.metadata_log())), err=True)
     finally:
         running.close()
-    if as_json:
-        typer.echo(json.dumps(result.document()))
-    else:
-        _print(result)
-    if not result.passed:
-        raise typer.Exit(ExitCode.FAILURE)
+    print_result(as_json, result.document(), _print, result)
+    fail_if(not result.passed)
 
 
 def _print(result: ScenarioResult) -> None:
@@ -129,9 +124,7 @@ def _print(result: ScenarioResult) -> None:
 
 
 @app.register("list", "isray scenario list")
-def list_scenarios(
-    as_json: Json = False,
-) -> None:
+def list_scenarios(as_json: Json = False) -> None:
     """The scenarios that come with isray."""
     from experiments.scenarios.loader import load_scenario
 

@@ -5,17 +5,14 @@ Leaves with 0 where the judge has found nothing, with 1 where it has (a line eac
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option
+from experiments.cli.output import Json, fail_if, option, print_result
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
 
@@ -46,12 +43,8 @@ def soak(
     options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
     with Console(stderr=True).status("soaking"):
         result = run(options)
-    if as_json:
-        typer.echo(json.dumps(result.document()))
-    else:
-        _show(result)
-    if result.findings:
-        raise typer.Exit(ExitCode.FAILURE)
+    print_result(as_json, result.document(), _show, result)
+    fail_if(result.findings)
 
 
 def _kinds(text: str | None) -> tuple[str, ...]:

@@ -19,9 +19,8 @@ from uuid import uuid4
 
 import typer
 
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, flag, option, print_json
+from experiments.cli.output import Json, fail_if, flag, option, print_json, print_result
 from experiments.cli.parse import one_of
 from experiments.support.errors import InputError
 from experiments.support.record_text import replica_text
@@ -46,10 +45,7 @@ app = App("Directories of nodes.", no_args_is_help=True)
 def random_uuid(as_json: Json = False) -> None:
     """A fresh uuid, for a cluster or a disk."""
     uuid = uuid4().hex
-    if as_json:
-        print_json({"uuid": uuid})
-    else:
-        typer.echo(uuid)
+    print_result(as_json, {"uuid": uuid}, typer.echo, uuid)
 
 
 @app.register("format", "isray storage format --cluster-id c --node-id 1000 --directory DIR --standalone")
@@ -151,8 +147,7 @@ def info(directory: NodeDirectory, as_json: Json = False) -> None:
         _print_info(found)
     for fault in faults:
         typer.echo(f"isray: {fault}", err=True)
-    if faults:
-        raise typer.Exit(ExitCode.FAILURE)
+    fail_if(faults)
 
 
 def _print_info(found: Document) -> None:

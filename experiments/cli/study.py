@@ -17,7 +17,7 @@ from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, option, print_json, wide_console
+from experiments.cli.output import Json, option, print_json, print_result, wide_console
 from experiments.studies.progress import Progress, progress
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ Out = Annotated[Path, option("DIR", "The study's output directory; a sweep resum
 Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim.")]
 Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.", "--trials")]
 Address = Annotated[
-    str | None,
-    typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one."),
+    str | None, typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one.")
 ]
 _RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
 
@@ -71,10 +70,8 @@ def sweep_study(
     """Run the trials, spread over Ray; the same command resumes an interrupted sweep."""
     with _failures(), progress("isray study") as shown:
         ran = _sweep(file, out, engine, trials, address, shown)
-    if as_json:
-        print_json({"out": str(out), "trials_run": ran})
-    else:
-        typer.echo(f"{ran} trials run; traces: {out / 'trace'}")
+    found = {"out": str(out), "trials_run": ran}
+    print_result(as_json, found, typer.echo, f"{ran} trials run; traces: {out / 'trace'}")
 
 
 @app.register("analyze", "isray study analyze out/last-replica-standing")
@@ -82,10 +79,7 @@ def analyze_study(folder: StudyFolder, as_json: Json = False) -> None:
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     with _failures(), progress("isray study") as shown:
         cells = _analyze(folder, shown)
-    if as_json:
-        print_json({"out": str(folder), "cells": _documents(folder, cells)})
-    else:
-        _print_table(folder, cells)
+    print_result(as_json, {"out": str(folder), "cells": _documents(folder, cells)}, _print_table, folder, cells)
 
 
 @app.register("report", "isray study report out/last-replica-standing")
@@ -93,10 +87,7 @@ def report_study(folder: StudyFolder, as_json: Json = False) -> None:
     """Write report.html of an analysed study."""
     with _failures():
         path = _report(folder)
-    if as_json:
-        print_json({"out": str(folder), "report": str(path)})
-    else:
-        typer.echo(f"report: {path}")
+    print_result(as_json, {"out": str(folder), "report": str(path)}, typer.echo, f"report: {path}")
 
 
 def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:

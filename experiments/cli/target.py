@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple, NoReturn, get_type_hints
 import typer
 
 from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option, print_json
+from experiments.cli.output import Json, fail_if, option, print_json
 from experiments.cli.parse import read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
@@ -160,8 +160,7 @@ def exit_if_failed(results: Iterable[tuple[str, Result]]) -> None:
     failed = [(text, result) for text, result in results if result.error is not ErrorCode.NONE]
     for text, result in failed:
         typer.echo(f"{text}: {AdminError(result.error, result.message)}", err=True)
-    if failed:
-        raise typer.Exit(ExitCode.FAILURE)
+    fail_if(failed)
 
 
 def numbers(values: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, flag, option, print_json
+from experiments.cli.output import document, flag, option, print_json, print_result
 from experiments.cli.parse import name_values, one_of, only_with
 from experiments.cli.target import Target, administering, exit_if_failed, numbers, require, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -195,10 +195,7 @@ def _create(admin: AdminClient, options: Options) -> None:
 
 def _list(admin: AdminClient, options: Options) -> None:
     chosen = _matching(admin, options.topic)
-    if options.as_json:
-        print_json(chosen)
-    else:
-        typer.echo("\n".join(chosen))
+    print_result(options.as_json, chosen, typer.echo, "\n".join(chosen))
 
 
 def _delete(admin: AdminClient, options: Options) -> None:
@@ -290,11 +287,7 @@ def _replication_factor(item: DescribedPartition, move: OngoingPartitionReassign
 
 
 def _is_shown(
-    reports: frozenset[str],
-    topic: DescribedTopic,
-    item: DescribedPartition,
-    moves: Moves,
-    live: set[int],
+    reports: frozenset[str], topic: DescribedTopic, item: DescribedPartition, moves: Moves, live: set[int]
 ) -> bool:
     move = moves.get(TopicPartition(topic.name, item.partition_index))
     is_led, in_sync = item.leader_id != NO_LEADER, len(item.isr_nodes)
@@ -307,11 +300,7 @@ def _is_shown(
     return not reports or any(holds[report] for report in reports)
 
 
-def _topic_line(
-    topic: DescribedTopic,
-    configs: Mapping[str, str],
-    moves: Moves,
-) -> str:
+def _topic_line(topic: DescribedTopic, configs: Mapping[str, str], moves: Moves) -> str:
     first = topic.partitions[0]
     factor = _replication_factor(first, moves.get(TopicPartition(topic.name, first.partition_index)))
     fields = {

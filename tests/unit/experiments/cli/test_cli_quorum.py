@@ -27,11 +27,7 @@ class QuorumBench(Commands):
     """
 
     def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        voters: int = 1,
-        static: bool = False,
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], voters: int = 1, static: bool = False
     ) -> None:
         super().__init__(monkeypatch, capsys)
         self.harness = QuorumHarness(f"cli/{voters}/{static}", 3, static=static, observers=1)
@@ -223,10 +219,7 @@ REFUSED = {
         add(1007),
         "VOTER_NOT_FOUND: no controller 1007 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
     ),
-    "a stranger's disk": (
-        add(1007, "-d", "u"),
-        "REQUEST_TIMED_OUT: not done within 30000 ms: 1007:u does not fetch",
-    ),
+    "a stranger's disk": (add(1007, "-d", "u"), "REQUEST_TIMED_OUT: not done within 30000 ms: 1007:u does not fetch"),
     "the last voter": (remove(1000), "INVALID_REQUEST: 1000:{0} is the last voter"),
     "no voter": (remove(1002), "VOTER_NOT_FOUND: no voter has id 1002; voters: 1000:{0}"),
     "another disk": (
