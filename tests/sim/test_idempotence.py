@@ -9,14 +9,12 @@ from random import Random
 import pytest
 
 from experiments.engines.port import Loss
-from protocol.client.partition_sender import PartitionSender, ProducerBatch
+from experiments.hunt.mutants.registry import mutated
 from protocol.client.records import identity, join, record, split
 from protocol.config import Generation
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, TimeMs
-from protocol.log.producer_state import ProducedBatch, ProducerState
-from protocol.log.replica_log import ReplicaLog
-from protocol.messages.batch import NO_SEQUENCE, RecordBatch
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
+from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import (
     ROUND_ROBIN,
     ConsumeCommand,
@@ -166,23 +164,12 @@ def _complaints_of(seeds: range) -> int:
     return sum(bool(Producing(seed, Generation.KIP_966).run().complaints()) for seed in seeds)
 
 
-def test_a_log_without_sequence_checks_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(self: ProducerState, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
-        return ErrorCode.NONE, None
-
-    monkeypatch.setattr(ProducerState, "check", check)
-    assert _complaints_of(range(4)) == 4
-
-
-def test_a_producer_that_renumbers_repetitions_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = PartitionSender._send
-
-    def renumbering(self: PartitionSender, now_ms: TimeMs, batch: ProducerBatch) -> None:
-        batch.sequence = NO_SEQUENCE
-        send(self, now_ms, batch)
-
-    monkeypatch.setattr(PartitionSender, "_send", renumbering)
-    assert _complaints_of(range(4)) > 0
+@pytest.mark.parametrize(
+    ("mutant", "least"), [("sequences-not-compared", 4), ("repetition-numbered-anew", 1)], ids=["log", "producer"]
+)
+def test_sequence_numbers_that_are_not_checked_or_kept_are_detected(mutant: str, least: int) -> None:
+    with mutated(mutant):
+        assert _complaints_of(range(4)) >= least
 
 
 def restarted() -> Producing:
@@ -213,9 +200,9 @@ def test_producer_state_survives_a_restart_of_the_whole_cluster() -> None:
     assert len(run.reported) == 1 + 12 + 13 + 14
 
 
-def test_a_log_that_loses_its_producer_state_at_a_restart_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaLog, "_scan_producers", lambda log: None)
-    assert restarted().complaints() != []
+def test_a_log_that_loses_its_producer_state_at_a_restart_is_detected() -> None:
+    with mutated("producers-not-rebuilt-at-restart"):
+        assert restarted().complaints() != []
 
 
 # -- back-pressure -----------------------------------------------------------------------------------------------------

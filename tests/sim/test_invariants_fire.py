@@ -107,14 +107,6 @@ def _second_leader(engine: CheckedEngine) -> None:
         observer(engine.now_ms(), 1, BecameLeader(PARTITION, leader_epoch=0, log_end=7, high_watermark=7))
 
 
-def _leader_forgets(engine: CheckedEngine) -> None:
-    _log(engine, 0).truncate(6)
-
-
-def _follower_forgets(engine: CheckedEngine) -> None:
-    _log(engine, 2).truncate(6)
-
-
 def _all_forget(engine: CheckedEngine) -> None:
     for broker in range(3):
         _log(engine, broker).truncate(6)
@@ -145,18 +137,6 @@ def _leader_drops_a_member(engine: CheckedEngine) -> None:
     replica.leadership.isr = (0, 1)
 
 
-def _recovery_quorum_shrinks(engine: CheckedEngine) -> None:
-    _set_state(_controller_image(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1)
-
-
-def _elr_overlaps(engine: CheckedEngine) -> None:
-    _set_state(_controller_image(engine), elr=(1,))
-
-
-def _broker_image_differs(engine: CheckedEngine) -> None:
-    _set_state(_broker(engine, 1).context.image, leader_epoch=7)
-
-
 def _commits(engine: CheckedEngine, **changes: object) -> None:
     """The controller commits a state of the partition that differs by this."""
     _set_state(_controller_image(engine), **changes)
@@ -169,10 +149,6 @@ def _commits(engine: CheckedEngine, **changes: object) -> None:
 def _fenced_isr_member(engine: CheckedEngine) -> None:
     registrations = _controller_image(engine).brokers
     registrations[1] = replace(registrations[1], fenced=True)
-
-
-def _change_without_an_epoch(engine: CheckedEngine) -> None:
-    _commits(engine, isr=(0, 1))
 
 
 def _unclean_leader_is_not_recovering(engine: CheckedEngine) -> None:
@@ -244,10 +220,6 @@ def _one_is_not_heard(engine: CheckedEngine) -> None:
     _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 7) for broker in (0, 1)))
 
 
-def _recovers_what_is_led(engine: CheckedEngine) -> None:
-    _tells(engine, "recovery")
-
-
 def _begins_twice(engine: CheckedEngine) -> None:
     for _ in range(2):
         _tells(engine, "recovery_began")
@@ -255,25 +227,27 @@ def _begins_twice(engine: CheckedEngine) -> None:
 
 BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "OneLeaderPerEpoch": _second_leader,
-    "LeaderCompleteness": _leader_forgets,
-    "LeaderCandidateCompleteness": _follower_forgets,
+    "LeaderCompleteness": lambda engine: _log(engine, 0).truncate(6),
+    "LeaderCandidateCompleteness": lambda engine: _log(engine, 2).truncate(6),
     "NoCommittedRecordLostGlobally": _all_forget,
     "LogMatching": _follower_differs,
     "ConsistentRead": _next_leader_differs,
     "HighWatermarkMonotone": _shown_is_taken_back,
     "ReplicationQuorumSuperset": _leader_drops_a_member,
-    "MinIsrRecoveryQuorum": _recovery_quorum_shrinks,
-    "ValidControllerIsrAndElr": _elr_overlaps,
-    "MetadataLogMatching": _broker_image_differs,
+    "MinIsrRecoveryQuorum": lambda engine: _set_state(
+        _controller_image(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1
+    ),
+    "ValidControllerIsrAndElr": lambda engine: _set_state(_controller_image(engine), elr=(1,)),
+    "MetadataLogMatching": lambda engine: _set_state(_broker(engine, 1).context.image, leader_epoch=7),
     "ValidControllerState": _fenced_isr_member,
-    "EpochsRise": _change_without_an_epoch,
+    "EpochsRise": lambda engine: _commits(engine, isr=(0, 1)),
     "RecoveryStateKept": _unclean_leader_is_not_recovering,
     "ReassignmentKeepsMinIsr": _move_ends_below_min_isr,
     "RecoveryElectsWhoAnswered": _answer_of_another_life,
     "RecoveryAnswersHold": _answer_that_is_not_true,
     "RecoveryElectsTheMost": _leader_with_less,
     "RecoveryHearsAllItMust": _one_is_not_heard,
-    "RecoveryOnlyWhereNobodyCanLead": _recovers_what_is_led,
+    "RecoveryOnlyWhereNobodyCanLead": lambda engine: _tells(engine, "recovery"),
     "RecoveryBeginsAfresh": _begins_twice,
     "ValidBrokerState": _runs_under_an_epoch_to_come,
     "ValidReplicaState": _high_watermark_beyond_the_end,
