@@ -40,13 +40,7 @@ from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import NO_OFFSET, BrokerId, Epoch, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
-from protocol.messages.data import (
-    FetchPartition,
-    FetchPartitionResult,
-    FetchRenewal,
-    FetchRequest,
-    FetchResponse,
-)
+from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
 from protocol.messages.trusted import trusted
 
 FETCH_WAIT_PREFIX = "fetch-wait/"

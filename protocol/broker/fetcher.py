@@ -29,13 +29,7 @@ from protocol.config import NUM_REPLICA_FETCHERS, REPLICA_FETCH_WAIT_MAX_MS
 from protocol.errors import CorruptLogError, ErrorCode
 from protocol.events.broker import LogReset, LogTruncated, RecordsFetched
 from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
-from protocol.messages.data import (
-    FetchPartition,
-    FetchPartitionResult,
-    FetchRenewal,
-    FetchRequest,
-    FetchResponse,
-)
+from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
 from protocol.messages.trusted import trusted
 
 _REQUEST: Final = trusted(FetchRequest)

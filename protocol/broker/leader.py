@@ -61,12 +61,7 @@ class PartitionLeader:
     """
 
     def __init__(
-        self,
-        context: BrokerContext,
-        flusher: Flusher,
-        isr_manager: IsrManager,
-        recovery: LeaderRecovery,
-        reads: Reads,
+        self, context: BrokerContext, flusher: Flusher, isr_manager: IsrManager, recovery: LeaderRecovery, reads: Reads
     ) -> None:
         self._context = context
         self._flusher = flusher

@@ -166,11 +166,7 @@ def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeRes
         stored = log.storage.read(fetch_offset, min(request.max_bytes, max_bytes))
         batches = tuple([batch for batch in stored if batch.base_offset + batch.record_count <= limit])
     return _RESPONSE(
-        correlation_id=number,
-        high_watermark=limit,
-        log_start_offset=start,
-        diverging_epoch=diverging,
-        batches=batches,
+        correlation_id=number, high_watermark=limit, log_start_offset=start, diverging_epoch=diverging, batches=batches
     )
 
 

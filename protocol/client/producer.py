@@ -28,14 +28,7 @@ from protocol.errors import ErrorCode
 from protocol.events.client import ProduceCompleted
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import (
-    ROUND_ROBIN,
-    ProduceCommand,
-    ProduceOutcome,
-    SendOutcome,
-    SendRecords,
-    SentRange,
-)
+from protocol.messages.commands import ROUND_ROBIN, ProduceCommand, ProduceOutcome, SendOutcome, SendRecords, SentRange
 from protocol.messages.trusted import trusted
 
 _BATCH: Final = trusted(RecordBatch)

@@ -14,7 +14,6 @@ class BrokerStateChanged(Trace):
     """The broker entered another state of its lifecycle."""
 
     kind: ClassVar[str] = "broker_state"
-
     broker: Annotated[BrokerId, "the broker itself"]
     state: Annotated[str, "the new state, of `protocol/broker/lifecycle.py`"]
 
@@ -27,7 +26,6 @@ class MetadataPublished(Trace):
     """The broker applied the metadata log up to an offset."""
 
     kind: ClassVar[str] = "metadata_published"
-
     broker: Annotated[BrokerId, "the broker itself"]
     next_offset: Annotated[Offset, "offset of the first metadata record that is not applied"]
 
@@ -37,7 +35,6 @@ class BecameLeader(PartitionTrace):
     """A replica became the leader of its partition, in a new leader epoch."""
 
     kind: ClassVar[str] = "became_leader"
-
     leader_epoch: LeaderEpoch
     log_end: LogEnd
     high_watermark: HighWatermark
@@ -52,7 +49,6 @@ class BecameFollower(PartitionTrace):
     """A replica became a follower, in a new leader epoch."""
 
     kind: ClassVar[str] = "became_follower"
-
     leader: Annotated[BrokerId, "the leader that it follows"]
     leader_epoch: LeaderEpoch
 
@@ -65,7 +61,6 @@ class RecordsAppended(PartitionTrace):
     """A leader appended a batch that a producer sent."""
 
     kind: ClassVar[str] = "appended"
-
     log_end: Annotated[Offset, "log end offset after the append"]
     leader_epoch: LeaderEpoch
     acks: Annotated[int, "acks of the produce request: 0, 1, or -1 for all"]
@@ -76,7 +71,6 @@ class RecordsFetched(PartitionTrace):
     """A follower appended batches that it fetched from the leader."""
 
     kind: ClassVar[str] = "fetched"
-
     log_end: Annotated[Offset, "log end offset after the append"]
     leader_epoch: LeaderEpoch
 
@@ -86,7 +80,6 @@ class LogTruncated(PartitionTrace):
     """A follower truncated its log where it diverges from the leader's."""
 
     kind: ClassVar[str] = "truncated"
-
     to_offset: Annotated[Offset, "log end offset after the truncation"]
     log_end: Annotated[Offset, "log end offset before it"]
     high_watermark: Annotated[Offset, "high watermark before it"]
@@ -100,7 +93,6 @@ class LogReset(PartitionTrace):
     """A follower dropped its whole log, because the leader has deleted the records that it would need next."""
 
     kind: ClassVar[str] = "reset"
-
     to_offset: Annotated[Offset, "offset at which the empty log starts"]
     log_end: Annotated[Offset, "log end offset before it"]
 
@@ -110,7 +102,6 @@ class SegmentsDeleted(PartitionTrace):
     """Retention deleted the oldest segments of a replica's log."""
 
     kind: ClassVar[str] = "segments_deleted"
-
     log_start: Annotated[Offset, "log start offset after the deletion"]
 
 
@@ -119,7 +110,6 @@ class HighWatermarkAdvanced(PartitionTrace):
     """A leader's high watermark advanced."""
 
     kind: ClassVar[str] = "high_watermark"
-
     high_watermark: HighWatermark
     leader_epoch: LeaderEpoch
 
@@ -129,7 +119,6 @@ class DataLossRoutineBegan(PartitionTrace):
     """A leader after an unclean election began its data-loss routine."""
 
     kind: ClassVar[str] = "data_loss_routine"
-
     leader_epoch: LeaderEpoch
     log_end: LogEnd
     duration_ms: Annotated[int, "how long the routine runs, ms; 0: it is over at once"]
@@ -145,7 +134,6 @@ class DataLossHandled(PartitionTrace):
     """A leader after an unclean election finished its data-loss routine."""
 
     kind: ClassVar[str] = "data_loss_handled"
-
     leader_epoch: LeaderEpoch
 
 
@@ -154,7 +142,6 @@ class IsrProposed(PartitionTrace):
     """A leader sent a new ISR to the controller."""
 
     kind: ClassVar[str] = "isr_proposed"
-
     isr: Annotated[tuple[BrokerId, ...], "the proposed ISR"]
     committed: Annotated[tuple[BrokerId, ...], "the ISR that the leader knows to be committed"]
 
@@ -167,7 +154,6 @@ class IsrCommitted(PartitionTrace):
     """A leader learned which ISR the controller committed."""
 
     kind: ClassVar[str] = "isr_committed"
-
     isr: Annotated[tuple[BrokerId, ...], "the committed ISR"]
     partition_epoch: Annotated[Epoch, "partition epoch of that ISR"]
 
@@ -177,7 +163,6 @@ class StorageFailed(Trace):
     """The broker's disk failed an operation, or holds damaged data."""
 
     kind: ClassVar[str] = "storage_error"
-
     partition: Annotated[TopicPartition | None, "the partition whose log is damaged, if it is one"]
     reason: Reason
     halted: Annotated[bool, "whether the broker ended because of it"]

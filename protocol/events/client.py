@@ -14,7 +14,6 @@ class ProduceCompleted(PartitionTrace):
     """A produce command has its outcome: acknowledged, failed, or unknown."""
 
     kind: ClassVar[str] = "produced"
-
     command_id: Annotated[int, "id of the command"]
     acks: Annotated[int, "acks of the producer: 0, 1, or -1 for all"]
     error: Annotated[str, "name of the error code, `NONE` where the records are acknowledged"]

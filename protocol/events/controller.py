@@ -21,7 +21,6 @@ class ControllerStarted(Trace):
     """A controller became active, with the metadata log replayed up to an offset."""
 
     kind: ClassVar[str] = "controller_started"
-
     next_offset: Annotated[Offset, "number of metadata records that it replayed"]
 
     def sentence(self) -> str:
@@ -33,7 +32,6 @@ class ControllerResigned(Trace):
     """A controller is no longer active."""
 
     kind: ClassVar[str] = "controller_resigned"
-
     next_offset: Annotated[Offset, "offset below which it knows the metadata log to be committed"]
 
 
@@ -44,7 +42,6 @@ class MetadataCommitted(Trace):
     """
 
     kind: ClassVar[str] = "committed"
-
     base_offset: Annotated[Offset, "offset of the first of the records"]
     end_offset: Annotated[Offset, "offset behind the last of them"]
 
@@ -54,7 +51,6 @@ class BrokerRegistered(Trace):
     """The controller committed a new registration of a broker, or another state of one."""
 
     kind: ClassVar[str] = "broker_registration"
-
     broker: Annotated[BrokerId, "the broker"]
     broker_epoch: Annotated[Epoch, "its broker epoch"]
     fenced: Annotated[bool, "whether it is fenced"]
@@ -70,7 +66,6 @@ class BrokerUnregistered(Trace):
     """The controller removed a broker's registration."""
 
     kind: ClassVar[str] = "broker_unregistered"
-
     broker: Annotated[BrokerId, "the broker"]
 
     def sentence(self) -> str:
@@ -82,7 +77,6 @@ class SessionExpired(Trace):
     """The controller fences a broker that has sent no heartbeat for its session timeout."""
 
     kind: ClassVar[str] = "session_expired"
-
     broker: Annotated[BrokerId, "the broker"]
 
     def sentence(self) -> str:
@@ -94,7 +88,6 @@ class TopicDeleted(Trace):
     """The controller deleted a topic."""
 
     kind: ClassVar[str] = "topic_deleted"
-
     topic: Annotated[str, "name of the topic"]
 
     def sentence(self) -> str:
@@ -116,7 +109,6 @@ class FeatureLevelChanged(Trace):
     """The controller committed the level of a feature; its rules apply from then on."""
 
     kind: ClassVar[str] = "feature_level"
-
     feature: Annotated[str, "name of the feature"]
     level: Annotated[int, "its level"]
 
@@ -129,7 +121,6 @@ class PartitionChanged(PartitionTrace):
     """The controller committed another state of a partition."""
 
     kind: ClassVar[str] = "partition"
-
     leader: Leader
     leader_epoch: LeaderEpoch
     partition_epoch: Annotated[Epoch, "partition epoch, one more with every change"]
@@ -160,7 +151,6 @@ class RecoveryBegan(PartitionTrace):
     """The controller asked the recovery manager to recover a partition."""
 
     kind: ClassVar[str] = "recovery_began"
-
     recovery_id: RecoveryId
     mode: Mode
     leader_epoch: LeaderEpoch
@@ -187,7 +177,6 @@ class RecoveryDecided(PartitionTrace):
     """The controller is about to commit the leader that a recovery elected."""
 
     kind: ClassVar[str] = "recovery"
-
     recovery_id: RecoveryId
     mode: Mode
     leader_epoch: Annotated[Epoch, "leader epoch before the election"]
@@ -195,8 +184,7 @@ class RecoveryDecided(PartitionTrace):
     reason: Annotated[str, "why it was elected, in words"]
     required: Required
     answers: Annotated[
-        tuple[Answer, ...],
-        "per answer: broker, broker epoch, leader epoch of its last record, log end offset",
+        tuple[Answer, ...], "per answer: broker, broker epoch, leader epoch of its last record, log end offset"
     ]
     silent: Annotated[tuple[BrokerId, ...], "replicas that were asked and did not answer"]
     absent: Annotated[tuple[BrokerId, ...], "replicas that could not be asked"]
@@ -228,7 +216,6 @@ class AlertRaised(PartitionTrace):
     """The controller alerts the operator to a partition."""
 
     kind: ClassVar[str] = "alert"
-
     alert: Annotated[str, "`offline_partition`: it has no leader; `unclean_election`: it may have lost records"]
     leader: Leader
     leader_epoch: LeaderEpoch

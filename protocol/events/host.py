@@ -14,7 +14,6 @@ class RecordsDropped(Trace):
     """Opening a log after a crash dropped a torn or damaged end. Emitted by the storage, before the node starts."""
 
     kind: ClassVar[str] = "records_dropped"
-
     path: Annotated[str, "the file"]
     end_offset: Annotated[Offset, "log end offset after it"]
     size: Annotated[int, "bytes that were dropped"]
@@ -26,7 +25,6 @@ class MessageMalformed(Trace):
     """Bytes that a peer sent were no message, and were dropped. Emitted by the host on Ray."""
 
     kind: ClassVar[str] = "malformed"
-
     sender: Sender
     reason: Reason
 
@@ -36,7 +34,6 @@ class TracesDropped(Trace):
     """The host on Ray dropped the oldest trace events of the node, because no observer fetched them in time."""
 
     kind: ClassVar[str] = "traces_dropped"
-
     count: Annotated[int, "number of events that were dropped"]
 
 
@@ -52,7 +49,6 @@ class IncarnationEnded(Trace):
     """The engine killed the node, or changed its disk. Only recordings have it; no trace hash does."""
 
     kind: ClassVar[str] = "life_ended"
-
     loss: Annotated[str, "what the disk lost: kind of `experiments.engines.port.Loss`"]
     lost: Annotated[
         tuple[tuple[TopicPartition, int], ...] | None,

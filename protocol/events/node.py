@@ -16,7 +16,6 @@ class RequestRefused(Trace):
     """
 
     kind: ClassVar[str] = "refused"
-
     message: Annotated[str, "type of the message"]
     sender: Sender
     error: Annotated[str, "name of the error code"]
@@ -27,6 +26,5 @@ class LogInfoRequested(Trace):
     """The recovery manager asked a broker about the logs of partitions, in one request."""
 
     kind: ClassVar[str] = "log_info_asked"
-
     broker: Annotated[BrokerId, "the broker that is asked"]
     partitions: Annotated[int, "number of partitions in the request"]

@@ -33,11 +33,7 @@ def should_roll(active_bytes: int, batch_bytes: int, segment_bytes: int) -> bool
 
 
 def retained_from(
-    segments: Sequence[SegmentInfo],
-    high_watermark: Offset,
-    now_ms: TimeMs,
-    retention_ms: int,
-    retention_bytes: int,
+    segments: Sequence[SegmentInfo], high_watermark: Offset, now_ms: TimeMs, retention_ms: int, retention_bytes: int
 ) -> Offset:
     """The base offset of the oldest segment that is kept, of `segments`, oldest first, the last one active.
     `retention_ms` and `retention_bytes` may be UNLIMITED.

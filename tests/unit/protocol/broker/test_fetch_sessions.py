@@ -31,10 +31,7 @@ def test_a_renewal_that_lacks_responses_gets_the_number_of_the_next_one() -> Non
 
 @pytest.mark.parametrize(
     ("fields", "error"),
-    [
-        ({"requests": 2}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
-        ({"session": 2}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-    ],
+    [({"requests": 2}, ErrorCode.INVALID_FETCH_SESSION_EPOCH), ({"session": 2}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
 )
 def test_a_renewal_of_an_unknown_session_is_refused_and_does_not_restart_the_silence_timer(
     fields: dict[str, int], error: ErrorCode

@@ -322,11 +322,7 @@ def test_an_error_affects_its_partition_only() -> None:
     results = (
         FetchPartitionResult(topic_id="gone", partition_id=0, fetch_offset=0, leader_epoch=3),
         FetchPartitionResult(
-            topic_id="T",
-            partition_id=0,
-            fetch_offset=0,
-            leader_epoch=3,
-            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            topic_id="T", partition_id=0, fetch_offset=0, leader_epoch=3, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ),
         FetchPartitionResult(
             topic_id="T", partition_id=1, fetch_offset=0, leader_epoch=3, batches=(batch(1, 0, 3),), high_watermark=0

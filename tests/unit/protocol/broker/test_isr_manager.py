@@ -12,12 +12,7 @@ from protocol.contract import CancelTimer, Outbox, Send, SetTimer
 from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition, TopicPartition
 from protocol.log.replica_log import ReplicaLog
-from protocol.messages.control import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerState,
-    PartitionIsrResult,
-)
+from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse, BrokerState, PartitionIsrResult
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from tests.unit.protocol.node_helpers import CONTROLLER, config_of, registrations

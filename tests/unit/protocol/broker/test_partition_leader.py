@@ -13,13 +13,7 @@ from protocol.controller.alter_partition import decide, result
 from protocol.controller.brokers import fence
 from protocol.errors import ErrorCode
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse, PartitionIsrResult
-from protocol.messages.data import (
-    ConsumeRequest,
-    ConsumeResponse,
-    FetchPartitionResult,
-    FetchResponse,
-    ProduceResponse,
-)
+from protocol.messages.data import ConsumeRequest, ConsumeResponse, FetchPartitionResult, FetchResponse, ProduceResponse
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
 from tests.unit.protocol.node_helpers import (
     CLIENT,

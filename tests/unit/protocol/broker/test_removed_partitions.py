@@ -14,14 +14,7 @@ from protocol.ids import METADATA_LOG, TopicPartition
 from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
 from protocol.messages.records import MetadataRecord, PartitionRecord, RemovePartitionRecord
 from protocol.metadata.image import MetadataImage
-from tests.unit.protocol.node_helpers import (
-    T0,
-    BrokerBench,
-    batch,
-    config_of,
-    registrations,
-    topic_records,
-)
+from tests.unit.protocol.node_helpers import T0, BrokerBench, batch, config_of, registrations, topic_records
 
 OLD, NEW = b"old", b"new"
 

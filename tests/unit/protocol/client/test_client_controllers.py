@@ -290,12 +290,7 @@ QUERIES: dict[str, tuple[Script, ErrorCode | None, Attempts, ErrorCode]] = {
     "the first one answers": (always(A=ACTIVE, B=ACTIVE), NONE, [(0, A)], NONE),
     "a standby leaves it to the next": (always(A=STANDBY, B=ACTIVE), NONE, [(0, A), (100, B)], NONE),
     "a broker will do": (always(A=STANDBY, B=SILENT), NONE, [(0, A), (100, B), (1_100, 0)], NONE),
-    "round and round": (
-        {A: [(0, STANDBY), (1_500, ACTIVE)]},
-        NOT_CONTROLLER,
-        every(100, 0, (A, 0, 1), 1_501),
-        NONE,
-    ),
+    "round and round": ({A: [(0, STANDBY), (1_500, ACTIVE)]}, NOT_CONTROLLER, every(100, 0, (A, 0, 1), 1_501), NONE),
     "no node answers": (always(A=SILENT), None, every(1_000, 0, (A, 0, 1), DELIVERY_MS), TIMED_OUT),
     "no controller is active": (
         always(A=STANDBY),

@@ -145,10 +145,7 @@ def test_a_resource_named_twice_is_altered_neither_way(kind: type[Request]) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_altering_needs_alter_configs_on_the_topic_or_the_cluster(kind: type[Request]) -> None:
     allowed = AclEntry(
-        resource_type=AclResourceType.TOPIC,
-        resource_name="t",
-        principal=ALICE,
-        operation=AclOperation.ALTER_CONFIGS,
+        resource_type=AclResourceType.TOPIC, resource_name="t", principal=ALICE, operation=AclOperation.ALTER_CONFIGS
     )
     controller = ControllerBench(
         *registrations(),
@@ -299,10 +296,7 @@ def test_a_min_isr_above_the_replica_count_counts_as_the_replica_count() -> None
     controller = bench(replicas=(0, 1), isr=(0,), eligible_leader_replicas=(1,))
     assert [type(record) for record in handle(controller.state, configure("5")).records] == [ConfigRecord]
     lone = bench(replicas=(0,), isr=(0,), last_known_elr=(0,))
-    assert [type(r) for r in handle(lone.state, configure("5")).records] == [
-        PartitionChangeRecord,
-        ConfigRecord,
-    ]
+    assert [type(r) for r in handle(lone.state, configure("5")).records] == [PartitionChangeRecord, ConfigRecord]
 
 
 @pytest.mark.covers("E19")

@@ -17,12 +17,7 @@ from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
-from protocol.messages.partitions import (
-    ElectionType,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    TopicPartitions,
-)
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from protocol.messages.records import (
     AccessControlEntryRecord,
     MetadataRecord,

@@ -30,14 +30,7 @@ from protocol.messages.records import (
 )
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState
-from tests.unit.protocol.node_helpers import (
-    T0,
-    ControllerBench,
-    config_of,
-    fencing,
-    registrations,
-    topic_records,
-)
+from tests.unit.protocol.node_helpers import T0, ControllerBench, config_of, fencing, registrations, topic_records
 from tests.unit.protocol.nodes.test_controller_node import Bench
 
 MV, RECOVERY = "metadata.version", "unclean.recovery.enabled"
@@ -136,8 +129,7 @@ def test_validation_alone_answers_the_same_and_records_nothing() -> None:
     for request in (update((MV, 1, UNSAFE)), update((MV, 1, SAFE))):
         real, dry = (
             handle(
-                bench(isr=(0,), eligible_leader_replicas=(1,)).state,
-                request.model_copy(update={"validate_only": only}),
+                bench(isr=(0,), eligible_leader_replicas=(1,)).state, request.model_copy(update={"validate_only": only})
             )
             for only in (False, True)
         )
@@ -305,10 +297,7 @@ def test_every_record_of_a_change_of_levels_fits_its_version(generation: Generat
 def test_the_last_known_leader_moves_with_the_flag_and_back() -> None:
     controller = bench(*EVERYONE_FENCED, **LOST, last_known_elr=(1,))
     on, off = update((RECOVERY, 1)), update((RECOVERY, 0, SAFE))
-    assert handle(controller.state, on).records == [
-        level(RECOVERY, 1),
-        changed(last_known_elr=(), last_known_leader=1),
-    ]
+    assert handle(controller.state, on).records == [level(RECOVERY, 1), changed(last_known_elr=(), last_known_leader=1)]
     controller.apply(handle(controller.state, on).records)
     assert (controller.partition().last_known_elr, controller.partition().last_known_leader) == ((), 1)
     controller.apply(handle(controller.state, off).records)

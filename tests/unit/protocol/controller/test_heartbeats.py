@@ -45,10 +45,7 @@ CASES = {
         view(S.CONTROLLED_SHUTDOWN, leads_partitions=True, shutdown_offset=10),
         S.CONTROLLED_SHUTDOWN,
     ),
-    "shutting down, others have not heard": (
-        view(S.CONTROLLED_SHUTDOWN, shutdown_offset=11),
-        S.CONTROLLED_SHUTDOWN,
-    ),
+    "shutting down, others have not heard": (view(S.CONTROLLED_SHUTDOWN, shutdown_offset=11), S.CONTROLLED_SHUTDOWN),
     "shutting down, all have heard": (view(S.CONTROLLED_SHUTDOWN, shutdown_offset=10), S.SHUTDOWN_NOW),
     "shutting down since an unknown offset": (view(S.CONTROLLED_SHUTDOWN), S.CONTROLLED_SHUTDOWN),
     "ordered to shut down": (view(S.SHUTDOWN_NOW, leads_partitions=True), S.SHUTDOWN_NOW),

@@ -198,13 +198,7 @@ def test_reassignments_need_alter_on_the_cluster(request_: AlterPartitionReassig
 @pytest.mark.covers("E32", "M75")
 @pytest.mark.parametrize(
     ("isr", "complete"),
-    [
-        ((0, 1, 2), False),
-        ((0, 3), True),
-        ((3, 2), False),
-        ((0, 3, 2), True),
-        ((0, 1, 3), True),
-    ],
+    [((0, 1, 2), False), ((0, 3), True), ((3, 2), False), ((0, 3, 2), True), ((0, 1, 3), True)],
     ids=["3 is awaited", "1 is down", "3 alone would stay", "2 goes", "all in sync"],
 )
 def test_a_move_completes_with_the_adding_replicas_and_min_isr_in_sync(isr: tuple[int, ...], complete: bool) -> None:

@@ -14,11 +14,7 @@ from protocol.controller.administration import handle
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from protocol.messages.control import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-)
+from protocol.messages.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, UnregisterBrokerRecord
@@ -68,8 +64,7 @@ def test_an_unregistered_broker_leaves_isr_and_elr_and_its_replicas_stay(fenced:
 
 @pytest.mark.covers("E20", "E24")
 @pytest.mark.parametrize(
-    ("generation", "expected"),
-    [(NEW, ((), (0,), 0)), (ELR, ((), (0,), NO_LEADER)), (OLD, ((0,), (), NO_LEADER))],
+    ("generation", "expected"), [(NEW, ((), (0,), 0)), (ELR, ((), (0,), NO_LEADER)), (OLD, ((0,), (), NO_LEADER))]
 )
 def test_unregistering_the_last_member_records_it_as_last_known(
     generation: Generation, expected: tuple[tuple[int, ...], tuple[int, ...], int]

@@ -9,13 +9,7 @@ from protocol.controller.sending_order import SendingOrder
 
 @pytest.mark.parametrize(
     ("numbers", "taken"),
-    [
-        ([1, 2, 3], [1, 2, 3]),
-        ([0], [0]),
-        ([1, 1, 2, 2, 1], [1, 2]),
-        ([3, 1, 2, 4], [3, 4]),
-        ([7, 9, 8], [7, 9]),
-    ],
+    [([1, 2, 3], [1, 2, 3]), ([0], [0]), ([1, 1, 2, 2, 1], [1, 2]), ([3, 1, 2, 4], [3, 4]), ([7, 9, 8], [7, 9])],
 )
 def test_a_request_is_taken_once_and_only_with_the_highest_number(numbers: list[int], taken: list[int]) -> None:
     order = SendingOrder()

@@ -11,9 +11,7 @@ from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode
 from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType
 from protocol.messages.admin import AdminRequest
-from protocol.messages.records import (
-    AccessControlEntryRecord,
-)
+from protocol.messages.records import AccessControlEntryRecord
 from protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,

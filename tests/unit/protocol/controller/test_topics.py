@@ -349,10 +349,7 @@ def test_topics_of_one_request_have_ids_of_their_own() -> None:
 
 
 ONLY_VALIDATED: dict[str, tuple[AdminRequest, AdminRequest]] = {
-    "create": (
-        create(new("a", (0,)), new("a b", (0,)), validate_only=True),
-        create(new("a", (0,)), new("a b", (0,))),
-    ),
+    "create": (create(new("a", (0,)), new("a b", (0,)), validate_only=True), create(new("a", (0,)), new("a b", (0,)))),
     "add": (add(more(2), more(0, name="w"), validate_only=True), add(more(2), more(0, name="w"))),
 }
 

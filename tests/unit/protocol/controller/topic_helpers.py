@@ -8,12 +8,7 @@ from typing import Any
 from protocol.config import ClusterConfig
 from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode
-from protocol.messages.records import (
-    BrokerRegistrationChangeRecord,
-    MetadataRecord,
-    PartitionRecord,
-    TopicRecord,
-)
+from protocol.messages.records import BrokerRegistrationChangeRecord, MetadataRecord, PartitionRecord, TopicRecord
 from protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,

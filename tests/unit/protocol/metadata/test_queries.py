@@ -142,11 +142,7 @@ def test_fields_that_a_generation_does_not_track_are_none(generation: Generation
     state = {"eligible_leader_replicas": (1,), "last_known_elr": (2,), "last_known_leader": 0, "isr": (), "leader": -1}
     [found] = describe(image_of(*topic_records(2, **state), generation=generation), "t").topics
     [partition] = found.partitions
-    assert (
-        partition.eligible_leader_replicas,
-        partition.last_known_elr,
-        partition.last_known_leader,
-    ) == expected
+    assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.last_known_leader) == expected
 
 
 @pytest.mark.covers("E8")

@@ -15,12 +15,7 @@ from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.events.base import Trace
 from protocol.ids import DRIVER
-from protocol.messages.admin import (
-    MetadataRequest,
-    MetadataResponse,
-    PartitionMetadata,
-    TopicMetadata,
-)
+from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from protocol.messages.base import Message
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.commands import (

@@ -15,12 +15,7 @@ from protocol.config import ClusterConfig
 from protocol.contract import Effect, Exit, Send, SetTimer
 from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG
-from protocol.messages.admin import (
-    AdminRequest,
-    AdminResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
+from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest, MetadataResponse
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (

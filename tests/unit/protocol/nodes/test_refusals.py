@@ -336,11 +336,7 @@ def test_unexpected_responses_are_dropped_with_a_trace(message: Message) -> None
     for effects in (controller.receive(1, message).effects, broker.receive(1, message).effects):
         [refused] = effects
         assert isinstance(refused, Trace)
-        assert (refused.kind, refused.message, refused.sender) == (
-            "refused",
-            type(message).__name__,
-            1,
-        )
+        assert (refused.kind, refused.message, refused.sender) == ("refused", type(message).__name__, 1)
 
 
 @pytest.mark.parametrize("kind", READ_ONLY_REQUESTS)
