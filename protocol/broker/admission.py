@@ -27,9 +27,7 @@ REQUIRED_ACKS = (-1, 0, 1)
 def produce_error(
     image: MetadataImage, request: ProduceRequest, checksum: Checksum | None, now_ms: TimeMs
 ) -> ErrorCode:
-    """The error with which every broker refuses the batch, or NONE. `checksum` computes the CRC-32C of bytes; None
-    skips that check.
-    """
+    """The error with which every broker refuses the batch, or NONE. `checksum` is the CRC-32C; None skips it."""
     error = _partition_error(image, request, AclOperation.WRITE, request.topic, request.partition)
     if error is not ErrorCode.NONE:
         return error

@@ -45,9 +45,7 @@ def fetcher_of(key: TopicIdPartition, fetchers: int) -> int:
 
 @dataclass(slots=True)
 class _Session:
-    """A fetch session with one leader: requests sent, responses received. One that `is_over` is replaced with the next
-    request or renewal.
-    """
+    """A fetch session with one leader; one that `is_over` is replaced with the next request or renewal."""
 
     number: int
     requests: int = 0

@@ -56,9 +56,7 @@ class IsrShrink:
         self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
 
     def fire_lag(self, now_ms: TimeMs, follower: str) -> None:
-        """Proposes removals where the follower is out of sync; sets the timer anew while any of its fetches is
-        answered and not followed by another one.
-        """
+        """Proposes removals where the follower is out of sync; sets the timer anew while a fetch is not followed up."""
         broker = int(follower)
         self._lag_timers.discard(broker)
         due: list[TimeMs] = []

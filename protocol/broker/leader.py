@@ -106,9 +106,7 @@ class PartitionLeader:
             self.isr_committed(replica, now_ms)
 
     def advance_high_watermark(self, replica: Replica, now_ms: TimeMs) -> None:
-        """Moves the high watermark as far as the maximal ISR and min ISR allow (E1-E3). Answers the produce requests,
-        reads and parked fetches that waited for it.
-        """
+        """Moves the high watermark as far as maximal ISR and min ISR allow (E1-E3), and answers what waited for it."""
         leadership, log = self._leadership(replica), replica.log
         min_isr = self._min_isr(replica)
         target = rules.high_watermark_target(
@@ -313,9 +311,7 @@ class PartitionLeader:
     # -- ISR -----------------------------------------------------------------------------------------------------------
 
     def receive_alter_partition(self, now_ms: TimeMs, controller: NodeId, response: AlterPartitionResponse) -> None:
-        """Takes over the ISR that the controller has committed. After a definite rejection proposes again
-        `retry.backoff.ms` later.
-        """
+        """Takes over the committed ISR; after a definite rejection proposes again `retry.backoff.ms` later."""
         for replica, result in self._isr.receive(response, now_ms):
             if apply_result(replica, result, self._context.image.next_offset):
                 self.isr_committed(replica, now_ms)
@@ -325,9 +321,7 @@ class PartitionLeader:
                 self._context.out.set_timer(ISR_RETRY_TIMER, now_ms + backoff_ms)
 
     def isr_committed(self, replica: Replica, now_ms: TimeMs) -> None:
-        """The committed ISR, min ISR or the state of a broker has changed: the high watermark may move, followers may
-        join.
-        """
+        """Committed ISR, min ISR or a broker's state has changed: the high watermark may move, followers may join."""
         leadership = self._leadership(replica)
         self._context.out.trace(IsrCommitted(replica.name, leadership.isr, leadership.partition_epoch))
         self.advance_high_watermark(replica, now_ms)

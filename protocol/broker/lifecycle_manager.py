@@ -41,9 +41,7 @@ SHUTDOWN_TIMER = "shutdown-timeout"
 
 
 class BrokerLifecycleManager:
-    """The lifecycle of one broker. `has_published`: the replicas have seen the metadata, and the broker may be
-    unfenced. `rng` generates incarnation ids.
-    """
+    """The lifecycle of one broker, which may be unfenced once it `has_published`. `rng` generates incarnation ids."""
 
     def __init__(self, context: BrokerContext, flusher: Flusher, rng: Random, rack: str | None) -> None:
         self.state = LifecycleState.NOT_RUNNING
@@ -132,9 +130,7 @@ class BrokerLifecycleManager:
         self._set_heartbeat_timer(now_ms)
 
     def _set_heartbeat_timer(self, now_ms: TimeMs, *, is_known: bool = True) -> None:
-        """`is_known`: the controller has a session of this broker, so that heartbeats while RUNNING change nothing and
-        may be elided.
-        """
+        """`is_known`: the controller has a session of this broker; heartbeats while RUNNING may be elided."""
         is_idle = is_known and self.state is LifecycleState.RUNNING
         idle_with = self._context.controller_id if is_idle else None
         self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms, idle_with=idle_with)

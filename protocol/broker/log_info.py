@@ -23,9 +23,7 @@ from protocol.messages.recovery import (
 
 
 def replica_log_info(context: BrokerContext, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
-    """The response to a request: one entry for each requested partition, in that order; all of the broker's where
-    `request.topic_partitions` is None.
-    """
+    """The response: one entry per requested partition, in that order; all of the broker's where none is named."""
     error = _request_error(context, request)
     listed = [] if error is not ErrorCode.NONE else [_log_info(context, key) for key in _requested(context, request)]
     return GetReplicaLogInfoResponse(

@@ -48,9 +48,7 @@ class _Parked:
 
 
 class Reads:
-    """Serves the reads of consumers, and ListOffsets, for all partitions that one broker leads. StorageError where the
-    disk fails.
-    """
+    """Serves consumers' reads and ListOffsets for a broker's leaderships. StorageError where the disk fails."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -171,9 +169,7 @@ def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeRes
 
 
 def _diverging(log: ReplicaLog, request: ConsumeRequest) -> EpochEndOffset | None:
-    """The epoch and offset from which on the log differs from what the consumer has read; None where it does not, or
-    the request has no epoch (KIP-320).
-    """
+    """The epoch and offset from which on the log differs from what the consumer has read, if any (KIP-320)."""
     if request.last_fetched_epoch < 0:
         return None
     return log.divergence(request.fetch_offset, request.last_fetched_epoch)

@@ -70,9 +70,7 @@ class LeaderRecovery:
         self._running: set[TopicIdPartition] = set()
 
     def lead(self, replica: Replica, leadership: Leadership, now_ms: TimeMs) -> None:
-        """Starts the routine if the new leadership is RECOVERING. ProtocolInvariantError if the hook does not return a
-        non-negative int.
-        """
+        """Starts the routine of a RECOVERING leadership. ProtocolInvariantError if its duration is not an int >= 0."""
         if leadership.recovery_state is not LeaderRecoveryState.RECOVERING:
             return
         epoch, log_end = leadership.leader_epoch, replica.log.end_offset

@@ -88,9 +88,7 @@ class ReplicaManager:
             self._fetcher.unfollow(replica)
 
     def _reevaluate_isrs(self, now_ms: TimeMs) -> None:
-        """After a change of broker states, configs or feature levels, by which followers may have become eligible for
-        an ISR, or min ISR lower (B6, E11).
-        """
+        """Brokers, configs or feature levels have changed: followers may be eligible, or min ISR lower (B6, E11)."""
         for replica in self._context.replicas.values():
             if replica.leadership is not None:
                 self._leader.isr_committed(replica, now_ms)
@@ -127,9 +125,7 @@ class ReplicaManager:
             self._context.storage.delete_log(log_name(key))
 
     def remove_stale_logs(self) -> None:
-        """Deletes the logs of partitions that the metadata assigns to other brokers; call once the metadata log is
-        replayed (A34, M36).
-        """
+        """Deletes the logs of partitions assigned to other brokers, once the metadata log is replayed (A34, M36)."""
         wanted = {
             log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas
         }

@@ -63,9 +63,7 @@ class ClientContext:
         return (*self.controllers[place:], *self.controllers[:place])
 
     def expect(self, answer: type[Response], handler: Handler) -> int:
-        """Returns the correlation id of a new request, whose responses (of type `answer`) go to the handler until
-        `forget`.
-        """
+        """The correlation id of a new request; its responses of type `answer` go to the handler until `forget`."""
         self.last_correlation_id += 1
         self.waiting[self.last_correlation_id] = (answer, handler)
         return self.last_correlation_id

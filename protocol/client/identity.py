@@ -37,9 +37,7 @@ class ProducerIdentity:
         self._rotation = context.controllers_in_turn
 
     def request_id(self, now_ms: TimeMs, name: str, listener: Listener, exhausted: int = NO_PRODUCER_ID) -> None:
-        """Calls the listener, known as `name`, with the client's producer id, now or when it is known. The id will not
-        be `exhausted`.
-        """
+        """Calls the listener `name` with the client's producer id, which is not `exhausted`, as soon as it is known."""
         if self._producer_id == exhausted:
             self._producer_id = NO_PRODUCER_ID
         if self._producer_id != NO_PRODUCER_ID:

@@ -62,9 +62,7 @@ class LeaderFinder:
         self._searches: dict[str, _Search] = {}
 
     def search(self, now_ms: TimeMs, topic: str, name: str, listener: Listener) -> None:
-        """Looks up the leaders of a topic's partitions. Calls the listener, known as `name`, with the result, and again
-        if more nodes answer late.
-        """
+        """Looks up a topic's leaders. Calls the listener `name` with the result, and again if nodes answer late."""
         running = self._searches.get(topic)
         if running is not None and running.gathering:
             running.listeners[name] = listener

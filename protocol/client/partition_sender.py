@@ -135,9 +135,7 @@ class PartitionSender:
         return not (self._waiting or self._window)
 
     def enqueue(self, now_ms: TimeMs, batch: ProducerBatch, *, new_search: bool = False) -> None:
-        """Adds a batch. An idle sender looks up the leader first, if it has had no response for a while or with
-        `new_search`.
-        """
+        """Adds a batch. An idle sender looks up the leader first after a silence, or with `new_search`."""
         batch.deadline_ms = now_ms + self._delivery_ms
         if self.is_idle:
             self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", batch.deadline_ms, self._expire)
@@ -181,9 +179,7 @@ class PartitionSender:
             self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._check_progress)
 
     def _check_progress(self, now_ms: TimeMs) -> None:
-        """After a back-off, or a while without responses: gives up attempts that have timed out, and looks up the
-        leader again.
-        """
+        """After a back-off or a silence: gives up attempts that have timed out, and looks up the leader again."""
         self._is_searching = self._is_backing_off = False
         if self._identity is not None:
             for batch in self._window:
@@ -230,9 +226,7 @@ class PartitionSender:
         self._send_ready(now_ms)
 
     def _bump_epoch(self) -> None:
-        """Continues with the batches of the window at sequence 0 of the next producer epoch; after the last epoch of a
-        producer id, of a new id.
-        """
+        """Continues at sequence 0 of the next producer epoch, or of a new producer id after the last epoch."""
         self._needs_new_epoch = False
         self._next_sequence = 0
         if self._producer_epoch < MAX_PRODUCER_EPOCH:

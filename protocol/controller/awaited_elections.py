@@ -90,9 +90,7 @@ class AwaitedElections:
         return over
 
     def abandon(self) -> set[tuple[NodeId, int]]:
-        """Answers all requests with NOT_CONTROLLER, when the controller resigns. Returns the client and the correlation
-        id of each.
-        """
+        """Answers all with NOT_CONTROLLER, when the controller resigns. Returns client and correlation id of each."""
         requests, self._requests = self._requests, []
         for request in requests:
             number = request.response.correlation_id

@@ -21,9 +21,7 @@ def _leader_and_isr_updates(
     add: BrokerId = _NO_BROKER,
     unclean: BrokerId = _NO_BROKER,
 ) -> list[MetadataRecord]:
-    """Removes `remove` and `unclean` from the ISRs of the partitions, `unclean` also from their ELRs, and elects with
-    `add` counted as active.
-    """
+    """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active."""
     image = state.image
 
     def acceptable(broker: BrokerId) -> bool:

@@ -192,9 +192,7 @@ def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None)
 
 
 def _clear_elr(draft: Draft, topic_id: str | None, value: str | None) -> None:
-    """Empties ELR and last known ELR of partitions whose ISR reaches the new min ISR `value` (None: that of the wider
-    scope).
-    """
+    """Empties ELR and last known ELR where the ISR reaches the new min ISR `value` (None: of the wider scope)."""
     if not draft.features.elr:
         return
     static = draft.state.config.values[MIN_INSYNC_REPLICAS]

@@ -27,9 +27,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """The response to a request, and the records to commit before it is sent. With `awaited` it is sent when those
-    elections are over.
-    """
+    """A response and the records to commit before it; with `awaited`, it is sent when those elections are over."""
 
     response: AdminResponse
     records: Sequence[MetadataRecord] = ()

@@ -56,9 +56,7 @@ class _RequestedElection(NamedTuple):
 
 
 def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> ControllerResult:
-    """Elects for every named partition; for all partitions where none is named, and then the results leave out those
-    that need no election.
-    """
+    """Elects for the named partitions; where none is named for all, with results of those that need it only."""
     require_cluster(state.image, request, AclOperation.CLUSTER_ACTION)
     requested = _requested_elections(state, request)
     twice = named_twice([item.partition for item in requested])

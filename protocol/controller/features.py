@@ -82,9 +82,7 @@ def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
 
 
 def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> ControllerResult:
-    """Makes all updates or none. Raises Refused with INVALID_UPDATE_VERSION, or with INVALID_REQUEST for a feature that
-    is named twice. Needs ALTER on the cluster.
-    """
+    """Makes all updates or none. Refused: INVALID_UPDATE_VERSION; INVALID_REQUEST for a repetition. Needs ALTER."""
     require_cluster(state.image, request, AclOperation.ALTER)
     twice = named_twice(update.feature for update in request.feature_updates)
     present = state.image.feature_levels
@@ -263,9 +261,7 @@ def _elect_for_leaderless(draft: Draft) -> None:
 
 
 def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:
-    """Sets the config that applies under the new level to the converted value of the other one, if the flag was
-    toggled.
-    """
+    """If the flag was toggled, sets the config that applies now to the converted value of the other one."""
     enabled = draft.levels[UNCLEAN_RECOVERY_ENABLED]
     if enabled == before[UNCLEAN_RECOVERY_ENABLED]:
         return

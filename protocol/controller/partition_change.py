@@ -219,9 +219,7 @@ def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: 
 def _after_election(
     request: ChangeRequest, eligible: _Eligible, target: _Assignment, isr: Brokers, unclean: bool
 ) -> _Eligible:
-    """ELR and last known ELR after the election, with `isr` as the ISR. Members of the target ISR that are not in `isr`
-    have all committed records and join the ELR.
-    """
+    """ELR and last known ELR after an election left `isr`; other members of the target ISR, complete, join the ELR."""
     if not request.elr_enabled:
         return _Eligible((), ())
     if request.track_last_known_leader and len(isr) >= _min_isr(request, target.replicas):

@@ -39,9 +39,7 @@ Wanted = TypeVar("Wanted", CreatePartitionsTopic, RemovePartitionsTopic)
 
 
 def require_batch(count: int) -> None:
-    """Raises Refused with POLICY_VIOLATION where a request concerns more than MAX_PARTITIONS_PER_REQUEST partitions, or
-    topics to delete.
-    """
+    """Raises Refused with POLICY_VIOLATION above MAX_PARTITIONS_PER_REQUEST partitions, or topics to delete."""
     if count > MAX_PARTITIONS_PER_REQUEST:
         reason = f"the request concerns {count} partitions; allowed: at most {MAX_PARTITIONS_PER_REQUEST}"
         raise Refused(ErrorCode.POLICY_VIOLATION, reason)

@@ -76,9 +76,7 @@ def strategy_query(image: MetadataImage, key: TopicIdPartition, partition: Parti
 
 
 def query_for(image: MetadataImage, partition: PartitionState, mode: RecoveryMode) -> RecoveryQuery | None:
-    """A recovery of a leaderless partition in `mode`; None where no replica is active, or where a replica is not whose
-    answer a balanced recovery requires.
-    """
+    """A recovery in `mode`; None where no replica is active, or not all that a balanced recovery requires."""
     replicas = tuple(
         BrokerState(broker_id=broker, broker_epoch=image.brokers[broker].broker_epoch)
         for broker in partition.replicas

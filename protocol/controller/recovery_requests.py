@@ -76,9 +76,7 @@ class RecoveryRequests:
         self._all_changed = self._all_changed or bool(delta.brokers or delta.configs or delta.features)
 
     def settle(self, now_ms: TimeMs) -> None:
-        """Requests and cancels recoveries for the partitions marked since the last call, and answers the elections that
-        are over.
-        """
+        """Requests and cancels recoveries of marked partitions, and answers the elections that are over."""
         if not self._changed and not self._all_changed:
             return
         if self._all_changed:

@@ -24,9 +24,7 @@ from protocol.metadata.authorizer import require_cluster
 
 
 def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> ControllerResult:
-    """Removes the registration, fenced or not; BROKER_ID_NOT_REGISTERED where there is none. Needs ALTER on the
-    cluster.
-    """
+    """Removes the registration; BROKER_ID_NOT_REGISTERED where there is none. Needs ALTER on the cluster."""
     require_cluster(state.image, request, AclOperation.ALTER)
     registration = state.image.brokers.get(request.broker_id)
     if registration is None:

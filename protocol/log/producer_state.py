@@ -145,9 +145,7 @@ class ProducerState:
             self._sweep()
 
     def truncate(self, end_offset: Offset) -> bool:
-        """Undoes the appends at or after `end_offset`. False if too few undo entries are kept: then the state is empty
-        and the log must be scanned.
-        """
+        """Undoes the appends from `end_offset` on. False, and empty, if too few undo entries are kept: scan the log."""
         if end_offset < self._undo_from:
             self.clear()
             return end_offset == 0

@@ -145,9 +145,7 @@ class ReplicaLog:
         self.high_watermark = offset
 
     def delete_segments_before(self, offset: Offset) -> bool:
-        """Deletes the closed segments that end at or below `offset` and the high watermark; returns whether the log
-        start offset has moved.
-        """
+        """Deletes the closed segments below `offset` and the high watermark; returns whether the log start moved."""
         before = self.start_offset
         self.storage.delete_segments_before(min(offset, self.high_watermark))
         self.epochs.forget_before(self.start_offset)

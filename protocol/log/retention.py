@@ -26,9 +26,7 @@ UNLIMITED = -1
 
 
 def should_roll(active_bytes: int, batch_bytes: int, segment_bytes: int) -> bool:
-    """Whether to close the active segment before a batch of `batch_bytes` (with its overhead) is appended. An empty
-    segment takes a batch of any size.
-    """
+    """Whether to close the active segment, unless empty, before a batch of `batch_bytes` (with its overhead)."""
     return active_bytes > 0 and active_bytes + batch_bytes > segment_bytes
 
 

@@ -44,9 +44,7 @@ class Dropped:
 
 
 def end_reason(end_offset: Offset, found: ReadBack) -> str | None:
-    """Why a log that has been read back up to `end_offset` ends there and not after the batch `found`; None if it goes
-    on with that batch.
-    """
+    """Why a log that was read back up to `end_offset` ends before the batch `found`; None if it goes on with it."""
     if found.fault:
         return found.fault
     if found.base_offset != end_offset:

@@ -59,9 +59,7 @@ def may_act_for_cluster(image: MetadataImage, sender: NodeId) -> bool:
 
 
 def may_administer_quorum(image: MetadataImage, request: AdminRequest) -> bool:
-    """Whether the request's principal may make it: describing the quorum needs DESCRIBE on the cluster, changing its
-    voters ALTER (G32).
-    """
+    """Whether the principal may describe the quorum (DESCRIBE on the cluster) or change its voters (ALTER; G32)."""
     operation = AclOperation.DESCRIBE if isinstance(request, DescribeQuorumRequest) else AclOperation.ALTER
     return may(image, request.principal, operation)
 

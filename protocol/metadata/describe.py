@@ -41,9 +41,7 @@ _TOPIC: Final = trusted(TopicMetadata)
 
 
 def metadata_response(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
-    """The leaders of one topic; TOPIC_AUTHORIZATION_FAILED without DESCRIBE on it, UNKNOWN_TOPIC_OR_PARTITION where the
-    image does not have it.
-    """
+    """A topic's leaders; TOPIC_AUTHORIZATION_FAILED without DESCRIBE, or UNKNOWN_TOPIC_OR_PARTITION."""
     error = ErrorCode.NONE
     topic = image.topic_named(request.topic)
     if not may(image, request.principal, AclOperation.DESCRIBE, request.topic):

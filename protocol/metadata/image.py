@@ -146,9 +146,7 @@ class MetadataImage:
         return value if isinstance(value, int) else int(value)
 
     def min_isr(self, topic_id: str, name: str, replica_count: int) -> int:
-        """The effective value of config `name` (min.insync.replicas) for a partition of `replica_count` replicas (E8,
-        E9).
-        """
+        """The effective value of config `name` (min.insync.replicas) for `replica_count` replicas (E8, E9)."""
         configured = self.int_config(topic_id, name)
         return min(configured, replica_count) if self.features.effective_min_isr else configured
 

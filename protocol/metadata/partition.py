@@ -46,9 +46,7 @@ class PartitionState:
 
 
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
-    """min(min.insync.replicas, replication factor): a value above the replica count is accepted but not effective
-    (E8, N31).
-    """
+    """min(min.insync.replicas, replication factor): a higher value is accepted but not effective (E8, N31)."""
     return min(min_insync_replicas, replica_count)
 
 

@@ -206,9 +206,7 @@ class BrokerNode:
             return self._halt(failure)
 
     def _authorization_error(self, sender: NodeId, kind: type[Message]) -> ErrorCode:
-        """The error with which messages of a class are refused from this sender, or NONE. Administration that changes
-        something belongs to the controller.
-        """
+        """The error for messages of a class from this sender, or NONE; the controller serves administrative changes."""
         if kind not in self._handlers:
             return ErrorCode.NOT_CONTROLLER if issubclass(kind, AdminRequest) else ErrorCode.UNSUPPORTED_VERSION
         allowed = True

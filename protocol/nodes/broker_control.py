@@ -34,9 +34,7 @@ _HEARTBEAT_RESPONSE: Final = trusted(BrokerHeartbeatResponse)
 
 
 class BrokerControl:
-    """Handlers of the requests of brokers, and of the timers of their sessions. Every handler changes state by writing
-    to `log` and emits its answer to `out`.
-    """
+    """Handlers of brokers' requests and session timers. They change state by writing to `log`, and answer to `out`."""
 
     def __init__(self, log: ControllerLog, sessions: BrokerSessions, out: Outbox) -> None:
         self._log = log

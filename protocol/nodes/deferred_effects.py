@@ -20,9 +20,7 @@ _IMMEDIATE = (SetTimer, CancelTimer, Exit)
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """The effects of one input, to be emitted once the log is committed up to `offset`. `request` is what `sender`
-    has sent, None where the input was no message.
-    """
+    """The effects of one input, released when `offset` is committed; `request` is None where it was no message."""
 
     offset: Offset
     effects: list[Effect]

@@ -44,9 +44,7 @@ def log_entries(replica: QuorumReplica, next_offset: Offset, end_offset: Offset)
 
 
 def snapshot_if_due(replica: QuorumReplica, image: MetadataImage, every_bytes: int) -> bool:
-    """Takes a snapshot of `image` if `every_bytes` were appended since the last one, and `image` contains exactly the
-    committed records. Returns whether it has.
-    """
+    """Takes a snapshot of exactly the committed records, every `every_bytes` of the log; returns whether it has."""
     is_due = replica.log.bytes_since_snapshot >= every_bytes and image.next_offset == replica.high_watermark
     if is_due:
         version = record_version(image.feature_levels)

@@ -119,9 +119,7 @@ class RequestSender:
         )
 
     def answered(self, broker: BrokerId, response: GetReplicaLogInfoResponse) -> list[Event]:
-        """The events of a broker's response: one per answered partition, and one per partition in flight without
-        answer.
-        """
+        """The events of a response: one per answered partition, and one per partition left without answer."""
         broker_queue = self._queues.setdefault(broker, _BrokerQueue())
         events: list[Event] = []
         if response.error is ErrorCode.NONE:

@@ -59,9 +59,7 @@ class RecoveryTask:
         return self.began_ms + self.recovery.timeout_ms
 
     def update(self, recovery: PartitionRecovery, now_ms: TimeMs) -> None:
-        """Takes a repeated request of this recovery; answers of replicas that it does not name, or not with this broker
-        epoch, no longer count.
-        """
+        """Takes a repeated request: answers of replicas or broker epochs that it does not name no longer count."""
         self.recovery, self.requested_ms = recovery, now_ms
         epochs = self._epochs()
         self.answers = {
