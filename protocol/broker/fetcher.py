@@ -128,16 +128,13 @@ class Fetcher:
             if session is None and not fetches:
                 continue
             if session is None or session.is_over:
-                session, fetches = self._begin_session(leader, fetcher), self._fetch_states(leader, fetcher)
+                self._session_count += 1
+                session = self._sessions[leader, fetcher] = _Session(self._session_count)
+                fetches = self._fetch_states(leader, fetcher)
             if fetches:
                 self._send(leader, fetcher, session, fetches)
                 sent.add(fetcher)
         return sent
-
-    def _begin_session(self, leader: BrokerId, fetcher: int) -> _Session:
-        self._session_count += 1
-        session = self._sessions[leader, fetcher] = _Session(self._session_count)
-        return session
 
     def _fetch_states(self, leader: BrokerId, fetcher: int) -> list[FetchPartition]:
         return [

@@ -138,17 +138,13 @@ def _admitted(
     if resource.resource_type is ConfigResourceType.TOPIC:
         require_topic(state.image, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
         _require_valid(resource, is_topic=True)
-        return _known_topic(state, resource)
+        reason = name_error(resource.resource_name)
+        if reason is not None:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        return topic_named(state, resource.resource_name).topic_id
     require_cluster(state.image, request, AclOperation.ALTER_CONFIGS)
     _require_valid(resource, is_topic=False)
     return None
-
-
-def _known_topic(state: ControllerState, resource: AlterConfigsResource) -> str:
-    reason = name_error(resource.resource_name)
-    if reason is not None:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
-    return topic_named(state, resource.resource_name).topic_id
 
 
 def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:

@@ -155,12 +155,8 @@ def needs_user(state: ControllerState, key: TopicIdPartition, partition: Partiti
         return recovery_need(state.image, key, partition) is RecoveryNeed.USER
     if partition.leader != NO_LEADER or not {*partition.isr, *partition.elr}.isdisjoint(partition.replicas):
         return False
-    record = state.change(key, is_acceptable_leader=_every_broker_is_active)
+    record = state.change(key, is_acceptable_leader=lambda broker: True)
     return record is None or record.leader < 0
-
-
-def _every_broker_is_active(_: BrokerId) -> bool:
-    return True
 
 
 class PartitionGauges:

@@ -20,6 +20,7 @@ from protocol.controller.placement import place, usable_brokers
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, Epoch
 from protocol.messages.acls import AclOperation
+from protocol.messages.admin import AdminRequest
 from protocol.messages.records import MetadataRecord, PartitionRecord, RemovePartitionRecord
 from protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -95,21 +96,29 @@ def _assignment_error(state: ControllerState, replicas: tuple[BrokerId, ...], re
 
 def create_partitions(state: ControllerState, request: CreatePartitionsRequest) -> ControllerResult:
     """Adds partitions to topics, placed by the controller or as assigned. Needs ALTER on each topic."""
-    repeated = named_twice(wanted.name for wanted in request.topics)
-
-    def admit(wanted: CreatePartitionsTopic) -> None:
-        require_once(wanted.name, repeated)
-        require_topic(state.image, request, AclOperation.ALTER, wanted.name)
 
     def added(wanted: CreatePartitionsTopic) -> int:
         topic = state.image.topic_named(wanted.name)
         return 0 if topic is None else max(wanted.count - len(topic.partitions), 0)
 
-    checked = admitted(request.topics, admit)
+    checked = _admitted(state, request, request.topics)
     require_batch(sum(added(wanted) for wanted, refused in checked if refused is None))
     records, results = _each_topic(checked, lambda wanted: _add(state, wanted))
     response = CreatePartitionsResponse(correlation_id=request.correlation_id, topics=results)
     return ControllerResult(response, records).validated(request.validate_only)
+
+
+def _admitted(
+    state: ControllerState, request: AdminRequest, topics: Sequence[Wanted]
+) -> list[tuple[Wanted, Refused | None]]:
+    """The topics, refused where they are named twice, or the principal has no ALTER on them."""
+    repeated = named_twice(wanted.name for wanted in topics)
+
+    def admit(wanted: Wanted) -> None:
+        require_once(wanted.name, repeated)
+        require_topic(state.image, request, AclOperation.ALTER, wanted.name)
+
+    return admitted(topics, admit)
 
 
 def _each_topic(
@@ -149,13 +158,7 @@ def _add(state: ControllerState, wanted: CreatePartitionsTopic) -> Sequence[Meta
 
 def remove_partitions(state: ControllerState, request: RemovePartitionsRequest) -> ControllerResult:
     """Removes the last partitions of topics and the records in them. Needs ALTER on each topic."""
-    repeated = named_twice(wanted.name for wanted in request.topics)
-
-    def admit(wanted: RemovePartitionsTopic) -> None:
-        require_once(wanted.name, repeated)
-        require_topic(state.image, request, AclOperation.ALTER, wanted.name)
-
-    checked = admitted(request.topics, admit)
+    checked = _admitted(state, request, request.topics)
     require_batch(sum(len(wanted.partitions) for wanted, refused in checked if refused is None))
     records, results = _each_topic(checked, lambda wanted: _remove(state, wanted))
     return ControllerResult(RemovePartitionsResponse(correlation_id=request.correlation_id, topics=results), records)

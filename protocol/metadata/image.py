@@ -9,7 +9,7 @@ taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
@@ -268,13 +268,10 @@ class MetadataImage:
         if registration is None or registration.broker_epoch != record.broker_epoch:
             raise ProtocolInvariantError(f"registration change for unknown broker {record.broker_id} at {record}")
         shutting_down = record.in_controlled_shutdown
-        self.brokers[record.broker_id] = BrokerRegistration(
-            registration.broker_id,
-            registration.broker_epoch,
-            registration.incarnation_id,
-            registration.fenced if record.fenced is None else record.fenced,
-            registration.in_controlled_shutdown if shutting_down is None else shutting_down,
-            registration.rack,
+        self.brokers[record.broker_id] = replace(
+            registration,
+            fenced=registration.fenced if record.fenced is None else record.fenced,
+            in_controlled_shutdown=registration.in_controlled_shutdown if shutting_down is None else shutting_down,
         )
         self._delta.brokers[record.broker_id] = None
 

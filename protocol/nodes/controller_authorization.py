@@ -56,22 +56,8 @@ def authorization_error(image: MetadataImage, sender: NodeId, message: Message) 
     return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def _is_node_or_has_cluster_action(image: MetadataImage, sender: NodeId, message: Message) -> bool:
-    return may_act_for_cluster(image, sender)
-
-
-def _is_sent_by_controller(image: MetadataImage, sender: NodeId, message: Message) -> bool:
-    return is_controller(sender)
-
-
-def _may_administer_quorum(
-    image: MetadataImage, sender: NodeId, message: AddVoterRequest | RemoveVoterRequest | DescribeQuorumRequest
-) -> bool:
-    return may_administer_quorum(image, message)
-
-
 _RULES: Mapping[type[Message], Rule] = {
-    **dict.fromkeys(_CONTROLLER_MESSAGES, _is_sent_by_controller),
-    **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, _is_node_or_has_cluster_action),
-    **dict.fromkeys(_QUORUM_ADMINISTRATION, _may_administer_quorum),
+    **dict.fromkeys(_CONTROLLER_MESSAGES, lambda image, sender, message: is_controller(sender)),
+    **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, lambda image, sender, message: may_act_for_cluster(image, sender)),
+    **dict.fromkeys(_QUORUM_ADMINISTRATION, lambda image, sender, message: may_administer_quorum(image, message)),
 }

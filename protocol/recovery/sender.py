@@ -141,14 +141,9 @@ class RequestSender:
 
     def next_due_ms(self) -> TimeMs | None:
         """When the next request is due or times out; None where neither is pending."""
-        times = [
-            broker_queue.deadline_ms for broker_queue in self._queues.values() if broker_queue.in_flight is not None
-        ]
-        times += [
-            broker_queue.not_before_ms
-            for broker_queue in self._queues.values()
-            if broker_queue.in_flight is None and broker_queue.queue
-        ]
+        queues = self._queues.values()
+        times = [each.deadline_ms for each in queues if each.in_flight is not None]
+        times += [each.not_before_ms for each in queues if each.in_flight is None and each.queue]
         return min(times, default=None)
 
 
