@@ -59,7 +59,7 @@ MAX_QUEUED = 10_000
 _RETRY_S = 0.02
 _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
 
-NodeCommand = Literal["pause", "resume", "flush"]
+NodeCommand = Literal["pause", "resume", "flush", "set_room"]
 
 
 def is_connected() -> bool:
@@ -95,10 +95,6 @@ class _Outbox:
     queued: list[bytes] = field(default_factory=list)
     under_way: Handle = None
 
-    def put(self, message: bytes, deliver: Handle) -> None:
-        self.queued.append(message)
-        self.send_queued(deliver)
-
     def send_queued(self, deliver: Handle) -> None:
         """Sends the queued messages in one frame, unless a call is under way."""
         if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
@@ -128,24 +124,13 @@ class _Member:
     outboxes: tuple[_Outbox, _Outbox] = field(default_factory=lambda: (_Outbox(), _Outbox()))
 
 
-@dataclass(slots=True)
-class _Links:
-    """The directed links that are cut."""
-
-    cut: set[tuple[NodeId, NodeId]] = field(default_factory=set)
-
-    def of(self, node: NodeId) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
-        """(peers to which the node must not send, peers from which it must not receive), each sorted."""
-        to = tuple(sorted(target for source, target in self.cut if source == node))
-        return to, tuple(sorted(source for source, target in self.cut if target == node))
-
-
 class ActorCluster:
     """The node actors of one run; none runs until `start`.
 
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
     names the Ray node (by its id) of each node that gets no placement group. `voters` are the first voters of the
-    quorum; their disks are formatted at their first start. PlacementError where Ray has no room for the nodes.
+    quorum; their disks are formatted at their first start. `folder` holds the directories of the run's nodes; it has
+    the same path on every machine. PlacementError where Ray has no room for the nodes.
     """
 
     def __init__(
@@ -164,8 +149,8 @@ class ActorCluster:
         self._seed = seed
         self._racks = dict(racks or {})
         self._voters = () if voters is None else tuple((key.id, key.uuid) for key in voters.keys)
-        self._root = Path(tempfile.gettempdir()) / self.run
-        self._links = _Links()
+        self.folder = Path(tempfile.gettempdir()) / self.run
+        self._cut: set[tuple[NodeId, NodeId]] = set()
         self._groups: list[PlacementGroup] = []
         self._members: dict[NodeId, _Member] = {}
         for node, home in (homes or {}).items():
@@ -191,15 +176,10 @@ class ActorCluster:
         for index, node in enumerate(nodes):
             self._members[node] = _Member(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index))
 
-    @property
-    def folder(self) -> Path:
-        """The run's folder with the directories of the nodes; it has the same path on every machine."""
-        return self._root
-
     def directory(self, node: NodeId) -> Path:
         """The node's present directory, on its machine."""
         disk = self._members[node].disk
-        return self._root / (f"{node_name(node)}.{disk}" if disk else node_name(node))
+        return self.folder / (f"{node_name(node)}.{disk}" if disk else node_name(node))
 
     # -- incarnations --------------------------------------------------------------------------------------------------
 
@@ -224,7 +204,7 @@ class ActorCluster:
         member.loss_kind, member.loss_count = "none", 0
 
     def _setup(self, node: NodeId, member: _Member) -> NodeSetup:
-        cut_to, cut_from = self._links.of(node)
+        cut_to, cut_from = self._cut_peers(node)
         return NodeSetup(
             node=node,
             incarnation=member.incarnation,
@@ -362,13 +342,9 @@ class ActorCluster:
         calls = {node: self._members[node].actor.pid.remote() for node in self.running()}
         return dict(zip(calls, ray.get(list(calls.values()), timeout=COMMAND_TIMEOUT_S), strict=True))
 
-    def run_command(self, node: NodeId, name: NodeCommand) -> None:
+    def run_command(self, node: NodeId, name: NodeCommand, *arguments: object) -> None:
         """Has a running node carry out a command; returns when it has. GetTimeoutError where it does not."""
-        ray.get(getattr(self._running(node).actor, name).remote(), timeout=COMMAND_TIMEOUT_S)
-
-    def set_room(self, node: NodeId, room_bytes: int | None) -> None:
-        """Limits the growth of a running node's logs to `room_bytes` in all; None lifts the limit."""
-        ray.get(self._running(node).actor.set_room.remote(room_bytes), timeout=COMMAND_TIMEOUT_S)
+        ray.get(getattr(self._running(node).actor, name).remote(*arguments), timeout=COMMAND_TIMEOUT_S)
 
     def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a running broker's replica; empty where it has no such replica."""
@@ -389,20 +365,26 @@ class ActorCluster:
         outbox = member.outboxes[message.CONTROL]
         if len(outbox.queued) >= MAX_QUEUED:
             raise NodeBusyError(f"{node_name(node)} has not taken {MAX_QUEUED} messages")
-        outbox.put(encode(message), _deliver_method(member.actor, message.CONTROL))
+        outbox.queued.append(encode(message))
+        outbox.send_queued(_deliver_method(member.actor, message.CONTROL))
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""
         links = set(links)
-        self._links.cut = self._links.cut - links if up else self._links.cut | links
+        self._cut = self._cut - links if up else self._cut | links
         ends = sorted({node for link in links for node in link} & set(self.running()))
-        calls = [self._members[node].actor.set_cut_links.remote(*self._links.of(node)) for node in ends]
+        calls = [self._members[node].actor.set_cut_links.remote(*self._cut_peers(node)) for node in ends]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def heal_links(self) -> None:
         """Heals every link."""
-        self.set_links(self._links.cut, True)
+        self.set_links(self._cut, True)
+
+    def _cut_peers(self, node: NodeId) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
+        """(peers to which the node must not send, peers from which it must not receive), each sorted."""
+        to = tuple(sorted(target for source, target in self._cut if source == node))
+        return to, tuple(sorted(source for source, target in self._cut if target == node))
 
     # -- removal -------------------------------------------------------------------------------------------------------
 
@@ -420,8 +402,8 @@ class ActorCluster:
                 remove_placement_group(group)
             self._remove_remote_folders()
         self._groups.clear()
-        if self._root.exists():
-            shutil.rmtree(self._root)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
 
     def _await_gone(self, node: NodeId) -> None:
         deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
@@ -437,7 +419,7 @@ class ActorCluster:
         here = socket.gethostname()
         others = [host["NodeID"] for host in _machines() if host["NodeManagerHostname"] != here]
         pins = [_pin(host) for host in others]
-        removed = [_remove_directory.options(scheduling_strategy=pin).remote(self._root) for pin in pins]
+        removed = [_remove_directory.options(scheduling_strategy=pin).remote(self.folder) for pin in pins]
         if removed:
             ray.wait(removed, num_returns=len(removed), timeout=COMMAND_TIMEOUT_S)
 

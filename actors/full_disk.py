@@ -28,9 +28,6 @@ class LimitedFiles(OpenFiles):
         taken = size - max(0, growth - self.room_bytes)
         if size and taken <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if taken < size:
-            written = super().write_some(file, (b"".join(parts)[:taken],), position)
-        else:
-            written = super().write_some(file, parts, position)
+        written = super().write_some(file, parts if taken == size else (b"".join(parts)[:taken],), position)
         self.room_bytes -= max(0, min(growth, written - (size - growth)))
         return written

@@ -18,6 +18,7 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeGuard, get_args
@@ -94,9 +95,7 @@ class DiskStorage:
             raise
 
     def open_log(self, name: str) -> DiskLog:
-        """Opens a log, created if missing. CorruptLogError where its flushed part is damaged, ValueError for a name
-        that is no `TOPIC/N`.
-        """
+        """Opens or creates a log. CorruptLogError where its flushed part is damaged, ValueError for a wrong name."""
         log = self._logs.get(name)
         if log is None:
             path = self._log_path(name)
@@ -105,15 +104,9 @@ class DiskStorage:
             is_new = name not in self._names
             self._names.add(name)
             log = self._logs[name] = DiskLog(path, self._files, self._pool, self._index_interval_bytes, is_new)
-            for dropped in log.dropped:
-                _LOG.warning(
-                    "%s: dropped %d bytes at byte %d: %s; the log ends at offset %d",
-                    dropped.path,
-                    dropped.size,
-                    dropped.position,
-                    dropped.why,
-                    dropped.end_offset,
-                )
+            for found in log.dropped:
+                what = f"dropped {found.size} bytes at byte {found.position}: {found.why}"
+                _LOG.warning("%s: %s; the log ends at offset %d", found.path, what, found.end_offset)
             self.dropped += log.dropped
         return log
 
@@ -186,8 +179,13 @@ def check_owner(directory: Path, owner: Owner | None) -> bool:
     ForeignDirectoryError where it belongs to another owner than `owner` (None: any), has another format, or is no
     directory.
     """
-    with typed_errors(directory):
-        return _is_initialized(directory, owner)
+    meta = read_meta(directory)
+    if meta is not None and owner is not None and (meta.cluster_id, meta.node_id) != (owner.cluster_id, owner.node_id):
+        raise ForeignDirectoryError(
+            f"{directory / META_FILE}: found cluster {meta.cluster_id!r}, node {meta.node_id}; "
+            f"allowed: cluster {owner.cluster_id!r}, node {owner.node_id}"
+        )
+    return meta is not None
 
 
 def read_meta(directory: Path) -> DirectoryMeta | None:
@@ -196,16 +194,6 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
     """
     with typed_errors(directory):
         return _meta(directory)
-
-
-def _is_initialized(directory: Path, owner: Owner | None) -> bool:
-    meta = _meta(directory)
-    if meta is not None and owner is not None and (meta.cluster_id, meta.node_id) != (owner.cluster_id, owner.node_id):
-        raise ForeignDirectoryError(
-            f"{directory / META_FILE}: found cluster {meta.cluster_id!r}, node {meta.node_id}; "
-            f"allowed: cluster {owner.cluster_id!r}, node {owner.node_id}"
-        )
-    return meta is not None
 
 
 def _meta(directory: Path) -> DirectoryMeta | None:
@@ -269,14 +257,11 @@ def apply_loss(
     if kind == "all":
         _empty(directory, owner, wait_s)
         return
-    storage = DiskStorage(directory, owner, wait_s=wait_s)
-    try:
+    with closing(DiskStorage(directory, owner, wait_s=wait_s)) as storage:
         for name in storage.log_names():
             log = storage.open_log(name)
             keep = log.flushed_offset if kind == "unflushed" else log.end_offset - count
             log.truncate(max(keep, log.flushed_offset))
-    finally:
-        storage.close()
 
 
 def _empty(directory: Path, owner: Owner | None, wait_s: float) -> None:

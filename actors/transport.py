@@ -204,9 +204,7 @@ class _Channel:
         return True
 
     def send_ready(self, has_gathered: bool = False) -> None:
-        """Sends what may leave now, in answers to held calls and in new calls. `has_gathered`: the second call need not
-        wait for more messages.
-        """
+        """Sends what may leave now, in answers and in new calls; with `has_gathered` the second call does not wait."""
         self._is_scheduled = False
         if not self._is_running():
             return
@@ -222,14 +220,13 @@ class _Channel:
 
     def _has_room(self, has_gathered: bool) -> bool:
         """Whether a call may begin; starts the gather timer where a second call has to wait for it."""
-        if not self._under_way or (self._under_way < WINDOW and (has_gathered or self._is_full())):
+        if not self._under_way or (
+            self._under_way < WINDOW and (has_gathered or self._queued_bytes >= MAX_FRAME_BYTES)
+        ):
             return True
         if self._under_way < WINDOW and self._gather_timer is None:
             self._gather_timer = asyncio.get_running_loop().call_later(GATHER_S, self._end_gathering)
         return False
-
-    def _is_full(self) -> bool:
-        return self._queued_bytes >= MAX_FRAME_BYTES
 
     def _end_gathering(self) -> None:
         self._gather_timer = None
@@ -313,9 +310,7 @@ class Transport:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, to: NodeId, message: Message) -> None:
-        """Queues a message for a peer; drops it where the link is cut. A message that is sent to several peers in a row
-        is encoded once.
-        """
+        """Queues a message for a peer unless the link is cut; one sent to several peers in a row is encoded once."""
         if to not in self._cut_to and not self._closed:
             if self._encoded is None or self._encoded[0] is not message:
                 self._encoded = message, encode(message)
@@ -370,9 +365,8 @@ class Transport:
 
     def _unpack(self, sender: NodeId, data: bytes) -> Frame | None:
         frame = unpack_frame(data, lambda error: self._receiver.malformed(sender, error))
-        return (
-            None if frame is None or frame.incarnation <= self._ignored.get(sender, UNKNOWN_INCARNATION - 1) else frame
-        )
+        newest_ignored = self._ignored.get(sender, UNKNOWN_INCARNATION - 1)
+        return None if frame is None or frame.incarnation <= newest_ignored else frame
 
     def _observe_frame(self, sender: NodeId, control: bool, frame: Frame) -> _Channel:
         channel = self._channel(sender, control)

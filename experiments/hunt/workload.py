@@ -13,7 +13,7 @@ The loop that waits for the cluster calls `tick` as often as possible.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, Run, Seen
@@ -69,14 +69,6 @@ class _Follower:
     command: int = 0
 
 
-@dataclass(slots=True)
-class _Open:
-    """Sends and reads under way, by command id."""
-
-    sends: dict[int, SendRecords] = field(default_factory=dict)
-    reads: dict[int, _Follower] = field(default_factory=dict)
-
-
 class Workload:
     """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
     and `next_id` returns new command ids.
@@ -99,18 +91,19 @@ class Workload:
         self._credit_from_ms: float = clients.now_ms()
         self._turn = 0
         self._sending = self._reading = True
-        self._open = _Open()
+        self._sends: dict[int, SendRecords] = {}
+        self._reads: dict[int, _Follower] = {}
         self._followers = [_Follower(reader, partition) for partition in self._partitions for reader in READERS]
 
     @property
     def outstanding(self) -> int:
         """The number of sends under way."""
-        return len(self._open.sends)
+        return len(self._sends)
 
     @property
     def is_over(self) -> bool:
         """Whether no send and no read is under way."""
-        return not (self._open.sends or self._open.reads)
+        return not (self._sends or self._reads)
 
     def stop_sending(self) -> None:
         """Makes no further sends; the readers go on."""
@@ -134,10 +127,10 @@ class Workload:
         """Handles the outcomes of commands, and submits the sends and reads that are due."""
         now_ms = self._clients.now_ms()
         for command_id, outcome in self._clients.take_outcomes().items():
-            if isinstance(outcome, SendOutcome) and command_id in self._open.sends:
-                self._handle_send_outcome(self._open.sends.pop(command_id), outcome)
-            elif isinstance(outcome, ConsumeOutcome) and command_id in self._open.reads:
-                self._handle_read_outcome(now_ms, self._open.reads.pop(command_id), outcome)
+            if isinstance(outcome, SendOutcome) and command_id in self._sends:
+                self._handle_send_outcome(self._sends.pop(command_id), outcome)
+            elif isinstance(outcome, ConsumeOutcome) and command_id in self._reads:
+                self._handle_read_outcome(now_ms, self._reads.pop(command_id), outcome)
         self._send_due(now_ms)
         for follower in self._followers:
             if self._reading and not follower.command and follower.due_ms <= now_ms:
@@ -149,7 +142,7 @@ class Workload:
         every_ms = 1000 * RECORDS_PER_SEND / self._rate
         while now_ms - self._credit_from_ms >= every_ms:
             self._credit_from_ms += every_ms
-            if self._sending and len(self._open.sends) < MAX_OUTSTANDING:
+            if self._sending and len(self._sends) < MAX_OUTSTANDING:
                 self._send(self._partitions[self._turn % len(self._partitions)])
                 self._turn += 1
 
@@ -162,7 +155,7 @@ class Workload:
             record_count=RECORDS_PER_SEND,
             record_bytes=RECORD_BYTES,
         )
-        self._open.sends[command.command_id] = command
+        self._sends[command.command_id] = command
         self._write(Invoked(command.command_id, PRODUCER, partition, RECORDS_PER_SEND))
         self._clients.submit(command)
         self.counts.sent += RECORDS_PER_SEND
@@ -185,7 +178,7 @@ class Workload:
             max_wait_ms=READ_WAIT_MS,
         )
         follower.command = command.command_id
-        self._open.reads[command.command_id] = follower
+        self._reads[command.command_id] = follower
         self._clients.submit(command)
 
     def _handle_read_outcome(self, now_ms: TimeMs, follower: _Follower, outcome: ConsumeOutcome) -> None:

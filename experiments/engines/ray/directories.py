@@ -6,8 +6,7 @@ and the first voters (`protocol/quorum/format.py`); it locks the directory. Desc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,9 @@ Document = dict[str, Any]
 """A JSON object."""
 
 
-@contextmanager
-def open_storage(directory: Path) -> Iterator[Storage]:
-    """The storage in a directory of any owner, for the block; created if missing. StorageError where it is in use or
-    not the directory of a node.
-    """
-    storage = DiskStorage(directory)
-    try:
-        yield storage
-    finally:
-        storage.close()
+def open_storage(directory: Path) -> AbstractContextManager[Storage]:
+    """The storage in a directory of any owner for a block, created if missing. StorageError where that cannot be."""
+    return closing(DiskStorage(directory))
 
 
 def format_directory(
@@ -49,16 +41,13 @@ def format_directory(
     owner = Owner(cluster_id, node_id)
     if check_owner(directory, owner) and own_key is None:
         return False
-    storage = DiskStorage(directory, owner)
-    try:
+    with closing(DiskStorage(directory, owner)) as storage:
         if own_key is None:
             return True
         if is_formatted(storage):
             return False
         format_voters(storage, cluster_id, own_key, voters)
         return True
-    finally:
-        storage.close()
 
 
 def owner_of(directory: Path) -> tuple[str, NodeId] | None:

@@ -205,7 +205,7 @@ class RayEngine(Engine):
     def set_room(self, node: NodeId, room_bytes: int | None) -> None:
         """Limits the growth of a running node's logs to `room_bytes` in all; None lifts the limit."""
         self._expire_cache()
-        self._cluster.set_room(node, room_bytes)
+        self._cluster.run_command(node, "set_room", room_bytes)
 
     def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
         """Damages the log ends of a node of this machine that does not run; returns the number of damaged logs."""

@@ -99,7 +99,9 @@ class SimLog:
         self._keep_snapshots(self.start_offset, self.end_offset)
         while self._rolls[-1] > self.end_offset:
             self._rolls.pop()
-        self._count_active()
+        self.active_bytes = self._segment(self._rolls[-1], self.end_offset).size_bytes
+        if not self._batches:
+            self._deleted_epoch = NO_EPOCH
 
     def flush(self) -> None:
         self.flushed_offset = self.end_offset
@@ -161,12 +163,6 @@ class SimLog:
         if not self._batches and self._deleted_epoch != NO_EPOCH:
             cache.assign(self._deleted_epoch, self.start_offset)
         return cache.entries()
-
-    def _count_active(self) -> None:
-        """Recomputes `active_bytes` after a truncation."""
-        self.active_bytes = self._segment(self._rolls[-1], self.end_offset).size_bytes
-        if not self._batches:
-            self._deleted_epoch = NO_EPOCH
 
 
 class SimStorage:

@@ -20,13 +20,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
 from experiments.check.check_recording import check
-from experiments.check.history import FinalPartition, Run
+from experiments.check.history import FinalPartition
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
@@ -36,12 +36,11 @@ from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.schedule import ScheduledFault, schedule
 from experiments.hunt.workload import Counts, Workload, runs_of
 from protocol.config import ClusterConfig, Generation
-from protocol.events.base import Trace
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import AlertRaised, SessionExpired
 from protocol.events.host import RecordsDropped
 from protocol.events.node import RequestRefused
-from protocol.ids import BrokerId, Offset, TopicPartition
+from protocol.ids import Offset, TopicPartition
 
 CONFIG: Mapping[str, object] = {
     "broker.session.timeout.ms": 3_000,
@@ -136,7 +135,7 @@ def soak(options: SoakOptions) -> SoakResult:
 def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result: SoakResult) -> None:
     spec = ClusterSpec(options.brokers, options.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), options.seed)
     homes = homes_of(spec, nodes)
-    engine = RayEngine(spec, homes=homes, keeps=_is_kept)
+    engine = RayEngine(spec, homes=homes, keeps=lambda trace: isinstance(trace, KEPT_TRACES))
     try:
         engine.record_to(writer.event)
         cluster = SoakCluster(engine, nodes, homes)
@@ -165,10 +164,6 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
             shutil.copytree(engine.folder, options.out / DISKS, dirs_exist_ok=True)
     finally:
         engine.close()
-
-
-def _is_kept(trace: Trace) -> bool:
-    return isinstance(trace, KEPT_TRACES)
 
 
 def _inject_faults(
@@ -237,14 +232,11 @@ def _final_logs(cluster: SoakCluster) -> list[FinalPartition]:
     for partition in cluster.partitions:
         state = cluster.state(partition)
         isr = () if state is None else state.isr
-        logs = {broker: _log(cluster, broker, partition) for broker in isr if cluster.engine.is_running(broker)}
+        batches = {broker: cluster.engine.log(broker, partition) for broker in isr if cluster.engine.is_running(broker)}
+        logs = {broker: [run for batch in found for run in runs_of(batch)] for broker, found in batches.items()}
         if state is not None and state.leader in logs:
             finals.append(FinalPartition(partition, state.leader, logs))
     return finals
-
-
-def _log(cluster: SoakCluster, broker: BrokerId, partition: TopicPartition) -> Sequence[Run]:
-    return [run for batch in cluster.engine.log(broker, partition) for run in runs_of(batch)]
 
 
 def _describe_states(cluster: SoakCluster) -> str:
