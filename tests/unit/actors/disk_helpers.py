@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from actors.log.disk_log import DiskLog
 from actors.storage import DiskStorage
 from protocol.messages.batch import RecordBatch
 
@@ -20,6 +22,17 @@ def written(storage: DiskStorage, flushed: int, unflushed: int, name: str = "t/0
         if offset == flushed - 1:
             log.flush()
     return storage
+
+
+def opened(directory: Path, **options: Any) -> tuple[DiskStorage, DiskLog]:
+    """The storage in a directory, and its log `t/0`."""
+    storage = DiskStorage(directory, **options)
+    return storage, storage.open_log("t/0")
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """The content of all files below a directory by relative path."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def log_directory(directory: Path, name: str = "t/0") -> Path:

@@ -23,7 +23,7 @@ from protocol.log.checksum import checksum_of
 from protocol.log.producer_state import ProducerState
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import NO_CRC, RecordBatch
-from tests.unit.actors.disk_helpers import batch, log_directory, written
+from tests.unit.actors.disk_helpers import batch, content, log_directory, written
 
 LOGS = st.sampled_from(["topic-a/0", "topic-a/1", "__cluster_metadata/0"])
 FILES = st.sampled_from(["clean-shutdown.json", "replication-offset-checkpoint.json"])
@@ -211,10 +211,6 @@ def test_a_name_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_name_that_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="names no file"):
         DiskStorage(tmp_path).write_file(name, b"")
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

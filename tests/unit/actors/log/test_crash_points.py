@@ -27,7 +27,7 @@ from experiments.engines.sim.disk import SimLog
 from protocol.contract import LogStorage
 from protocol.log.epochs import LeaderEpochCache
 from protocol.messages.batch import RecordBatch
-from tests.unit.actors.disk_helpers import batch
+from tests.unit.actors.disk_helpers import batch, opened
 
 CALLS = 60
 CHANGES = frozenset({"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"})
@@ -202,29 +202,25 @@ def check_recovery(directory: Path, seed: int, output: bytes) -> str | None:
     for _ in range(begun):
         kind, call = call_of(rng, model)
         call(model)
-    storage = DiskStorage(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
-    log = storage.open_log("t/0")
+    storage, log = opened(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
     check(kind, log, before, after)
     storage.close()
     if seed % 2:
         apply_loss(directory, "unflushed")
-        storage = DiskStorage(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
-        log = storage.open_log("t/0")
+        storage, log = opened(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
         held = content(log)
         start, end = max(before.start_offset, after.start_offset), min(before.flushed_offset, after.flushed_offset)
         durable = [kept for kept in content(before) if start <= kept.base_offset < end]
         assert starts_with([kept for kept in held if kept.base_offset >= start], durable)
         storage.close()
-    storage = DiskStorage(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
-    log = storage.open_log("t/0")
+    storage, log = opened(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
     assert storage.dropped == [], "the first start has cleaned up"
     held = content(log)
     last = batch(log.end_offset, payload=b"last", epoch=99)
     log.append(last)
     log.flush()
     storage.close()
-    storage = DiskStorage(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
-    log = storage.open_log("t/0")
+    storage, log = opened(directory, index_interval_bytes=INDEX_INTERVAL_BYTES)
     assert content(log) == [*held, last]
     assert log.flushed_offset == log.end_offset
     storage.close()

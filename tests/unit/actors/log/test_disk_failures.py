@@ -16,7 +16,7 @@ from actors.storage import DiskStorage
 from protocol.contract import BATCH_OVERHEAD_BYTES, LogStorage
 from protocol.errors import CorruptLogError, StorageError, StorageFullError
 from protocol.messages.batch import RecordBatch
-from tests.unit.actors.disk_helpers import batch, log_directory, segment_file, written
+from tests.unit.actors.disk_helpers import batch, log_directory, opened, segment_file, written
 
 
 class WeakDisk(OpenFiles):
@@ -142,8 +142,7 @@ def test_a_failed_replacement_of_a_small_file_is_a_typed_error_and_keeps_the_old
 def test_a_segment_that_vanished_is_a_typed_error(tmp_path: Path) -> None:
     storage = written(DiskStorage(tmp_path), flushed=3, unflushed=0)
     storage.close()
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     storage.close()
     for path in log_directory(tmp_path).iterdir():
         path.unlink()

@@ -12,14 +12,10 @@ import pytest
 from actors.log.lock import LOCK_FILE
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from protocol.errors import DirectoryInUseError, StorageError
-from tests.unit.actors.disk_helpers import batch, written
+from tests.unit.actors.disk_helpers import batch, content, written
 
 OWNER = Owner("cluster-1", 7)
 SOON_S = 30.0
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_an_open_directory_is_refused_with_the_name_of_its_holder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.errors import CorruptLogError
 from protocol.log.tail import TORN
 from protocol.messages.batch import RecordBatch
-from tests.unit.actors.disk_helpers import batch, log_directory, segment_file, written
+from tests.unit.actors.disk_helpers import batch, log_directory, opened, segment_file, written
 
 FRAME = BATCH_OVERHEAD_BYTES + 5
 HEADERLESS = "the file ends within a header"
@@ -52,8 +52,7 @@ def test_a_torn_tail_is_dropped_and_the_log_continues_before_it(tmp_path: Path, 
     path = segment_file(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut_bytes])
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     assert (log.end_offset, log.flushed_offset) == (4, 2)
     [dropped] = storage.dropped
     assert (dropped.path, dropped.end_offset) == (str(path), 4)
@@ -70,8 +69,7 @@ def test_recovery_drops_exactly_the_tail_from_the_damaged_batch_on(
     written(DiskStorage(tmp_path), flushed=2, unflushed=3).close()
     flip(segment_file(tmp_path), victim * FRAME + FIELDS[field])
     with caplog.at_level(logging.WARNING):
-        storage = DiskStorage(tmp_path)
-        log = storage.open_log("t/0")
+        storage, log = opened(tmp_path)
     assert log.end_offset == victim
     assert offsets(storage) == list(range(victim))
     assert segment_file(tmp_path).stat().st_size == victim * FRAME
@@ -111,8 +109,7 @@ def test_a_batch_with_an_unexpected_offset_ends_the_log(tmp_path: Path) -> None:
 
 def rolled(directory: Path, flushed: int, batches: int = 6, per_segment: int = 2) -> None:
     """A log of single records in epochs 0, 0, 1, 1, ..., two per segment, flushed after the `flushed`th."""
-    storage = DiskStorage(directory)
-    log = storage.open_log("t/0")
+    storage, log = opened(directory)
     for offset in range(batches):
         if offset and offset % per_segment == 0:
             log.roll()
@@ -126,8 +123,7 @@ def rolled(directory: Path, flushed: int, batches: int = 6, per_segment: int = 2
 def test_the_segments_after_a_damaged_batch_are_dropped_too(tmp_path: Path, victim: int) -> None:
     rolled(tmp_path, flushed=1)
     flip(segment_file(tmp_path, victim // 2 * 2), victim % 2 * FRAME + 30)
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     assert (log.end_offset, log.flushed_offset, offsets(storage)) == (victim, 1, list(range(victim)))
     assert not segment_file(tmp_path, 4).exists()
     assert {Path(dropped.path).name for dropped in storage.dropped} >= {f"{4:020d}.log", f"{victim // 2 * 2:020d}.log"}
@@ -139,8 +135,7 @@ def test_flushed_batches_are_not_read_at_the_start(tmp_path: Path) -> None:
     rolled(tmp_path, flushed=6)
     for base in (0, 2, 4):
         flip(segment_file(tmp_path, base), 30)
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     assert (log.end_offset, log.flushed_offset, storage.dropped) == (6, 6, [])
     assert log.epoch_starts() == [(0, 0), (1, 2), (2, 4)]
 
@@ -180,8 +175,7 @@ def test_a_damaged_mark_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_torn_mark_leaves_the_previous_one(tmp_path: Path) -> None:
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     for offset in range(4):
         log.append(batch(offset))
         log.flush()
@@ -201,15 +195,12 @@ def test_an_incomplete_first_mark_covers_nothing(tmp_path: Path, torn_bytes: int
     log = DiskStorage(tmp_path).open_log("t/0")
     assert (log.end_offset, log.flushed_offset) == (3, 0)
     log.flush()
-    data = bytearray(path.read_bytes())
-    data[0] ^= 1
-    path.write_bytes(data)
+    flip(path, 0)
     assert MarkFile(log_directory(tmp_path), OpenFiles(), is_new=False).mark.flushed_offset == 3, "in both slots"
 
 
 def test_a_log_without_batches_has_no_files_and_exists_after_a_restart(tmp_path: Path) -> None:
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     log.flush()
     log.roll()
     assert list(log_directory(tmp_path).iterdir()) == []
@@ -224,8 +215,7 @@ def test_a_log_without_batches_has_no_files_and_exists_after_a_restart(tmp_path:
 
 @pytest.mark.parametrize("begin", ["append", "reset", "snapshot"])
 def test_a_log_may_begin_with_any_operation(tmp_path: Path, begin: str) -> None:
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     if begin == "append":
         log.append(batch(0, payload=b"00000"))
     elif begin == "reset":
@@ -267,8 +257,7 @@ INDEX_DAMAGE = {
 @pytest.mark.parametrize("damage", INDEX_DAMAGE)
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_an_index_is_a_hint(tmp_path: Path, damage: str, is_closed: bool) -> None:
-    storage = DiskStorage(tmp_path, index_interval_bytes=2 * FRAME)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path, index_interval_bytes=2 * FRAME)
     for offset in range(20):
         log.append(stamped(offset, timestamp_ms=100 - offset))
     log.flush()
@@ -283,8 +272,7 @@ def test_an_index_is_a_hint(tmp_path: Path, damage: str, is_closed: bool) -> Non
         path.unlink()
     else:
         path.write_bytes(damaged)
-    storage = DiskStorage(tmp_path, index_interval_bytes=2 * FRAME)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path, index_interval_bytes=2 * FRAME)
     for offset in range(20):
         assert log.read(offset, 1) == [stamped(offset, 100 - offset)]
     if damage not in ("zeros", "noise", "early"):
@@ -321,15 +309,13 @@ def test_an_interrupted_reset_is_finished(tmp_path: Path, to: int, left: tuple[i
     segment_file(tmp_path, to).unlink()
     for base, data in saved.items():
         segment_file(tmp_path, base).write_bytes(data)
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     assert log.segments() == [SegmentInfo(to, to, 0, -1)]
     assert log.epoch_starts() == []
 
 
 def test_the_epoch_of_deleted_records_is_remembered_even_if_it_was_never_flushed(tmp_path: Path) -> None:
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     log.append(batch(0, epoch=3))
     log.roll()
     log.delete_segments_before(1)
@@ -369,8 +355,7 @@ def test_a_stale_batch_in_memory_is_not_served(tmp_path: Path, is_reset: bool) -
 
 
 def test_closed_segments_know_their_newest_timestamp_after_a_restart(tmp_path: Path) -> None:
-    storage = DiskStorage(tmp_path)
-    log = storage.open_log("t/0")
+    storage, log = opened(tmp_path)
     for offset, timestamp_ms in enumerate((5, 9, 7, -1, 3, 4)):
         if offset in (3, 4):
             log.roll()

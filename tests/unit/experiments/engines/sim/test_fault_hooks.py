@@ -83,11 +83,8 @@ def sent(found: Network, now_ms: int, message: Message) -> Sequence[int]:
     return found.arrivals(now_ms, found.route(0, 1, type(message)))
 
 
-def test_a_sound_direction_delivers_once() -> None:
+def test_messages_of_the_disturbed_direction_are_lost_and_those_of_the_other_delivered_once() -> None:
     assert list(sent(network(Disturbance(1, 0, "lose")), 10, FETCH)) == [11]
-
-
-def test_messages_are_lost() -> None:
     assert list(sent(network(Disturbance(0, 1, "lose")), 10, FETCH)) == []
 
 

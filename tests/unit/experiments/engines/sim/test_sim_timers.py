@@ -55,21 +55,13 @@ def test_a_postponed_timer_has_one_event_and_fires_once() -> None:
     assert not clock.heap
 
 
-def test_a_timer_that_is_set_earlier_fires_earlier_and_once() -> None:
+@pytest.mark.parametrize("due_ms", [(100, 50), (100, 50, 120)], ids=["earlier", "earlier and then later"])
+def test_a_timer_that_is_set_again_fires_once_at_the_last_time(due_ms: tuple[TimeMs, ...]) -> None:
     clock = Clock()
-    clock.set(0, 100)
-    clock.set(1, 50)
+    for now_ms, at_ms in enumerate(due_ms):
+        clock.set(now_ms, at_ms)
     clock.pass_until(1_000)
-    assert clock.fired == [(50, T)]
-
-
-def test_a_timer_set_earlier_and_then_later_fires_at_the_later_time() -> None:
-    clock = Clock()
-    clock.set(0, 100)
-    clock.set(1, 50)
-    clock.set(2, 120)
-    clock.pass_until(1_000)
-    assert clock.fired == [(120, T)]
+    assert clock.fired == [(due_ms[-1], T)]
 
 
 def test_a_timer_that_has_fired_can_be_set_for_when_its_old_event_comes_up() -> None:
