@@ -19,7 +19,6 @@ earlier state that the run frees is not subtracted.
 
 from __future__ import annotations
 
-import gc
 import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -205,21 +204,14 @@ def _bare_work(records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, Part
 
 
 def _times_once(cluster: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
-    """(number of records; milliseconds of decide, replay, write, node and baseline) of one run. Garbage is collected
-    before each, so only its own garbage counts.
-    """
+    """(number of records; milliseconds of decide, replay, write, node and baseline) of one run."""
     state = state_of(cluster)
-    gc.collect()
     decide_ms, records = measure_ms(lambda: decide(state))
-    gc.collect()
     replay_ms, _ = measure_ms(lambda: replay(state, records))
     storage = SimStorage()
-    gc.collect()
     write_ms, _ = measure_ms(lambda: _append(storage, records))
-    gc.collect()
     baseline_ms, _ = measure_ms(lambda: _bare_work(records))
     node = node_of(cluster)
-    gc.collect()
     node_ms, _ = measure_ms(lambda: expire_session(node))
     return len(records), [decide_ms, replay_ms, write_ms, node_ms, baseline_ms]
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from experiments.bench.report import BenchReport, growth
+from experiments.bench.report import BenchReport, growth, median_run
 from experiments.engines.port import Loss
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
@@ -59,9 +59,6 @@ class Failover:
     max_ms: int
     all_served_ms: int
 
-    def document(self) -> dict[str, object]:
-        return asdict(self)
-
     def texts(self) -> list[str]:
         times = (self.detected_ms, self.p50_ms, self.max_ms, self.all_served_ms)
         return [f"{self.partitions:,}", *(f"{time:,} ms" for time in times)]
@@ -75,7 +72,7 @@ def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
     expect_kills()
     with ray_session():
         runs = [[_fail_over(size) for _ in range(repeats)] for size in sorted(set(sizes))]
-    found = [sorted(each, key=lambda one: one.max_ms)[(len(each) - 1) // 2] for each in runs]
+    found = [median_run(each, lambda one: one.max_ms) for each in runs]
     exponent = growth([one.partitions for one in found], [max(1, one.max_ms) for one in found])
     return BenchReport(
         title="From the detection of a leader's death to partitions that acknowledge batches again",
@@ -84,7 +81,7 @@ def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
             "session_timeout_ms": SESSION_MS,
             "sample": SAMPLE,
             "repeats": repeats,
-            "sizes": [one.document() for one in found],
+            "sizes": [asdict(one) for one in found],
             "growth_exponent": exponent,
         },
         columns=("partitions", "detected after", "p50", "max", "all acknowledged"),

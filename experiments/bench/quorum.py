@@ -109,7 +109,7 @@ def _election_texts(where: str, found: Mapping[str, int]) -> list[str]:
 
 
 def _snapshot_texts(row: SnapshotRow) -> list[list[str]]:
-    size = f"{row.partitions:,} partitions, {row.size / 1e6:,.1f} MB"
+    size = f"{row.partitions:,} partitions, {row.bytes / 1e6:,.1f} MB"
     return [
         [f"snapshot, {what}", f"{time_ms:,.0f} ms ({size})", f"bare {bare_ms:,.0f} ms", f"{time_ms / bare_ms:.2f}"]
         for what, time_ms, bare_ms in (

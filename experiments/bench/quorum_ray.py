@@ -15,6 +15,7 @@ import ray
 
 from experiments.bench.quorum_elections import became_active, is_settled
 from experiments.bench.ray_cluster import BenchCluster, BenchError, bench_cluster
+from experiments.bench.report import median_run
 from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.ray.session import Handle
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, record_version
@@ -96,7 +97,7 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
                 bare_s = bare_appends(batch_bytes, len(made))
                 p50_ms = median_low(latencies_s) * 1e3
                 runs.append(Commits(workload, controllers, len(made), elapsed_s, p50_ms, batch_bytes, bare_s))
-    return [sorted(runs, key=lambda run: run.rate)[(len(runs) - 1) // 2] for runs in found.values()]
+    return [median_run(runs, lambda run: run.rate) for runs in found.values()]
 
 
 def _requests(workload: str, turn: int, requests: int) -> list[AdminRequest]:
@@ -168,8 +169,7 @@ def elections_ms(kills: int, controllers: int) -> list[int]:
             cluster.await_condition(lambda: is_settled(engine), "the quorum is settled")
             active = engine.active_controller()
             assert active is not None
-            pid = engine.pids()[active]
-            killed_ms = engine.now_ms()
+            pid, killed_ms = engine.pids()[active], engine.now_ms()
             os.kill(pid, signal.SIGKILL)
 
             def succeeded(killed: int = active, at_ms: int = killed_ms) -> bool:

@@ -8,11 +8,10 @@ written with an fsync, and unpacks the same bytes, without checksums, models and
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgpack
@@ -36,25 +35,18 @@ _CRC_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
-    """Medians in milliseconds; `size` of the file in bytes."""
+    """Times are medians in milliseconds; `bytes` is the size of the file."""
 
     partitions: int
     records: int
-    size: int
+    bytes: int
     write_ms: float
     load_ms: float
     bare_write_ms: float
     bare_load_ms: float
 
     def document(self) -> dict[str, object]:
-        return {
-            "partitions": self.partitions,
-            "records": self.records,
-            "bytes": self.size,
-            "write_ms": self.write_ms,
-            "load_ms": self.load_ms,
-            "bare_write_ms": self.bare_write_ms,
-            "bare_load_ms": self.bare_load_ms,
+        return asdict(self) | {
             "write_ratio": round(self.write_ms / self.bare_write_ms, 2),
             "load_ratio": round(self.load_ms / self.bare_load_ms, 2),
         }
@@ -75,17 +67,14 @@ def _times_once(records: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
         directory = Path(folder) / "node"
         with open_storage(directory) as storage:
             log = _fill_log(storage, records)
-            gc.collect()
             write_ms, _ = measure_ms(lambda: write(log, image))
             raw = log.raw_snapshot
         unpack_records.cache_clear()
-        gc.collect()
         load_ms, loaded = measure_ms(lambda: load(directory))
         assert loaded.partition_count == image.partition_count
         bare = Path(folder) / "bare"
         bare.write_bytes(raw)
         bare_load_ms, values = measure_ms(lambda: _bare_load(bare))
-        gc.collect()
         bare_write_ms, _ = measure_ms(lambda: _bare_write(bare, values))
     unpack_records.cache_clear()
     return len(raw), [write_ms, load_ms, bare_write_ms, bare_load_ms]

@@ -34,29 +34,21 @@ class BenchCluster:
         self._commands += 1
         return self._commands
 
-    def run_command(
-        self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS, not_before_ms: int = 0
-    ) -> Found:
-        """Submits a command and waits for its outcome. Does not poll the cluster for the first `not_before_ms`, since
-        polls cost the nodes time. BenchError where there is no outcome in time.
+    def run_command(self, command: Command, outcome: type[Found], not_before_ms: int = 0) -> Found:
+        """Submits a command and waits for its outcome, which must be of this type. Does not poll the cluster for the
+        first `not_before_ms`, since polls cost the nodes time. BenchError where there is no outcome in time.
         """
         self.engine.submit(command)
         time.sleep(not_before_ms / 1_000)
-        return self.outcome(command, outcome, within_ms)
-
-    def outcome(self, command: Command, outcome: type[Found], within_ms: int = WITHIN_MS) -> Found:
-        """Waits for the outcome of a submitted command, which must be of this type."""
-        self.await_condition(
-            lambda: self.engine.outcome(command.command_id) is not None, type(command).__name__, within_ms
-        )
+        self.await_condition(lambda: self.engine.outcome(command.command_id) is not None, type(command).__name__)
         found = self.engine.outcome(command.command_id)
         assert isinstance(found, outcome), found
         return found
 
-    def await_condition(self, condition: Callable[[], bool], what: str, within_ms: int = WITHIN_MS) -> None:
+    def await_condition(self, condition: Callable[[], bool], what: str) -> None:
         """Waits for a condition; `what` names it in the BenchError where it does not hold in time."""
-        if not self.engine.run_until(condition, within_ms):
-            raise BenchError(f"{what}: not within {within_ms / 1000:.0f} s")
+        if not self.engine.run_until(condition, WITHIN_MS):
+            raise BenchError(f"{what}: not within {WITHIN_MS / 1000:.0f} s")
 
     def create_topic(self, topic: str, assignments: Sequence[Sequence[int]]) -> None:
         """Creates a topic; BenchError where the controller refuses."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from experiments.bench.report import BenchReport
+from experiments.bench.report import BenchReport, median_run
 from experiments.engines.ray.session import ray_session, stay_on_loopback
 from protocol.config import MAX_MESSAGE_BYTES, MIN_INSYNC_REPLICAS
 from protocol.messages.load import LoadCommand, LoadOutcome
@@ -132,7 +132,7 @@ def run(
                 cluster.create_topic(_topic(count), [rotated_replicas(BROKERS, index) for index in range(count)])
             runs = [[_measure(cluster, ceiling, p, duration_ms) for _ in range(repeats)] for p in points]
         ceiling.close()
-    rows = [median_row(found) for found in runs]
+    rows = [median_run(found, lambda row: row.of_ceiling) for found in runs]
     return BenchReport(
         title="acks=all batches through three brokers, against bare Ray calls over the same hops",
         document={
@@ -197,11 +197,6 @@ def row_of(point: Point, outcome: LoadOutcome, bare: Calls, call: Calls) -> Row:
         ceiling_p50_ms=median_low(bare.latencies_s) * 1e3,
         call_p50_ms=median_low(call.latencies_s) * 1e3,
     )
-
-
-def median_row(rows: Sequence[Row]) -> Row:
-    """The run with the median ratio to the ceiling, the lower of two middle ones."""
-    return sorted(rows, key=lambda row: row.of_ceiling)[(len(rows) - 1) // 2]
 
 
 def _records_of(batch_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
@@ -23,11 +24,12 @@ class BenchReport:
     notes: Sequence[str] = ()
 
 
-def measure_ms(work: Callable[[], Result]) -> tuple[float, Result]:
-    """(milliseconds of wall time, result) of the work."""
-    started = perf_counter()
+def measure_ms(work: Callable[[], Result], clock: Callable[[], float] = perf_counter) -> tuple[float, Result]:
+    """(milliseconds by the clock, result) of the work, after a collection of earlier garbage."""
+    gc.collect()
+    started = clock()
     result = work()
-    return (perf_counter() - started) * 1_000, result
+    return (clock() - started) * 1_000, result
 
 
 def median_ms(times_ms: Sequence[float]) -> float:
@@ -38,6 +40,11 @@ def median_ms(times_ms: Sequence[float]) -> float:
 def medians_ms(runs: Sequence[Sequence[float]]) -> list[float]:
     """The median of each measurement over the runs, which have the same measurements in the same order."""
     return [median_ms(times_ms) for times_ms in zip(*runs, strict=True)]
+
+
+def median_run(runs: Sequence[Result], figure: Callable[[Result], float]) -> Result:
+    """The run with the median figure, the lower of two middle ones."""
+    return sorted(runs, key=figure)[(len(runs) - 1) // 2]
 
 
 def growth(sizes: Sequence[int], times_ms: Sequence[float]) -> float | None:

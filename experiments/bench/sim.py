@@ -22,10 +22,9 @@ that answers with one message, which goes onto the heap. `ratio` is the time div
 
 from __future__ import annotations
 
-import gc
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from importlib.util import find_spec
 from time import process_time
@@ -78,15 +77,9 @@ class Row:
         return self.elapsed_ms / self.baseline_ms
 
     def document(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "trials": self.trials,
-            "cluster_years": self.cluster_years,
-            "events": self.events,
-            "elapsed_ms": self.elapsed_ms,
+        return asdict(self) | {
             "events_per_second": round(self.events_per_second),
             "cluster_years_per_second": round(self.years_per_second, 3),
-            "baseline_ms": self.baseline_ms,
             "ratio": round(self.ratio, 2),
         }
 
@@ -188,7 +181,7 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
     times_ms: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(repeats):
         for name, work in kinds.items():
-            times_ms[name].append(_processor_ms(work))
+            times_ms[name].append(measure_ms(work, process_time)[0])
     speeds = {name: Speed(name, events[name], median_ms(times)) for name, times in times_ms.items()}
     bare = speeds["simpy"].events_per_second if "simpy" in speeds else None
     rated = {
@@ -196,13 +189,6 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
         for name, speed in speeds.items()
     }
     return rated, hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
-
-
-def _processor_ms(work: Callable[[], object]) -> float:
-    gc.collect()
-    started = process_time()
-    work()
-    return (process_time() - started) * 1_000
 
 
 # -- the baseline ------------------------------------------------------------------------------------------------------
@@ -238,10 +224,8 @@ def bare_events(count: int) -> TimeMs:
 def _measure(cell: CellParameters, trials: int, repeats: int) -> Row:
     times_ms, baselines_ms, events = [], [], 0
     for _ in range(repeats):
-        gc.collect()
         elapsed_ms, events = measure_ms(lambda: simulate(cell, trials))
         times_ms.append(elapsed_ms)
-        gc.collect()
         baselines_ms.append(_time_bare(events))
     return Row(
         name=f"{cell.generation}, min ISR {cell.min_insync_replicas}",
@@ -270,11 +254,5 @@ def _total(rows: Sequence[Row]) -> Row:
 
 def _texts(row: Row) -> list[str]:
     rates = [f"{row.events_per_second:,.0f}", f"{row.years_per_second:,.1f}", f"{row.ratio:.1f}"]
-    return [
-        row.name,
-        f"{row.trials:,}",
-        f"{row.cluster_years:,.2f}",
-        f"{row.events:,}",
-        f"{row.elapsed_ms:,.0f} ms",
-        *rates,
-    ]
+    counts = [f"{row.trials:,}", f"{row.cluster_years:,.2f}", f"{row.events:,}"]
+    return [row.name, *counts, f"{row.elapsed_ms:,.0f} ms", *rates]

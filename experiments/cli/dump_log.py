@@ -11,17 +11,15 @@ writing; below it they are damage, and exit code 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict, cast
 
 import typer
 
 from experiments.cli.output import Json, fail_if, flag, option, print_json
-from experiments.cli.parse import one_of
+from experiments.cli.parse import one_of, readable
 from experiments.support.errors import InputError
-from protocol.errors import StorageError
 from protocol.ids import METADATA_LOG
 from protocol.quorum.log import SNAPSHOT_FILE
 
@@ -57,7 +55,7 @@ def dump_log(
     if directory is None and (partition is not None or cluster_metadata):
         option = "--partition" if partition is not None else "--cluster-metadata"
         raise InputError(option, "", "it with --files", f"{option} only with --directory")
-    with _refused(source):
+    with readable(source, "what can be read"):
         if directory is not None:
             logs, snapshots, topics = _of_directory(directory, partition, cluster_metadata)
         else:
@@ -206,12 +204,3 @@ def _print_snapshot(snapshot: Mapping[str, object]) -> None:
 
 def _records(document: Mapping[str, object], name: str) -> Sequence[Mapping[str, object]]:
     return cast(Sequence[Mapping[str, object]], document.get(name, ()))
-
-
-@contextmanager
-def _refused(source: str) -> Iterator[None]:
-    """A StorageError within the block is wrong input."""
-    try:
-        yield
-    except StorageError as error:
-        raise InputError(source, "", error, "what can be read") from error

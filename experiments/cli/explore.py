@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.output import Json, fail_if, option, print_result
+from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
@@ -33,20 +34,11 @@ def explore(
     """Search a small configuration exhaustively."""
     from experiments.hunt.explore.report import SearchSpec, run
 
-    spec = SearchSpec(brokers, min_isr, _generation(generation), mutant, _bounds(bounds), depth, max_states)
+    spec = SearchSpec(brokers, min_isr, generation_named(generation), mutant, _bounds(bounds), depth, max_states)
     with Console(stderr=True).status("exploring") as status:
         report = run(spec, lambda search: status.update(f"depth {search.depth}: {search.states} states"))
     print_result(as_json, report.document(), _show, report)
     fail_if(report.violation is not None)
-
-
-def _generation(name: str) -> Generation:
-    try:
-        return Generation(name)
-    except ValueError:
-        raise InputError(
-            "--generation", "", repr(name), f"one of {', '.join(known.value for known in Generation)}"
-        ) from None
 
 
 def _bounds(text: str | None) -> dict[str, int]:

@@ -18,11 +18,11 @@ from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json, option, print_result
+from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.hunt.seeds import HuntResult
-    from protocol.config import Generation
 
 _SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 _SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
@@ -48,8 +48,8 @@ def fuzz(
             stay_on_loopback()
     if minutes is not None and not 0 <= minutes < inf:
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
-    asked = Hunt(_range(seeds), _generation(generation), mutant, minutes, workers)
-    result = hunt(asked, out)
+    only = None if generation is None else generation_named(generation)
+    result = hunt(Hunt(_range(seeds), only, mutant, minutes, workers), out)
     print_result(as_json, result.document(), _show, result)
     _show_coverage(result, Console(stderr=as_json, highlight=False))
     if not as_json:
@@ -78,17 +78,6 @@ def _jobs(text: str) -> int | str:
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 1_000:
         raise InputError("--jobs", "", repr(text), "a number from 1 to 1000, or ray")
     return int(text)
-
-
-def _generation(text: str | None) -> Generation | None:
-    from protocol.config import Generation
-
-    if text is None:
-        return None
-    known = [generation.value for generation in Generation]
-    if text not in known:
-        raise InputError("--generation", "", repr(text), f"one of {', '.join(known)}")
-    return Generation(text)
 
 
 def _show(result: HuntResult) -> None:

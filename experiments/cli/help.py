@@ -84,10 +84,15 @@ def _rows(command: Any, context: Any, kind: str) -> tuple[tuple[str, str], ...]:
     params = [param for param in command.get_params(context) if param.param_type_name == kind]
     records = [(param, param.get_help_record(context)) for param in params]
     return tuple(
-        (param.metavar or param.name.upper() if kind == "argument" else record[0], record[1])
+        (placeholder(param) if kind == "argument" else record[0], record[1])
         for param, record in records
         if record is not None and param.name != "help"
     )
+
+
+def placeholder(param: Any) -> str:
+    """The word that stands for the value of a parameter."""
+    return str(param.metavar or param.name.upper())
 
 
 class _Command(TyperCommand):

@@ -77,11 +77,7 @@ COMMANDS = (
     (Section.CLUSTER, cluster.down, "isray down"),
     (Section.TOOLS, topics.topics, "isray topics --create --topic t --partitions 3 --replication-factor 3"),
     (Section.TOOLS, configs.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
-    (
-        Section.TOOLS,
-        leader_election.leader_election,
-        "isray leader-election --election-type preferred --all-topic-partitions",
-    ),
+    (Section.TOOLS, leader_election.leader_election, f"isray leader-election {_PREFERRED}"),
     (Section.TOOLS, reassign_partitions.reassign_partitions, "isray reassign-partitions --list"),
     (Section.TOOLS, acls.acls, "isray acls --add --allow-principal User:alice --operation read --topic t"),
     (Section.TOOLS, dump_log.dump_log, "isray dump-log --directory DIR --cluster-metadata"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -10,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.yaml_input import allowed_by, dotted_path, first_error
-from protocol.config import INT_MAX
+from protocol.config import INT_MAX, Generation
+from protocol.errors import StorageError
 
 WHOLE_NUMBER = f"a whole number from 0 to {INT_MAX}"
 Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
@@ -77,6 +79,25 @@ def whole_numbers(option: str, text: str, allowed: str, least: int = 0) -> list[
     if not all(word.isascii() and word.isdecimal() and least <= int(word) <= INT_MAX for word in words):
         raise InputError(option, "", repr(text), allowed)
     return [int(word) for word in words]
+
+
+def generation_named(name: str) -> Generation:
+    """The value of `--generation`."""
+    try:
+        return Generation(name)
+    except ValueError:
+        raise InputError(
+            "--generation", "", repr(name), f"one of {', '.join(known.value for known in Generation)}"
+        ) from None
+
+
+@contextmanager
+def readable(source: str, allowed: str) -> Iterator[None]:
+    """A StorageError within the block is wrong input: the directory or file of `source`."""
+    try:
+        yield
+    except StorageError as error:
+        raise InputError(source, "", error, allowed) from error
 
 
 def one_of(actions: Mapping[str, bool]) -> str:

@@ -6,7 +6,6 @@ Exit code 1 when a step fails or an invariant is violated, 2 when the file is wr
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,8 +113,7 @@ def _print(result: ScenarioResult) -> None:
         cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
         decided = recovery.decided
         head = f"{recovery.time_ms / 1000:.3f} s: {decided.mode} recovery of {decided.partition}"
-        outcome = decided.outcome()
-        console.print(f"{head}. {outcome}{cost}")
+        console.print(f"{head}. {decided.outcome()}{cost}")
     verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
     console.print(
         f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "
@@ -129,11 +127,8 @@ def list_scenarios(as_json: Json = False) -> None:
     from experiments.scenarios.loader import load_scenario
 
     scenarios = [(path, load_scenario(path)) for path in sorted(SHIPPED.glob("*.yaml"))]
-    if as_json:
-        rows = [{"file": str(path), "name": item.name, "description": item.description} for path, item in scenarios]
-        typer.echo(json.dumps(rows))
-        return
+    rows = [{"file": str(path), "name": item.name, "description": item.description} for path, item in scenarios]
     table = Table("file", "generation", "what it shows", box=None)
     for path, scenario in scenarios:
         table.add_row(path.name, scenario.cluster.generation, " ".join(scenario.description.split()))
-    Console(highlight=False).print(table)
+    print_result(as_json, rows, Console(highlight=False).print, table)

@@ -11,8 +11,7 @@ changes. `info` ends with exit code 1 if the directory is not formatted, or some
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -21,10 +20,9 @@ import typer
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, flag, option, print_json, print_result
-from experiments.cli.parse import one_of
+from experiments.cli.parse import one_of, readable
 from experiments.support.errors import InputError
 from experiments.support.record_text import replica_text
-from protocol.errors import StorageError
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, is_broker, is_controller, node_name
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
@@ -73,7 +71,7 @@ def format_(
     me, voters = _first_voters(node_id, ways, initial_controllers)
     from experiments.engines.ray.directories import describe_directory, format_directory, owner_of
 
-    with _refused(directory, "an empty directory, or the node's own"):
+    with readable("--directory", "an empty directory, or the node's own"):
         owner = owner_of(directory)
         if owner not in (None, (cluster_id, node_id)):
             raise InputError(str(directory), "owner", _owner(*owner), _owner(cluster_id, node_id))
@@ -138,7 +136,7 @@ def info(directory: NodeDirectory, as_json: Json = False) -> None:
     """The owner of a directory, and its content."""
     from experiments.engines.ray.directories import describe_directory
 
-    with _refused(directory, "a node's directory"):
+    with readable("--directory", "a node's directory"):
         found = describe_directory(directory)
     faults = [f"{directory} is not formatted."] if found is None else found["faults"]
     if as_json:
@@ -168,12 +166,3 @@ def _print_info(found: Document) -> None:
 
 def _voter(found: Document) -> str:
     return replica_text(found["voter_id"], found["voter_uuid"])
-
-
-@contextmanager
-def _refused(directory: Path, allowed: str) -> Iterator[None]:
-    """A StorageError within the block is wrong input."""
-    try:
-        yield
-    except StorageError as error:
-        raise InputError("--directory", "", error, allowed) from error

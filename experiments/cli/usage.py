@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
+from experiments.cli.help import placeholder
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.yaml_input import allowed_by, first_error
 
@@ -47,7 +48,7 @@ def _parameter_error(error: typer.BadParameter) -> InputError:
     if param is None:
         hint = error.param_hint or "arguments"
         return InputError(hint if isinstance(hint, str) else " / ".join(hint), "", error.message, usage)
-    name = max(param.opts, key=len) if param.param_type_name == "option" else param.metavar or param.name.upper()
+    name = max(param.opts, key=len) if param.param_type_name == "option" else placeholder(param)
     if not isinstance(error.__cause__, ValidationError):
         return InputError(name, "", error.message, usage) if error.message else MissingInput(name, usage)
     details = first_error(error.__cause__)
@@ -59,14 +60,12 @@ def _parameter_error(error: typer.BadParameter) -> InputError:
 
 def _usage(context: Any) -> str:
     """The command with all its required parameters."""
-    required = [param for param in context.command.get_params(context) if param.required]
-    pieces = [
-        f"{max(param.opts, key=len)} {param.metavar or param.name.upper()}"
-        if param.param_type_name == "option"
-        else param.metavar or param.name.upper()
-        for param in required
-    ]
-    return " ".join([context.command_path, *pieces])
+    pieces = [context.command_path]
+    for param in context.command.get_params(context):
+        if param.required:
+            pieces += [max(param.opts, key=len)] if param.param_type_name == "option" else []
+            pieces.append(placeholder(param))
+    return " ".join(pieces)
 
 
 def _options(context: Any) -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from experiments.bench.ray_cluster import BenchError
-from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, median_row, points_of, rotated_replicas, row_of
+from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, points_of, rotated_replicas, row_of
+from experiments.bench.report import median_run
 from protocol.errors import ErrorCode
 from protocol.messages.load import LoadOutcome
 
@@ -98,5 +99,5 @@ def test_a_run_without_an_acknowledgement_is_an_error(empty: str) -> None:
 
 def test_the_reported_run_is_the_one_with_the_median_ratio() -> None:
     runs = [replace(row(), rate=rate) for rate in (240.0, 60.0, 300.0, 180.0)]
-    assert median_row(runs[:3]).rate == 240.0
-    assert median_row(runs).rate == 180.0, "of two in the middle the lower one"
+    assert median_run(runs[:3], lambda run: run.of_ceiling).rate == 240.0
+    assert median_run(runs, lambda run: run.of_ceiling).rate == 180.0, "of two in the middle the lower one"
