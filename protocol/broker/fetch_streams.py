@@ -127,9 +127,7 @@ class FetchStreams:
         return False
 
     def accept_renewal(self, stream: StreamKey, renewal: FetchRenewal) -> bool:
-        """Compares a renewal's message counts with the leader's; the follower is notified of messages that were lost.
-        True where the session is intact and contains a partition that this broker leads.
-        """
+        """Compares a renewal's message counts; reports losses. True: intact, with a partition that the broker leads."""
         if not self._is_current_incarnation(stream, renewal.replica_epoch):
             return False
         state = self._stream(stream)

@@ -79,9 +79,7 @@ class Fetcher:
         self._change_fetch_state(replica)
 
     def unfollow(self, replica: Replica) -> None:
-        """Stops fetching a partition: no record of its former leader is appended any more (A26). Ends the session that
-        contains it; the leader learns that with the next request or renewal.
-        """
+        """Stops fetching a partition and ends its session: records of its former leader are not appended (A26)."""
         replica.fetch_state = None
         session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
         if session is not None:

@@ -204,9 +204,7 @@ class PartitionLeader:
     # -- fetch ---------------------------------------------------------------------------------------------------------
 
     def fetch(self, now_ms: TimeMs, follower: BrokerId, request: FetchRequest) -> None:
-        """Takes the fetch states of a follower's request, partition by partition: parks each, or answers it with
-        records, a diverging epoch or an error. Requests of a former incarnation of the follower are ignored.
-        """
+        """Parks each fetch state of a request, or answers it. Requests of former incarnations are ignored."""
         stream, leads = (follower, request.fetcher), False
         if not self.streams.accept_request(stream, request):
             return

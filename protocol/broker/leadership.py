@@ -87,9 +87,7 @@ def begin(state: PartitionState, me: BrokerId, log_end: Offset, now_ms: TimeMs) 
 
 
 def adopt(leadership: Leadership, state: PartitionState, me: BrokerId) -> bool:
-    """Takes over a committed state of the same leader epoch, which voids a proposal in flight (B18). False, without a
-    change, where `state` has no newer partition epoch.
-    """
+    """Takes over a newer committed state of this leader epoch, which voids a proposal in flight (B18); else False."""
     if state.partition_epoch <= leadership.partition_epoch:
         return False
     leadership.partition_epoch = state.partition_epoch
@@ -122,18 +120,14 @@ def record_fetch(
 
 
 def is_stale_fetch(progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch) -> bool:
-    """Whether a fetch is delayed or duplicate: the same incarnation of the follower has fetched from a higher offset in
-    this leader epoch, within which its log only grows.
-    """
+    """Whether the same incarnation has fetched from a higher offset before, in an epoch in which its log only grows."""
     return broker_epoch == progress.broker_epoch and fetch_offset < progress.end_offset
 
 
 def high_watermark_target(
     leadership: Leadership, me: BrokerId, log_end: Offset, min_isr: int, needs_min_isr: bool
 ) -> Offset:
-    """How far the high watermark may move: the smallest log end of the maximal ISR, or -1 while `needs_min_isr` and
-    the committed ISR is smaller than `min_isr` (E1-E3).
-    """
+    """The smallest log end of the maximal ISR; -1 while `needs_min_isr` and the ISR is below `min_isr` (E1-E3)."""
     if needs_min_isr and len(leadership.isr) < min_isr:
         return NO_OFFSET
     followers = leadership.followers
@@ -149,9 +143,7 @@ def may_propose(leadership: Leadership) -> bool:
 def may_join(
     leadership: Leadership, broker: BrokerId, high_watermark: Offset, is_eligible: Callable[[BrokerId, Epoch], bool]
 ) -> bool:
-    """Whether to propose adding a follower: caught up, eligible by its broker epoch, no proposal in flight, and the
-    partition not RECOVERING (N5, B6, B21, C11).
-    """
+    """Whether to propose adding a follower: caught up, eligible, no proposal, not RECOVERING (N5, B6, B21, C11)."""
     if not may_propose(leadership) or broker in leadership.isr:
         return False
     if leadership.recovery_state is LeaderRecoveryState.RECOVERING:

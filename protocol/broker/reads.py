@@ -57,9 +57,7 @@ class Reads:
         self._timer_ms: TimeMs | None = None
 
     def consume(self, now_ms: TimeMs, client: NodeId, request: ConsumeRequest) -> None:
-        """Answers a read, or parks it. `admission.py` has validated the request. A response holds at most
-        `replica.fetch.max.bytes`, except for a first batch that is larger.
-        """
+        """Answers a valid read (`admission.py`) with at most `replica.fetch.max.bytes` or one batch, or parks it."""
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
             self._send(client, _no_leader(request))

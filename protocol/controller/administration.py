@@ -55,9 +55,7 @@ CHANGE_REQUESTS: Collection[type[AdminRequest]] = _HANDLERS.keys()
 
 
 def handle(state: ControllerState, request: AdminRequest) -> ControllerResult:
-    """The answer to an administration request in the present state, and the records to commit before it is sent. A
-    request that its handler refuses as a whole changes nothing and is answered with the error.
-    """
+    """The response, and the records to commit before it is sent; only an error where the handler raises Refused."""
     try:
         return _HANDLERS[type(request)](state, request)
     except Refused as refused:

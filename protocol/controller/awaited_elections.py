@@ -31,9 +31,7 @@ ELECTIONS_TIMER = "elections"
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Partitions whose elections need a recovery in `mode`, each with the index of its result in the response, and how
-    long the response may wait for them, in milliseconds.
-    """
+    """Partitions that wait for a recovery in `mode`, for `timeout_ms`, each with the index of its result."""
 
     mode: RecoveryMode
     timeout_ms: int
@@ -70,9 +68,7 @@ class AwaitedElections:
         self._set_timer()
 
     def settle(self, now_ms: TimeMs, changed: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """Answers the requests that are done or late; of partitions that are not late only those in `changed` are
-        looked at. Returns the partitions that no longer wait.
-        """
+        """Answers requests that are done, by partitions in `changed`, or late. Returns those that wait no longer."""
         over: list[TopicIdPartition] = []
         for request in self._requests:
             late = request.deadline_ms <= now_ms

@@ -16,9 +16,7 @@ from protocol.messages.control import BrokerHeartbeatRequest
 
 
 class BrokerIncarnations:
-    """`applied` is the offset behind the last record that a broker has applied, `shutdown_offsets` the end of the log
-    when its controlled shutdown began. `heartbeats` and `proposals` order its requests.
-    """
+    """`applied`: offset behind what a broker has applied; `shutdown_offsets`: log end when its shutdown began."""
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state

@@ -174,9 +174,7 @@ def _named_changes(resource: AlterConfigsResource) -> Changes:
 
 
 def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:
-    """Adds the record that sets or removes (`value` None) one override, of a topic or cluster-wide (`topic_id` None),
-    and the changes of ELRs and reassignments that follow from it.
-    """
+    """Sets or removes (None) an override, cluster-wide without `topic_id`; updates ELRs and reassignments."""
     present = draft.override(topic_id, name)
     if value == (None if present is None else config_text(present)):
         return

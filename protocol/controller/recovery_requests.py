@@ -100,9 +100,7 @@ class RecoveryRequests:
         self._changed.update(dict.fromkeys(awaited.places))
 
     def abandon(self) -> set[tuple[NodeId, int]]:
-        """Drops all recoveries, when the controller resigns; the next active controller requests its own (F15). Returns
-        the client and correlation id of each ElectLeaders request that this has answered.
-        """
+        """Drops all on resignation (F15). Returns client and correlation id of each ElectLeaders request answered."""
         self._out.cancel_timer(RECOVERY_TIMER)
         return self._awaited.abandon()
 

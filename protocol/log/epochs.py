@@ -31,9 +31,7 @@ class LeaderEpochCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: Epoch, start_offset: Offset) -> None:
-        """Records that `epoch` begins at `start_offset`, unless it is known already or not newer than the latest.
-        Removes epochs that begin there too, since they have no records.
-        """
+        """Records a newer `epoch` from `start_offset` on; removes those that begin there too, without records."""
         if epoch > self.latest_epoch:
             self.truncate(start_offset)
             self._epochs.append(epoch)

@@ -113,9 +113,7 @@ class ProducerState:
         return {number: entry for number, entry in self._entries.items() if not self._has_expired(entry)}
 
     def check(self, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
-        """Checks a produced batch before it is appended. Returns the error with which it is refused, or NONE; and for a
-        duplicate the first append of it.
-        """
+        """Checks a batch before its append: the error that refuses it, or NONE; for a duplicate its first append."""
         if batch.producer_id == NO_PRODUCER_ID:
             return ErrorCode.NONE, None
         entry = self.entry(batch.producer_id)

@@ -32,9 +32,7 @@ class ReadBack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What was dropped from the end of a log, which ends at `end_offset` now: `size` bytes at `position` of the file
-    `path`, for the reason `why`.
-    """
+    """Dropped from a log that ends at `end_offset` now: `size` bytes at `position` of `path`, for the reason `why`."""
 
     path: str
     end_offset: Offset

@@ -239,9 +239,7 @@ class MetadataImage:
     # -- replay --------------------------------------------------------------------------------------------------------
 
     def replay(self, record: MetadataRecord) -> None:
-        """Applies the record at `next_offset`; ProtocolInvariantError where the present state excludes it. Control
-        records of the quorum change nothing here.
-        """
+        """Applies the record at `next_offset`; ProtocolInvariantError where the present state excludes it."""
         handler = _REPLAY.get(type(record))
         if handler is not None:
             try:

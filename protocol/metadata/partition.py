@@ -51,9 +51,7 @@ def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
 
 
 def replay_change(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
-    """The state after a change record: fields that the record leaves out stay, the partition epoch rises by one, and
-    the leader epoch rises if the record names a leader, the same one or another.
-    """
+    """The state after a change: the partition epoch rises by one, the leader epoch if the record names a leader."""
     new_leader = record.leader != UNCHANGED_LEADER
     recovery = state.leader_recovery_state
     if record.leader_recovery_state != UNCHANGED_RECOVERY_STATE:

@@ -27,9 +27,7 @@ from protocol.nodes.refusals import refuse
 
 
 class ClientNode:
-    """One client. `brokers` and `controllers` (at least one) are its bootstrap list; `principal` defaults to the node's
-    own; `checksum` computes the CRC-32C of its batches, None leaves it out.
-    """
+    """One client; it needs a controller to begin with. `principal` defaults to its own; `checksum` computes CRC-32Cs."""
 
     def __init__(
         self,

@@ -49,9 +49,7 @@ from protocol.quorum.replica import QuorumReplica
 
 
 class ControllerNode:
-    """One of a cluster's `controllers` (ids of all of them). `replica` is its replica of the metadata log, kept in
-    `storage`; `rng` decides election timeouts and the placement of replicas.
-    """
+    """One of `controllers`. `storage` holds its `replica`; `rng` decides election timeouts and placements."""
 
     def __init__(
         self,
@@ -167,9 +165,7 @@ class ControllerNode:
         return self._finish(now_ms)
 
     def _finish(self, now_ms: TimeMs, sender: NodeId = NO_NODE, request: Message | None = None) -> list[Effect]:
-        """Ends every event: makes appended records durable, replays what the role sees, and returns the effects that
-        need not wait for a commit.
-        """
+        """Makes appended records durable, replays what the role sees; returns the effects that need no commit."""
         log = self._log
         self.replica.settle(now_ms)
         self._quorum.follow(now_ms)

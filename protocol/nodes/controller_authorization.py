@@ -47,9 +47,7 @@ Rule = Callable[[MetadataImage, NodeId, Any], bool]
 
 
 def authorization_error(image: MetadataImage, sender: NodeId, message: Message) -> ErrorCode:
-    """CLUSTER_AUTHORIZATION_FAILED where `sender`, or the request's principal, may not send a message of this type;
-    NONE otherwise. `image` holds the ACLs in force.
-    """
+    """CLUSTER_AUTHORIZATION_FAILED where sender or principal may not send this type under the ACLs of `image`."""
     rule = _RULES.get(type(message))
     if rule is None or rule(image, sender, message):
         return ErrorCode.NONE

@@ -31,9 +31,7 @@ from protocol.quorum.replica import QuorumReplica
 
 
 class ControllerLog:
-    """`state`, `recoveries`, `metrics` and `incarnations` follow the records that were replayed. `sessions` ends the
-    session of a broker whose registration a record removes.
-    """
+    """`state`, `recoveries`, `metrics` and `incarnations` follow the replayed records; these may end `sessions`."""
 
     def __init__(
         self, replica: QuorumReplica, config: ClusterConfig, rng: Random, sessions: BrokerSessions, out: Outbox

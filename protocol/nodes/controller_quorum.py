@@ -27,9 +27,7 @@ from protocol.quorum.voters import ReplicaKey
 
 
 class ControllerQuorum:
-    """Follows the role of `replica` in the quorum and brings `log` to the state of that role. `is_sole`: the cluster
-    has one controller, so that no predecessor can have left records unreported.
-    """
+    """Brings `log` to the state of the role of `replica`. `is_sole`: no predecessor can have left records."""
 
     def __init__(
         self,

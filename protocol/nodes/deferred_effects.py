@@ -37,9 +37,7 @@ class DeferredEffects:
     def release(
         self, effects: list[Effect], offset: Offset, high_watermark: Offset, sender: NodeId, request: Message | None
     ) -> list[Effect]:
-        """Takes the `effects` of one input, after which the state has replayed the log up to `offset`, and returns
-        what may be emitted now that the log is committed up to `high_watermark`.
-        """
+        """Takes the `effects` of an input, replayed up to `offset`; returns those committed by `high_watermark`."""
         if not self._queue and offset <= high_watermark:
             return effects
         released: list[Effect] = [effect for effect in effects if isinstance(effect, _IMMEDIATE)]

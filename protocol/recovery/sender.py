@@ -55,9 +55,7 @@ Event = Answered | Unanswered
 
 @dataclass(slots=True)
 class _BrokerQueue:
-    """One broker: the partitions to query, those of the request in flight (`correlation_id`, times out at
-    `deadline_ms`), and the time of the next request after `failures` in a row.
-    """
+    """One broker: partitions to query and in flight until `deadline_ms`; the next request after `failures`."""
 
     queue: dict[TopicIdPartition, None] = field(default_factory=dict)
     in_flight: dict[TopicIdPartition, None] | None = None
