@@ -69,24 +69,10 @@ def run_batch(trial: Trial, parameters: CellParameters, batch: Batch, study_seed
         except Exception as error:
             raise TrialFailed(f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}") from error
         trace.extend((batch.cell, number, seq, *row) for seq, row in enumerate(result.rows))
-        trials.append(_trial_row(batch.cell, number, seed, parameters, result))
+        measured = (parameters.duration_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
+        counts = (metric.count(result.rows) for metric in RATES.values())
+        trials.append((batch.cell, number, seed, *measured, *counts))
     return _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
-
-
-def _trial_row(
-    cell: int, number: int, seed: int, parameters: CellParameters, result: TrialResult
-) -> tuple[object, ...]:
-    return (
-        cell,
-        number,
-        seed,
-        parameters.duration_ms,
-        parameters.partitions,
-        result.events,
-        result.trace_hash,
-        len(result.rows),
-        *(metric.count(result.rows) for metric in RATES.values()),
-    )
 
 
 def _table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from experiments.studies.parameter import DURATION, Notation
+from experiments.support.durations import parse_duration_ms
 
 
 class Distribution(BaseModel):
@@ -43,16 +44,10 @@ class Distribution(BaseModel):
 
 def _read(value: object) -> Distribution:
     if not isinstance(value, dict):
-        return Distribution(mean_ms=_read_mean(value))
+        return Distribution(mean_ms=parse_duration_ms(value))
     fields = dict(value)
-    fields["mean_ms"] = _read_mean(fields.pop("mean", None))
+    fields["mean_ms"] = parse_duration_ms(fields.pop("mean", None))
     return Distribution.model_validate(fields, strict=True)
-
-
-def _read_mean(value: object) -> int:
-    mean_ms = DURATION.read(value)
-    assert isinstance(mean_ms, int)
-    return mean_ms
 
 
 def _write(value: object) -> str:

@@ -50,11 +50,15 @@ class CellEstimates:
     estimates: Mapping[str, Estimate]
     failover_ms: FailoverTimes
 
+    def value(self, metric: str) -> float:
+        """The estimate of the metric of that name, without its interval."""
+        return self.estimates[metric].estimate
+
     def document(self, swept: Mapping[str, object]) -> dict[str, object]:
         """The cell's object in `gold/cells.json`, beginning with the swept parameters."""
-        metrics = {name: asdict(value) for name, value in self.estimates.items()}
-        counts = {"trials": self.trials, "partition_years": self.partition_years}
-        return dict(swept) | counts | metrics | {"failover_ms": asdict(self.failover_ms)}
+        fields = asdict(self)
+        estimates, failover_ms = fields.pop("estimates"), fields.pop("failover_ms")
+        return {**swept, **fields, **estimates, "failover_ms": failover_ms}
 
 
 def estimate(sums: CellSums) -> CellEstimates:

@@ -1,60 +1,42 @@
 """Study files: YAML in, :class:`~experiments.studies.model.Study` out, or one line that says what is wrong.
 
 `docs/reference/study-files.md` lists the format (the project's interfaces, section 2). :class:`StudyFile` holds the
-fields of the file, :data:`~experiments.studies.model.PARAMETERS` those of `base`. A parameter is given in `base`, or as
-an axis of `sweep` (every combination), of `zip` (lists of equal length, taken side by side), or in each entry of
-`cells`.
-
-Every cell is checked as a whole before the first trial runs, so that a sweep cannot fail on its last cell.
+fields of the file, :data:`~experiments.studies.model.PARAMETERS` those of `base`. Every cell is checked as a whole
+before the first trial runs, so that a sweep cannot fail on its last cell.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.studies.model import CONFLICT, PARAMETERS, Cell, CellParameters, Precision, Study
+from experiments.studies.model import CONFLICT, PARAMETERS, Cell, CellParameters, Precision, Study, StudyHeader
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, read_yaml_mapping
 
 Combination = dict[str, object]
 
 
-class StudyFile(BaseModel):
+class StudyFile(StudyHeader):
     """The fields of a study file; combinations and parameters are checked one by one afterwards."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
-    name: Annotated[str, Field(min_length=1, description="Name of the study, in tables and in the report.")]
-    question: Annotated[str | None, Field(description="The question, as the report's headline.")] = None
-    engine: Annotated[Literal["sim"], Field(description="What runs the trials.")] = "sim"
-    seed: Annotated[int, Field(ge=0, description="The seed that the seeds of all trials are derived from.")] = 0
-    trials: Annotated[int | None, Field(ge=1, description="Trials per cell; either this or `precision`.")] = None
-    precision: Annotated[
-        Precision | None,
-        Field(
-            description="Adds trials to a cell until the interval of a rate is narrow enough; either this or `trials`."
-        ),
-    ] = None
-    duration: Annotated[object, Field(description=PARAMETERS["duration"].description)] = PARAMETERS["duration"].default
-    base: Annotated[dict[str, object], Field(description="Parameters that all cells share; see below.")] = {}
-    sweep: Annotated[
-        dict[str, list[object]] | None,
-        Field(description="Parameter: list of values. The cells are all combinations, the last axis fastest."),
-    ] = None
-    zip: Annotated[
-        dict[str, list[object]] | None,
-        Field(description="Parameter: list of values, all of one length. Cell i takes the i-th value of each."),
-    ] = None
-    cells: Annotated[
-        list[dict[str, object]] | None,
-        Field(description="A list of mappings, each the parameters of one cell; all name the same parameters."),
-    ] = None
+    duration: object = Field(PARAMETERS["duration"].default, description=PARAMETERS["duration"].description)
+    base: dict[str, object] = Field({}, description="Parameters that all cells share; see below.")
+    sweep: dict[str, list[object]] | None = Field(
+        None, description="Parameter: list of values. The cells are all combinations, the last axis fastest."
+    )
+    zip: dict[str, list[object]] | None = Field(
+        None, description="Parameter: list of values, all of one length. Cell i takes the i-th value of each."
+    )
+    cells: list[dict[str, object]] | None = Field(
+        None, description="A list of mappings, each the parameters of one cell; all name the same parameters."
+    )
 
 
 TOP_LEVEL = frozenset(StudyFile.model_fields) & frozenset(PARAMETERS)
@@ -94,19 +76,11 @@ def study_from(raw: dict[str, object], source: str) -> Study:
     axis, combinations = _combinations(file, source)
     _check_names(file.base, "base", source)
     base = file.base | {name: getattr(file, name) for name in TOP_LEVEL}
-    _resolve(base, source, lambda name: name if name in TOP_LEVEL else f"base.{name}", partial=True)
+    _resolve(base, source, {}, partial=True)
     cells = tuple(_cell(index, base, combination, axis, source) for index, combination in enumerate(combinations))
     _refuse_duplicates(cells, axis, source)
-    return Study(
-        name=file.name,
-        question=file.question,
-        engine=file.engine,
-        seed=file.seed,
-        trials=file.trials,
-        precision=file.precision,
-        cells=cells,
-        source=raw,
-    )
+    header = {name: getattr(file, name) for name in StudyHeader.model_fields}
+    return Study.model_validate(header | {"cells": cells, "source": raw})
 
 
 def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]:
@@ -118,16 +92,12 @@ def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]
         return "base", [{}]
     if file.cells is not None:
         return "cells", _listed(file.cells, source)
-    axes = file.sweep if file.sweep is not None else file.zip
-    assert axes is not None
+    axes = file.sweep or file.zip or {}
     _check_axes(axes, given[0], source)
-    if file.sweep is not None:
-        rows: Iterable[tuple[object, ...]] = itertools.product(*axes.values())
-    else:
-        lengths = {name: len(values) for name, values in axes.items()}
-        if len(set(lengths.values())) > 1:
-            raise InputError(source, "zip", f"lengths {lengths}", "lists of equal length")
-        rows = zip(*axes.values(), strict=True)
+    lengths = {name: len(values) for name, values in axes.items()}
+    if file.zip is not None and len(set(lengths.values())) > 1:
+        raise InputError(source, "zip", f"lengths {lengths}", "lists of equal length")
+    rows = itertools.product(*axes.values()) if file.zip is None else zip(*axes.values(), strict=True)
     return given[0], [dict(zip(axes, row, strict=True)) for row in rows]
 
 
@@ -158,25 +128,24 @@ def _listed(cells: list[dict[str, object]], source: str) -> list[Combination]:
 
 def _cell(index: int, base: Combination, combination: Combination, axis: str, source: str) -> Cell:
     section = f"cells[{index}]" if axis == "cells" else axis
-
-    def place(name: str) -> str:
-        if name in TOP_LEVEL:
-            return name
-        return f"{section}.{name}" if name in combination else f"base.{name}"
-
-    parameters = _resolve(base | combination, source, place)
+    places = {name: f"{section}.{name}" for name in combination}
+    parameters = _resolve(base | combination, source, places)
     assert parameters is not None
     return Cell(index=index, swept=combination, parameters=parameters)
 
 
 def _resolve(
-    values: Combination, source: str, place: Callable[[str], str], partial: bool = False
+    values: Combination, source: str, places: Mapping[str, str], partial: bool = False
 ) -> CellParameters | None:
-    """Parameters from a file's values; `place` gives a parameter's position in the file.
+    """Parameters from a file's values; `places` are the positions in the file of those that are not in `base`.
 
     Raises InputError for a wrong value and for values that exclude each other; the latter are accepted if `partial`
     (an axis may still replace one), and the answer is then None.
     """
+
+    def place(name: str) -> str:
+        return name if name in TOP_LEVEL else places.get(name, f"base.{name}")
+
     fields: dict[str, object] = {}
     for name, value in values.items():
         parameter = PARAMETERS[name]
@@ -192,13 +161,12 @@ def _resolve(
         detail = error.errors()[0]
         if detail["loc"]:
             parameter = _BY_FIELD[str(detail["loc"][0])]
-            where = place(parameter.name)
-            raise InputError(source, where, repr(values[parameter.name]), parameter.allowed) from error
+            found = repr(values[parameter.name])
+            raise InputError(source, place(parameter.name), found, parameter.allowed) from error
         assert detail["type"] == CONFLICT
         name, allowed = detail["ctx"]["parameter"], detail["ctx"]["allowed"]
         if not partial:
-            found = values.get(name, PARAMETERS[name].default)
-            raise InputError(source, place(name), found, allowed) from error
+            raise InputError(source, place(name), values.get(name, PARAMETERS[name].default), allowed) from error
     return None
 
 

@@ -151,8 +151,8 @@ class Precision(Frozen):
         AfterValidator(_check_rate),
         Field(description="The rate that decides.", json_schema_extra={"enum": list(RATES)}),
     ] = "loss_rate"
-    relative_error: Annotated[float, Field(gt=0.0, lt=1.0, description="Half-width divided by estimate.")]
-    max_trials: Annotated[int, Field(ge=1, le=10_000_000, description="Trials per cell at most.")]
+    relative_error: float = Field(gt=0.0, lt=1.0, description="Half-width divided by estimate.")
+    max_trials: int = Field(ge=1, le=10_000_000, description="Trials per cell at most.")
 
 
 class Cell(Frozen):
@@ -163,22 +163,28 @@ class Cell(Frozen):
     parameters: CellParameters
 
 
-class Study(Frozen):
-    """A study as it runs. Exactly one of `trials` and `precision` is set. `source` is the file as the user wrote it,
-    with overrides applied; two studies are the same study if their sources are equal."""
+class StudyHeader(Frozen):
+    """The fields that a study has as its file gives them. Exactly one of `trials` and `precision` is set."""
 
-    name: str
-    question: str | None
-    engine: Literal["sim"]
-    seed: int
-    trials: int | None = Field(ge=1)
-    precision: Precision | None
+    name: str = Field(min_length=1, description="Name of the study, in tables and in the report.")
+    question: str | None = Field(None, description="The question, as the report's headline.")
+    engine: Literal["sim"] = Field("sim", description="What runs the trials.")
+    seed: int = Field(0, ge=0, description="The seed that the seeds of all trials are derived from.")
+    trials: int | None = Field(None, ge=1, description="Trials per cell; either this or `precision`.")
+    precision: Precision | None = Field(
+        None,
+        description="Adds trials to a cell until the interval of a rate is narrow enough; either this or `trials`.",
+    )
+
+
+class Study(StudyHeader):
+    """A study as it runs. `source` is the file as the user wrote it, with overrides applied; two studies are the same
+    study if their sources are equal."""
+
     cells: tuple[Cell, ...] = Field(min_length=1)
     source: dict[str, object]
 
     @property
     def max_trials(self) -> int:
         """The largest number of trials of a cell."""
-        if self.precision is not None:
-            return self.precision.max_trials
-        return self.trials or 1
+        return self.precision.max_trials if self.precision is not None else self.trials or 1

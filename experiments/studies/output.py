@@ -163,13 +163,9 @@ def git_revision(folder: Path) -> str | None:
     git = shutil.which("git")
     if git is None:
         return None
-
-    def run_git(*arguments: str) -> str | None:
-        done = subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    revision = run_git("rev-parse", "--verify", "HEAD")
-    return f"{revision}-dirty" if revision and run_git("status", "--porcelain", "--untracked-files=no") else revision
+    command = [git, "-C", str(folder), "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def write_batch(out: Path, batch: Batch, trace: pa.Table, trials: pa.Table) -> None:
@@ -211,10 +207,10 @@ def batches_on_disk(out: Path) -> list[Batch]:
     return sorted(Batch(int(match[1]), int(match[2]), int(match[3])) for match in found if match)
 
 
-def batch_paths(out: Path, batches: list[Batch]) -> tuple[list[Path], list[Path]]:
-    """The files of the batches: those in `trace/`, those in `trials/`."""
-    files = [_batch_files(batch) for batch in batches]
-    return [out / trace for trace, _ in files], [out / trials for _, trials in files]
+def batch_paths(out: Path) -> tuple[list[str], list[str]]:
+    """The files of the committed batches: those in `trace/`, those in `trials/`."""
+    files = [_batch_files(batch) for batch in batches_on_disk(out)]
+    return [str(out / trace) for trace, _ in files], [str(out / trials) for _, trials in files]
 
 
 def committed_batches(out: Path, study: Study) -> dict[Batch, pa.Table]:
@@ -234,31 +230,25 @@ def committed_batches(out: Path, study: Study) -> dict[Batch, pa.Table]:
 
 
 def _checked_batch(out: Path, batch: Batch, mark: Path) -> pa.Table:
-    expected = mark.read_text(encoding="utf-8", errors="replace")
-    digests = [
-        (line.partition("  ")[0], name) for line, name in zip(expected.splitlines(), _batch_files(batch), strict=False)
-    ]
-    whole = "a whole file; delete its .sha256 in trials/ and sweep again"
-    if expected != "".join(f"{digest}  {name}\n" for digest, name in digests) or len(digests) != 2:
+    names = _batch_files(batch)
+    digests = re.fullmatch("".join(f"(.*?)  {re.escape(name)}\n" for name in names), mark.read_text("utf-8", "replace"))
+    if digests is None:
         raise InputError(str(mark), "", "a damaged file", "the digests of two files; delete it and sweep again")
-    for digest, name in digests:
-        if not (out / name).is_file():
-            raise InputError(str(out / name), "", "no such file", whole)
-        if _digest(out / name) != digest:
-            raise InputError(str(out / name), "", "a damaged Parquet file", whole)
-    trace_path, trials_path = (out / name for name in _batch_files(batch))
-    trials = pq.read_table(trials_path)
-    trace = pq.ParquetFile(trace_path)
-    for path, schema, expected_schema in (
-        (trials_path, trials.schema, TRIALS_SCHEMA),
-        (trace_path, trace.schema_arrow, TRACE_SCHEMA),
-    ):
-        if not schema.equals(expected_schema):
-            raise InputError(str(path), "", f"columns {schema.names}", f"{expected_schema.names} of this version")
+    trace_path, trials_path = (out / name for name in names)
+    whole = "a whole file; delete its .sha256 in trials/ and sweep again"
+    for digest, path in zip(digests.groups(), (trace_path, trials_path), strict=True):
+        if not path.is_file():
+            raise InputError(str(path), "", "no such file", whole)
+        if _digest(path) != digest:
+            raise InputError(str(path), "", "a damaged Parquet file", whole)
+    trials, trace = pq.read_table(trials_path), pq.ParquetFile(trace_path)
+    schemas = ((trials_path, trials.schema, TRIALS_SCHEMA), (trace_path, trace.schema_arrow, TRACE_SCHEMA))
+    for path, schema, expected in schemas:
+        if not schema.equals(expected):
+            raise InputError(str(path), "", f"columns {schema.names}", f"{expected.names} of this version")
     if trials["trial"].to_pylist() != list(range(batch.first, batch.stop)):
-        raise InputError(
-            str(trials_path), "trial", "trials that differ from its name", f"{batch.first} to {batch.stop - 1}"
-        )
+        allowed = f"{batch.first} to {batch.stop - 1}"
+        raise InputError(str(trials_path), "trial", "trials that differ from its name", allowed)
     rows = sum(trials["trace_rows"].to_pylist())
     if trace.metadata.num_rows != rows:
         raise InputError(str(trace_path), "", f"{trace.metadata.num_rows} rows", f"{rows}, as its trials count them")

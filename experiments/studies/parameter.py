@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, Field
-from pydantic.fields import FieldInfo
 
 from experiments.support.durations import ALLOWED as DURATION_FORM
 from experiments.support.durations import format_duration, parse_duration_ms
@@ -28,8 +27,8 @@ class Notation:
     type describes.
     """
 
-    read: Callable[[object], object]
-    write: Callable[[object], str] = str
+    read: Callable[[object], object] = lambda value: value
+    write: Callable[[object], str] = lambda value: str(value).removesuffix(".0")
     form: str = ""
 
 
@@ -48,11 +47,7 @@ class Parameter:
     description: str
 
 
-def _write_plain(value: object) -> str:
-    return str(value).removesuffix(".0")
-
-
-PLAIN = Notation(read=lambda value: value, write=_write_plain)
+PLAIN = Notation()
 
 
 def _write_duration(value: object) -> str:
@@ -72,11 +67,7 @@ def duration_or(word: str) -> Notation:
     )
 
 
-def _read_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-TEXT = Notation(_read_text)
+TEXT = Notation(lambda value: str(value) if type(value) is int else value)
 """Words, some of which are digits, that YAML reads as numbers."""
 
 
@@ -114,23 +105,21 @@ def parameter(
 
 def parameters(model: type[BaseModel]) -> Mapping[str, Parameter]:
     """Every parameter that `model` declares, by its name in a study file, in the order of declaration."""
-    schemas = model.model_json_schema()["properties"]
-    declared = (_parameter(field, info, schemas[field]) for field, info in model.model_fields.items())
-    return {parameter.name: parameter for parameter in declared}
-
-
-def _parameter(field: str, info: FieldInfo, schema: Mapping[str, Any]) -> Parameter:
-    notation = next((item for item in info.metadata if isinstance(item, Notation)), PLAIN)
-    return Parameter(
-        name=field.removesuffix("_ms"),
-        field=field,
-        notation=notation,
-        words=schema["words"],
-        unit=schema["unit"] or ("duration" if notation.form else ""),
-        default=notation.write(info.default),
-        allowed=allowed_values(schema, notation),
-        description=schema["description"],
-    )
+    declared = {}
+    for field, schema in model.model_json_schema()["properties"].items():
+        info, name = model.model_fields[field], field.removesuffix("_ms")
+        notation = next((item for item in info.metadata if isinstance(item, Notation)), PLAIN)
+        declared[name] = Parameter(
+            name=name,
+            field=field,
+            notation=notation,
+            words=schema["words"],
+            unit=schema["unit"] or ("duration" if notation.form else ""),
+            default=notation.write(info.default),
+            allowed=allowed_values(schema, notation),
+            description=schema["description"],
+        )
+    return declared
 
 
 _LIMITS = {

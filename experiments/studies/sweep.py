@@ -71,9 +71,9 @@ def leading_counts(study: Study, cell: int, batches: Mapping[Batch, pa.Table]) -
     """The counts of the cell's trials 0, 1, ... up to the first that is missing: the stopping rule's input."""
     column = RATES[study.precision.metric if study.precision else "loss_rate"].column
     counts: list[int] = []
-    for batch, trials in sorted(batches.items(), key=lambda item: item[0]):
+    for batch in sorted(batches):
         if batch.cell == cell and batch.first == len(counts):
-            counts.extend(trials[column].to_pylist())
+            counts.extend(batches[batch][column].to_pylist())
     return counts
 
 
@@ -152,15 +152,11 @@ def _run_on_ray(study: Study, pending: list[Batch], trial: Trial) -> Iterator[tu
             return
         ready, _ = ray.wait(list(in_flight), num_returns=1)
         for reference in ready:
-            batch = in_flight.pop(reference)
-            trace, trials = ray.get(reference)
-            yield batch, trace, trials
+            yield in_flight.pop(reference), *ray.get(reference)
 
 
 def check_complete(study: Study, out: Path) -> None:
     """Raises InputError if trials are missing or a file is damaged: an incomplete sweep is not analysed."""
-    missing = pending_batches(study, committed_batches(out, study))
+    missing = _trials_in(pending_batches(study, committed_batches(out, study)))
     if missing:
-        raise InputError(
-            str(out), "trials", f"{_trials_in(missing)} missing", "a complete sweep; run `isray study sweep` again"
-        )
+        raise InputError(str(out), "trials", f"{missing} missing", "a complete sweep; run `isray study sweep` again")

@@ -243,9 +243,8 @@ class _Trial:
         partition = self.partitions[name]
         same_epoch = partition.leader_epoch == trace.leader_epoch and partition.leader == trace.leader
         partition.leader, partition.leader_epoch = trace.leader, trace.leader_epoch
-        in_sync = 0 if partition.leader == NO_LEADER else len(trace.isr)
-        partition.isr_size, partition.elr_size = in_sync, len(trace.elr)
-        partition.min_isr = trace.min_isr
+        partition.isr_size = 0 if partition.leader == NO_LEADER else len(trace.isr)
+        partition.elr_size, partition.min_isr = len(trace.elr), trace.min_isr
         partition.serves = partition.serves and same_epoch
         if trace.recovering and not partition.recovering:
             self._add(TraceRow(self._time_ms, UNCLEAN_RECOVERY, name.partition, partition.leader))

@@ -17,14 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from experiments.engines.ray.session import orderly_signals
 from experiments.studies.estimates import CellSums, FailoverTimes, estimate
 from experiments.studies.metrics import METRICS
-from experiments.studies.output import (
-    StudyRecord,
-    batch_paths,
-    batches_on_disk,
-    read_record,
-    replaced_folder,
-    write_text,
-)
+from experiments.studies.output import StudyRecord, batch_paths, read_record, replaced_folder, write_text
 from experiments.studies.pipeline import gold, silver
 from experiments.studies.pipeline.session import spark_session
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
@@ -34,7 +27,7 @@ from experiments.studies.statistics import Moments
 def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:
     """Trace to silver to gold, on disk."""
     report_stage(READING)
-    trace, trials = (spark.read.parquet(*map(str, paths)) for paths in batch_paths(out, batches_on_disk(out)))
+    trace, trials = (spark.read.parquet(*paths) for paths in batch_paths(out))
     report_stage(SILVER)
     with replaced_folder(out / "silver") as folder:
         intervals = _stored(silver.intervals(trace, trials), folder / "intervals")

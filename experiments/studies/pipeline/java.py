@@ -75,8 +75,8 @@ def _probe(java: Path, environ: Mapping[str, str]) -> Runtime | None:
     for arguments in ([VECTOR_ARGUMENT], []):
         settings = _settings([str(java), *arguments, "-XshowSettings:properties", "-version"], environ)
         if settings is not None:
-            version = _feature(settings["java.specification.version"])
-            return Runtime(Path(settings["java.home"]), version, bool(arguments))
+            version = settings["java.specification.version"].removeprefix("1.")  # 1.8 is Java 8
+            return Runtime(Path(settings["java.home"]), int(version), bool(arguments))
     return None
 
 
@@ -89,11 +89,6 @@ def _settings(command: list[str], environ: Mapping[str, str]) -> dict[str, str] 
         return None
     settings = dict(_SETTING.findall(done.stderr))
     return settings if done.returncode == 0 and len(settings) == 2 else None
-
-
-def _feature(specification: str) -> int:
-    """`1.8` is Java 8; `17` is Java 17."""
-    return int(specification.removeprefix("1."))
 
 
 def _wrapped(java: Path) -> Path:

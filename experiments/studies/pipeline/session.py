@@ -47,7 +47,7 @@ def _start(folder: Path, memory: str) -> SparkSession:
     logging = folder / "log4j2.properties"
     logging.write_text(_QUIET_LOGGING, encoding="utf-8")
     java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile=file:{logging} -XX:+UseSerialGC"
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -60,10 +60,7 @@ def _start(folder: Path, memory: str) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master(f"local[{CORES}]").appName("isray")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return SparkSession.builder.master(f"local[{CORES}]").appName("isray").config(map=settings).getOrCreate()
 
 
 def _stop(session: SparkSession) -> None:

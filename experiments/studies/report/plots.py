@@ -80,12 +80,7 @@ def _loss_row(axes: Axes, row: int, rate: Estimate, colour: str, floor: float) -
     high = rate.ci_high
     if rate.estimate > 0:
         axes.plot(
-            [max(rate.ci_low, floor), high],
-            [row, row],
-            color=colour,
-            linewidth=5,
-            alpha=0.35,
-            solid_capstyle="round",
+            [max(rate.ci_low, floor), high], [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round"
         )
         axes.plot([rate.estimate], [row], "o", color=colour, markersize=9)
         text = number(rate.estimate)
@@ -109,8 +104,8 @@ def availability_plot(names: Sequence[str], cells: Sequence[CellEstimates], best
             axes.set_xlabel("minutes per year, 95 % interval")
 
     label = "Minutes per year. " + " ".join(
-        f"{name}: offline {number(cell.estimates['offline_fraction'].estimate * MINUTES_PER_YEAR)}, "
-        f"rejecting acks=all {number(cell.estimates['reject_fraction'].estimate * MINUTES_PER_YEAR)}."
+        f"{name}: offline {number(cell.value('offline_fraction') * MINUTES_PER_YEAR)}, "
+        f"rejecting acks=all {number(cell.value('reject_fraction') * MINUTES_PER_YEAR)}."
         for name, cell in zip(names, cells, strict=True)
     )
     return _svg("availability", len(cells), draw, label)

@@ -58,7 +58,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
         trade_offs=words.trade_offs(names, cells, recommendation),
         loss_svg=Markup(plots.loss_plot(names, cells, recommendation.best)),
         availability_svg=Markup(plots.availability_plot(names, cells, recommendation.best)),
-        parameters=words.parameter_rows(study.cells[0].parameters, list(study.cells[0].swept)),
+        parameters=words.parameter_rows(study.cells[0].parameters, study.cells[0].swept),
         versions=record.versions,
         source=yaml.safe_dump(study.source, sort_keys=False, allow_unicode=True),
         style=Markup((FOLDER / "report.css").read_text(encoding="utf-8")),

@@ -8,7 +8,7 @@ overlap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.studies.estimates import CellEstimates
@@ -39,15 +39,6 @@ class TradeOff:
     verdict: str
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterRow:
-    """A parameter that all cells share, in the notation of study files."""
-
-    name: str
-    value: str
-    meaning: str
-
-
 def cell_name(swept: Mapping[str, object]) -> str:
     """`kip-966 · min ISR 2`: the swept parameters in the order of the file."""
     parts = [PARAMETERS[name].words.format(shown(value)) for name, value in swept.items()]
@@ -61,10 +52,10 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def parameter_rows(parameters: CellParameters, swept: Sequence[str]) -> list[ParameterRow]:
-    """The parameters that all cells share: all but those that are `swept`."""
+def parameter_rows(parameters: CellParameters, swept: Container[str]) -> list[tuple[str, str, str]]:
+    """Name, value and description of the parameters that all cells share: all but those that are `swept`."""
     return [
-        ParameterRow(name, parameter.notation.write(getattr(parameters, parameter.field)), parameter.description)
+        (name, parameter.notation.write(getattr(parameters, parameter.field)), parameter.description)
         for name, parameter in PARAMETERS.items()
         if name not in swept
     ]
@@ -104,8 +95,7 @@ def milliseconds(value: float | None) -> str:
 def unavailability(cell: CellEstimates) -> float:
     """A lower bound of the share of time in which acks=all writes fail: the larger of the time without a leader that
     answers and the time with fewer than min ISR replicas in sync."""
-    without_leader = cell.estimates["offline_fraction"].estimate + cell.estimates["stall_fraction"].estimate
-    return max(without_leader, cell.estimates["reject_fraction"].estimate)
+    return max(cell.value("offline_fraction") + cell.value("stall_fraction"), cell.value("reject_fraction"))
 
 
 def recommend(names: Sequence[str], cells: Sequence[CellEstimates]) -> Recommendation:
@@ -126,14 +116,16 @@ def recommend(names: Sequence[str], cells: Sequence[CellEstimates]) -> Recommend
 
 def _sentences(names: Sequence[str], cells: Sequence[CellEstimates], best: int, rivals: Sequence[int]) -> list[str]:
     chosen = cells[best]
-    rejecting, offline = (minutes(chosen.estimates[name].estimate) for name in ("reject_fraction", "offline_fraction"))
+    rejecting, offline = (minutes(chosen.value(name)) for name in ("reject_fraction", "offline_fraction"))
     sentences = [
         f"Cost of {names[best]}: acks=all writes are rejected for {rejecting} a year; the partition has no leader for "
         f"{offline} a year."
     ]
-    worst = max(range(len(cells)), key=lambda index: cells[index].estimates["loss_rate"].estimate)
+    worst = max(range(len(cells)), key=lambda index: cells[index].value("loss_rate"))
     if worst != best and worst not in rivals:
-        sentences.append(f"{names[worst]} loses most: {loss_phrase(cells[worst])}{_times(cells[worst], chosen)}.")
+        most, least = (cell.value("loss_rate") for cell in (cells[worst], chosen))
+        times = f", {most / least:.1f} times as many" if least > 0 and most > 0 else ""
+        sentences.append(f"{names[worst]} loses most: {loss_phrase(cells[worst])}{times}.")
     if rivals:
         listed = ", ".join(names[index] for index in rivals)
         sentences.append(
@@ -153,33 +145,26 @@ def loss_phrase(cell: CellEstimates) -> str:
     return f"{number(loss.estimate)} loss events per partition-year ({interval}){often}"
 
 
-def _times(cell: CellEstimates, against: CellEstimates) -> str:
-    mine, other = cell.estimates["loss_rate"].estimate, against.estimates["loss_rate"].estimate
-    return f", {mine / other:.1f} times as many" if other > 0 and mine > 0 else ""
-
-
 def trade_offs(names: Sequence[str], cells: Sequence[CellEstimates], recommendation: Recommendation) -> list[TradeOff]:
     """Every other cell against the recommended one, fewest losses first."""
     others = [index for index in range(len(cells)) if index != recommendation.best]
-    others.sort(key=lambda index: cells[index].estimates["loss_rate"].estimate)
+    others.sort(key=lambda index: cells[index].value("loss_rate"))
     chosen = cells[recommendation.best]
     return [_trade_off(names[index], cells[index], chosen, index in recommendation.rivals) for index in others]
 
 
 def _trade_off(name: str, cell: CellEstimates, chosen: CellEstimates, rival: bool) -> TradeOff:
-    mine, other = cell.estimates["loss_rate"].estimate, chosen.estimates["loss_rate"].estimate
+    mine, other = cell.value("loss_rate"), chosen.value("loss_rate")
     ratio = f" (× {mine / other:.2g})" if other > 0 else ""
     longer = unavailability(cell) - unavailability(chosen)
-    if longer == 0:
-        availability = "the same availability"
-    else:
-        availability = f"{minutes(abs(longer))} {'less' if longer > 0 else 'more'} availability a year"
+    less_or_more = f"{minutes(abs(longer))} {'less' if longer > 0 else 'more'} availability a year"
+    availability = less_or_more if longer else "the same availability"
     verdict = f"{'Loss rates not distinguished' if rival else 'Loses more'}; {availability}."
     return TradeOff(
         name,
         f"{mine - other:+.3g} a year{ratio}",
-        _signed(cell.estimates["offline_fraction"].estimate - chosen.estimates["offline_fraction"].estimate),
-        _signed(cell.estimates["reject_fraction"].estimate - chosen.estimates["reject_fraction"].estimate),
+        _signed(cell.value("offline_fraction") - chosen.value("offline_fraction")),
+        _signed(cell.value("reject_fraction") - chosen.value("reject_fraction")),
         verdict,
     )
 

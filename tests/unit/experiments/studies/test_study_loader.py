@@ -74,11 +74,7 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"base__brokers": True}, "base.brokers", "whole number"),
         ({"base__acks": 2}, "base.acks", "all"),
         ({"base__network_latency": "2s"}, "base.network_latency", "less than or equal to 200ms"),
-        (
-            {"base__network_latency": "9ms", "base__detection": "30ms"},
-            "base.network_latency",
-            "quarter of detection",
-        ),
+        ({"base__network_latency": "9ms", "base__detection": "30ms"}, "base.network_latency", "quarter of detection"),
         ({"sweep__min_insync_replicas": [0]}, "sweep.min_insync_replicas", "greater than or equal to 1"),
         ({"sweep__min_insync_replicas": []}, "sweep.min_insync_replicas", "one value or more"),
         ({"sweep__min_insync_replicas": [1, 1]}, "sweep", "differ"),
@@ -104,8 +100,7 @@ def test_error_is_one_line_that_names_file_field_and_allowed_values(
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [("name: [", "expected"), ("name: a\nname: b\n", "twice"), ("- 1\n", "list"), ("", "NoneType")],
+    ("text", "found"), [("name: [", "expected"), ("name: a\nname: b\n", "twice"), ("- 1\n", "list"), ("", "NoneType")]
 )
 def test_file_that_is_no_mapping_of_unique_keys_is_refused(tmp_path: Path, text: str, found: str) -> None:
     path = tmp_path / "s.yaml"
