@@ -27,7 +27,7 @@ from protocol.nodes.refusals import refuse
 
 
 class ClientNode:
-    """One client; it needs a controller to begin with. `principal` defaults to its own; `checksum` computes CRC-32Cs."""
+    """One client; it needs a controller at first. `principal` defaults to its own; `checksum` computes CRC-32Cs."""
 
     def __init__(
         self,
