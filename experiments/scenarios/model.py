@@ -118,9 +118,12 @@ class NodeStep(StrictModel):
         return node
 
 
-class ProduceStep(StrictModel):
+class _PartitionStep(StrictModel):
     topic: TopicField
     partition: PartitionField = 0
+
+
+class ProduceStep(_PartitionStep):
     records: int = Field(ge=1, description="how many records, each in a batch of its own")
     acks: Annotated[Literal[0, 1, "all"], BeforeValidator(_acks)] = Field(
         default="all", description="acknowledgements that the producer asks for"
@@ -176,9 +179,7 @@ class BrokerStep(StrictModel):
     broker: Index = Field(description="id of a broker")
 
 
-class ElectStep(StrictModel):
-    topic: TopicField
-    partition: PartitionField = 0
+class ElectStep(_PartitionStep):
     type: Literal["preferred", "unclean", "longest_log_proactive", "longest_log_balanced", "designation"] = Field(
         description="election type"
     )
@@ -192,9 +193,7 @@ class ElectStep(StrictModel):
         return self
 
 
-class ReassignStep(StrictModel):
-    topic: TopicField
-    partition: PartitionField = 0
+class ReassignStep(_PartitionStep):
     replicas: Assignment | None = Field(default=None, description="ids of the brokers that shall hold the partition")
     cancel: bool = Field(default=False, description="instead of `replicas`: cancels the reassignment")
     expect_error: ExpectedError = None
@@ -295,15 +294,7 @@ class Expectation(StrictModel):
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
         subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
-        named = set(self.model_fields_set) - {
-            "topic",
-            "partition",
-            "broker",
-            "controller",
-            "within",
-            "voters",
-            "metrics",
-        }
+        named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", "voters", "metrics"}
         beside = self.metrics or self.voters is not None
         if len(subjects) > 1 or (not subjects and (named or not beside)):
             raise ValueError("allowed: exactly one of topic, broker, controller; voters and metrics with it or alone")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss
@@ -54,7 +53,7 @@ class Stage(SimCluster):
         self.incarnations: dict[NodeId, int] = {}
         self.after_crash: Callable[[], None] | None = None
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[int], Stage], tuple[int]]:
         _STAGES[id(self)] = self
         return _stage_at, (id(self),)
 
@@ -97,7 +96,7 @@ class StepChecker:
         self._snapshots: list[bytes] = []
         self._numbers: dict[object, SuiteState] = {}
         self._by_snapshot: dict[bytes, SuiteState] = {}
-        self._known: dict[tuple[Any, ...], tuple[SuiteState, str]] = {}
+        self._known: dict[tuple[object, ...], tuple[SuiteState, str]] = {}
         suite = InvariantSuite(self._stage)
         self.first = self._intern(suite)
         self._shown = self.first, suite

@@ -12,10 +12,10 @@ lag at any moment, and no time gets into the state. `model.py` decides which tim
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import TypeVar
 
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage, formatted_disk
@@ -46,10 +46,10 @@ class ConstantRandom(Random):
     def random(self) -> float:
         return 0.0
 
-    def getstate(self) -> Any:
-        return ("constant", self.value)
+    def getstate(self) -> tuple[int, ...]:
+        return (self.value,)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[ConstantRandom], tuple[int]]:
         return ConstantRandom, (self.value,)
 
 
@@ -59,6 +59,11 @@ class DeadBroker:
 
     broker: NodeId
     disk: SimStorage
+
+
+Exhibit = BrokerNode | DeadBroker | ControllerNode
+_Key = tuple[Local, *tuple[object, ...]]
+_Hashable = TypeVar("_Hashable", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +84,12 @@ class Machines:
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
-        self.exhibits: list[BrokerNode | DeadBroker | ControllerNode] = []
+        self.exhibits: list[Exhibit] = []
         self._spec = spec
         self._late_ms = spec.config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self._snapshots: dict[Local, bytes] = {}
         self._locals: dict[object, Local] = {}
-        self._outcomes: dict[tuple[Any, ...], Outcome] = {}
+        self._outcomes: dict[_Key, Outcome] = {}
         self._keys = Keys()
         self._observations: list[int] = []
         self._observation_numbers: dict[object, int] = {}
@@ -93,7 +98,7 @@ class Machines:
 
     # -- states --------------------------------------------------------------------------------------------------------
 
-    def intern(self, node: BrokerNode | DeadBroker | ControllerNode) -> Local:
+    def intern(self, node: Exhibit) -> Local:
         """The number of the node's state; the node must not be changed any more."""
         key = self._keys.key(node)
         local = self._locals.get(key)
@@ -111,17 +116,18 @@ class Machines:
         spec, controller = self._spec, FIRST_CONTROLLER
         return ControllerNode(controller, spec.controller_ids, spec.config, formatted_disk(), ConstantRandom(0))
 
-    def _copy(self, local: Local) -> Any:
+    def _copy(self, local: Local) -> Exhibit:
         snapshot = self._snapshots.get(local)
         if snapshot is None:
             snapshot = self._snapshots[local] = dump(self.exhibits[local])
-        return pickle.loads(snapshot)
+        node: Exhibit = pickle.loads(snapshot)
+        return node
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:
         """A running node gets a message, by its number."""
-        return self._step((local, sender, message), lambda node: node.receive(0, sender, VALUES.value(message)))
+        return self._step((local, sender, message), lambda node: node.receive(0, sender, message_of(message)))
 
     def fire(self, local: Local, name: str) -> Outcome:
         """A timer of a running node is due."""
@@ -132,8 +138,9 @@ class Machines:
         key = (local, "start", incarnation)
         return self._outcomes.get(key) or self._start(key, self._copy(local), incarnation)
 
-    def _start(self, key: tuple[Any, ...], dead: DeadBroker, incarnation: int) -> Outcome:
+    def _start(self, key: _Key, dead: Exhibit, incarnation: int) -> Outcome:
         spec = self._spec
+        assert isinstance(dead, DeadBroker)
         node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, ConstantRandom(incarnation))
         return self._remember(key, node, node.start(0))
 
@@ -143,21 +150,24 @@ class Machines:
         outcome = self._outcomes.get(key)
         if outcome is None:
             node = self._copy(local)
-            node.storage.apply_loss(loss)
+            assert isinstance(node, BrokerNode)
+            _disk(node).apply_loss(loss)
             outcome = self._remember(key, _dead(node), [])
         return outcome.local
 
-    def _step(self, key: tuple[Any, ...], act: Callable[[Any], list[Effect]]) -> Outcome:
+    def _step(self, key: _Key, act: Callable[[BrokerNode | ControllerNode], list[Effect]]) -> Outcome:
         outcome = self._outcomes.get(key)
         if outcome is None:
             node = self._copy(key[0])
+            assert not isinstance(node, DeadBroker)
             effects = act(node)
             if any(isinstance(effect, Exit) for effect in effects):
+                assert isinstance(node, BrokerNode)
                 node = _dead(node)
             outcome = self._remember(key, node, effects)
         return outcome
 
-    def _remember(self, key: tuple[Any, ...], node: Any, effects: list[Effect]) -> Outcome:
+    def _remember(self, key: _Key, node: Exhibit, effects: list[Effect]) -> Outcome:
         sends = tuple((effect.to, VALUES.number(effect.message)) for effect in effects if isinstance(effect, Send))
         traces = tuple(effect for effect in effects if isinstance(effect, Trace))
         events_number = _number_of("\n".join(map(repr, traces)), self._event_numbers)
@@ -173,18 +183,23 @@ def _dead(node: BrokerNode) -> DeadBroker:
     """What remains of a broker, without its copy of the metadata log: the next incarnation fetches the log from its
     start, and how much of it was there makes no difference.
     """
-    storage = node.storage
-    assert isinstance(storage, SimStorage)
+    storage = _disk(node)
     storage.delete_log(METADATA_LOG)
     storage.delete_file(state_file.FILE)
     return DeadBroker(node.node_id, storage)
 
 
-def _number_of(thing: Any, numbers: dict[Any, int]) -> int:
+def _disk(broker: BrokerNode) -> SimStorage:
+    assert isinstance(broker.storage, SimStorage)
+    return broker.storage
+
+
+def _number_of(thing: _Hashable, numbers: dict[_Hashable, int]) -> int:
     return numbers.setdefault(thing, len(numbers))
 
 
 def message_of(number: int) -> Message:
     """The message of that number."""
-    message: Message = VALUES.value(number)
+    message = VALUES.value(number)
+    assert isinstance(message, Message)
     return message

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from random import Random
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
 
 from protocol.broker.context import Replica
 from protocol.broker.delayed_produce import DelayedProduces
@@ -75,17 +74,17 @@ class ValueTable:
     """Immutable values, each once; a number for each."""
 
     def __init__(self) -> None:
-        self._values: list[Any] = []
-        self._numbers: dict[Any, int] = {}
+        self._values: list[object] = []
+        self._numbers: dict[object, int] = {}
 
-    def number(self, value: Any) -> int:
+    def number(self, value: object) -> int:
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self._values)
             self._values.append(value)
         return number
 
-    def value(self, number: int) -> Any:
+    def value(self, number: int) -> object:
         return self._values[number]
 
 
@@ -93,7 +92,7 @@ VALUES = ValueTable()
 _CONFIGS: dict[int, ClusterConfig] = {}
 
 
-def value_at(number: int) -> Any:
+def value_at(number: int) -> object:
     """The value of that number in `VALUES`; what snapshots are made of."""
     return VALUES.value(number)
 
@@ -103,11 +102,11 @@ def config_at(identity: int) -> ClusterConfig:
     return _CONFIGS[identity]
 
 
-def _reduce_value(value: Any) -> tuple[Callable[[int], Any], tuple[int]]:
+def _reduce_value(value: object) -> tuple[Callable[[int], object], tuple[int]]:
     return value_at, (VALUES.number(value),)
 
 
-def _reduce_config(config: ClusterConfig) -> tuple[Callable[[int], Any], tuple[int]]:
+def _reduce_config(config: ClusterConfig) -> tuple[Callable[[int], ClusterConfig], tuple[int]]:
     _CONFIGS[id(config)] = config
     return config_at, (id(config),)
 
@@ -120,10 +119,6 @@ def _reduce_to_none(thing: object) -> tuple[Callable[[], None], tuple[()]]:
     return _none, ()
 
 
-def _message_types() -> dict[type, Callable[[Any], Any]]:
-    return dict.fromkeys(Message.REGISTRY.values(), _reduce_value)
-
-
 def dump(thing: object, left_out: tuple[type, ...] = ()) -> bytes:
     """A snapshot, to be read by `pickle.loads` in this process; objects of the types `left_out` come back as None."""
     buffer = io.BytesIO()
@@ -133,8 +128,8 @@ def dump(thing: object, left_out: tuple[type, ...] = ()) -> bytes:
     return buffer.getvalue()
 
 
-_DISPATCH: dict[type, Callable[[Any], Any]] = {
-    **_message_types(),
+_DISPATCH: dict[type, Callable[..., tuple[Callable[..., object], tuple[object, ...]]]] = {
+    **dict.fromkeys(Message.REGISTRY.values(), _reduce_value),
     PartitionState: _reduce_value,
     BrokerRegistration: _reduce_value,
     Features: _reduce_value,
@@ -163,13 +158,13 @@ class Keys:
     def key(self, thing: object) -> object:
         return self._walk(thing, {})
 
-    def _walk(self, thing: Any, seen: dict[int, int]) -> object:
+    def _walk(self, thing: object, seen: dict[int, int]) -> object:
         kind = type(thing)
         if thing is None or kind in _ATOMS:
             return thing
         if isinstance(thing, Message):
             return ("#", VALUES.number(thing))
-        if kind in (list, tuple, deque) or isinstance(thing, tuple):
+        if isinstance(thing, list | tuple | deque):
             return tuple([self._walk(item, seen) for item in thing])
         if isinstance(thing, dict):
             items = [(self._walk(name, seen), self._walk(item, seen)) for name, item in thing.items()]
@@ -184,7 +179,7 @@ class Keys:
             return thing.getstate()
         return self._walk_object(thing, kind, seen)
 
-    def _walk_object(self, thing: Any, kind: type, seen: dict[int, int]) -> object:
+    def _walk_object(self, thing: object, kind: type, seen: dict[int, int]) -> object:
         place = seen.get(id(thing))
         if place is not None:
             return ("@", place)

@@ -282,14 +282,10 @@ class _PlanRun:
 
     def _converge(self) -> None:
         deadline_ms = self._cluster.now_ms + WHOLE_WITHIN_MS
-        while self._is_unconverged():
+        while (found := next(self._unconverged(), None)) is not None:
             if self._cluster.now_ms >= deadline_ms:
-                invariant, reason = next(self._unconverged())
-                raise _Violated(invariant, f"{WHOLE_WITHIN_MS} ms after the last fault {reason}")
+                raise _Violated(found[0], f"{WHOLE_WITHIN_MS} ms after the last fault {found[1]}")
             self._pass_until(self._cluster.now_ms + LOOK_EVERY_MS)
-
-    def _is_unconverged(self) -> bool:
-        return next(self._unconverged(), None) is not None
 
     def _unconverged(self) -> Iterator[tuple[str, str]]:
         """What has not converged yet: the name of the rule, and the reason in words."""
