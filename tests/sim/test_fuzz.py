@@ -27,7 +27,7 @@ from experiments.faults.tolerance import grant_loss
 from experiments.hunt.fuzz import run as run_module
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows
-from experiments.hunt.fuzz.plan import Plan, load
+from experiments.hunt.fuzz.plan import Plan, PlanViolation, load
 from experiments.hunt.fuzz.run import PlanResult, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.fuzz.themes import THEMES
@@ -61,6 +61,12 @@ def plan_of(*faults: Fault, generation: str = "kip-966", **changes: Any) -> Plan
         "operations": operations,
     }
     return Plan.model_validate(base | changes).model_copy(update={"faults": faults})
+
+
+def violation_of(plan: Plan) -> PlanViolation:
+    violation = run_plan(plan).violation
+    assert violation is not None
+    return violation
 
 
 def names(result: PlanResult, group: str) -> dict[str, int]:
@@ -225,9 +231,7 @@ def test_a_record_that_failed_may_be_stored_where_sends_come_twice(monkeypatch: 
     assert result.violation is None
     assert names(result, "records")["acks all, failed"] == 10
     monkeypatch.setattr(Plan, "duplicates_sends", False)
-    violation = run_plan(plan).violation
-    assert violation is not None
-    assert violation.invariant == "History.FailedRecordStored"
+    assert violation_of(plan).invariant == "History.FailedRecordStored"
 
 
 def test_a_leader_may_end_recovering_and_a_reassignment_at_once() -> None:
@@ -291,8 +295,7 @@ def test_a_fault_that_is_never_healed_violates_convergence(monkeypatch: pytest.M
 def test_a_command_without_outcome_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CheckedEngine.outcome
     monkeypatch.setattr(CheckedEngine, "outcome", lambda self, number: None if number == 7 else whole(self, number))
-    violation = run_plan(plan_of()).violation
-    assert violation is not None
+    violation = violation_of(plan_of())
     assert violation.invariant == run_module.ANSWERED
     assert "[7]" in violation.detail
 
@@ -300,9 +303,7 @@ def test_a_command_without_outcome_is_a_violation(monkeypatch: pytest.MonkeyPatc
 def test_a_lost_record_in_the_history_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CheckedEngine.log
     monkeypatch.setattr(CheckedEngine, "log", lambda self, broker, partition: whole(self, broker, partition)[:-1])
-    violation = run_plan(plan_of()).violation
-    assert violation is not None
-    assert violation.invariant == "History.LostRecord"
+    assert violation_of(plan_of()).invariant == "History.LostRecord"
 
 
 def test_an_exception_in_a_node_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,8 +311,7 @@ def test_an_exception_in_a_node_is_a_violation(monkeypatch: pytest.MonkeyPatch) 
         raise KeyError("broken")
 
     monkeypatch.setattr(Leadership, "maximal_isr", property(fail))
-    violation = run_plan(plan_of()).violation
-    assert violation is not None
+    violation = violation_of(plan_of())
     assert violation.invariant == "KeyError"
     assert "broken" in violation.detail
 

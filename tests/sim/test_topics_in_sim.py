@@ -14,7 +14,6 @@ from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
-from experiments.scenarios.runner import ScenarioResult
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
@@ -32,15 +31,16 @@ P1 = TopicPartition("t", 1)
 Steps = list[dict[str, Any]]
 
 
-def run(steps: Steps, generation: str = "kip-966", **topic: object) -> ScenarioResult:
-    """Topic `t` has partitions 0 and 1 on brokers 0, 1, 2."""
+def check_steps(steps: Steps, generation: str = "kip-966") -> None:
+    """The steps pass without a violation; topic `t` has partitions 0 and 1 on brokers 0, 1, 2."""
     raw: dict[str, object] = {
         "name": "inline",
         "cluster": {"brokers": 4, "generation": generation},
-        "topics": [{"name": "t", "assignments": [[0, 1, 2], [0, 1, 2]], "config": {"min.insync.replicas": 2}} | topic],
+        "topics": [{"name": "t", "assignments": [[0, 1, 2], [0, 1, 2]], "config": {"min.insync.replicas": 2}}],
         "steps": steps,
     }
-    return run_scenario(scenario_from(raw, "inline"))
+    result = run_scenario(scenario_from(raw, "inline"))
+    assert result.passed, (result.steps[-1], result.violations)
 
 
 def produce(records: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def added(*replicas: int) -> dict[str, Any]:
 @pytest.mark.covers("A21", "J19")
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_partitions_are_removed_and_added_again_empty(generation: str) -> None:
-    result = run(
+    check_steps(
         [
             produce(5),
             expect(visible=5, leader_epoch=0),
@@ -84,7 +84,6 @@ def test_partitions_are_removed_and_added_again_empty(generation: str) -> None:
         ],
         generation,
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("M36", "A34", "A21")
@@ -99,7 +98,7 @@ def test_a_broker_that_was_down_restores_no_old_record(role: str, loss: str, cha
     lead = (
         [{"elect": {"topic": "t", "partition": 1, "type": "preferred"}}, awaited(leader=2)] if role == "leads" else []
     )
-    result = run(
+    check_steps(
         [
             produce(6),
             {"wait": "6s"},
@@ -121,14 +120,13 @@ def test_a_broker_that_was_down_restores_no_old_record(role: str, loss: str, cha
         ],
         generation,
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("M36")
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_broker_may_miss_several_incarnations_of_a_partition(times: int) -> None:
     incarnations = [step for _ in range(times) for step in (REMOVED, added(0, 1, 2), produce(2))]
-    result = run(
+    check_steps(
         [
             produce(6),
             {"crash": {"broker": 2}},
@@ -139,14 +137,13 @@ def test_a_broker_may_miss_several_incarnations_of_a_partition(times: int) -> No
             expect(visible=2, lost_acked=0),
         ]
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("M36")
 def test_a_broker_that_is_cut_off_commits_nothing_to_the_old_partition() -> None:
     """It takes records into the old partition until it hears; acks=1, so they were never promised."""
     old = {"produce": {"topic": "t", "partition": 1, "records": 3, "acks": 1}}
-    result = run(
+    check_steps(
         [
             produce(2),
             {"cut": {"between": [0, "rest"]}},
@@ -160,7 +157,6 @@ def test_a_broker_that_is_cut_off_commits_nothing_to_the_old_partition() -> None
             expect(visible=4, lost_acked=0),
         ]
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 class Bench:

@@ -14,7 +14,6 @@ from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
-from experiments.scenarios.runner import ScenarioResult
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
@@ -188,15 +187,16 @@ def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed:
 # -- scenarios ---------------------------------------------------------------------------------------------------------
 
 
-def run_steps(generation: Generation, *steps: dict[str, object], seed: int = 0) -> ScenarioResult:
-    """Topic `t` on brokers 0, 1, 2 with min ISR 2."""
+def check_steps(generation: Generation, *steps: dict[str, object], seed: int = 0) -> None:
+    """The steps pass without a violation; topic `t` is on brokers 0, 1, 2 with min ISR 2."""
     raw: dict[str, Any] = {
         "name": "inline",
         "cluster": {"brokers": 3, "generation": generation.value},
         "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
         "steps": list(steps),
     }
-    return run_scenario(scenario_from(raw, "inline"), seed)
+    result = run_scenario(scenario_from(raw, "inline"), seed)
+    assert result.passed, (result.steps[-1], result.violations)
 
 
 def step(kind: str, **fields: object) -> dict[str, object]:
@@ -207,12 +207,16 @@ def on_t(kind: str, **fields: object) -> dict[str, object]:
     return {kind: {"topic": "t", **fields}}
 
 
-UPGRADE = step("update_feature", feature="metadata.version", level=2)
+def metadata_version(level: int, **fields: object) -> dict[str, object]:
+    return step("update_feature", feature="metadata.version", level=level, **fields)
+
+
+UPGRADE = metadata_version(2)
 
 
 @pytest.mark.covers("M23", "K3", "K4")
 def test_after_the_upgrade_the_next_change_records_the_elr() -> None:
-    result = run_steps(
+    check_steps(
         OLD,
         on_t("produce", records=3),
         step("crash", broker=2),
@@ -228,12 +232,11 @@ def test_after_the_upgrade_the_next_change_records_the_elr() -> None:
         on_t("await", isr=[1], leader=1, leader_recovery_state="recovered"),
         on_t("expect", lost_acked=0),
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("M23")
 def test_a_clean_loss_of_the_leader_right_after_the_upgrade_follows_the_isr() -> None:
-    result = run_steps(
+    check_steps(
         OLD,
         on_t("produce", records=3),
         UPGRADE,
@@ -242,12 +245,11 @@ def test_a_clean_loss_of_the_leader_right_after_the_upgrade_follows_the_isr() ->
         on_t("produce", records=1),
         on_t("expect", lost_acked=0, leader_recovery_state="recovered"),
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("M24", "K7", "N36")
 def test_without_the_upgrade_there_is_no_elr_and_no_empty_isr() -> None:
-    result = run_steps(
+    check_steps(
         OLD,
         on_t("produce", records=3),
         step("crash", broker=2),
@@ -265,27 +267,20 @@ def test_without_the_upgrade_there_is_no_elr_and_no_empty_isr() -> None:
         on_t("await", leader=0, leader_recovery_state="recovered"),
         on_t("expect", lost_acked=0),
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("K10")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_downgrade_brings_the_last_leader_back_into_the_isr(seed: int) -> None:
-    result = run_steps(
+    check_steps(
         FIRST_PHASE,
         on_t("produce", records=3),
         *(step("shutdown", broker=broker) for broker in (2, 1, 0)),
         on_t("await", isr=[], elr=[0, 1], leader=-1, last_known_elr=[0]),
-        step("update_feature", feature="metadata.version", level=1, expect_error="INVALID_UPDATE_VERSION"),
-        step(
-            "update_feature",
-            feature="metadata.version",
-            level=1,
-            downgrade="safe",
-            expect_error="INVALID_UPDATE_VERSION",
-        ),
+        metadata_version(1, expect_error="INVALID_UPDATE_VERSION"),
+        metadata_version(1, downgrade="safe", expect_error="INVALID_UPDATE_VERSION"),
         on_t("expect", isr=[], elr=[0, 1]),
-        step("update_feature", feature="metadata.version", level=1, downgrade="unsafe"),
+        metadata_version(1, downgrade="unsafe"),
         on_t("expect", isr=[0], elr=[], last_known_elr=[], leader=-1, leader_recovery_state="recovered"),
         step("crash", controller=FIRST_CONTROLLER),
         step("start", controller=FIRST_CONTROLLER),
@@ -300,7 +295,6 @@ def test_a_downgrade_brings_the_last_leader_back_into_the_isr(seed: int) -> None
         on_t("expect", lost_acked=0, visible=4),
         seed=seed,
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("K15", "E1")
@@ -311,7 +305,7 @@ def test_the_high_watermark_rule_comes_and_goes_with_the_level() -> None:
         step("shutdown", broker=2),
         on_t("await", isr=[0]),
     ]
-    result = run_steps(
+    check_steps(
         OLD,
         *alone,
         on_t("produce", records=1, acks=1),
@@ -321,16 +315,15 @@ def test_the_high_watermark_rule_comes_and_goes_with_the_level() -> None:
         on_t("produce", records=1, acks=1),
         {"wait": "5s"},
         on_t("expect", high_watermark=3, visible=3),
-        step("update_feature", feature="metadata.version", level=1, downgrade="safe"),
+        metadata_version(1, downgrade="safe"),
         on_t("await", high_watermark=4, visible=4),
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("generation", Generation)
 def test_a_running_broker_that_is_unregistered_registers_again(generation: Generation, seed: int) -> None:
-    result = run_steps(
+    check_steps(
         generation,
         on_t("produce", records=3),
         step("unregister", broker=0),
@@ -340,7 +333,6 @@ def test_a_running_broker_that_is_unregistered_registers_again(generation: Gener
         on_t("expect", lost_acked=0, visible=5, leader_recovery_state="recovered"),
         seed=seed,
     )
-    assert result.passed, (result.steps[-1], result.violations)
 
 
 @pytest.mark.parametrize("broker", [0, 1])
@@ -371,7 +363,7 @@ def test_an_unregistered_broker_that_missed_the_record_registers_again(generatio
 
 @pytest.mark.covers("E20", "E21")
 def test_a_stopped_broker_that_is_unregistered_is_absent_until_it_registers() -> None:
-    result = run_steps(
+    check_steps(
         RECOVERY,
         on_t("produce", records=3),
         step("shutdown", broker=2),
@@ -386,4 +378,3 @@ def test_a_stopped_broker_that_is_unregistered_is_absent_until_it_registers() ->
         on_t("await", isr=[0, 1], elr=[], last_known_elr=[]),
         on_t("expect", lost_acked=0),
     )
-    assert result.passed, (result.steps[-1], result.violations)

@@ -76,12 +76,7 @@ FIRES: list[tuple[str, Sequence[Operation], FinalPartition, list[Finding]]] = [
         final(Run(0, 0, 1, 0, 1), Run(1, 0, 2, 0, 1)),
         [MovedRecord(T0, Record(1, 0), 1, (0,))],
     ),
-    (
-        "twice",
-        CLEAN,
-        final(*LOG, Run(4, 1, 2, 1, 1)),
-        [DuplicatedRecord(T0, Record(2, 1), (3, 4))],
-    ),
+    ("twice", CLEAN, final(*LOG, Run(4, 1, 2, 1, 1)), [DuplicatedRecord(T0, Record(2, 1), (3, 4))]),
     ("failed and there", CLEAN, final(*LOG, Run(4, 1, 3, 0, 1)), [FailedRecordStored(T0, Record(3, 0), 4)]),
     ("stray", CLEAN, final(*LOG, Run(4, 1, 9, 0, 1)), [StrayRecord(T0, Record(9, 0), 4)]),
     ("stray place", CLEAN, final(*LOG, Run(4, 1, 2, 2, 1)), [StrayRecord(T0, Record(2, 2), 4)]),
@@ -281,23 +276,23 @@ def test_the_check_agrees_with_a_check_of_every_pair(
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_history_is_read_back_from_its_file(tmp_path: Path) -> None:
-    writer = HistoryWriter(tmp_path / "history")
+def written(folder: Path) -> Path:
+    writer = HistoryWriter(folder / "history")
     for operation in CLEAN:
         writer.write(operation)
     writer.close()
-    reader = HistoryReader(tmp_path / "history")
+    return folder / "history"
+
+
+def test_a_history_is_read_back_from_its_file(tmp_path: Path) -> None:
+    reader = HistoryReader(written(tmp_path))
     assert tuple(reader) == CLEAN
     assert [type(operation) for operation in reader] == [type(operation) for operation in CLEAN]
     assert not reader.is_torn
 
 
 def test_a_torn_last_line_is_left_out_and_reported(tmp_path: Path) -> None:
-    path = tmp_path / "history"
-    writer = HistoryWriter(path)
-    for operation in CLEAN:
-        writer.write(operation)
-    writer.close()
+    path = written(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
     reader = HistoryReader(path)
     assert tuple(reader) == CLEAN[:-1]
