@@ -24,6 +24,7 @@ GOOD = {
     "base": {"broker_mttf": "30d", "detection": "instant"},
     "sweep": {"generation": ["kip-497", "kip-966"], "min_insync_replicas": [1, 2]},
 }
+PRECISION = {"relative_error": 0.1, "max_trials": 10}
 
 
 def study_with(**changes: object) -> dict[str, object]:
@@ -47,17 +48,9 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"trials": None}, "trials", "either trials or precision"),
         ({"trials": 0}, "trials", "1"),
         ({"trials": "200"}, "trials", "whole number"),
-        ({"precision": {"relative_error": 0.1, "max_trials": 10}}, "trials", "either trials or precision"),
-        (
-            {"trials": None, "precision": {"relative_error": 2, "max_trials": 1}},
-            "precision.relative_error",
-            "less than 1",
-        ),
-        (
-            {"trials": None, "precision": {"metric": "offline_fraction", "relative_error": 0.1, "max_trials": 1}},
-            "precision.metric",
-            "loss_rate",
-        ),
+        ({"precision": PRECISION}, "trials", "either trials or precision"),
+        ({"trials": None, "precision": PRECISION | {"relative_error": 2}}, "precision.relative_error", "less than 1"),
+        ({"trials": None, "precision": PRECISION | {"metric": "offline_fraction"}}, "precision.metric", "loss_rate"),
         ({"duration": "1 year"}, "duration", "a number and a unit"),
         ({"duration": "0s"}, "duration", "greater than 0"),
         ({"engine": "ray"}, "engine", "sim"),
@@ -116,12 +109,8 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_sweep_is_the_product_in_the_order_of_the_file_with_values_as_written() -> None:
     study = study_from(study_with(), "s.yaml")
-    assert [tuple(cell.swept.values()) for cell in study.cells] == [
-        ("kip-497", 1),
-        ("kip-497", 2),
-        ("kip-966", 1),
-        ("kip-966", 2),
-    ]
+    swept = [tuple(cell.swept.values()) for cell in study.cells]
+    assert swept == [("kip-497", 1), ("kip-497", 2), ("kip-966", 1), ("kip-966", 2)]
     first = study.cells[0].parameters
     assert first.broker_mttf == Distribution(mean_ms=30 * DAY_MS)
     assert (first.detection_ms, first.flush_interval_ms, first.duration_ms) == (None, None, YEAR_MS)

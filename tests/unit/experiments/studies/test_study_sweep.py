@@ -35,6 +35,14 @@ def study_of(**changes: object) -> Study:
     return study_from({name: value for name, value in (raw | changes).items() if value is not None}, "s.yaml")
 
 
+def claimed(out: Path, *batches: Batch) -> Study:
+    """The directory of `study_of()` with these batches."""
+    study = study_of()
+    claim(out, study)
+    fill(out, study, list(batches))
+    return study
+
+
 def fill(out: Path, study: Study, batches: list[Batch]) -> None:
     for batch in batches:
         write_batch(out, batch, *run_batch(fake_trial, study.cells[batch.cell].parameters, batch, study.seed))
@@ -47,7 +55,7 @@ def mark_of(out: Path, batch: Batch) -> Path:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8))), st.integers(1, 30))
 def test_pending_and_committed_batches_hold_each_trial_once(parts: list[tuple[int, int]], trials: int) -> None:
-    study, taken, done = study_of(trials=trials), set(), {}
+    study, taken, done = study_of(trials=trials), set[int](), dict[Batch, pa.Table]()
     for first, length in parts:
         numbers = set(range(first, first + length))
         if not numbers & taken:
@@ -73,15 +81,10 @@ def test_rounds_grow_up_to_the_largest_number_of_trials(max_trials: int) -> None
 def test_sequential_study_stops_at_the_first_precise_round() -> None:
     study = study_of(trials=None, precision={"relative_error": 0.2, "max_trials": 1000})
     precision = Precision(relative_error=0.2, max_trials=1000)
-    years = PARAMETERS.partition_years
-    assert not is_precise(precision, [0] * 500, years)
-    assert not is_precise(precision, [1, 1, 1], years)
-    assert is_precise(precision, [1] * 150, years)
-    assert wanted_trials(study, 0, []) == 64
-    assert wanted_trials(study, 0, [1] * 64) == 96
-    assert wanted_trials(study, 0, [1] * 96) == 144
-    assert wanted_trials(study, 0, [1] * 144) == 144
-    assert wanted_trials(study, 0, [0] * 1000) == 1000
+    samples = ([0] * 500, [1, 1, 1], [1] * 150)
+    assert [is_precise(precision, counts, PARAMETERS.partition_years) for counts in samples] == [False, False, True]
+    grown: list[list[int]] = [[], [1] * 64, [1] * 96, [1] * 144, [0] * 1000]
+    assert [wanted_trials(study, 0, counts) for counts in grown] == [64, 96, 144, 144, 1000]
 
 
 def test_seed_depends_on_study_seed_parameters_and_trial_number_only() -> None:
@@ -128,20 +131,16 @@ def test_trace_that_breaks_a_rule_is_refused(rows: list[TraceRow]) -> None:
 
 
 def test_committed_batches_are_found_and_not_pending(tmp_path: Path) -> None:
-    study = study_of()
-    claim(tmp_path, study)
-    pending = pending_batches(study, {})
-    fill(tmp_path, study, pending[:3])
+    pending = pending_batches(study_of(), {})
+    study = claimed(tmp_path, *pending[:3])
     found = committed_batches(tmp_path, study)
     assert sorted(found) == sorted(pending[:3])
     assert sorted([*pending_batches(study, found), *found]) == sorted(pending)
 
 
 def test_files_of_an_interrupted_sweep_are_not_read_and_are_removed(tmp_path: Path) -> None:
-    study = study_of()
-    claim(tmp_path, study)
-    first, second = pending_batches(study, {})[:2]
-    fill(tmp_path, study, [first, second])
+    first, second = pending_batches(study_of(), {})[:2]
+    study = claimed(tmp_path, first, second)
     mark_of(tmp_path, second).unlink()
     (tmp_path / "trace" / ".tmp-x.parquet").write_bytes(b"half")
     remove_leftovers(tmp_path)
@@ -159,9 +158,8 @@ def damaged(content: bytes, how: str) -> bytes:
 @pytest.mark.parametrize("file", ["trace/{}.parquet", "trials/{}.parquet", "trials/_{}.sha256"])
 @pytest.mark.parametrize("how", ["cut", "empty", "flip"])
 def test_error_names_the_damaged_file(tmp_path: Path, file: str, how: str) -> None:
-    study, batch = study_of(), Batch(0, 0, 20)
-    claim(tmp_path, study)
-    fill(tmp_path, study, [batch])
+    batch = Batch(0, 0, 20)
+    study = claimed(tmp_path, batch)
     path = tmp_path / file.format(batch_name(batch))
     path.write_bytes(damaged(path.read_bytes(), how))
     with pytest.raises(InputError) as caught:
@@ -172,9 +170,8 @@ def test_error_names_the_damaged_file(tmp_path: Path, file: str, how: str) -> No
 
 @pytest.mark.parametrize("folder", ["trace", "trials"])
 def test_error_names_the_missing_file_of_a_batch(tmp_path: Path, folder: str) -> None:
-    study, batch = study_of(), Batch(0, 0, 20)
-    claim(tmp_path, study)
-    fill(tmp_path, study, [batch])
+    batch = Batch(0, 0, 20)
+    study = claimed(tmp_path, batch)
     path = tmp_path / folder / f"{batch_name(batch)}.parquet"
     path.unlink()
     with pytest.raises(InputError) as caught:
@@ -183,9 +180,7 @@ def test_error_names_the_missing_file_of_a_batch(tmp_path: Path, folder: str) ->
 
 
 def test_batches_that_overlap_or_lie_outside_the_study_are_refused(tmp_path: Path) -> None:
-    study = study_of()
-    claim(tmp_path, study)
-    fill(tmp_path, study, [Batch(0, 0, 10), Batch(0, 5, 15)])
+    study = claimed(tmp_path, Batch(0, 0, 10), Batch(0, 5, 15))
     with pytest.raises(InputError, match="another file holds"):
         committed_batches(tmp_path, study)
     mark_of(tmp_path, Batch(0, 5, 15)).unlink()
