@@ -2,10 +2,6 @@
 
 A speed depends on the machine and its load. So every bench also reports a ratio to a baseline that it measures in the
 same run: the bare work that no implementation could leave out. No test asserts a time.
-
-The benches are the modules in `BENCHES`. The others are parts of them: `report` (result and statistics), `ray_cluster`
-(a cluster on Ray for a bench), `ceiling` (of `replication`), `quorum_elections`, `quorum_ray` and `quorum_snapshot` (of
-`quorum`), `simpy_model` (of `sim`). `traces` is a command of its own that compares builds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""The ceiling of `isray bench replication`: the same hops with bare Ray actor calls.
+"""The ceiling of `isray bench replication`: the same hops with bare Ray actor calls, without messages, logs, protocol.
 
 A producer calls the leader with the payload, the leader calls both followers with it and waits for their returns, then
-it returns: producer -> leader -> follower -> leader -> producer. These are four hops with the payload in three calls
-(one to the leader, one to each follower). Every broker leads its share of the partitions and follows in the others, as
-in the measured cluster; each actor is a process of its own with async methods. There are no messages, no logs and no
-protocol.
-
-The bare round trip is one call with the payload from the producer to a broker that returns at once.
+it returns: four hops, the payload in three calls. Every broker leads its share of the partitions and follows in the
+others, as in the measured cluster; each actor is a process of its own with async methods.
 
 Ray must be initialised before this module is imported.
 """

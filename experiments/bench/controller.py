@@ -1,20 +1,10 @@
-"""`isray bench controller`: the time in which the controller fences a broker that leads and follows many partitions.
+"""`isray bench controller`: the time in which the controller fences a broker that leads a third of the partitions and
+follows in the others; docs/benchmarks.md describes the columns.
 
-Three brokers hold every partition (replication factor 3, min ISR 2, topics of 100 partitions); each leads a third. The
-session of broker 0 expires: it leaves every ISR, and a third of the partitions get another leader. That is one record
-per partition and one for the registration. The bench measures, each as the median of repeated runs on a new cluster:
-
-- decide: `brokers.fence`, from the state to the records in memory;
-- write: the records encoded, appended to a log in memory and flushed;
-- replay: `ControllerState.replay` of each record, indexes and deltas included;
-- node: the whole of it on a `ControllerNode`, from the session timer to the effects: decide, write, replay, a trace
-  event per partition, and the answers to the metadata fetches of the two other brokers.
-
-The baseline is the minimum with these types: per changed partition one checked change record, one partition state, and
-one dict entry. `ratio` is (decide + replay) / baseline.
-
-`peak_bytes` is the peak of the Python memory (tracemalloc) that a separate, untimed node run allocates; memory of the
-earlier state that the run frees is not subtracted.
+Every partition is on three brokers (min ISR 2, topics of 100 partitions). The session of broker 0 expires: one record
+per partition and one for the registration. Each figure is the median of repeated runs on a new cluster. The baseline is
+the minimum with these types: per changed partition one checked change record, one partition state, and one dict entry.
+`peak_bytes` is measured by tracemalloc in a separate, untimed run.
 """
 
 from __future__ import annotations
@@ -115,9 +105,6 @@ def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
     )
 
 
-# -- the cluster -------------------------------------------------------------------------------------------------------
-
-
 def config() -> ClusterConfig:
     return ClusterConfig.of(Generation.KIP_966, {MIN_INSYNC_REPLICAS: 2})
 
@@ -161,9 +148,6 @@ def node_of(records: Sequence[MetadataRecord]) -> ControllerNode:
         if broker != SILENT:
             node.receive(0, broker, metadata_fetch(node, broker))
     return node
-
-
-# -- measurements ------------------------------------------------------------------------------------------------------
 
 
 def decide(state: ControllerState) -> list[MetadataRecord]:
@@ -232,9 +216,6 @@ def _measure(partitions: int, repeats: int) -> Row:
     decide_ms, replay_ms, write_ms, node_ms, baseline_ms = medians_ms([times_ms for _, times_ms in runs])
     records, peak_bytes = runs[0][0], _peak_bytes(cluster)
     return Row(partitions, records, decide_ms, replay_ms, write_ms, node_ms, baseline_ms, peak_bytes)
-
-
-# -- the report --------------------------------------------------------------------------------------------------------
 
 
 def _times_kafka(row: Row) -> tuple[float, float]:

@@ -1,19 +1,11 @@
-"""`isray bench failover`: how long partitions are unavailable after the death of their leader's broker, on Ray.
+"""`isray bench failover`: how long partitions are unavailable after the death of their leader's broker, on Ray;
+docs/benchmarks.md describes the setting and the columns.
 
-A private Ray on this machine; three brokers, replication factor 3, min ISR 2. Broker 0 leads all partitions of one
-topic, the two others alternate as the second replica. Broker 0 is killed with SIGKILL. Times count from the detection:
-the controller's `session_expired`, after the session timeout of `SESSION_MS`. The time from the kill to the detection
-is reported separately.
-
-A partition is available when it acknowledges a batch of one record with acks=all (min ISR 2: both survivors have it).
-Beginning before the detection, a load generator repeatedly sends a batch to each partition of a sample of `SAMPLE`
-(evenly spread, first and last partition included), to both survivors, until one acknowledges; it looks up no leaders,
-so that look-ups are not measured. Then it sends one batch to every partition: `all_served_ms` is the time of the last
-acknowledgement, counted from the detection too. It includes the time that thousands of batches take anyway, and shows
-that every partition is available.
-
-The sample is small so that the probes themselves do not load the brokers. A broker takes over all its leaderships in
-one input, so partitions between two of the sample are available when these are.
+Broker 0 leads all partitions and is killed with SIGKILL. Times count from the controller's `session_expired`. Beginning
+before that, a load generator repeatedly sends a batch to each partition of a sample, to both survivors, until one
+acknowledges, so that look-ups of leaders are not measured. Then it sends one batch to every partition. The sample is
+small so that the probes do not load the brokers: a broker takes over all its leaderships in one input, so partitions
+between two of the sample are available when these are.
 """
 
 from __future__ import annotations
@@ -116,9 +108,8 @@ def figures_of(
     each partition, in the sample and then of all.
     """
     after = [time - detected_ms for time in served_ms]
-    return Failover(
-        partitions, detected_ms - killed_ms, median_low(after), max(after), max(all_served_ms) - detected_ms
-    )
+    all_after = max(all_served_ms) - detected_ms
+    return Failover(partitions, detected_ms - killed_ms, median_low(after), max(after), all_after)
 
 
 def assignments(partitions: int) -> list[list[int]]:

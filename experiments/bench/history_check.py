@@ -1,11 +1,8 @@
 """`isray bench history`: the speed of the history check (`experiments.check.history`), and the growth of its time and
-memory.
+memory; docs/benchmarks.md describes the history and the columns.
 
-The history resembles that of a soak: sends on several partitions that are acknowledged in the order of their invocation
-with others under way between them, two readers per partition, and final logs with one run per send. A size is a number
-of operations. Each size is checked in a process of its own, so that its memory can be measured; the operations are
-generated during the check, as they would be read from a file, and the generation is timed separately and subtracted.
-The baseline is the generation with a test of each operation's type.
+Each size is checked in a process of its own, so that its memory can be measured. The operations are generated during
+the check, as they would be read from a file; the generation with a test of each operation's type is the baseline.
 """
 
 from __future__ import annotations

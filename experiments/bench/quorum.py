@@ -1,18 +1,9 @@
-"""`isray bench quorum`: commits, elections and snapshots of the controllers' metadata log.
+"""`isray bench quorum`: commits, elections and snapshots of the controllers' metadata log; docs/benchmarks.md describes
+the workloads, the columns and the baselines.
 
-**Commits** (`quorum_ray.py`; on Ray, real disks). An administration client keeps requests under way; a request is
-answered when its records are committed, that is, on the disks of a majority, with their fsyncs. Two workloads:
-`topics`, where a request creates a topic of `PARTITIONS` partitions (one batch with one record more than that,
-`IN_FLIGHT` requests at a time), and `configs`, where a request changes one config (batches of one record, many requests
-at a time). They run with three controllers and, on another cluster, with one. The three brokers are paused, so that
-their handling of the records is not measured (`isray bench failover` does). The baseline appends batches of the same
-length to one file, with an fsync after each.
-
-**Elections.** Three controllers; the active one is killed with SIGKILL; the time runs until the next one emits
-`controller_started`. On Ray repeatedly on one cluster, in the simulator on one cluster per seed
-(`quorum_elections.py`). The bound is the fetch timeout, twice the election timeout, and 2 s.
-
-**Snapshots** (`quorum_snapshot.py`). The metadata of 100,000 partitions, written and loaded.
+Commits (`quorum_ray.py`) are measured with three controllers and, on another cluster, with one; the brokers are paused,
+so that their handling of the records is not measured. Elections run on Ray repeatedly on one cluster, in the simulator
+on one cluster per seed (`quorum_elections.py`). Snapshots (`quorum_snapshot.py`) are written to a disk and loaded.
 """
 
 from __future__ import annotations

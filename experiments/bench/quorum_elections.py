@@ -1,8 +1,7 @@
 """The time from the death of the active controller to the next active one, in a quorum of three, in the simulator; and
 the bound and statistics of election times.
 
-Every seed is a cluster of its own, which draws the leading controller, the time of its death between two fetches of the
-others, election timeouts and latencies. Time is virtual: it counts timeouts and latencies, no processor time.
+Every seed is a cluster of its own, which draws leader, time of death, election timeouts and latencies. Time is virtual.
 """
 
 from __future__ import annotations

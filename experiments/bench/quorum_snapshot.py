@@ -1,9 +1,7 @@
 """The snapshot of the metadata of many partitions: written to a disk, and loaded from it.
 
-Writing converts the image to records, encodes them, replaces the snapshot file with an fsync, and deletes the log
-before it (`QuorumLog.take_snapshot` on a `DiskStorage`). Loading opens the log with its snapshot, decodes the records,
-and builds an image from them. The baselines are the minimum: msgpack packs the plain values of all records, which are
-written with an fsync, and unpacks the same bytes, without checksums, models and image.
+The baselines are the minimum: msgpack packs the plain values of all records, which are written with an fsync, and
+unpacks the same bytes, without checksums, models and image.
 """
 
 from __future__ import annotations

@@ -1,21 +1,14 @@
-"""`isray bench replication`: throughput and latency of the data path on Ray, compared with bare Ray actor calls.
+"""`isray bench replication`: throughput and latency of the data path on Ray, compared with bare Ray actor calls
+(`experiments/bench/ceiling.py`) over the same hops; docs/benchmarks.md describes the setting and the columns.
 
-A private Ray on this machine; three brokers, replication factor 3, min ISR 2. A load generator (`actors/load.py`) keeps
-batches under way with acks=all, to one partition or to eight in turn, whose leaders rotate over the brokers: `DEPTH`
-batches per partition, and in a further run with one partition a single batch (light load). A batch counts when its
-acknowledgement has arrived. Records are 1 KiB; a batch is one message to the broker.
-
-The ceiling (`experiments/bench/ceiling.py`) carries the same payload over the same hops by bare calls, with as many
-under way, directly before: producer -> leader -> both followers -> leader -> producer, four hops, the payload in three
-calls. Two ratios are the figures of merit:
+A batch counts when its acknowledgement has arrived. Two ratios are the figures of merit:
 
 - `of_ceiling`: batches per second divided by the ceiling's. The goal under load is at least 0.5 at 64 KiB and eight
   partitions.
 - `hop_round_trips` (light load): the median latency divided by that of bare calls over the same hops. The goal is at
   most 3. `call_round_trips` divides by one bare call and its return, two hops instead of four.
 
-Cluster and ceiling are measured alternately, `repeats` times each, for the same duration; the report has the run with
-the median ratio. All processes share the machine's cores with whatever else runs there.
+Cluster and ceiling are measured alternately, `repeats` times each; the report has the run with the median ratio.
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
-"""`isray bench sim`: the speed of the simulator in one process, with plans of the default fuzz and the reference study.
+"""`isray bench sim`: the speed of the simulator in one process, with plans of the default fuzz and the reference study;
+docs/benchmarks.md describes the columns.
 
-The plans are those of the fuzz seeds 1, 2, ... Each is measured in three ways: the simulation alone (the first two
-phases of a run, without invariants), the same with all invariants after every event, and whole runs as `isray fuzz`
-does them, with coverage, the reads of phase 3 and the history check. `trace_hash` is that of the simulation alone over
-all plans, equal for every build (`experiments/support/build.py`) on every machine.
-
-The reference study has three brokers, one partition on all of them, acks=all, and brokers that fail every 130 days and
-return after 15 minutes; it sweeps min ISR 1 and 2 and the generations `kip-497` and `kip-966`. The bench measures
-`run_trial` in this process as a worker of the sweep does, including the set-up of the cluster, without invariants. Each
-cell is measured several times, and the median is reported.
-
-An event is a delivered message, a fired timer, or an action of the experiment. A cluster-year is a year of virtual time
-of one cluster. An idle cluster needs no events (`experiments/engines/sim/timers.py`), so cluster-years per second
-depend on the failure rate of brokers, and events per second hardly do.
-
-SimPy runs in the same process for comparison (`simpy_model.py`). Times of plans and of SimPy are processor time.
+The plans of the fuzz seeds 1, 2, ... are measured without invariants, with them, and as whole fuzz runs; `trace_hash`
+is that of all plans without invariants, equal for every build on every machine. The study's cells are run by
+`run_trial`, as a worker of the sweep does. Times of plans and of SimPy (`simpy_model.py`) are processor time.
 
 The baseline of the study is the minimum of such a simulator: as many events from a heap, each passed to a trivial node
 that answers with one message, which goes onto the heap. `ratio` is the time divided by the baseline's.
@@ -152,9 +141,6 @@ def simulate(parameters: CellParameters, trials: int) -> int:
     return sum(run_trial(parameters, seed).events for seed in range(trials))
 
 
-# -- plans of the fuzz -------------------------------------------------------------------------------------------------
-
-
 def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed], str]:
     """Measures the plans without and with invariants, as whole fuzz runs, and SimPy where it is installed, alternately;
     returns the medians of `repeats` times by name, and the trace hash over all plans.
@@ -191,9 +177,6 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
     return rated, hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
 
 
-# -- the baseline ------------------------------------------------------------------------------------------------------
-
-
 class _Relay:
     """A node that answers every message with one to its neighbour."""
 
@@ -216,9 +199,6 @@ def bare_events(count: int) -> TimeMs:
                 sequence += 1
                 heappush(heap, (now_ms + 1 + effect.to, sequence, effect.to, received))
     return now_ms
-
-
-# -- the study ---------------------------------------------------------------------------------------------------------
 
 
 def _measure(cell: CellParameters, trials: int, repeats: int) -> Row:

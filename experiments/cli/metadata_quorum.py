@@ -111,9 +111,6 @@ def _endpoint(text: str) -> Endpoint:
     return Endpoint(name=name, host=host, port=int(port))
 
 
-# -- directory ids -----------------------------------------------------------------------------------------------------
-
-
 def _observer(admin: AdminClient, controller_id: int) -> str:
     """The disk of the observer with this id that can become a voter; AdminError where there is none, or several."""
     quorum = admin.describe_quorum()
@@ -148,9 +145,6 @@ def _key(state: ReplicaState) -> str:
 
 def _keys(states: Iterable[ReplicaState]) -> str:
     return ", ".join(map(_key, states)) or "none"
-
-
-# -- descriptions ------------------------------------------------------------------------------------------------------
 
 
 def status_document(quorum: DescribeQuorumResponse) -> dict[str, object]:

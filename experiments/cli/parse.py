@@ -86,9 +86,8 @@ def generation_named(name: str) -> Generation:
     try:
         return Generation(name)
     except ValueError:
-        raise InputError(
-            "--generation", "", repr(name), f"one of {', '.join(known.value for known in Generation)}"
-        ) from None
+        known = ", ".join(generation.value for generation in Generation)
+        raise InputError("--generation", "", repr(name), f"one of {known}") from None
 
 
 @contextmanager

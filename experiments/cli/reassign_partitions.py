@@ -115,9 +115,6 @@ def _given(option: str, path: Path | None) -> Path:
     return path
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 def read_assignment(path: Path) -> Assignment:
     """The partitions of a reassignment file with their new replicas; InputError where the file has another shape, lists
     a partition twice, or a broker twice for one partition.
@@ -164,9 +161,6 @@ def reassignment_document(assignment: Mapping[TopicPartition, Sequence[int]]) ->
         for key, replicas in sorted(assignment.items())
     ]
     return {"version": 1, "partitions": partitions}
-
-
-# -- actions -----------------------------------------------------------------------------------------------------------
 
 
 def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:

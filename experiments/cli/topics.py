@@ -237,9 +237,6 @@ def _finish(options: Options, results: Mapping[str, Result]) -> None:
     exit_if_failed((f"{FAILING}: {name}", result) for name, result in results.items())
 
 
-# -- describe ----------------------------------------------------------------------------------------------------------
-
-
 def _describe(admin: AdminClient, options: Options) -> None:
     chosen = _chosen(admin, options)
     described = sorted(admin.describe_topics(chosen), key=lambda topic: topic.name) if chosen else []

@@ -162,3 +162,7 @@ class CliBench(Commands):
         self.await_(lambda: self.engine.outcome(number) is not None)
         outcome: Any = self.engine.outcome(number)
         return str(outcome.error.name)
+
+
+MakeBench = Callable[..., CliBench]
+"""Makes a simulated cluster with the arguments of `CliBench` that follow the fixtures."""

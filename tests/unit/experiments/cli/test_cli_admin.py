@@ -14,13 +14,14 @@ from experiments.engines.ray.cluster_state import ClusterOptions, Status, claim,
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
-from tests.unit.experiments.cli.cli_helpers import CliBench, SimPort
+from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench, SimPort
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+def make_bench(monkeypatch: pytest.MonkeyPatch, make_bench: MakeBench) -> MakeBench:
+    """Clusters of a user who has no state files."""
     monkeypatch.setattr(cluster, "states", list)
-    return CliBench(monkeypatch, capsys)
+    return make_bench
 
 
 def described(port: SimPort) -> list[DescribeTopicRequest]:
@@ -133,10 +134,9 @@ def controllers_of(found: dict[str, Any]) -> list[tuple[str, bool, str | None, b
 
 
 @pytest.fixture
-def quorum(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+def quorum(make_bench: MakeBench) -> CliBench:
     """Three controllers; the client knows the active one from the creation of a topic."""
-    monkeypatch.setattr(cluster, "states", list)
-    made = CliBench(monkeypatch, capsys, controllers=3)
+    made = make_bench(controllers=3)
     made.create()
     return made
 

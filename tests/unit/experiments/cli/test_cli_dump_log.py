@@ -35,11 +35,6 @@ TOPIC = (
 )
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    return Commands(monkeypatch, capsys)
-
-
 class Controller:
     """The one voter of a quorum, on a directory that is open."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -12,27 +11,18 @@ import pytest
 from experiments.cli import main
 from experiments.cli.help import CommandHelp, commands
 from experiments.support.errors import InputError
+from tests.unit.experiments.cli.cli_helpers import Commands
 
 COMMANDS = commands(main.app)
 HEAVY = ("ray", "pyspark", "scipy", "matplotlib", "pandas", "pyarrow")
 
 
-def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["isray", *arguments])
-    with pytest.raises(SystemExit) as left:
-        main.run()
-    return left.value.code
-
-
-def test_an_input_error_is_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_input_error_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch, command: Commands) -> None:
     def refuse(**options: object) -> None:
         raise InputError("study.yaml", "trials", 0, "a whole\nnumber above 0")
 
     monkeypatch.setattr(main, "app", refuse)
-    assert leave(monkeypatch) == 2
-    assert capsys.readouterr() == ("", "isray: study.yaml: trials: found 0; allowed: a whole number above 0\n")
+    assert command.run() == (2, "", "isray: study.yaml: trials: found 0; allowed: a whole number above 0\n")
 
 
 WRONG_USAGE = {
@@ -58,20 +48,14 @@ WRONG_USAGE = {
 
 
 @pytest.mark.parametrize(("arguments", "line"), WRONG_USAGE.items(), ids=WRONG_USAGE)
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, line: str
-) -> None:
-    assert leave(monkeypatch, *arguments.split()) == 2
-    assert capsys.readouterr() == ("", f"isray: {line}\n")
+def test_wrong_usage_is_one_line_and_exit_code_2(command: Commands, arguments: str, line: str) -> None:
+    assert command.run(*arguments.split()) == (2, "", f"isray: {line}\n")
 
 
-def test_a_group_without_a_subcommand_prints_its_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert leave(monkeypatch, "scenario") == 2
-    out, err = capsys.readouterr()
+def test_a_group_without_a_subcommand_prints_its_help(command: Commands) -> None:
+    code, out, err = command.run("scenario")
+    assert (code, err) == (2, "")
     assert "Usage: isray scenario" in out
-    assert err == ""
 
 
 _INTERRUPTED_AT_WORK = """
@@ -115,37 +99,32 @@ def test_an_interrupt_ends_a_search_and_its_processes_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.path)
+@pytest.mark.parametrize("described", COMMANDS, ids=lambda described: described.path)
 @pytest.mark.parametrize("columns", ["80", "40"])
 def test_help_prints_every_option_whole_at_any_width(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: CommandHelp, columns: str
+    monkeypatch: pytest.MonkeyPatch, command: Commands, described: CommandHelp, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert leave(monkeypatch, *command.path.split()[1:], "--help") == 0
-    out = capsys.readouterr().out
-    assert f"Usage: {command.path}" in out
-    assert all(names in out for names, _ in command.parameters)
+    out = command.ok(*described.path.split()[1:], "--help")
+    assert f"Usage: {described.path}" in out
+    assert all(names in out for names, _ in described.parameters)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.path)
-def test_every_command_has_an_example_of_itself_and_every_option_a_meaning(command: CommandHelp) -> None:
-    assert command.examples
-    assert all(f"{line} ".startswith(f"{command.path} ") for line in command.examples)
-    assert command.help
-    assert all(meaning and not meaning.startswith("[") for _, meaning in command.parameters)
+@pytest.mark.parametrize("described", COMMANDS, ids=lambda described: described.path)
+def test_every_command_has_an_example_of_itself_and_every_option_a_meaning(described: CommandHelp) -> None:
+    assert described.examples
+    assert all(f"{line} ".startswith(f"{described.path} ") for line in described.examples)
+    assert described.help
+    assert all(meaning and not meaning.startswith("[") for _, meaning in described.parameters)
 
 
-def test_help_lists_the_commands_in_sections(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert leave(monkeypatch, "--help") == 0
-    headings = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and line[0] != " "]
+def test_help_lists_the_commands_in_sections(command: Commands) -> None:
+    headings = [line for line in command.ok("--help").splitlines() if line.endswith(":") and line[0] != " "]
     assert headings == ["Options:", "Laboratory:", "Studies:", "Cluster:", "Tools:", "Benches:"]
 
 
-def test_version_as_json_is_one_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert leave(monkeypatch, "version", "--json") == 0
-    versions = json.loads(capsys.readouterr().out)
+def test_version_as_json_is_one_document(command: Commands) -> None:
+    versions = command.json("version")
     assert set(versions) == {"isray", "ray", "pyspark", "pydantic", "python"}
     assert versions["python"] == platform.python_version()
 

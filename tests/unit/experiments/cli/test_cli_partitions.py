@@ -12,12 +12,7 @@ from experiments.engines.port import Loss
 from protocol.config import Generation
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
-from tests.unit.experiments.cli.cli_helpers import CliBench
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
-    return CliBench(monkeypatch, capsys)
+from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 
 def written(folder: Path, content: object) -> str:
@@ -53,10 +48,8 @@ def test_preferred_elects_the_first_replica_only_where_another_leads(bench: CliB
 
 
 @pytest.mark.covers("J3", "J6")
-def test_unclean_elects_where_no_replica_leads(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = CliBench(monkeypatch, capsys, Generation.KIP_497)
+def test_unclean_elects_where_no_replica_leads(make_bench: MakeBench) -> None:
+    bench = make_bench(Generation.KIP_497)
     bench.create("t", "0:1")
     bench.kill(0)
     bench.await_(lambda: bench.state().isr == (1,))
@@ -150,9 +143,9 @@ def test_each_wrong_designation_has_its_error_and_the_others_are_done(bench: Cli
 
 
 @pytest.fixture
-def manual(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
+def manual(make_bench: MakeBench) -> CliBench:
     """Topics whose leaders a user elects."""
-    return CliBench(monkeypatch, capsys, unclean_recovery_strategy="manual")
+    return make_bench(unclean_recovery_strategy="manual")
 
 
 def lose_all(bench: CliBench, *topics: str) -> None:
@@ -238,10 +231,8 @@ def test_a_longest_log_that_is_not_found_in_time_fails_and_no_other_with_it(manu
 
 
 @pytest.mark.covers("F25", "J4", "K1")
-def test_without_unclean_recovery_there_is_no_longest_log(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = CliBench(monkeypatch, capsys, Generation.KIP_966_ELR)
+def test_without_unclean_recovery_there_is_no_longest_log(make_bench: MakeBench) -> None:
+    bench = make_bench(Generation.KIP_966_ELR)
     bench.create("t", "0:1")
     bench.kill(0, 1)
     bench.await_(lambda: bench.state().leader == -1)

@@ -7,18 +7,13 @@ from pathlib import Path
 import pytest
 
 from protocol.config import Generation
-from tests.unit.experiments.cli.cli_helpers import CliBench
+from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
-    return CliBench(monkeypatch, capsys)
-
-
-@pytest.fixture
-def guarded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], root: list[str]) -> CliBench:
+def guarded(make_bench: MakeBench, root: list[str]) -> CliBench:
     """A cluster with an authorizer; User:root is its super user."""
-    bench = CliBench(monkeypatch, capsys, authorizer_class_name="standard", super_users="User:root")
+    bench = make_bench(authorizer_class_name="standard", super_users="User:root")
     bench.ok("topics", "--create", "--topic", "t", "--replica-assignment", "0:1:2", *root)
     return bench
 
@@ -106,10 +101,8 @@ def test_wrong_options_of_configs_are_exit_code_2(bench: CliBench, arguments: li
 # -- features ----------------------------------------------------------------------------------------------------------
 
 
-def test_features_are_described_upgraded_and_downgraded(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = CliBench(monkeypatch, capsys, Generation.KIP_966_ELR)
+def test_features_are_described_upgraded_and_downgraded(make_bench: MakeBench) -> None:
+    bench = make_bench(Generation.KIP_966_ELR)
     shown = bench.ok("features", "describe").splitlines()
     assert shown[1] == (
         "Feature: unclean.recovery.enabled\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 0"

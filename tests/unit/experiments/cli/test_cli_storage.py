@@ -19,11 +19,6 @@ from protocol.quorum.voters import ReplicaKey, VoterSet
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    return Commands(monkeypatch, capsys)
-
-
 def formatting(directory: Path, *more: str, node: int = 1000, cluster: str = "c1") -> tuple[str, ...]:
     place = ("--cluster-id", cluster, "--node-id", str(node), "--directory", str(directory))
     return ("storage", "format", *place, *more)

@@ -12,12 +12,7 @@ from protocol.controller.metrics import (
     UNCLEAN_RECOVERY_FINISHED,
     UNDER_MIN_ISR,
 )
-from tests.unit.experiments.cli.cli_helpers import CliBench
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CliBench:
-    return CliBench(monkeypatch, capsys)
+from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 
 def lines(bench: CliBench, *more: str) -> list[str]:
@@ -69,10 +64,8 @@ def test_describe_has_kafkas_layout_and_the_columns_of_kip_966(bench: CliBench) 
 
 
 @pytest.mark.covers("J12")
-def test_describe_prints_n_a_where_the_feature_level_has_no_elr(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = CliBench(monkeypatch, capsys, Generation.KIP_497)
+def test_describe_prints_n_a_where_the_feature_level_has_no_elr(make_bench: MakeBench) -> None:
+    bench = make_bench(Generation.KIP_497)
     bench.create()
     assert lines(bench)[1].endswith("\tElr: N/A\tLastKnownElr: N/A\tLastKnownLeader: N/A")
 

@@ -22,7 +22,7 @@ from experiments.cli.usage import as_input_error
 from experiments.scenarios.loader import load_scenario
 from experiments.studies.loader import load_study
 from experiments.support.errors import InputError, MissingInput
-from tests.unit.experiments.cli.cli_helpers import CliBench, Commands
+from tests.unit.experiments.cli.cli_helpers import Commands, MakeBench
 
 ROOT = Path(__file__).parents[4]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -142,22 +142,20 @@ def test_the_named_test_runs_the_command(line: str, test: str) -> None:
 
 
 @pytest.mark.parametrize("line", RUN_HERE)
-def test_documented_scenarios_pass(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str
-) -> None:
+def test_documented_scenarios_pass(monkeypatch: pytest.MonkeyPatch, command: Commands, line: str) -> None:
     monkeypatch.chdir(ROOT)
-    code, out, err = Commands(monkeypatch, capsys).run(*shlex.split(line))
+    code, out, err = command.run(*shlex.split(line))
     assert code == 0, (out, err)
 
 
 def test_the_documented_session_runs_against_a_cluster(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, make_bench: MakeBench, tmp_path: Path
 ) -> None:
     assert [line for line in block_lines() if line in RUN_ON_CLUSTER] == RUN_ON_CLUSTER
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "topics.json").write_text(json.dumps({"version": 1, "topics": [{"topic": "t"}]}))
-    bench = CliBench(monkeypatch, capsys, brokers=3, controllers=3)
+    bench = make_bench(brokers=3, controllers=3)
     for line in RUN_ON_CLUSTER:
         bench.ok(*shlex.split(line))
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import pytest
 
-from experiments.cli import main
+from tests.unit.experiments.cli.cli_helpers import Commands
 
 QUIET = "lossy=0,fences=0"
 
 
-def explore(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["isray", "explore", *options])
-    with pytest.raises(SystemExit) as left:
-        main.run()
-    printed = capsys.readouterr()
-    return int(left.value.code or 0), printed.out, printed.err
-
-
-def test_the_document(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, _ = explore(capsys, monkeypatch, "--bounds", QUIET + ",delays=all", "--json")
-    found = json.loads(out)
-    assert code == 0
+def test_the_document(command: Commands) -> None:
+    found = command.json("explore", "--bounds", QUIET + ",delays=all")
     assert found["complete"]
     assert found["violation"] is None
     assert (found["brokers"], found["generation"], found["mutant"]) == (3, "kip-966", None)
@@ -32,11 +19,8 @@ def test_the_document(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert found["states_per_second"] > 0
 
 
-def test_a_counterexample_is_printed_as_a_story(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ("--bounds", QUIET, "--mutant", "acks-all-answered-at-append")
-    code, out, _ = explore(capsys, monkeypatch, *options)
+def test_a_counterexample_is_printed_as_a_story(command: Commands) -> None:
+    code, out, _ = command.run("explore", "--bounds", QUIET, "--mutant", "acks-all-answered-at-append")
     assert code == 1
     assert "1. a client sends record 0 to broker-0" in out
     assert "!! AcknowledgedIsCommitted" in out
@@ -54,10 +38,5 @@ def test_a_counterexample_is_printed_as_a_story(
         (("--brokers", "2", "--min-isr", "3"), "--min-isr"),
     ],
 )
-def test_wrong_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], named: str
-) -> None:
-    code, out, err = explore(capsys, monkeypatch, *options)
-    assert (code, out) == (2, "")
-    assert named in err
-    assert err.count("\n") == 1
+def test_wrong_input_is_one_line(command: Commands, options: tuple[str, ...], named: str) -> None:
+    assert named in command.refused("explore", *options)
