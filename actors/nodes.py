@@ -311,11 +311,7 @@ class NodeShell:
     @ray.method(concurrency_group="ctl")
     async def set_room(self, room_bytes: int | None) -> None:
         """Limits the growth of the node's logs to `room_bytes` in all; None lifts the limit."""
-
-        def act() -> None:
-            self._files.room_bytes = room_bytes
-
-        await self._call(act)
+        await self._call(lambda: setattr(self._files, "room_bytes", room_bytes))
 
     @ray.method(concurrency_group="ctl")
     async def halt(self) -> PollReport:
@@ -372,12 +368,8 @@ class NodeShell:
         return await self._call(lambda: self._read_log(partition))
 
     def _read_log(self, partition: TopicPartition) -> list[bytes]:
-        if not isinstance(self._node, BrokerNode):
-            return []
-        replica = self._node.context.replica_named(*partition)
-        if replica is None:
-            return []
-        return [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
+        replica = self._node.context.replica_named(*partition) if isinstance(self._node, BrokerNode) else None
+        return [] if replica is None else [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
     async def read_metadata(self) -> bytes:
         """A controller's metadata log, packed; no records where the log begins with a snapshot."""

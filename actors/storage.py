@@ -160,9 +160,8 @@ class DiskStorage:
         return names
 
     def _file_path(self, name: str) -> Path:
-        if not name or name.startswith(".") or "/" in name or name.endswith(TEMPORARY_SUFFIX):
-            raise ValueError(f"{name!r} names no file")
-        if name in (_LOGS, META_FILE):
+        is_reserved = name in ("", _LOGS, META_FILE) or name.startswith(".") or name.endswith(TEMPORARY_SUFFIX)
+        if is_reserved or "/" in name:
             raise ValueError(f"{name!r} names no file of a node")
         return self._directory / name
 

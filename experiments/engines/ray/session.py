@@ -105,14 +105,10 @@ def _require_listener(address: str) -> None:
 
 def _named_cluster(address: str) -> RayArguments:
     _require_listener(address)
-    arguments: RayArguments = {"address": address}
-    if _IN_JOB not in os.environ:
-        excluded = ["**/__pycache__"]
-        arguments["runtime_env"] = {
-            "py_modules": [str(PACKAGES_FOLDER / name) for name in PACKAGES],
-            "excludes": excluded,
-        }
-    return arguments
+    if _IN_JOB in os.environ:
+        return {"address": address}
+    modules = [str(PACKAGES_FOLDER / name) for name in PACKAGES]
+    return {"address": address, "runtime_env": {"py_modules": modules, "excludes": ["**/__pycache__"]}}
 
 
 def is_private(address: str | None) -> bool:

@@ -141,9 +141,7 @@ class SimEngine(Engine):
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         node = self.cluster.nodes.get(broker)
-        replica = (
-            node.context.replica_named(partition.topic, partition.partition) if isinstance(node, BrokerNode) else None
-        )
+        replica = node.context.replica_named(*partition) if isinstance(node, BrokerNode) else None
         return None if replica is None else replica_view(replica)
 
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:

@@ -53,7 +53,6 @@ class SoakCluster:
         self.workload: Workload | None = None
         self._ids = count(1)
         self._next_sample_ms = 0
-        self._replicas = len(engine.spec.broker_ids)
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
@@ -146,9 +145,8 @@ class SoakCluster:
         if not view.unfenced.issuperset(self.brokers):
             return False
         states = [view.partitions.get(partition) for partition in self.partitions]
-        return all(
-            state is not None and state.leader != NO_LEADER and len(state.isr) == self._replicas for state in states
-        )
+        replicas = len(self.brokers)
+        return all(state is not None and state.leader != NO_LEADER and len(state.isr) == replicas for state in states)
 
     def await_whole(self) -> None:
         """Waits until the cluster is whole, and updates `pids`."""

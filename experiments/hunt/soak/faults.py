@@ -34,7 +34,7 @@ from protocol.errors import ErrorCode
 from protocol.events.broker import StorageFailed
 from protocol.events.host import RecordsDropped
 from protocol.events.node import RequestRefused
-from protocol.ids import BrokerId, NodeId, TopicPartition
+from protocol.ids import BrokerId, NodeId
 
 PAUSE_MS = 10_000
 CUT_MS = 6_000
@@ -44,24 +44,15 @@ SPARE_ONE = 3
 """The number of controllers that tolerates the loss of one."""
 DAMAGES: Sequence[DamageKind] = ("torn", "flipped", "zeroed")
 _FENCED = frozenset(
-    error.name
-    for error in (
-        ErrorCode.STALE_BROKER_EPOCH,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-    )
+    {ErrorCode.STALE_BROKER_EPOCH.name, ErrorCode.FENCED_LEADER_EPOCH.name}
+    | {ErrorCode.NOT_LEADER_OR_FOLLOWER.name, ErrorCode.UNKNOWN_LEADER_EPOCH.name}
 )
 
 Fault = Callable[[SoakCluster, Random], str]
 
 
-def _partition(cluster: SoakCluster, rng: Random) -> TopicPartition:
-    return rng.choice(cluster.partitions)
-
-
 def _leader(cluster: SoakCluster, rng: Random) -> BrokerId:
-    return cluster.leader(_partition(cluster, rng))
+    return cluster.leader(rng.choice(cluster.partitions))
 
 
 def _follower(cluster: SoakCluster, rng: Random) -> tuple[BrokerId, BrokerId]:
