@@ -71,14 +71,11 @@ class _Stream:
         """Begins a session. Its first request states all fetches, so whatever was queued or in flight is void."""
         self.session, self.requests, self.answers, self.leads = session, 1, 0, False
         self.ready.clear()
-        self.release_all()
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
 
     def release(self, key: TopicIdPartition) -> None:
         self.in_flight_bytes -= self.in_flight.pop(key, 0)
-
-    def release_all(self) -> None:
-        self.in_flight.clear()
-        self.in_flight_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,15 +81,10 @@ class IsrManager:
         context.out.set_timer(ALTER_PARTITION_TIMER, now_ms + context.config.int_value(REQUEST_TIMEOUT_MS))
 
     def fire(self, now_ms: TimeMs, _: str = "") -> None:
-        """The request has timed out, or the back-off is over: sends the open proposals again, unchanged (B22)."""
+        """After a timeout or back-off, or to a new controller: sends the open proposals again, unchanged (B22)."""
         self._in_flight = {key: item for key, item in self._in_flight.items() if self._is_open(key, item)}
         if self._in_flight:
             self._send(now_ms)
-
-    def controller_changed(self, now_ms: TimeMs) -> None:
-        """Sends to the new controller what the former one has not answered."""
-        if self._in_flight:
-            self.fire(now_ms)
 
     def _is_open(self, key: TopicIdPartition, item: PartitionIsrProposal) -> bool:
         replica = self._context.replicas.get(key)

@@ -13,6 +13,7 @@ At most `MAX_PARKED` reads wait per partition; further ones are answered at once
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,15 +83,8 @@ class Reads:
 
     def high_watermark_moved(self, replica: Replica) -> None:
         """Answers the parked reads below the new high watermark."""
-        parked = self._parked.get(replica.key)
-        if parked is None:
-            return
-        still = [item for item in parked if item.request.fetch_offset >= replica.log.high_watermark]
-        if len(still) < len(parked):
-            self._keep(replica.key, still)
-            for item in parked:
-                if item.request.fetch_offset < replica.log.high_watermark:
-                    self._answer(replica, item.client, item.request)
+        if replica.key in self._parked:
+            self._answer_parked(replica, lambda item: item.request.fetch_offset < replica.log.high_watermark)
 
     def resign(self, replica: Replica) -> None:
         """The replica stops leading: answers the parked reads with NOT_LEADER_OR_FOLLOWER."""
@@ -100,12 +94,8 @@ class Reads:
     def fire(self, now_ms: TimeMs, _: str) -> None:
         """Answers the parked reads whose `max_wait_ms` is over, without records."""
         self._timer_ms = None
-        for key, parked in list(self._parked.items()):
-            still = [item for item in parked if item.deadline_ms > now_ms]
-            self._keep(key, still)
-            for item in parked:
-                if item.deadline_ms <= now_ms:
-                    self._answer(self._context.replicas[key], item.client, item.request)
+        for key in list(self._parked):
+            self._answer_parked(self._context.replicas[key], lambda item: item.deadline_ms <= now_ms)
         waiting = [item.deadline_ms for parked in self._parked.values() for item in parked]
         if waiting:
             self._set_timer(min(waiting))
@@ -124,11 +114,16 @@ class Reads:
         self._set_timer(now_ms + request.max_wait_ms)
         return True
 
-    def _keep(self, key: TopicIdPartition, parked: list[_Parked]) -> None:
-        if parked:
-            self._parked[key] = parked
+    def _answer_parked(self, replica: Replica, is_due: Callable[[_Parked], bool]) -> None:
+        """Answers the parked reads of the partition that are due; the others stay parked."""
+        parked = self._parked[replica.key]
+        waiting = [item for item in parked if not is_due(item)]
+        if waiting:
+            self._parked[replica.key] = waiting
         else:
-            del self._parked[key]
+            del self._parked[replica.key]
+        for item in filter(is_due, parked):
+            self._answer(replica, item.client, item.request)
 
     def _set_timer(self, at_ms: TimeMs) -> None:
         if self._timer_ms is None or at_ms < self._timer_ms:

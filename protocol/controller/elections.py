@@ -17,7 +17,6 @@ is answered with INVALID_REQUEST, as a topic that is named twice is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 from protocol.config import UNCLEAN_RECOVERY_ENABLED
@@ -107,10 +106,10 @@ def _requested_elections(state: ControllerState, request: ElectLeadersRequest) -
 def _desired_leaders(topic: TopicPartitions, designation: bool) -> Sequence[BrokerId | None]:
     """The desired leader of each of the topic's partitions; None for each where the list has another length."""
     if not designation and not topic.desired_leaders:
-        return list(repeat(NO_LEADER, len(topic.partitions)))
+        return [NO_LEADER] * len(topic.partitions)
     if designation and len(topic.desired_leaders) == len(topic.partitions):
         return topic.desired_leaders
-    return list(repeat(None, len(topic.partitions)))
+    return [None] * len(topic.partitions)
 
 
 def _elect(

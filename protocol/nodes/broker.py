@@ -265,7 +265,7 @@ class BrokerNode:
         if replica.leader not in (NO_LEADER, context.controller_id):
             context.controller_id = replica.leader
             self._lifecycle.fire_heartbeat(now_ms)
-            self._isr.controller_changed(now_ms)
+            self._isr.fire(now_ms)
         if context.image.next_offset < replica.high_watermark:
             for item in log_entries(replica, context.image.next_offset, replica.high_watermark):
                 self._replay(item)

@@ -81,9 +81,7 @@ class Leader:
         fetcher: int = 0,
         **fields_of_fetch: int,
     ) -> list[FetchResponse]:
-        """The follower fetches from its position, in the current session or a new one (`anew`); returns the leader's
-        responses.
-        """
+        """The follower fetches from its position, in a new session if `anew`; returns the leader's responses."""
         fetches = []
         for index in partitions or self.position:
             offset = self.position[index]

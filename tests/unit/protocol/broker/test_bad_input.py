@@ -1,6 +1,4 @@
-"""Invalid requests of clients and brokers, and invalid directories: each gets an error of its type, and changes nothing
-in the logs, the files or the state.
-"""
+"""Each invalid request or directory gets an error of its type, and changes nothing in logs, files or state."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 class DiskBench(BrokerBench):
-    """A broker on a real directory with three flushed and committed records of `t-0`, which it leads, or broker 1 if
-    `leader` is 1.
-    """
+    """A broker on a real directory with three flushed and committed records of `t-0`; `leader` leads it."""
 
     def __init__(self, directory: Path, leader: int = 0) -> None:
         super().__init__(config=config_of())

@@ -320,9 +320,7 @@ def test_an_isr_shrink_counts_once_it_is_committed() -> None:
 
 @pytest.mark.covers("B10")
 def test_a_proposal_in_flight_delays_only_the_high_watermark() -> None:
-    """Broker 2 is to leave and the controller is silent: requests are served, and commits go as far as broker 2 has
-    records.
-    """
+    """Broker 2 is to leave, the controller is silent: requests are served, commits reach as far as broker 2."""
     bench = leader(min_isr=1)
     bench.fire(f"{SILENT_PREFIX}2", at_ms=LAG_MS)
     assert proposed(bench) == [0, 1]

@@ -35,9 +35,7 @@ assert (TRY_NEXT_MS, RETRY_MS, BACKOFF_MS, REQUEST_MS, DELIVERY_MS) == (1_000, 1
 
 
 class Quorum(ClientBench):
-    """A client, and controllers that answer at once as scripted. Brokers answer administration with
-    `broker_error`; None: not at all.
-    """
+    """A client, controllers that answer at once as scripted, and brokers that answer with `broker_error`, if any."""
 
     def __init__(self, script: Script, broker_error: ErrorCode | None = None) -> None:
         self.script = script

@@ -26,10 +26,13 @@ def bench(generation: Generation = Generation.KIP_966, min_isr: int = 2, **parti
     return ControllerBench(*records, config=config_of(generation))
 
 
-def fence(controller: ControllerBench, broker: int) -> list[MetadataRecord]:
-    epoch = controller.state.image.broker_epoch(broker)
-    assert epoch is not None
-    return list(controller.apply(brokers.fence(controller.state, broker, epoch)))
+def fence(controller: ControllerBench, *ids: int) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = []
+    for broker in ids:
+        epoch = controller.state.image.broker_epoch(broker)
+        assert epoch is not None
+        records += controller.apply(brokers.fence(controller.state, broker, epoch))
+    return records
 
 
 def unfence(controller: ControllerBench, broker: int) -> list[MetadataRecord]:
@@ -78,8 +81,7 @@ def test_fencing_the_last_member_empties_the_isr_and_records_the_last_known_lead
 @pytest.mark.covers("K4")
 def test_before_elr_the_last_member_stays_in_the_isr() -> None:
     controller = bench(Generation.KIP_497)
-    for broker in (2, 1, 0):
-        fence(controller, broker)
+    fence(controller, 2, 1, 0)
     assert (controller.partition().leader, controller.partition().isr) == (-1, (0,))
     unfence(controller, 1)
     assert controller.partition().leader == -1
@@ -91,8 +93,7 @@ def test_before_elr_the_last_member_stays_in_the_isr() -> None:
 @pytest.mark.parametrize("generation", WITH_ELR)
 def test_the_first_elr_member_to_be_unfenced_leads(generation: Generation) -> None:
     controller = bench(generation)
-    for broker in (2, 1, 0):
-        fence(controller, broker)
+    fence(controller, 2, 1, 0)
     epoch = controller.partition().leader_epoch
     unfence(controller, 2)
     assert controller.partition().leader == -1, "2 left while min ISR was met: it is not eligible"
@@ -106,8 +107,7 @@ def test_the_first_elr_member_to_be_unfenced_leads(generation: Generation) -> No
 @pytest.mark.covers("M14", "E21", "E31")
 def test_a_clean_restart_keeps_an_elr_member_eligible() -> None:
     controller = bench()
-    for broker in (2, 1, 0):
-        fence(controller, broker)
+    fence(controller, 2, 1, 0)
     records = register(controller, 1, clean=True)
     assert [type(record) for record in records] == [RegisterBrokerRecord]
     assert set(controller.partition().elr) == {0, 1}
@@ -118,8 +118,7 @@ def test_a_clean_restart_keeps_an_elr_member_eligible() -> None:
 @pytest.mark.covers("M15", "E18", "E20", "E21", "N29")
 def test_an_unclean_restart_moves_an_elr_member_to_the_last_known_elr() -> None:
     controller = bench()
-    fence(controller, 2)
-    fence(controller, 1)
+    fence(controller, 2, 1)
     before = controller.partition()
     [change, registration] = register(controller, 1, clean=False)
     assert isinstance(change, PartitionChangeRecord)
@@ -148,8 +147,7 @@ def test_a_restart_is_clean_only_with_the_registered_broker_epoch(previous_epoch
 @pytest.mark.covers("E20", "E27")
 def test_when_all_brokers_restart_unclean_all_but_the_first_to_leave_are_last_known() -> None:
     controller = bench()
-    for broker in (0, 1, 2):
-        fence(controller, broker)
+    fence(controller, 0, 1, 2)
     for broker in (0, 1, 2):
         register(controller, broker, clean=False)
     found = controller.partition()

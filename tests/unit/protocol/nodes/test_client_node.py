@@ -43,9 +43,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Bench:
-    """A client with one command of id 1 in progress; timers are kept as a host would keep them. The controller gives it
-    producer id 5 when it asks.
-    """
+    """A client with command 1 in progress and its timers; the controller gives it producer id 5 when it asks."""
 
     def __init__(self, command: Message) -> None:
         config = config_of(delivery_timeout_ms=DELIVERY_MS, retry_backoff_ms=BACKOFF_MS)

@@ -1,6 +1,4 @@
-"""The error for each invalid field of a request, which must change nothing: requests of brokers, clients and followers,
-and messages that a node does not serve.
-"""
+"""Requests with an invalid field, and messages that a node does not serve: the error, and no change of state."""
 
 from __future__ import annotations
 

@@ -66,9 +66,7 @@ class LookUpOnly(dict[Any, Any]):
 
 
 class Server:
-    """A controller of a topic `small` with one partition, led by broker 0, among topics that cannot be walked. Broker 3
-    holds nothing else than that partition.
-    """
+    """A controller of topic `small`, led by broker 0 and all that broker 3 has, among topics that cannot be walked."""
 
     def __init__(self) -> None:
         fourth = RegisterBrokerRecord(broker_id=3, broker_epoch=3, incarnation_id="incarnation-3", fenced=False)
