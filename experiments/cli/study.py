@@ -42,11 +42,15 @@ def run_study(
     file: File, out: Out, engine: Engine = None, trials: Trials = None, address: Address = None, as_json: Json = False
 ) -> None:
     """Sweep, analyse, report: everything, and the table of cells."""
+    from experiments.studies.analysis import analyze
+
     with _failures(), progress("isray study") as shown:
         _sweep(file, out, engine, trials, address, shown)
-        cells = _analyze(out, shown)
+        cells = analyze(out, shown)
         shown.show("report")
-        report_path = _report(out)
+        from experiments.studies.report.render import write_report
+
+        report_path = write_report(out)
     if as_json:
         print_json({"out": str(out), "report": str(report_path), "cells": _documents(out)})
     else:
@@ -68,16 +72,19 @@ def sweep_study(
 @app.register("analyze", "isray study analyze out/last-replica-standing")
 def analyze_study(folder: Folder, as_json: Json = False) -> None:
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
+    from experiments.studies.analysis import analyze
+
     with _failures(), progress("isray study") as shown:
-        cells = _analyze(folder, shown)
+        cells = analyze(folder, shown)
     print_result(as_json, {"out": str(folder), "cells": _documents(folder)}, _print_table, folder, cells)
 
 
 @app.register("report", "isray study report out/last-replica-standing")
 def report_study(folder: Folder, as_json: Json = False) -> None:
     """Write report.html of an analysed study."""
-    with _failures():
-        path = _report(folder)
+    from experiments.studies.report.render import write_report
+
+    path = write_report(folder)
     print_result(as_json, {"out": str(folder), "report": str(path)}, typer.echo, f"report: {path}")
 
 
@@ -87,18 +94,6 @@ def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, addres
     from experiments.studies.trial import run_trial
 
     return sweep(load_study(file, trials, engine), out, run_trial, address, shown)
-
-
-def _analyze(out: Path, shown: Progress) -> list[CellEstimates]:
-    from experiments.studies.analysis import analyze
-
-    return analyze(out, shown)
-
-
-def _report(out: Path) -> Path:
-    from experiments.studies.report.render import write_report
-
-    return write_report(out)
 
 
 @contextmanager

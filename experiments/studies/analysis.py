@@ -1,9 +1,8 @@
 """`isray study analyze`: checks the traces, then runs the Spark pipeline in a process of its own.
 
-Spark starts after Ray has ended, since two cores cannot feed both, and in another process, so that its JVM, its
-settings and its output never mix with the command's. When this command ends, for whatever reason, that process and its
-JVM end, too. The process reports its stages on standard output (`pipeline/stages.py`); its standard error goes to a
-log, the end of which is shown if it fails.
+Spark starts after Ray has ended, since two cores cannot feed both, and in another process, which ends with this command
+and keeps its JVM, settings and output apart. The process reports its stages on standard output (`pipeline/stages.py`);
+its standard error goes to a log, the end of which is shown if it fails.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One batch: consecutive trials of one cell, which a Ray worker runs and returns as two Arrow tables.
 
-A trial's seed is a hash of the study's seed, the cell's parameters and the trial's number. It does not depend on which
-worker runs the trial, in which batch, or in which order; two cells share no random numbers, and a cell keeps its trials
-when other cells are added to the study.
+A trial's seed is a hash of the study's seed, the cell's parameters and the trial's number: no matter which worker runs
+the trial, in which batch or order. A cell keeps its trials when other cells are added to the study.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ class TrialFailed(RuntimeError):
 
 
 def trial_seed(study_seed: int, parameters: CellParameters, trial: int) -> int:
-    """The seed of one trial: 63 bits of BLAKE2b over the study's seed, the parameters as JSON, and the trial's
-    number."""
+    """The seed of a trial: 63 bits of BLAKE2b over the study's seed, the parameters as JSON, the trial's number."""
     text = f"{study_seed}\n{parameters.model_dump_json()}\n{trial}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 

@@ -1,7 +1,6 @@
 """Progress of `isray study`, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
 
-A line is written when the stage changes, and at least every 15 s within a stage. The latter come from a thread, so that
-they do not depend on what the command is waiting for.
+A line is written when the stage changes, and by a thread at least every 15 s within a stage.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ one for events; for lost records it then assumes one record per event.
 observations of which the mean would have the same variance. Where all trials agree (usually: nothing was observed) it
 is the number of trials, which is conservative: a trial observes a whole year.
 
-Quantiles are scipy's. The interval formulas are here because scipy has neither a Poisson rate interval with dispersion
-nor a Wilson interval for an effective sample size, which is no whole number.
+Quantiles are scipy's, which has neither a Poisson rate interval with dispersion nor a Wilson interval for an effective
+sample size that is no whole number.
 """
 
 from __future__ import annotations

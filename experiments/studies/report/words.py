@@ -1,9 +1,8 @@
 """A study's numbers in words: names of cells, readable quantities, the recommendation and the trade-offs.
 
-The recommendation starts from the cell with the lowest loss rate. The study does not distinguish it from cells whose
-interval overlaps its interval; among those, the one with the highest availability is recommended. Overlap is a
-conservative criterion: rates whose intervals do not overlap differ at the 5 % level, and so do some whose intervals
-overlap.
+The study does not distinguish the cell with the lowest loss rate from cells whose interval overlaps its interval; among
+those, the one with the highest availability is recommended. Overlap is a conservative criterion: rates whose intervals
+do not overlap differ at the 5 % level, and so do some whose intervals overlap.
 """
 
 from __future__ import annotations
