@@ -131,6 +131,10 @@ def _election_recovers(
     original(changes, state, request, unclean)
 
 
+def _keeping(field: str) -> Callable[..., object]:
+    return lambda original, state, record: replace(original(state, record), **{field: getattr(state, field)})
+
+
 def _unflushed_metadata(original: Original, self: QuorumLog) -> None:
     if self.last_epoch < 1:
         original(self)
@@ -311,26 +315,14 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The leader epoch rises with every change of leader (E30).",
         instead="It stays as it is.",
         expected=("EpochsRise", "OneLeaderPerEpoch"),
-        patches=(
-            around(
-                metadata_image,
-                "replay_change",
-                lambda original, state, record: replace(original(state, record), leader_epoch=state.leader_epoch),
-            ),
-        ),
+        patches=(around(metadata_image, "replay_change", _keeping("leader_epoch")),),
     ),
     Mutant(
         name="partition-epoch-not-raised",
         guard="The partition epoch rises with every change (E18).",
         instead="It stays as it is.",
         expected=("EpochsRise",),
-        patches=(
-            around(
-                metadata_image,
-                "replay_change",
-                lambda original, state, record: replace(original(state, record), partition_epoch=state.partition_epoch),
-            ),
-        ),
+        patches=(around(metadata_image, "replay_change", _keeping("partition_epoch")),),
     ),
     Mutant(
         name="last-known-elr-forgotten",
@@ -339,9 +331,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("MinIsrRecoveryQuorum",),
         patches=(
             around(
-                partition_change,
-                "_follow_isr",
-                lambda original, state, request, target: original(state, request, target)._replace(last_known_elr=()),
+                partition_change, "_follow_isr", lambda original, *args: original(*args)._replace(last_known_elr=())
             ),
         ),
         focus=INCOMPLETE,

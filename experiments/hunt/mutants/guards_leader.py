@@ -262,9 +262,7 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(
             around(IsrManager, "_epoch_of", _epoch_of_metadata),
             around(
-                PartitionLeader,
-                "_is_eligible",
-                lambda original, self, broker, broker_epoch: self._context.image.is_active(broker),
+                PartitionLeader, "_is_eligible", lambda _, self, broker, epoch: self._context.image.is_active(broker)
             ),
         ),
         focus=scripted(

@@ -106,13 +106,7 @@ GUARDS = (
         "The epoch that a replica has reached is on its disk before it sends it (KIP-595).",
         "After a restart it is in the epoch of its last record.",
         VOTES,
-        (
-            around(
-                state_file,
-                "decode",
-                lambda original, data: replace(original(data), epoch=0, leader=NO_LEADER, voted=None),
-            ),
-        ),
+        (around(state_file, "decode", lambda read, data: replace(read(data), epoch=0, leader=NO_LEADER, voted=None)),),
         ANYWHERE,
     ),
     Mutant(
