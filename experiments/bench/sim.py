@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from heapq import heappop, heappush
 from importlib.util import find_spec
 from time import process_time
@@ -169,12 +169,10 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
         for name, work in kinds.items():
             times_ms[name].append(measure_ms(work, process_time)[0])
     speeds = {name: Speed(name, events[name], median_ms(times)) for name, times in times_ms.items()}
-    bare = speeds["simpy"].events_per_second if "simpy" in speeds else None
-    rated = {
-        name: Speed(name, speed.events, speed.elapsed_ms, None if bare is None else speed.events_per_second / bare)
-        for name, speed in speeds.items()
-    }
-    return rated, hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
+    if "simpy" in speeds:
+        bare = speeds["simpy"].events_per_second
+        speeds = {name: replace(speed, ratio=speed.events_per_second / bare) for name, speed in speeds.items()}
+    return speeds, hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
 
 
 class _Relay:

@@ -11,7 +11,7 @@ controller is active, `status` reports that after the cluster's client has searc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 import typer
@@ -139,12 +139,10 @@ def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
 
 
 def _print_ready(state: ClusterState, as_json: bool) -> None:
-    if as_json:
-        print_json(_known(state))
-    else:
-        nodes = f"brokers: {state.options.brokers}, controllers: {state.options.controllers}"
-        of = f"{nodes}, {state.options.generation.value}"
-        typer.echo(f"{state.options.name} is ready ({of}): --bootstrap-server {state.address}")
+    options = state.options
+    of = f"brokers: {options.brokers}, controllers: {options.controllers}, {options.generation.value}"
+    text = f"{options.name} is ready ({of}): --bootstrap-server {state.address}"
+    print_result(as_json, _known(state), typer.echo, text)
 
 
 def _known(state: ClusterState) -> dict[str, object]:
@@ -301,24 +299,17 @@ def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
         options = state.options
         console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
     table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
-    for controller in found["controllers"]:
-        process = _process(pids, controller["node"], controller["running"])
-        table.add_row(controller["node"], process, controller["role"] or "", "", "", "", "")
+    rows = [(row["node"], row["running"], [row["role"] or ""]) for row in found["controllers"]]
     if found["recovery_manager_running"] or found["features"][UNCLEAN_RECOVERY_ENABLED]:
-        node = node_name(RECOVERY_MANAGER)
-        table.add_row(node, _process(pids, node, found["recovery_manager_running"]), "", "", "", "", "")
+        rows.append((node_name(RECOVERY_MANAGER), found["recovery_manager_running"], []))
     for broker in found["brokers"]:
-        texts = [str(number) for number in (broker["broker_epoch"], broker["leads"], broker["replicas"])]
-        process = _process(pids, broker["node"], broker["running"])
-        table.add_row(broker["node"], process, broker["state"], *texts, broker["rack"] or "")
+        numbers = [str(number) for number in (broker["broker_epoch"], broker["leads"], broker["replicas"])]
+        rows.append((broker["node"], broker["running"], [broker["state"], *numbers, broker["rack"] or ""]))
+    for node, is_running, texts in rows:
+        table.add_row(node, str(pids.get(node, "runs")) if is_running else "ended", *texts)
     console.print(table)
     voters = ", ".join(map(str, found["voters"]))
     console.print(f"voters: {voters}" if voters else "no controller is active")
     console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
     for event in () if state is None else state.events:
         console.print(event)
-
-
-def _process(pids: Mapping[str, int], node: str, is_running: bool) -> str:
-    """The id of a node's process, where it is known and runs."""
-    return str(pids.get(node, "runs")) if is_running else "ended"

@@ -110,23 +110,20 @@ def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
     not_needed = [key for key, result in ordered.items() if result.error is ErrorCode.ELECTION_NOT_NEEDED]
     failed = {key: result for key, result in ordered.items() if key not in {*succeeded, *not_needed}}
     if as_json:
-        print_json(
-            {
-                "election_type": kind.name.lower(),
-                "succeeded": [key._asdict() for key in succeeded],
-                "not_needed": [key._asdict() for key in not_needed],
-                "failed": [
-                    key._asdict() | {"error": result.error.name, "message": result.message}
-                    for key, result in failed.items()
-                ],
-            }
-        )
-    else:
-        if succeeded:
-            names = ", ".join(map(str, succeeded))
-            typer.echo(f"Successfully completed leader election ({kind.name}) for partitions {names}")
-        if not_needed:
-            typer.echo(f"Valid replica already elected for partitions {', '.join(map(str, not_needed))}")
+        errors = {key: {"error": result.error.name, "message": result.message} for key, result in failed.items()}
+        found = {
+            "election_type": kind.name.lower(),
+            "succeeded": [key._asdict() for key in succeeded],
+            "not_needed": [key._asdict() for key in not_needed],
+            "failed": [key._asdict() | error for key, error in errors.items()],
+        }
+        print_json(found)
+    for done, keys in (
+        (f"Successfully completed leader election ({kind.name})", succeeded),
+        ("Valid replica already elected", not_needed),
+    ):
+        if keys and not as_json:
+            typer.echo(f"{done} for partitions {', '.join(map(str, keys))}")
     for key, result in failed.items():
         why = f"{result.error.name}: {result.message}"
         typer.echo(f"Error completing leader election ({kind.name}) for partition: {key}: {why}", err=True)

@@ -115,8 +115,6 @@ class CliBench(Commands):
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
         yield AdminClient(self.port, wanted.principal), running
 
-    # -- the cluster ---------------------------------------------------------------------------------------------------
-
     def await_(self, condition: Callable[[], bool]) -> None:
         assert self.engine.run_until(condition, WITHIN_MS), self.engine.view()
 

@@ -69,9 +69,6 @@ def faults(found: Sequence[dict[str, Any]]) -> list[tuple[str, bool]]:
     return [(entry["fault"], entry["is_damage"]) for entry in found if "fault" in entry]
 
 
-# -- the metadata log --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.covers("D33", "J14")
 def test_control_records_and_others_are_shown_while_the_controller_runs(command: Commands, tmp_path: Path) -> None:
     controller = Controller(tmp_path)
@@ -145,9 +142,6 @@ def test_a_damaged_snapshot_and_invalid_records_are_reported(command: Commands, 
     assert [line.rpartition(" (")[2] for line in out.splitlines() if line.startswith("!")] == ["damaged)"] * 2
     assert "checkpoint: found" in out
     controller.storage.close()
-
-
-# -- logs of topics ----------------------------------------------------------------------------------------------------
 
 
 def test_a_partition_is_named_by_its_topic_or_the_topics_id(command: Commands, tmp_path: Path) -> None:
@@ -258,9 +252,6 @@ def test_the_appended_records_are_printed(
     assert all(isinstance(item, FoundBatch) and item.is_intact and not item.fault for item in found)
     assert sum(item.size for item in found) == sum(segment.size_bytes for segment in log.segments())
     storage.close()
-
-
-# -- wrong input -------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_options_are_exit_code_2(command: Commands, tmp_path: Path) -> None:

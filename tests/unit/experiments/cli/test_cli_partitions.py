@@ -86,14 +86,18 @@ def test_a_file_may_begin_with_a_byte_order_mark(bench: CliBench, tmp_path: Path
     assert found["not_needed"] == [{"topic": "t", "partition": 0}]
 
 
-def test_designation_elects_the_leader_of_the_file_for_a_leaderless_partition(bench: CliBench, tmp_path: Path) -> None:
-    bench.create("t", "0:1:2,1:2:3", "--config", "min.insync.replicas=2")
-    for broker in (0, 1):
-        bench.kill(broker)
+def lose_the_leader(bench: CliBench) -> None:
+    """Crashes 0, 1 and then 2, the last in the ISR of t-0, and starts 0."""
+    bench.kill(0, 1)
     bench.await_(lambda: bench.state().isr == (2,))
     bench.engine.crash(2, Loss("none"))
     bench.await_(lambda: bench.state().leader == -1)
     bench.start(0)
+
+
+def test_designation_elects_the_leader_of_the_file_for_a_leaderless_partition(bench: CliBench, tmp_path: Path) -> None:
+    bench.create("t", "0:1:2,1:2:3", "--config", "min.insync.replicas=2")
+    lose_the_leader(bench)
     assert bench.state().leader == -1
     wanted = {"partitions": [partition(desiredLeader=0), partition(index=1, desiredLeader=2)]}
     command = ("leader-election", "--election-type", "designation", "--path-to-json-file", written(tmp_path, wanted))
@@ -110,12 +114,7 @@ def test_designation_elects_the_leader_of_the_file_for_a_leaderless_partition(be
 @pytest.mark.covers("F24", "G33", "J5", "J10")
 def test_each_wrong_designation_has_its_error_and_the_others_are_done(bench: CliBench, tmp_path: Path) -> None:
     bench.create("t", ",".join(["0:1:2"] * 9))
-    for broker in (0, 1):
-        bench.kill(broker)
-    bench.await_(lambda: bench.state().isr == (2,))
-    bench.engine.crash(2, Loss("none"))
-    bench.await_(lambda: bench.state().leader == -1)
-    bench.start(0)
+    lose_the_leader(bench)
     leaders = {0: 0, 1: 3, 2: 1, 3: 99, 5: 0, 7: 0, 8: None, 42: 0}
     wanted = [partition(index=index, desiredLeader=leader) for index, leader in leaders.items()]
     wanted += [partition(index=4), partition(index=5, desiredLeader=0), partition("no", desiredLeader=0)]

@@ -96,9 +96,6 @@ def remove(node: NodeId, *more: str) -> tuple[str, ...]:
     return ("metadata-quorum", "remove-controller", "--controller-id", str(node), *more)
 
 
-# -- descriptions ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.covers("J16", "D29")
 def test_the_status_of_a_quorum(bench: QuorumBench) -> None:
     bench.ok(*add(1001, "--endpoint", "CONTROLLER://localhost:9093"))
@@ -166,9 +163,6 @@ def test_a_voter_that_never_fetched_has_no_fetch_time(
     assert (row["log_end_offset"], row["lag"], row["last_fetch_ms"], row["status"]) == (-1, end, -1, "Follower")
     lines = bench.ok("metadata-quorum", "describe", "--replication", "--human-readable").splitlines()
     assert [line for line in lines if line.startswith(str(gone)) and " -1 " in line]
-
-
-# -- changes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("D30", "D31", "J17", "M77")

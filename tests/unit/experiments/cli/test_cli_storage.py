@@ -145,9 +145,6 @@ def test_wrong_options_are_exit_code_2_and_nothing_is_made(
     assert not directory.exists()
 
 
-# -- info --------------------------------------------------------------------------------------------------------------
-
-
 def test_info_prints_the_owner_and_content_of_a_directory(command: Commands, tmp_path: Path) -> None:
     directory = tmp_path / "node"
     command.ok(*formatting(directory, "--standalone"))
