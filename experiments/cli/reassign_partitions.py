@@ -152,12 +152,7 @@ def _brokers(option: str | None) -> list[int]:
 def reassignment_document(assignment: Mapping[TopicPartition, Sequence[int]]) -> dict[str, object]:
     """An assignment as the file that `--reassignment-json-file` reads."""
     partitions = [
-        {
-            "topic": key.topic,
-            "partition": key.partition,
-            "replicas": list(replicas),
-            "log_dirs": [ANY_LOG_DIR] * len(replicas),
-        }
+        key._asdict() | {"replicas": list(replicas), "log_dirs": [ANY_LOG_DIR] * len(replicas)}
         for key, replicas in sorted(assignment.items())
     ]
     return {"version": 1, "partitions": partitions}

@@ -116,7 +116,7 @@ def _check(action: str, options: Options) -> None:
     only_with("--create|--alter", action, {"--partitions": options.partitions})
     only_with("--create|--alter", action, {"--replica-assignment": options.replica_assignment})
     only_with(
-        "--create", action, {"--replication-factor": options.replication_factor, "--config": options.config or None}
+        "--create", action, {"--replication-factor": options.replication_factor, "--config": options.config or ()}
     )
     only_with("--create", action, {"--if-not-exists": options.if_not_exists})
     only_with("--alter|--delete|--describe", action, {"--if-exists": options.if_exists})
@@ -209,23 +209,16 @@ def _alter(admin: AdminClient, options: Options) -> None:
     counts = {topic.name: len(topic.partitions) for topic in admin.describe_topics(chosen)} if chosen else {}
     results: Sequence[Result] = ()
     if options.remove_partitions is not None:
-        removed = options.remove_partitions
+        kept = {name: max(0, counts[name] - options.remove_partitions) for name in chosen}
+        removed = {name: tuple(range(first, counts[name])) for name, first in kept.items()}
         results = admin.remove_partitions(
-            *(
-                RemovePartitionsTopic(name=name, partitions=tuple(range(max(0, counts[name] - removed), counts[name])))
-                for name in chosen
-            )
+            *(RemovePartitionsTopic(name=name, partitions=indexes) for name, indexes in removed.items())
         )
     elif options.partitions is not None:
+        given, count = options.replica_assignment, options.partitions
+        added = {name: given[counts[name] :] if given else None for name in chosen}
         results = admin.create_partitions(
-            *(
-                CreatePartitionsTopic(
-                    name=name,
-                    count=options.partitions,
-                    assignments=options.replica_assignment[counts[name] :] if options.replica_assignment else None,
-                )
-                for name in chosen
-            )
+            *(CreatePartitionsTopic(name=name, count=count, assignments=new) for name, new in added.items())
         )
     _finish(options, dict(zip(chosen, results, strict=True)))
 
