@@ -45,8 +45,8 @@ def _long_functions(name: str, tree: ast.AST) -> list[str]:
 def _lying_tests(name: str, tree: ast.AST) -> list[str]:
     found = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not _asserts(node):
-            found.append(f"{name}:{node.lineno}: {node.name} shows no assertion")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            found += [] if _asserts(node) else [f"{name}:{node.lineno}: {node.name} shows no assertion"]
         if isinstance(node, ast.Attribute) and node.attr in _SKIPPING and _root(node) == "pytest":
             found.append(f"{name}:{node.lineno}: pytest {node.attr}")
         elif isinstance(node, ast.ImportFrom) and node.module == "pytest":
@@ -56,7 +56,7 @@ def _lying_tests(name: str, tree: ast.AST) -> list[str]:
     return found
 
 
-def _asserts(test: ast.FunctionDef) -> bool:
+def _asserts(test: ast.AST) -> bool:
     return any(
         isinstance(node, ast.Assert)
         or (isinstance(node, ast.Call) and (_called(node) or "").lstrip("_").startswith(_ASSERTING))

@@ -90,8 +90,7 @@ def test_damage_is_dropped_and_reported_and_flushed_batches_are_kept(
     storage.close()
     assert damage_tails(directory, kind, Random(seed)) == 1
     storage = DiskStorage(directory)
-    log = storage.open_log(LOG)
-    kept = list(log.read(0, 100_000))
+    kept = list(storage.open_log(LOG).read(0, 100_000))
     size = 100 + BATCH_OVERHEAD_BYTES
     assert kept == batches[: len(kept)]
     assert 20 <= len(kept) < 60

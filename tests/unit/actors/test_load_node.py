@@ -78,6 +78,12 @@ class LoadBench:
                 self.sent.append((effect.to, effect.message))
         return self
 
+    def outcome(self) -> LoadOutcome:
+        """The outcome of the only load so far."""
+        [outcome] = self.outcomes
+        assert isinstance(outcome, LoadOutcome)
+        return outcome
+
     def messages(self, kind: type[M]) -> list[M]:
         return [message for _, message in self.sent if isinstance(message, kind)]
 
@@ -155,8 +161,7 @@ def test_only_acknowledgements_between_warm_up_and_end_are_measured(bench: LoadB
     bench.answer(fast)
     bench.answer(late, after_s=0.004)
     bench.fire(END_TIMER)
-    [outcome] = bench.outcomes
-    assert isinstance(outcome, LoadOutcome)
+    outcome = bench.outcome()
     assert (outcome.command_id, outcome.acknowledged, outcome.refused) == (LOAD.command_id, 3, 0)
     assert outcome.unanswered == LOAD.in_flight
     assert outcome.elapsed_us == 1_254_000, "the time that has passed, not the commanded one"
@@ -177,8 +182,7 @@ def test_after_an_error_leaders_are_looked_up_once_before_further_batches(bench:
     assert len(bench.fire(LOOK_UP_TIMER).messages(MetadataRequest)) == len(BROKERS)
     assert bench.find({0: 0, 1: 2}).offers() == [(2, 1), (0, 0), (2, 1)]
     bench.fire(END_TIMER)
-    [outcome] = bench.outcomes
-    assert isinstance(outcome, LoadOutcome)
+    outcome = bench.outcome()
     assert (outcome.acknowledged, outcome.refused, outcome.unanswered) == (1, 2, LOAD.in_flight)
     assert outcome.last_error is ErrorCode.NOT_ENOUGH_REPLICAS
 
@@ -188,16 +192,14 @@ def test_errors_during_the_warm_up_are_not_counted(bench: LoadBench) -> None:
     bench.answer(first, REFUSED)
     bench.fire(LOOK_UP_TIMER).find()
     bench.fire(BEGIN_TIMER).fire(END_TIMER)
-    [outcome] = bench.outcomes
-    assert isinstance(outcome, LoadOutcome)
+    outcome = bench.outcome()
     assert (outcome.acknowledged, outcome.refused, outcome.last_error) == (0, 0, REFUSED)
     assert (outcome.p50_us, outcome.p99_us) == (0, 0)
 
 
 def test_a_load_without_leaders_ends_too(bench: LoadBench) -> None:
     bench.command(LOAD).fire(LOOK_UP_TIMER).fire(BEGIN_TIMER).fire(END_TIMER)
-    [outcome] = bench.outcomes
-    assert isinstance(outcome, LoadOutcome)
+    outcome = bench.outcome()
     assert (outcome.acknowledged, outcome.unanswered) == (0, 0)
     assert bench.timers == {}
 
@@ -243,8 +245,7 @@ def test_the_number_of_batches_under_way_is_never_exceeded_and_all_are_counted(
         assert len(under_way) <= LOAD.in_flight
         assert len(under_way) == LOAD.in_flight or LOOK_UP_TIMER in bench.timers
     bench.fire(END_TIMER)
-    [outcome] = bench.outcomes
-    assert isinstance(outcome, LoadOutcome)
+    outcome = bench.outcome()
     assert (outcome.acknowledged, outcome.refused, outcome.unanswered) == (acknowledged, refused, len(under_way))
 
 

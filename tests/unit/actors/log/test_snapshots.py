@@ -14,6 +14,7 @@ from actors.log.files import OpenFiles
 from actors.log.snapshots import SNAPSHOT_SUFFIX
 from actors.storage import DiskStorage
 from experiments.engines.sim.disk import SimLog
+from protocol.contract import LogStorage
 from protocol.errors import ErrorCode
 from protocol.ids import Offset
 from protocol.log.producer_state import ProducerState
@@ -37,12 +38,18 @@ def produced(offset: int, producer_id: int = 1, timestamp_ms: int = 5) -> Record
     )
 
 
-def filled(directory: Path, batches: int = 12, clean: bool = False) -> DiskStorage:
-    """A log of segments that begin at 0, 5 and 10, written through a replica's log."""
-    storage = DiskStorage(directory)
-    log = ReplicaLog(storage.open_log("t/0"))
+def filled_log(storage: LogStorage) -> ReplicaLog:
+    """Twelve batches in segments that begin at 0, 5 and 10, written through a replica's log."""
+    log = ReplicaLog(storage)
     log.segment_bytes = SEGMENT_BYTES
-    log.append_as_follower([produced(offset) for offset in range(batches)])
+    log.append_as_follower([produced(offset) for offset in range(12)])
+    return log
+
+
+def filled(directory: Path, clean: bool = False) -> DiskStorage:
+    """A storage with a `filled_log`."""
+    storage = DiskStorage(directory)
+    log = filled_log(storage.open_log("t/0"))
     if clean:
         log.storage.flush()
         log.save_producers()
@@ -73,9 +80,7 @@ class CountingLog(SimLog):
 
 def test_only_batches_after_the_snapshot_are_read() -> None:
     storage = CountingLog()
-    log = ReplicaLog(storage)
-    log.segment_bytes = SEGMENT_BYTES
-    log.append_as_follower([produced(offset) for offset in range(12)])
+    log = filled_log(storage)
     assert ReplicaLog(storage).producers.entries() == log.producers.entries()
     assert storage.reads == [10]
     storage.flush()
@@ -87,9 +92,7 @@ def test_only_batches_after_the_snapshot_are_read() -> None:
 
 def test_after_a_truncation_below_a_snapshot_the_previous_one_is_used() -> None:
     storage = CountingLog()
-    log = ReplicaLog(storage)
-    log.segment_bytes = SEGMENT_BYTES
-    log.append_as_follower([produced(offset) for offset in range(12)])
+    log = filled_log(storage)
     log = ReplicaLog(storage, high_watermark=12)
     storage.reads.clear()
     log.truncate(8)

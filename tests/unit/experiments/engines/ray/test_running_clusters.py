@@ -29,6 +29,7 @@ from protocol.ids import NodeId
 from protocol.messages.base import Message
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.commands import AdminCommand, AdminOutcome, ShutdownCommand
+from tests.unit.actors.transport_helpers import on_loop
 
 
 @pytest.fixture(autouse=True)
@@ -178,26 +179,24 @@ def outcome(command: AdminCommand) -> AdminOutcome:
     return AdminOutcome(command_id=command.command_id, error=ErrorCode.NONE, message="", response=response)
 
 
-def test_each_caller_gets_the_outcome_of_its_own_request() -> None:
-    async def scene() -> None:
-        host = Scripted()
-        relay = AdminRelay(host)
-        asked = [
-            asyncio.create_task(relay.request(host, DescribeClusterRequest(correlation_id=number)))  # type: ignore[arg-type]
-            for number in range(3)
-        ]
-        await asyncio.sleep(0)
-        assert {sender for sender, _ in host.delivered} == {ADMIN_CALLERS}
-        assert all(command.command_id < 0 for _, command in host.delivered)
-        asked[1].cancel()
-        await asyncio.sleep(0)
-        for _, command in reversed(host.delivered):
-            relay.send(ADMIN_CALLERS, outcome(command))
-        for number in (0, 2):
-            found = await asked[number]
-            assert found.response is not None
-            assert found.response.correlation_id == number
-        relay.send(7, ShutdownCommand())
-        assert host.sent == [(7, ShutdownCommand())]
-
-    asyncio.run(scene())
+@on_loop
+async def test_each_caller_gets_the_outcome_of_its_own_request() -> None:
+    host = Scripted()
+    relay = AdminRelay(host)
+    asked = [
+        asyncio.create_task(relay.request(host, DescribeClusterRequest(correlation_id=number)))  # type: ignore[arg-type]
+        for number in range(3)
+    ]
+    await asyncio.sleep(0)
+    assert {sender for sender, _ in host.delivered} == {ADMIN_CALLERS}
+    assert all(command.command_id < 0 for _, command in host.delivered)
+    asked[1].cancel()
+    await asyncio.sleep(0)
+    for _, command in reversed(host.delivered):
+        relay.send(ADMIN_CALLERS, outcome(command))
+    for number in (0, 2):
+        found = await asked[number]
+        assert found.response is not None
+        assert found.response.correlation_id == number
+    relay.send(7, ShutdownCommand())
+    assert host.sent == [(7, ShutdownCommand())]
