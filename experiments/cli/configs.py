@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, flag, option, print_json
+from experiments.cli.output import document, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with, read_properties
 from experiments.cli.target import Target, administering, require, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -173,9 +173,5 @@ def _alter(
     changes += [AlterableConfig(name=key, operation=ConfigOperation.DELETE) for key in deleted]
     result = admin.alter_configs(kind, entity, changes)
     require(result)
-    if as_json:
-        print_json(document(result))
-    elif entity:
-        typer.echo(f"Completed updating config for {kind.name.lower()} {entity}.")
-    else:
-        typer.echo("Completed updating default config for brokers in the cluster.")
+    what = f"config for {kind.name.lower()} {entity}" if entity else "default config for brokers in the cluster"
+    print_result(as_json, document(result), typer.echo, f"Completed updating {what}.")

@@ -9,7 +9,7 @@ import typer
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import document, flag, option, print_json
+from experiments.cli.output import document, flag, option, print_json, print_result
 from experiments.cli.target import Target, administering, keep_options, with_target
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import SHORT_MAX
@@ -32,17 +32,12 @@ def describe(target: Target) -> None:
     """The finalized levels, and those that the cluster supports."""
     with administering(target, FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
-    if target.as_json:
-        print_json([document(feature) for feature in found])
-        return
-    for feature in found:
-        fields = {
-            "Feature": feature.name,
-            "SupportedMinVersion": feature.min_version_level,
-            "SupportedMaxVersion": feature.max_version_level,
-            "FinalizedVersionLevel": feature.finalized_version_level,
-        }
-        typer.echo("\t".join(f"{key}: {value}" for key, value in fields.items()))
+    lines = [
+        f"Feature: {feature.name}\tSupportedMinVersion: {feature.min_version_level}\t"
+        f"SupportedMaxVersion: {feature.max_version_level}\tFinalizedVersionLevel: {feature.finalized_version_level}"
+        for feature in found
+    ]
+    print_result(target.as_json, [document(feature) for feature in found], typer.echo, "\n".join(lines))
 
 
 @app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")

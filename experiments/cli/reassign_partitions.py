@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from experiments.cli.output import document, flag, option, print_json
+from experiments.cli.output import document, flag, option, print_json, print_result
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
 from experiments.cli.target import Target, administering, exit_if_failed, numbers, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -194,12 +194,10 @@ def _cancel(admin: AdminClient, options: Options) -> None:
     ongoing = admin.list_reassignments(list(options.assignment))
     results = admin.alter_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
     done = _finish(results, "Error cancelling partition reassignment(s):", options, {})
-    if options.as_json:
-        return
-    if done:
+    if done and not options.as_json:
         plural = "" if len(done) == 1 else "s"
         typer.echo(f"Successfully cancelled partition reassignment{plural} for: {','.join(map(str, done))}")
-    else:
+    elif not options.as_json:
         typer.echo("None of the specified partition reassignments are active.")
 
 
@@ -220,12 +218,9 @@ def _verify(admin: AdminClient, options: Options) -> None:
     ongoing = admin.list_reassignments()
     present = _present(admin, _topics_of(options.assignment))
     states = {key: _state(key, replicas, ongoing, present) for key, replicas in sorted(options.assignment.items())}
-    if options.as_json:
-        print_json([key._asdict() | {"state": state} for key, (state, _) in states.items()])
-        return
-    typer.echo("Status of partition reassignment:")
-    for _, text in states.values():
-        typer.echo(text)
+    found = [key._asdict() | {"state": state} for key, (state, _) in states.items()]
+    lines = ["Status of partition reassignment:", *(line for _, line in states.values())]
+    print_result(options.as_json, found, typer.echo, "\n".join(lines))
 
 
 def _state(
@@ -250,14 +245,12 @@ def _topics_of(assignment: Assignment) -> list[str]:
 
 def _list(admin: AdminClient, options: Options) -> None:
     ongoing = dict(sorted(admin.list_reassignments().items()))
-    if options.as_json:
-        print_json([document(move) for move in ongoing.values()])
-        return
-    typer.echo("Current partition reassignments:" if ongoing else "No partition reassignments found.")
+    lines = ["Current partition reassignments:" if ongoing else "No partition reassignments found."]
     for key, move in ongoing.items():
         adding = f" adding: {numbers(move.adding_replicas)}." if move.adding_replicas else ""
         removing = f" removing: {numbers(move.removing_replicas)}." if move.removing_replicas else ""
-        typer.echo(f"{key}: replicas: {numbers(move.replicas)}.{adding}{removing}")
+        lines.append(f"{key}: replicas: {numbers(move.replicas)}.{adding}{removing}")
+    print_result(options.as_json, [document(move) for move in ongoing.values()], typer.echo, "\n".join(lines))
 
 
 def _generate(admin: AdminClient, options: Options) -> None:
@@ -275,11 +268,11 @@ def _generate(admin: AdminClient, options: Options) -> None:
         raise AdminError(ErrorCode.INVALID_REQUEST, text)
     proposed = propose(present, racks, Random())
     before, after = reassignment_document(present), reassignment_document(proposed)
-    if options.as_json:
-        print_json({"current": before, "proposed": after})
-        return
-    typer.echo(f"Current partition replica assignment\n{json.dumps(before, separators=(',', ':'))}\n")
-    typer.echo(f"Proposed partition reassignment configuration\n{json.dumps(after, separators=(',', ':'))}")
+    current, proposal = (json.dumps(found, separators=(",", ":")) for found in (before, after))
+    text = (
+        f"Current partition replica assignment\n{current}\n\nProposed partition reassignment configuration\n{proposal}"
+    )
+    print_result(options.as_json, {"current": before, "proposed": after}, typer.echo, text)
 
 
 def propose(present: Assignment, racks: Mapping[int, str | None], rng: Random) -> Assignment:
