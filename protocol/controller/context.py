@@ -33,11 +33,8 @@ class ControllerState:
         delta = self.image.take_delta()
         for key in delta.partitions:
             self._index(key, self.image.partition(key))
-        for key in delta.removed_partitions:
+        for key in delta.removed():
             self._index(key, None)
-        for topic_id, topic in delta.deleted_topics.items():
-            for index in topic.partitions:
-                self._index(TopicIdPartition(topic_id, index), None)
         return delta
 
     def _index(self, key: TopicIdPartition, state: PartitionState | None) -> None:

@@ -171,7 +171,7 @@ class PartitionGauges:
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         """Updates the gauges after `state` has replayed a record; `delta` is what it changed."""
-        for key in removed_by(delta):
+        for key in delta.removed():
             for members in (self.under_min_isr, self.offline, self.manual, self.under_recovery):
                 members.discard(key)
         topics = self._state.image.topics
@@ -206,16 +206,6 @@ class PartitionGauges:
                 members.add(key)
             else:
                 members.discard(key)
-
-
-def removed_by(delta: MetadataDelta) -> Sequence[TopicIdPartition]:
-    """The partitions that a record removed, alone or with their topic."""
-    if not delta.removed_partitions and not delta.deleted_topics:
-        return ()
-    keys = list(delta.removed_partitions)
-    for topic_id, topic in delta.deleted_topics.items():
-        keys += [TopicIdPartition(topic_id, index) for index in topic.partitions]
-    return keys
 
 
 class ControllerMetrics:
@@ -273,7 +263,7 @@ class ControllerMetrics:
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         """Updates the metrics after the state has replayed a record; `delta` is what it changed."""
         self._gauges.replayed(record, delta)
-        for key in removed_by(delta):
+        for key in delta.removed():
             self._known.pop(key, None)
             self._reassigning.pop(key, None)
         for key in delta.partitions:

@@ -70,9 +70,7 @@ class RecoveryRequests:
     def replayed(self, delta: MetadataDelta) -> None:
         """Marks the partitions that a record may concern; `delta` is what its replay has changed."""
         self._changed.update(delta.partitions)
-        self._changed.update(delta.removed_partitions)
-        for topic_id, topic in delta.deleted_topics.items():
-            self._changed.update(dict.fromkeys(TopicIdPartition(topic_id, index) for index in topic.partitions))
+        self._changed.update(dict.fromkeys(delta.removed()))
         self._all_changed = self._all_changed or bool(delta.brokers or delta.configs or delta.features)
 
     def settle(self, now_ms: TimeMs) -> None:

@@ -74,6 +74,13 @@ class MetadataDelta:
     configs: dict[str | None, None] = field(default_factory=dict)
     features: bool = False
 
+    def removed(self) -> list[TopicIdPartition]:
+        """The partitions that were removed, alone or with their topic."""
+        keys = list(self.removed_partitions)
+        for topic_id, topic in self.deleted_topics.items():
+            keys += [TopicIdPartition(topic_id, index) for index in topic.partitions]
+        return keys
+
 
 class MetadataImage:
     """The state after the records below `next_offset`. `defaults` is the static configuration; the feature levels of
