@@ -59,8 +59,7 @@ def dump_log(
         if directory is not None:
             logs, snapshots, topics = _of_directory(directory, partition, cluster_metadata)
         else:
-            logs, snapshots = _of_files((files or "").split(","))
-            topics = {}
+            logs, snapshots, topics = *_of_files((files or "").split(",")), {}
         is_sound = _dump(logs, snapshots, topics, as_json)
     fail_if(not is_sound)
 
@@ -182,11 +181,9 @@ def _print_entry(entry: Mapping[str, object]) -> None:
         for record in _records(entry, "records"):
             typer.echo(f"| offset: {record['offset']} {record['text']}")
     if "fault" in entry:
-        where = (
-            ""
-            if "base_offset" in entry or "position" not in entry
-            else (f"{entry['size']} bytes at position {entry['position']}, offset {entry['end_offset']}: ")
-        )
+        where = ""
+        if "base_offset" not in entry and "position" in entry:
+            where = f"{entry['size']} bytes at position {entry['position']}, offset {entry['end_offset']}: "
         what = "damaged" if entry["is_damage"] else "not flushed, the next start drops it"
         typer.echo(f"! {where}{entry['fault']} ({what})")
 
