@@ -73,15 +73,17 @@ class Bench:
         return isinstance(outcome, ProduceOutcome) and outcome.error is ErrorCode.NONE
 
     @property
-    def state(self) -> PartitionState:
+    def controller(self) -> ControllerNode:
         controller = self.cluster.nodes[FIRST_CONTROLLER]
         assert isinstance(controller, ControllerNode)
-        return next(state for _, state in controller.state.image.partitions())
+        return controller
+
+    @property
+    def state(self) -> PartitionState:
+        return next(state for _, state in self.controller.state.image.partitions())
 
     def fenced(self, broker: int) -> bool:
-        controller = self.cluster.nodes[FIRST_CONTROLLER]
-        assert isinstance(controller, ControllerNode)
-        return controller.state.image.brokers[broker].fenced
+        return self.controller.state.image.brokers[broker].fenced
 
     def broker(self, broker: int) -> BrokerNode:
         node = self.cluster.nodes[broker]

@@ -7,6 +7,7 @@ from pathlib import Path
 import experiments.scenarios
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec
+from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner, ScenarioResult
@@ -18,6 +19,15 @@ SCENARIOS = sorted(FOLDER.glob("*.yaml"))
 def spec_of(scenario: Scenario, seed: int) -> ClusterSpec:
     """The cluster that a scenario asks for."""
     return scenario.cluster.spec(seed)
+
+
+def running_engine(for_ms: int, spec: ClusterSpec, *model: NetworkModel, **options: bool) -> CheckedEngine:
+    """A cluster whose nodes were all started `for_ms` ago."""
+    engine = CheckedEngine(spec, *model, **options)
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    engine.run_for(for_ms)
+    return engine
 
 
 def run_scenario(scenario: Scenario, seed: int = 0, **options: bool) -> ScenarioResult:

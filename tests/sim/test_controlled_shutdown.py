@@ -12,6 +12,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
+from tests.sim.scenario_helpers import running_engine
 
 PARTITIONS = 6
 SHUTDOWN_TIME = "kafka.controller.controlled_shutdown_time_ms_last"
@@ -19,10 +20,7 @@ SHUTDOWN_TIME = "kafka.controller.controlled_shutdown_time_ms_last"
 
 def cluster(generation: Generation) -> CheckedEngine:
     """Three brokers; broker 0 leads all partitions, each with a record of its own on all replicas."""
-    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation)))
-    for node in engine.spec.node_ids:
-        engine.start(node)
-    engine.run_for(1_000)
+    engine = running_engine(1_000, ClusterSpec(3, 1, ClusterConfig.of(generation)))
     create = admin_requests.create_topic("t", ((0, 1, 2),) * PARTITIONS, {"min.insync.replicas": 2})
     engine.submit(AdminCommand(command_id=1, request=create))
     engine.run_for(1_000)

@@ -39,6 +39,7 @@ from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, TopicPartition
 from protocol.messages.data import ProduceResponse
 from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
 from tests.sim.command_helpers import leave
+from tests.sim.scenario_helpers import running_engine
 from tests.sim.seed_helpers import seeds
 
 ROOT = Path(__file__).parents[2]
@@ -168,10 +169,7 @@ def test_power_loss_takes_no_more_than_a_partition_tolerates() -> None:
 
 
 def test_a_loss_is_granted_where_the_disk_holds_no_records() -> None:
-    engine = CheckedEngine(plan_of(generation="kip-497").spec())
-    for node in engine.spec.node_ids:
-        engine.start(node)
-    engine.run_for(2_000)
+    engine = running_engine(2_000, plan_of(generation="kip-497").spec())
     truth, operator = engine.suite.truth, QuorumOperator(engine, lambda request: 0)
     unflushed, replaced = loss_of("unflushed"), loss_of("all")
     assert grant_loss(unflushed, 0, truth, operator) == unflushed

@@ -38,7 +38,7 @@ from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_traces import partition_changed
 from tests.sim.chaos_helpers import Chaos
-from tests.sim.scenario_helpers import ClusterSpec, spec_of
+from tests.sim.scenario_helpers import ClusterSpec, running_engine, spec_of
 
 PARTITION = TopicPartition("t", 0)
 QUIET = {
@@ -323,10 +323,7 @@ def test_losses_without_a_running_controller_count(engine: CheckedEngine) -> Non
 @pytest.mark.parametrize(("generation", "elr"), [(Generation.KIP_966_ELR, (0,)), (Generation.KIP_966, ())])
 def test_a_stale_elr_after_a_lower_min_isr_promises_nothing(generation: Generation, elr: tuple[int, ...]) -> None:
     """Both replicas are fenced, min ISR is lowered to 1, and the one that returns first leads alone."""
-    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), 0), NetworkModel(1, 0))
-    for node in engine.spec.node_ids:
-        engine.start(node)
-    engine.run_for(2_000)
+    engine = running_engine(2_000, ClusterSpec(3, 1, ClusterConfig.of(generation), 0), NetworkModel(1, 0))
     engine.submit(AdminCommand(command_id=1, request=create_topic("t", ((0, 1),), {"min.insync.replicas": 2})))
     engine.run_for(1_000)
     for broker in (0, 1):

@@ -13,10 +13,9 @@ import pytest
 from experiments.engines import admin_requests
 from experiments.engines.port import Loss
 from protocol.errors import ErrorCode
-from protocol.ids import FIRST_CONTROLLER, NO_LEADER
+from protocol.ids import NO_LEADER
 from protocol.messages.commands import AdminOutcome
 from protocol.messages.partitions import ElectionType
-from protocol.nodes.controller import ControllerNode
 from tests.sim.partition_helpers import Bench
 
 SEEDS = range(200)
@@ -63,9 +62,7 @@ class PowerLoss(Bench):
         return sum(not self.holds(leader, record) for record in self.acknowledged)
 
     def metric(self, name: str) -> int:
-        controller = self.cluster.nodes[FIRST_CONTROLLER]
-        assert isinstance(controller, ControllerNode)
-        return controller.metrics()[f"kafka.controller.{name}"]
+        return self.controller.metrics()[f"kafka.controller.{name}"]
 
 
 @pytest.mark.covers("M17", "M59", "F4", "F11", "F26", "F27")

@@ -31,7 +31,7 @@ from protocol.messages.recovery import (
 )
 from protocol.metadata.partition import LeaderRecoveryState
 from tests.sim.partition_helpers import Bench
-from tests.sim.scenario_helpers import spec_of
+from tests.sim.scenario_helpers import running_engine, spec_of
 
 T0 = TopicPartition("t", 0)
 UNCLEAN = Loss("none")
@@ -350,10 +350,7 @@ def test_the_recovery_timeout_is_the_topics_config(changed: str) -> None:
 
 @pytest.mark.covers("K8", "H6", "M73")
 def test_the_manager_starts_when_recovery_is_enabled() -> None:
-    engine = CheckedEngine(ClusterSpec(1, 1, ClusterConfig.of(Generation.KIP_966_ELR)))
-    for node in engine.spec.node_ids:
-        engine.start(node)
-    engine.run_for(1_000)
+    engine = running_engine(1_000, ClusterSpec(1, 1, ClusterConfig.of(Generation.KIP_966_ELR)))
     assert not engine.is_running(RECOVERY_MANAGER)
     enable = admin_requests.update_feature("unclean.recovery.enabled", 1, UpgradeType.UPGRADE)
     engine.submit(AdminCommand(command_id=1, request=enable))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from experiments.check.engine import CheckedEngine
 from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
@@ -20,7 +19,7 @@ from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from tests.sim.scenario_helpers import run_scenario
+from tests.sim.scenario_helpers import run_scenario, running_engine
 
 pytestmark = pytest.mark.slow
 
@@ -164,11 +163,8 @@ class Bench:
 
     def __init__(self, seed: int = 0, **options: bool) -> None:
         config = ClusterConfig.of(Generation.KIP_966)
-        self.engine = CheckedEngine(ClusterSpec(4, 1, config, seed), NetworkModel(1, 2), **options)
+        self.engine = running_engine(2_000, ClusterSpec(4, 1, config, seed), NetworkModel(1, 2), **options)
         self.commands = 0
-        for node in self.engine.spec.node_ids:
-            self.engine.start(node)
-        self.engine.run_for(2_000)
         self.administer(admin_requests.create_topic("t", ((0, 1, 2), (0, 1, 2)), {"min.insync.replicas": 2}))
         self.engine.run_for(1_000)
 

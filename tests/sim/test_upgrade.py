@@ -25,7 +25,7 @@ from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from tests.sim.chaos_helpers import BROKERS, PARTITIONS, Chaos
-from tests.sim.scenario_helpers import run_scenario
+from tests.sim.scenario_helpers import run_scenario, running_engine
 
 pytestmark = pytest.mark.slow
 
@@ -339,10 +339,7 @@ def test_a_running_broker_that_is_unregistered_registers_again(generation: Gener
 @pytest.mark.parametrize("generation", Generation)
 def test_an_unregistered_broker_that_missed_the_record_registers_again(generation: Generation, broker: int) -> None:
     """A record behind the unregistration crosses with the broker's fetch, which the controller then refuses."""
-    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(generation), seed=broker))
-    for node in engine.spec.node_ids:
-        engine.start(node)
-    engine.run_for(1_000)
+    engine = running_engine(1_000, ClusterSpec(3, 1, ClusterConfig.of(generation), seed=broker))
     changes = (
         admin_requests.create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2}),
         admin_requests.unregister_broker(broker),

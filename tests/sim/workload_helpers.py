@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
@@ -17,6 +16,7 @@ from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
+from tests.sim.scenario_helpers import running_engine
 
 T0 = TopicPartition("t", 0)
 KEEP = Loss("none")
@@ -40,13 +40,10 @@ class ContinuouslyWrittenCluster:
     ) -> None:
         settings = {name.replace("_", "."): value for name, value in configs.items()}
         config = ClusterConfig.of(generation, {"replica.fetch.max.bytes": 1} | settings)
-        self.engine = CheckedEngine(ClusterSpec(brokers, 1, config, seed), NetworkModel())
+        self.engine = running_engine(2_000, ClusterSpec(brokers, 1, config, seed), NetworkModel())
         self._commands = 0
         self._written: dict[int, bytes] = {}
         self._writing = True
-        for node in self.engine.spec.node_ids:
-            self.engine.start(node)
-        self.engine.run_for(2_000)
         assert self.administer(create_topic("t", (replicas,), {"min.insync.replicas": min_isr})) is ErrorCode.NONE
         for _ in range(filled):
             self._submit()
