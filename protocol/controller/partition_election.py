@@ -51,7 +51,7 @@ class Candidates(NamedTuple):
 
 
 def elect(election: Election, candidates: Candidates, is_acceptable_leader: Callable[[BrokerId], bool]) -> Elected:
-    """The leader by the order of preference in the module docstring; it may be the present leader."""
+    """A complete replica, else the last known leader, else any if UNCLEAN; it may be the present leader."""
     replicas = candidates.replicas
     complete = candidates.isr or candidates.elr
     present = candidates.present_leader
