@@ -10,7 +10,7 @@ STUDY := last-replica-standing
 COMPUTING := tests/house tests/unit tests/sim
 WAITING := tests/ray tests/spark
 # Tests on Ray wait for timeouts most of the time, so more of them run at once than there are processors.
-SPREAD := -n 5 --dist loadgroup --no-loadscope-reorder
+SPREAD := -n 4 --dist loadgroup --no-loadscope-reorder
 ARGS ?=
 
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
@@ -47,10 +47,10 @@ test: check ## everything: checks, then house, unit and sim tests, then ray and 
 	exit $$status
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
-	$(BIN)/pytest -n 2 --dist worksteal -m proof $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
 
 test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and the proof: about a minute
-	$(BIN)/pytest -n 2 --hypothesis-profile fast -m "(unit or sim) and not slow and not proof" $(ARGS)
+	$(BIN)/pytest -n 2 --hypothesis-profile fast tests/unit tests/sim -m "not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
 	$(BIN)/pytest $(SPREAD) tests/ray $(ARGS)
