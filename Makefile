@@ -10,7 +10,7 @@ STUDY := last-replica-standing
 COMPUTING := tests/house tests/unit tests/sim
 WAITING := tests/ray tests/spark
 # Tests on Ray wait for timeouts most of the time, so more of them run at once than there are processors.
-SPREAD := -n 4 --dist loadgroup --no-loadscope-reorder
+MANY := -n 4 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
@@ -43,7 +43,7 @@ $(TOOLS)/bin/uv:
 test: check ## everything: checks, then house, unit and sim tests, then ray and spark tests
 	@status=0; \
 	$(BIN)/pytest -n 2 --dist loadfile $(COMPUTING) $(ARGS) || status=1; \
-	$(BIN)/pytest $(SPREAD) $(WAITING) $(ARGS) || status=1; \
+	$(BIN)/pytest $(MANY) $(WAITING) $(ARGS) || status=1; \
 	exit $$status
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
@@ -53,7 +53,7 @@ test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and t
 	$(BIN)/pytest -n 2 --hypothesis-profile fast tests/unit tests/sim -m "not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
-	$(BIN)/pytest $(SPREAD) tests/ray $(ARGS)
+	$(BIN)/pytest $(MANY) tests/ray $(ARGS)
 
 test-spark: $(INSTALLED) ## the tests that start a JVM
 	$(BIN)/pytest tests/spark $(ARGS)

@@ -6,8 +6,8 @@ error. A process that outlives the run fails it (`tests/strays.py`). A ray test 
 all others are done (`tests/second_try.py`). Properties have no deadline: machines differ; the Hypothesis profile `fast`
 tries fewer examples.
 
-pytest-xdist keeps the tests of a file in one process (`--dist loadgroup`), but for those on ray that share nothing but
-the process's private Ray (`tests/ray/conftest.py`): they are distributed one by one, after the files.
+pytest-xdist distributes tests by file (`--dist loadfile`), but those of `SPREAD` one by one and after the files: they
+share nothing but the process's private Ray (`tests/ray/conftest.py`), and wait for timeouts most of the time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.second_try import OPTION, SecondTry, add_option
 from tests.strays import StrayGuard
@@ -26,6 +28,7 @@ pytest_plugins = ["tests.requirements_plugin"]
 
 KINDS = ("house", "unit", "sim", "ray", "spark", "browser")
 TESTS = Path(__file__).parent
+SPREAD = "tests/ray/test_scenarios_on_ray.py::"
 
 
 settings.register_profile("whole", deadline=None)
@@ -56,23 +59,19 @@ def kind_of(path: Path) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(kind_of(item.path))
-        if kind_of(item.path) in ("ray", "spark") and not is_alone(item):
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(TESTS).as_posix()))
-    items.sort(key=lambda item: (is_alone(item), KINDS.index(kind_of(item.path))))
+    items.sort(key=lambda item: (item.nodeid.startswith(SPREAD), KINDS.index(kind_of(item.path))))
 
 
-def is_alone(item: pytest.Item) -> bool:
-    """Whether a test builds all that it needs on its process's private Ray, so that it may run in any process."""
-    return isinstance(item, pytest.Function) and "private_ray" in item.fixturenames and _shares_nothing_else(item)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def _shares_nothing_else(item: pytest.Function) -> bool:
-    definitions = item._fixtureinfo.name2fixturedefs
-    named = (definitions[name][-1] for name in item.fixturenames if name in definitions)
-    return not [found for found in named if found.scope == "module" and found.argname not in _OF_EVERY_MODULE]
+class ByFile(LoadScopeScheduling):
+    """Schedules the tests of a file on one process, and those of `SPREAD` wherever a process is free."""
 
-
-_OF_EVERY_MODULE = {"private_ray", "no_garbage"}
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]
 
 
 def pytest_collection_finish() -> None:

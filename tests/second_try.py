@@ -71,13 +71,8 @@ def _failures(reporter: pytest.TerminalReporter) -> dict[str, list[pytest.TestRe
     found: dict[str, list[pytest.TestReport]] = {}
     for report in (*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())):
         if KIND in getattr(report, "keywords", ()):
-            found.setdefault(node_id(report.nodeid), []).append(report)
+            found.setdefault(report.nodeid, []).append(report)
     return found
-
-
-def node_id(reported: str) -> str:
-    """The id under which pytest finds a test; pytest-xdist appends the name of its group, `@ray/test_x.py`."""
-    return reported.partition(f"@{KIND}/")[0]
 
 
 def _run_alone(test: str, config: pytest.Config) -> subprocess.CompletedProcess[str]:

@@ -70,7 +70,7 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return project.run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments)
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one process", "xdist"])
+@pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "xdist"])
 def test_a_ray_test_that_passes_alone_is_flaky_and_what_fails_twice_fails(
     project: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:

@@ -1,11 +1,8 @@
-"""One private Ray per test process, and the order in which tests that share it are spread over processes.
+"""One private Ray per test process.
 
 A Ray takes seconds to start, a cluster of actors on it half a second per node. So all tests of a process that need no
 more than one Ray node ask for `private_ray` and run their clusters on the same Ray, each in a namespace of its own. A
 test that brings a Ray of its own finds the process connected to none: the shared one ends before such a test is set up.
-
-With pytest-xdist, the tests of a file run in one process, since they share what its fixtures build. Tests that share
-nothing but `private_ray` (`is_spread`) are distributed one by one, after the files: they mostly wait for timeouts.
 """
 
 from __future__ import annotations
