@@ -1,0 +1,1 @@
+"""What only builds the compiled extension (`setup.py`)."""

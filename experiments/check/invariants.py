@@ -43,12 +43,12 @@ from experiments.check.invariants_log import (
     NoCommittedRecordLostGlobally,
 )
 from experiments.check.invariants_recovery import (
-    RecoveryAnswersHold,
-    RecoveryBeginsAfresh,
-    RecoveryElectsTheMost,
-    RecoveryElectsWhoAnswered,
-    RecoveryHearsAllItMust,
-    RecoveryOnlyWhereNobodyCanLead,
+    RecoveryElectsLongestLog,
+    RecoveryElectsRespondent,
+    RecoveryHasRequiredResponses,
+    RecoveryIdsAreUnique,
+    RecoveryOnlyWithoutCleanCandidate,
+    RecoveryResponsesAreCurrent,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]
@@ -72,10 +72,10 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     ValidBrokerState,
     ValidReplicaState,
     ValidFetcherState,
-    RecoveryElectsWhoAnswered,
-    RecoveryAnswersHold,
-    RecoveryElectsTheMost,
-    RecoveryHearsAllItMust,
-    RecoveryOnlyWhereNobodyCanLead,
-    RecoveryBeginsAfresh,
+    RecoveryElectsRespondent,
+    RecoveryResponsesAreCurrent,
+    RecoveryElectsLongestLog,
+    RecoveryHasRequiredResponses,
+    RecoveryOnlyWithoutCleanCandidate,
+    RecoveryIdsAreUnique,
 )

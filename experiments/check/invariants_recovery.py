@@ -57,7 +57,7 @@ def _answers(outcome: RecoveryDecided) -> list[_Answer]:
     return [_Answer(*answer) for answer in outcome.answers]
 
 
-class RecoveryElectsWhoAnswered(_OutcomeCheck):
+class RecoveryElectsRespondent(_OutcomeCheck):
     """The winner has responded, and every response is from the registered incarnation of its broker (F8)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
@@ -71,7 +71,7 @@ class RecoveryElectsWhoAnswered(_OutcomeCheck):
         return ""
 
 
-class RecoveryAnswersHold(_OutcomeCheck):
+class RecoveryResponsesAreCurrent(_OutcomeCheck):
     """A replica that responded is in the leader epoch of the recovery, and its log still is as it responded (F9)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
@@ -89,7 +89,7 @@ class RecoveryAnswersHold(_OutcomeCheck):
         return ""
 
 
-class RecoveryElectsTheMost(_OutcomeCheck):
+class RecoveryElectsLongestLog(_OutcomeCheck):
     """No replica that responded has a later leader epoch than the winner, or a longer log of that epoch (F5, M61)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
@@ -99,7 +99,7 @@ class RecoveryElectsTheMost(_OutcomeCheck):
         return f"broker {leader} is elected, and {more} have more: {held}" if more else ""
 
 
-class RecoveryHearsAllItMust(_OutcomeCheck):
+class RecoveryHasRequiredResponses(_OutcomeCheck):
     """A balanced recovery has responses of all members of ISR, ELR and last known ELR, of which there is at least one
     (F11, F29); and until the timeout every recovery waits for all replicas that it queries (F11, F12). The timeout may
     change during the recovery, and the manager learns that later than the log: the shorter one counts.
@@ -133,7 +133,7 @@ class RecoveryHearsAllItMust(_OutcomeCheck):
         self._began = {partition: wait for partition, wait in self._began.items() if not is_gone(partition)}
 
 
-class RecoveryOnlyWhereNobodyCanLead(_OutcomeCheck):
+class RecoveryOnlyWithoutCleanCandidate(_OutcomeCheck):
     """A recovery elects only if it is enabled, there is no leader, and no ISR or ELR member can lead (F16, M72)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
@@ -148,7 +148,7 @@ class RecoveryOnlyWhereNobodyCanLead(_OutcomeCheck):
         return f"{candidates} hold everything that was committed, and can lead" if candidates else ""
 
 
-class RecoveryBeginsAfresh(Invariant):
+class RecoveryIdsAreUnique(Invariant):
     """No two recoveries have the same id, those of other controllers included (F15)."""
 
     def __init__(self, truth: GroundTruth) -> None:

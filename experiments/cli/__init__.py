@@ -1,0 +1,1 @@
+"""The `isray` command: one module per command, which parses, calls and prints."""

@@ -67,7 +67,7 @@ GROUPS = (
 COMMANDS = (
     (Section.LABORATORY, fuzz.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
     (Section.LABORATORY, replay.replay, f"isray replay {_FOUND} --story"),
-    (Section.LABORATORY, mutants.mutants, "isray mutants --only reordering --seeds 100"),
+    (Section.LABORATORY, mutants.mutants, "isray mutants --only vote-given-twice --seeds 10"),
     (Section.LABORATORY, explore.explore, "isray explore --brokers 3 --depth 6"),
     (Section.LABORATORY, conformance.conformance, f"isray conformance {_VECTORS}"),
     (Section.LABORATORY, check.check, "isray check out/recording"),

@@ -1,0 +1,1 @@
+"""What runs a cluster: `port.py` is the interface, `sim` and `ray` implement it."""

@@ -16,6 +16,8 @@ A scenario step becomes calls of `Engine` in both engines:
 | `cut`, `heal` | `set_link`, `heal_links` | `Network` drops the messages | filters in both transports |
 | `flush` | `flush` | `BrokerNode.flush_all` | the same, in the actor |
 | `produce`, `elect`, `configure`, ... | `submit`, `outcome` | a command to the client node | the same on ray |
+| `fault` | none: `faults/inject.py` acts on `SimCluster` | the kind's `begin` and `heal` | refused by the loader |
+| `wait` | `run_for` | virtual time passes | real time passes |
 | `expect`, `await` | `view`, `replica`, `log`, ... | state of the node objects | snapshots from the actors |
 """
 

@@ -1,0 +1,1 @@
+"""What every package above uses: errors of input, durations, YAML reading, processes."""

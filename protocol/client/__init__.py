@@ -1,0 +1,1 @@
+"""The parts of a client: producing, consuming, administration; `nodes/client.py` connects them."""

@@ -1,0 +1,1 @@
+"""The controller's decisions on partitions, brokers, topics and configs, as functions of its state."""

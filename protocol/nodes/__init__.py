@@ -1,0 +1,1 @@
+"""The nodes: broker, controller, recovery manager and client, each behind the contract."""

@@ -1,4 +1,4 @@
-"""The layering as data, and the walk that checks every import against it (docs/architecture.md, "Layering").
+"""The layering as data, and the walk that checks every import against it (docs/architecture.md, "Packages").
 
 A package in `STACKS` is a stack of floors, the lowest first: a module imports its own unit and units of lower floors.
 Units of one floor never import each other, except those of `protocol`'s base (ids, errors, config), which is one.

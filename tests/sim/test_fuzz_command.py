@@ -50,7 +50,9 @@ def test_an_unknown_mutant_is_answered_with_the_nearest(
 ) -> None:
     assert leave(monkeypatch, *arguments, "maximal-isr-unused") == 2
     said = capsys.readouterr().err
-    assert f"{arguments[-1]}: found 'maximal-isr-unused'; allowed: maximal-isr-not-used is the nearest; one of " in said
+    assert (
+        f"{arguments[-1]}: found 'maximal-isr-unused'. Did you mean 'maximal-isr-not-used'?; allowed: one of " in said
+    )
     assert said.count("\n") == 1
 
 

@@ -165,7 +165,9 @@ def _complaints_of(seeds: range) -> int:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "least"), [("sequences-not-compared", 4), ("repetition-numbered-anew", 1)], ids=["log", "producer"]
+    ("mutant", "least"),
+    [("sequences-not-compared", 4), ("retry-gets-a-new-sequence-number", 1)],
+    ids=["log", "producer"],
 )
 def test_sequence_numbers_that_are_not_checked_or_kept_are_detected(mutant: str, least: int) -> None:
     with mutated(mutant):

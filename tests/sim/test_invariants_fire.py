@@ -107,7 +107,7 @@ def _second_leader(engine: CheckedEngine) -> None:
         observer(engine.now_ms(), 1, BecameLeader(PARTITION, leader_epoch=0, log_end=7, high_watermark=7))
 
 
-def _all_forget(engine: CheckedEngine) -> None:
+def _all_logs_lose_a_record(engine: CheckedEngine) -> None:
     for broker in range(3):
         _log(engine, broker).truncate(6)
 
@@ -125,7 +125,7 @@ def _next_leader_differs(engine: CheckedEngine) -> None:
     engine.run_for(20_000)
 
 
-def _shown_is_taken_back(engine: CheckedEngine) -> None:
+def _high_watermark_regresses(engine: CheckedEngine) -> None:
     for observer in engine.cluster.trace_observers:
         observer(engine.now_ms(), 0, BecameLeader(PARTITION, leader_epoch=0, log_end=6, high_watermark=6))
 
@@ -161,7 +161,7 @@ def _move_ends_below_min_isr(engine: CheckedEngine) -> None:
     _commits(engine, adding_replicas=(), isr=(0,), elr=(1,), partition_epoch=2)
 
 
-def _runs_under_an_epoch_to_come(engine: CheckedEngine) -> None:
+def _runs_under_a_future_epoch(engine: CheckedEngine) -> None:
     _broker(engine, 1).context.broker_epoch = 1_000_000
 
 
@@ -179,7 +179,7 @@ def _follower_does_not_fetch(engine: CheckedEngine) -> None:
     _replica(engine, 2).fetch_state = None
 
 
-def _tells(engine: CheckedEngine, kind: str, **changed: object) -> None:
+def _report_recovery(engine: CheckedEngine, kind: str, **changed: object) -> None:
     """The controller reports a balanced recovery that differs from a correct one by these fields."""
     image = _controller_image(engine)
     answers = tuple((broker, image.broker_epoch(broker), 0, 7) for broker in range(3))
@@ -191,48 +191,50 @@ def _tells(engine: CheckedEngine, kind: str, **changed: object) -> None:
         observer(engine.now_ms(), FIRST_CONTROLLER, trace)
 
 
-def _recovers(engine: CheckedEngine, **changed: object) -> None:
-    """The partition has lost everyone but its brokers, who are all back; the controller is about to record the outcome
+def _report_outcome(engine: CheckedEngine, **changed: object) -> None:
+    """ISR and ELR are empty and all replicas are active; the controller is about to record the outcome
     of a recovery.
     """
     _commits(engine, isr=(), elr=(), last_known_elr=(1, 2), leader=-1, leader_epoch=1, partition_epoch=1)
-    _tells(engine, "recovery", **changed)
+    _report_recovery(engine, "recovery", **changed)
 
 
-def _answer_of_another_life(engine: CheckedEngine) -> None:
+def _response_of_another_incarnation(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
     first = ((0, image.broker_epoch(0), 0, 7), (1, 0, 0, 7), (2, image.broker_epoch(2), 0, 7))
-    _recovers(engine, answers=first)
+    _report_outcome(engine, answers=first)
 
 
-def _answer_that_is_not_true(engine: CheckedEngine) -> None:
+def _response_with_a_wrong_log_end(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
-    _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 6) for broker in range(3)))
+    _report_outcome(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 6) for broker in range(3)))
 
 
-def _leader_with_less(engine: CheckedEngine) -> None:
+def _leader_with_a_shorter_log(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
-    _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), broker, 7 - broker) for broker in range(3)))
+    _report_outcome(
+        engine, answers=tuple((broker, image.broker_epoch(broker), broker, 7 - broker) for broker in range(3))
+    )
 
 
-def _one_is_not_heard(engine: CheckedEngine) -> None:
+def _required_response_is_missing(engine: CheckedEngine) -> None:
     image = _controller_image(engine)
-    _recovers(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 7) for broker in (0, 1)))
+    _report_outcome(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 7) for broker in (0, 1)))
 
 
-def _begins_twice(engine: CheckedEngine) -> None:
+def _recovery_begins_twice(engine: CheckedEngine) -> None:
     for _ in range(2):
-        _tells(engine, "recovery_began")
+        _report_recovery(engine, "recovery_began")
 
 
 BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "OneLeaderPerEpoch": _second_leader,
     "LeaderCompleteness": lambda engine: _log(engine, 0).truncate(6),
     "LeaderCandidateCompleteness": lambda engine: _log(engine, 2).truncate(6),
-    "NoCommittedRecordLostGlobally": _all_forget,
+    "NoCommittedRecordLostGlobally": _all_logs_lose_a_record,
     "LogMatching": _follower_differs,
     "ConsistentRead": _next_leader_differs,
-    "HighWatermarkMonotone": _shown_is_taken_back,
+    "HighWatermarkMonotone": _high_watermark_regresses,
     "ReplicationQuorumSuperset": _leader_drops_a_member,
     "MinIsrRecoveryQuorum": lambda engine: _set_state(
         _controller_image(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1
@@ -243,13 +245,13 @@ BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "EpochsRise": lambda engine: _commits(engine, isr=(0, 1)),
     "RecoveryStateKept": _unclean_leader_is_not_recovering,
     "ReassignmentKeepsMinIsr": _move_ends_below_min_isr,
-    "RecoveryElectsWhoAnswered": _answer_of_another_life,
-    "RecoveryAnswersHold": _answer_that_is_not_true,
-    "RecoveryElectsTheMost": _leader_with_less,
-    "RecoveryHearsAllItMust": _one_is_not_heard,
-    "RecoveryOnlyWhereNobodyCanLead": lambda engine: _tells(engine, "recovery"),
-    "RecoveryBeginsAfresh": _begins_twice,
-    "ValidBrokerState": _runs_under_an_epoch_to_come,
+    "RecoveryElectsRespondent": _response_of_another_incarnation,
+    "RecoveryResponsesAreCurrent": _response_with_a_wrong_log_end,
+    "RecoveryElectsLongestLog": _leader_with_a_shorter_log,
+    "RecoveryHasRequiredResponses": _required_response_is_missing,
+    "RecoveryOnlyWithoutCleanCandidate": lambda engine: _report_recovery(engine, "recovery"),
+    "RecoveryIdsAreUnique": _recovery_begins_twice,
+    "ValidBrokerState": _runs_under_a_future_epoch,
     "ValidReplicaState": _high_watermark_beyond_the_end,
     "ValidFetcherState": _follower_does_not_fetch,
 }
@@ -266,9 +268,9 @@ def test_a_healthy_cluster_violates_no_invariant(engine: CheckedEngine) -> None:
 
 @pytest.mark.covers("F11", "F12")
 def test_a_recovery_that_does_not_wait_is_a_violation(engine: CheckedEngine) -> None:
-    _tells(engine, "recovery_began")
-    _recovers(engine, silent=(0,))
-    assert "RecoveryHearsAllItMust" in {violation.invariant for violation in engine.violations()}
+    _report_recovery(engine, "recovery_began")
+    _report_outcome(engine, silent=(0,))
+    assert "RecoveryHasRequiredResponses" in {violation.invariant for violation in engine.violations()}
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))

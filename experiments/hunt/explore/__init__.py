@@ -1,0 +1,1 @@
+"""Exhaustive search of a small cluster (docs/explore.md)."""

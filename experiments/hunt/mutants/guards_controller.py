@@ -185,7 +185,7 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="late-requests-taken",
+        name="late-requests-accepted",
         guard="Heartbeats and proposals of an incarnation count once, in the order of sending (B19, B22).",
         instead="They count in the order of arrival, and duplicates count again.",
         expected=QUORUM,
@@ -200,7 +200,7 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="registration-of-a-former-process-taken",
+        name="registration-of-a-former-incarnation-accepted",
         guard="A broker accepts the registration response of its present incarnation only (B20).",
         instead="It accepts any, and runs under the epoch of a former process.",
         expected=STORED,

@@ -189,7 +189,7 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(around(ReplicaManager, "_apply_partition", _keep_fetch_state),),
     ),
     Mutant(
-        name="fetch-behind-a-lost-one-taken",
+        name="fetch-after-a-lost-one-accepted",
         guard="A fetch whose predecessor in its session was lost is refused (KIP-227).",
         instead="It is accepted, and the leader never learns the fetch state in the lost one.",
         expected=STALLED,
@@ -209,7 +209,7 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="fetch-of-a-former-session-taken",
+        name="fetch-of-a-former-session-accepted",
         guard="A fetch of a former session is dropped (KIP-227).",
         instead="A late one replaces the follower's fetch state and log end by older ones.",
         expected=(*STALLED, *STORED),
@@ -220,7 +220,7 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="answers-not-counted",
+        name="responses-not-counted",
         guard="Leader and follower number the responses of a session; a lost one ends the session (KIP-227).",
         instead="The follower waits for the lost response.",
         expected=STALLED,
@@ -231,7 +231,7 @@ GUARDS: tuple[Mutant, ...] = (
         focus=SESSIONS,
     ),
     Mutant(
-        name="lost-requests-not-told",
+        name="lost-requests-not-reported",
         guard="A leader that misses requests of a session, or the session, responds with an error (KIP-227).",
         instead="It does not respond.",
         expected=STALLED,
@@ -239,7 +239,7 @@ GUARDS: tuple[Mutant, ...] = (
         focus=SESSIONS,
     ),
     Mutant(
-        name="answer-to-another-offset-taken",
+        name="response-to-another-offset-accepted",
         guard="A response must match the fetch state: same epoch, same offset, same record before it (A26).",
         instead="A response to any fetch of the epoch is accepted.",
         expected=("ProtocolInvariantError", *DIVERGED),
@@ -247,7 +247,7 @@ GUARDS: tuple[Mutant, ...] = (
         focus=SESSIONS,
     ),
     Mutant(
-        name="answer-from-before-truncation-taken",
+        name="response-from-before-truncation-accepted",
         guard="A response is accepted if the record before its offset is the follower's own (A26, N1).",
         instead="A truncation is repeated when the log has reached the same offset again.",
         expected=STORED,
@@ -255,7 +255,7 @@ GUARDS: tuple[Mutant, ...] = (
         focus=OVERTAKEN_TWICE,
     ),
     Mutant(
-        name="answer-of-a-former-leader-epoch-taken",
+        name="response-of-a-former-leader-epoch-accepted",
         guard="A response is accepted in the leader epoch of its request only (A26, N1).",
         instead="A response of a former epoch of the same leader truncates records that were committed since.",
         expected=STORED,
@@ -335,7 +335,7 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="repetition-numbered-anew",
+        name="retry-gets-a-new-sequence-number",
         guard="A batch that is sent again keeps its sequence number (KIP-98).",
         instead="It gets the next one, and counts as another batch.",
         expected=("History.DuplicatedRecord", "History.ReorderedRecords", *STALLED),

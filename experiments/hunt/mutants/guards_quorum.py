@@ -169,7 +169,7 @@ GUARDS = (
         ANYWHERE,
     ),
     Mutant(
-        "observer-stands",
+        "observer-becomes-candidate",
         "A replica that is no voter begins no election (KIP-853).",
         "Any replica with a uuid does.",
         ("StatesMatchRoles",),

@@ -71,10 +71,10 @@ PROACTIVE = {UNCLEAN_RECOVERY_STRATEGY: "proactive"}
 
 GUARDS: tuple[Mutant, ...] = (
     Mutant(
-        name="recovery-answers-of-any-life",
+        name="recovery-responses-of-any-incarnation",
         guard="A response counts if it is from the incarnation under which its broker is registered (F8).",
         instead="It counts from any incarnation.",
-        expected=("RecoveryElectsWhoAnswered",),
+        expected=("RecoveryElectsRespondent",),
         patches=(
             constant(RecoveryTask, "_is_of_registered_incarnation", True),
             around(RecoveryTask, "update", _keep_all_answers),
@@ -88,10 +88,10 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="recovery-answers-of-any-leader-epoch",
+        name="recovery-responses-of-any-leader-epoch",
         guard="A response counts if its replica knows the partition's leader epoch (F9).",
         instead="It counts with any leader epoch.",
-        expected=("RecoveryAnswersHold",),
+        expected=("RecoveryResponsesAreCurrent",),
         patches=(constant(RecoveryTask, "_knows_leader_epoch", True),),
         focus=scripted(
             "The only remaining replica learns late that there is no leader.",
@@ -106,7 +106,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="recovery-does-not-wait-for-the-last-known-elr",
         guard="A balanced recovery waits until all members of the last known ELR have responded (F11).",
         instead="It elects from those that have responded by the deadline.",
-        expected=("RecoveryHearsAllItMust",),
+        expected=("RecoveryHasRequiredResponses",),
         patches=(
             constant(RecoveryTask, "_has_required", True),
             constant(recovery_decisions, "_all_required_answered", True),
@@ -117,7 +117,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="recovery-longer-log-beats-higher-epoch",
         guard="The highest leader epoch wins, and the longest log of that epoch (F5, M61).",
         instead="The longest log wins.",
-        expected=("RecoveryElectsTheMost",),
+        expected=("RecoveryElectsLongestLog",),
         patches=(around(ranking, "_rank", _longer_first),),
         focus=scripted(
             "A leader that is cut off goes on appending; the next leader loses the end of its log.",
@@ -132,7 +132,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="recovery-shortest-log-wins",
         guard="The longest log of the highest leader epoch wins (F5).",
         instead="The shortest wins.",
-        expected=("RecoveryElectsTheMost",),
+        expected=("RecoveryElectsLongestLog",),
         patches=(around(ranking, "_rank", _shorter_first),),
         focus=scripted("The replicas of a leaderless partition have logs of different lengths.", *LOST),
     ),
@@ -140,7 +140,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="recovery-outlasts-a-clean-election",
         guard="The election of a leader ends the recovery, and its result is ignored (F16, M72).",
         instead="The recovery goes on and elects.",
-        expected=("RecoveryOnlyWhereNobodyCanLead", "RecoveryAnswersHold"),
+        expected=("RecoveryOnlyWithoutCleanCandidate", "RecoveryResponsesAreCurrent"),
         patches=(
             around(RecoveryRequests, "_reconcile", _never_cancelled),
             constant(recovery_decisions, "_is_still_leaderless", True),
@@ -156,7 +156,7 @@ GUARDS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="recovery-not-stated-again",
+        name="recovery-not-requested-again",
         guard="The controller repeats its request for running recoveries (F14, M70).",
         instead="It sends each request once.",
         expected=("AllConverges",),
@@ -171,7 +171,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="recovery-survives-the-controller",
         guard="A new controller begins new recoveries (F15, M68).",
         instead="It reuses the ids of the former controller, and the responses that the manager has for them.",
-        expected=("RecoveryBeginsAfresh",),
+        expected=("RecoveryIdsAreUnique",),
         patches=(around(RecoveryRequests, "_next_id", _count_from_one),),
         focus=scripted(
             "The controller restarts in the middle of a recovery.",

@@ -24,8 +24,8 @@ def mutant_named(name: str, option: str = "--mutant") -> Mutant:
     """The mutant of that name. InputError for an unknown name, which suggests the nearest one."""
     if name not in MUTANTS:
         nearest = get_close_matches(name, MUTANTS, 1, cutoff=0.5)
-        suggestion = f"{nearest[0]} is the nearest; " if nearest else ""
-        raise InputError(option, "", repr(name), f"{suggestion}one of {', '.join(MUTANTS)}")
+        suggestion = f". Did you mean {nearest[0]!r}?" if nearest else ""
+        raise InputError(option, "", f"{name!r}{suggestion}", f"one of {', '.join(MUTANTS)}")
     return MUTANTS[name]
 
 

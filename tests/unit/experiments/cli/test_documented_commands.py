@@ -19,6 +19,7 @@ import yaml
 
 from experiments.cli.main import app
 from experiments.cli.usage import as_input_error
+from experiments.hunt.mutants.registry import MUTANTS
 from experiments.scenarios.loader import load_scenario
 from experiments.studies.loader import load_study
 from experiments.support.errors import InputError, MissingInput
@@ -123,6 +124,13 @@ def test_commands_named_in_text_exist_with_their_options(line: str) -> None:
     """A mention may leave out what is required."""
     wrong = parse(line.replace("bench NAME", "bench sim").replace(" COMMAND", ""))
     assert wrong is None or isinstance(wrong, MissingInput), wrong
+
+
+def test_named_mutants_exist() -> None:
+    named = re.compile(r"isray .*--(?:only|mutant) ([a-z-]+)")
+    names = {name for page in PAGES for name in named.findall(page.read_text(encoding="utf-8"))}
+    assert names
+    assert names <= MUTANTS.keys()
 
 
 def test_a_wrong_option_does_not_parse() -> None:
