@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from time import process_time
 
 from experiments.bench.report import BenchReport, growth
-from experiments.check.history import Ended, FinalPartition, Invoked, Operation, Run, Seen, judge
+from experiments.check.history import Ended, FinalPartition, Invoked, Operation, RecordRange, Seen, judge
 from experiments.support.build import PACKAGES_FOLDER
 from protocol.ids import TopicPartition
 
@@ -76,15 +76,17 @@ class SyntheticHistory:
                 for place in range(0, SENDS_PER_ROUND, 2):
                     yield Seen(reader, partition, tuple(runs[place : place + 2]), ends[at])
 
-    def _runs(self, first: int, offset: int) -> list[Run]:
+    def _runs(self, first: int, offset: int) -> list[RecordRange]:
         places = range(SENDS_PER_ROUND)
-        return [Run(offset + RECORDS_PER_SEND * place, 0, first + place, 0, RECORDS_PER_SEND) for place in places]
+        return [
+            RecordRange(offset + RECORDS_PER_SEND * place, 0, first + place, 0, RECORDS_PER_SEND) for place in places
+        ]
 
     def finals(self) -> list[FinalPartition]:
         """The final logs of this history."""
         return [FinalPartition(TopicPartition("t", at), 0, {0: _Log(self, at)}) for at in range(PARTITIONS)]
 
-    def log(self, at: int) -> Iterator[Run]:
+    def log(self, at: int) -> Iterator[RecordRange]:
         """The runs of the partition with this index."""
         for turn, number in enumerate(range(at, self._rounds, PARTITIONS)):
             yield from self._runs(number * SENDS_PER_ROUND, turn * SENDS_PER_ROUND * RECORDS_PER_SEND)
@@ -96,7 +98,7 @@ class _Log:
     def __init__(self, history: SyntheticHistory, at: int) -> None:
         self._history, self._at = history, at
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[RecordRange]:
         return self._history.log(self._at)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from experiments.check.history import FinalPartition, Run
+from experiments.check.history import FinalPartition, RecordRange
 from experiments.engines.port import ClusterView, Engine
 from protocol.ids import NO_LEADER, BrokerId, Offset, TopicPartition
 from protocol.messages.batch import RecordBatch
@@ -12,15 +12,15 @@ from protocol.messages.batch import RecordBatch
 LEADING_WITHIN_MS = 5_000
 
 
-def final_logs(engine: Engine, runs_of: Callable[[RecordBatch], Iterator[Run]]) -> list[FinalPartition]:
+def final_logs(engine: Engine, ranges_of: Callable[[RecordBatch], Iterator[RecordRange]]) -> list[FinalPartition]:
     """The logs of the running in-sync replicas of every partition with an active leader. Replication may be in
-    progress: what is below the leader's high watermark is settled. `runs_of` reads the records of a batch.
+    progress: what is below the leader's high watermark is settled. `ranges_of` reads the records of a batch.
     """
     engine.run_until(lambda: _all_leading(engine), LEADING_WITHIN_MS)
     view = engine.view()
     if view is None:
         return []
-    found = (_final(engine, view, partition, runs_of) for partition in sorted(view.partitions))
+    found = (_final(engine, view, partition, ranges_of) for partition in sorted(view.partitions))
     return [final for final in found if final is not None]
 
 
@@ -29,7 +29,7 @@ def final_partition(
     partition: TopicPartition,
     leader: BrokerId,
     members: Sequence[BrokerId],
-    runs_of: Callable[[RecordBatch], Iterator[Run]],
+    ranges_of: Callable[[RecordBatch], Iterator[RecordRange]],
     settled: Offset | None = None,
 ) -> FinalPartition:
     """The logs of running replicas from the highest of their starts; `settled` as in `FinalPartition`."""
@@ -37,7 +37,7 @@ def final_partition(
     ends = {broker: found.log_end_offset for broker in members if (found := engine.replica(broker, partition))}
     start = max((log_start(logs[broker], end) for broker, end in ends.items()), default=0)
     runs = {
-        broker: [run for batch in batches if batch.base_offset >= start for run in runs_of(batch)]
+        broker: [run for batch in batches if batch.base_offset >= start for run in ranges_of(batch)]
         for broker, batches in logs.items()
     }
     return FinalPartition(partition, leader, runs, start, settled)
@@ -64,7 +64,10 @@ def _leads(engine: Engine, view: ClusterView, partition: TopicPartition) -> bool
 
 
 def _final(
-    engine: Engine, view: ClusterView, partition: TopicPartition, runs_of: Callable[[RecordBatch], Iterator[Run]]
+    engine: Engine,
+    view: ClusterView,
+    partition: TopicPartition,
+    ranges_of: Callable[[RecordBatch], Iterator[RecordRange]],
 ) -> FinalPartition | None:
     state = view.partitions[partition]
     if state.leader == NO_LEADER or not _leads(engine, view, partition):
@@ -72,4 +75,4 @@ def _final(
     leader = engine.replica(state.leader, partition)
     assert leader is not None
     members = [broker for broker in state.isr if engine.is_running(broker) and engine.replica(broker, partition)]
-    return final_partition(engine, partition, state.leader, members, runs_of, leader.high_watermark)
+    return final_partition(engine, partition, state.leader, members, ranges_of, leader.high_watermark)

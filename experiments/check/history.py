@@ -32,7 +32,7 @@ from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 from experiments.check.tables import Record as Record
-from experiments.check.tables import Run as Run
+from experiments.check.tables import RecordRange as RecordRange
 from experiments.check.tables import RunLog, SendTable, Spans
 from protocol.ids import NO_OFFSET, BrokerId, Offset, TopicPartition
 
@@ -66,7 +66,7 @@ class Seen(NamedTuple):
 
     reader: int
     partition: TopicPartition
-    runs: tuple[Run, ...]
+    runs: tuple[RecordRange, ...]
     high_watermark: Offset
 
 
@@ -82,7 +82,7 @@ class FinalPartition:
 
     partition: TopicPartition
     leader: BrokerId
-    replicas: Mapping[BrokerId, Iterable[Run]]
+    replicas: Mapping[BrokerId, Iterable[RecordRange]]
     start: Offset = 0
     settled: Offset | None = None
 
@@ -269,7 +269,7 @@ class _PartitionJudge:
     def ended(self, end: Ended) -> None:
         """Some records of a send have come to their end."""
         if end.result == "acknowledged":
-            run = Run(end.offset, 0, end.send, end.first, end.size)
+            run = RecordRange(end.offset, 0, end.send, end.first, end.size)
             if not self._log.holds(run):
                 self._not_as_acknowledged(run)
         elif end.result == "failed":
@@ -277,7 +277,7 @@ class _PartitionJudge:
                 for offset in self._log.places(Record(end.send, place)):
                     self._find(FailedRecordStored(self._name, Record(end.send, place), offset))
 
-    def _not_as_acknowledged(self, run: Run) -> None:
+    def _not_as_acknowledged(self, run: RecordRange) -> None:
         for offset, record in run.records():
             if offset < self._final.start or self._log.at(offset) == record:
                 continue
@@ -300,7 +300,7 @@ class _PartitionJudge:
             else:
                 self._seen_otherwise(read.reader, run)
 
-    def _seen_otherwise(self, reader: int, run: Run) -> None:
+    def _seen_otherwise(self, reader: int, run: RecordRange) -> None:
         for offset, record in run.records():
             below = offset < self._final.start
             there = self._log.at(offset) or (self._early.at(offset) if below else None)
@@ -376,7 +376,7 @@ class _PartitionJudge:
     def _judge_replicas(self) -> None:
         leader, replicas = self._final.leader, self._final.replicas
         for replica, runs in sorted(replicas.items()):
-            at = None if replica == leader else _parting(replicas[leader], runs, self._final.settled)
+            at = None if replica == leader else _first_difference(replicas[leader], runs, self._final.settled)
             if at is not None:
                 self._find(ReplicasDiffer(self._name, leader, replica, at))
 
@@ -384,7 +384,9 @@ class _PartitionJudge:
 _BEFORE_ALL = (-1, -1)
 
 
-def _parting(one: Iterable[Run], other: Iterable[Run], settled: Offset | None) -> Offset | None:
+def _first_difference(
+    one: Iterable[RecordRange], other: Iterable[RecordRange], settled: Offset | None
+) -> Offset | None:
     """The offset from which two logs differ, in records or in leader epochs; None where they are equal."""
     for left, right in zip_longest(_below(one, settled), _below(other, settled)):
         if left != right:
@@ -392,7 +394,7 @@ def _parting(one: Iterable[Run], other: Iterable[Run], settled: Offset | None) -
     return None
 
 
-def _below(runs: Iterable[Run], end: Offset | None) -> Iterator[Run]:
+def _below(runs: Iterable[RecordRange], end: Offset | None) -> Iterator[RecordRange]:
     """The runs as far as they lie below an offset."""
     for run in runs:
         if end is None or run.offset + run.size <= end:

@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from experiments.check.history import FinalPartition, Operation, Run
+from experiments.check.history import FinalPartition, Operation, RecordRange
 from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engines.port import ClusterSpec, TraceEvent
 from experiments.support.errors import InputError
@@ -219,14 +219,14 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[RecordRange]:
         with self._path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
                     offset, epoch, send, first, size = map(int, line.split())
                 except ValueError as error:
                     raise _damaged(self._path, number, line) from error
-                yield Run(offset, epoch, send, first, size)
+                yield RecordRange(offset, epoch, send, first, size)
 
 
 class Recording:

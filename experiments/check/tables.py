@@ -25,7 +25,7 @@ class Record(NamedTuple):
         return f"{self.send}/{self.place}"
 
 
-class Run(NamedTuple):
+class RecordRange(NamedTuple):
     """Records `first .. first + size - 1` of a send, at offsets from `offset` on, appended in `leader_epoch`."""
 
     offset: Offset
@@ -91,7 +91,7 @@ class SendTable:
 class RunLog:
     """The records of a log by offset, and their offsets by record."""
 
-    def __init__(self, runs: Iterable[Run] = ()) -> None:
+    def __init__(self, runs: Iterable[RecordRange] = ()) -> None:
         self._offsets = array("q")
         self._sends = array("q")
         self._firsts = array("q")
@@ -105,7 +105,7 @@ class RunLog:
         """The offset of the first record; `of_empty` where there is none."""
         return self._offsets[0] if self._offsets else of_empty
 
-    def take(self, run: Run) -> bool:
+    def take(self, run: RecordRange) -> bool:
         """Appends a run; returns False and does nothing where it begins before the end."""
         offset, _, send, first, size = run
         if self._offsets:
@@ -123,12 +123,12 @@ class RunLog:
         self._order = None
         return True
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[RecordRange]:
         """The runs in order of offsets, adjacent ones merged; their leader epoch is not kept."""
         for offset, send, first, size in zip(self._offsets, self._sends, self._firsts, self._sizes, strict=True):
-            yield Run(offset, 0, send, first, size)
+            yield RecordRange(offset, 0, send, first, size)
 
-    def holds(self, run: Run) -> bool:
+    def holds(self, run: RecordRange) -> bool:
         """Whether these records are at these offsets, in one run."""
         offset, _, send, first, size = run
         row = bisect_right(self._offsets, offset) - 1

@@ -37,7 +37,7 @@ def fuzz(
     out: Annotated[Path, option("DIR", "Folder for timeline files.")] = Path("out/fuzz"),
     as_json: Json = False,
 ) -> None:
-    """Hunt for defects with a swarm of seeds; each violation is shrunk and can be replayed."""
+    """Search for defects in random runs, one per seed; each violation is shrunk and can be replayed."""
     from experiments.hunt.seeds import ON_RAY, Hunt, hunt
 
     workers = _jobs(jobs)

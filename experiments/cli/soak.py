@@ -33,7 +33,7 @@ def soak(
     out: Annotated[Path | None, option("DIR", "A new folder for history and logs.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Produce, read, and break one thing after another; then judge the history."""
+    """Run a cluster on Ray under load, inject one fault after another, and check what its clients recorded."""
     stay_on_loopback()
     expect_kills()
     from experiments.hunt.soak.run import SoakOptions

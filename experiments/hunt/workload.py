@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, Run, Seen
+from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, RecordRange, Seen
 from protocol.client.records import identity, split
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs, TopicPartition
@@ -188,7 +188,7 @@ class Workload:
             if outcome.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 follower.offset = max(follower.offset, outcome.log_start_offset)
             return
-        runs = tuple(run for batch in outcome.batches for run in runs_of(batch))
+        runs = tuple(run for batch in outcome.batches for run in ranges_of(batch))
         if runs:
             self._write(Seen(follower.reader, follower.partition, runs, outcome.high_watermark))
             self.counts.read += sum(run.size for run in runs)
@@ -202,17 +202,17 @@ def result_of(part: SentRange) -> RecordOutcome:
     return "unknown" if part.unknown else "failed"
 
 
-def runs_of(batch: RecordBatch) -> Iterator[Run]:
+def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
     """The generated records of a batch (`protocol.client.records`) as runs of consecutive ones."""
     offset = batch.base_offset
-    run: Run | None = None
+    run: RecordRange | None = None
     for send, place in map(identity, split(batch.payload)):
         if run is not None and (run.send, run.first + run.size) == (send, place):
             run = run._replace(size=run.size + 1)
         else:
             if run is not None:
                 yield run
-            run = Run(offset, batch.leader_epoch, send, place, 1)
+            run = RecordRange(offset, batch.leader_epoch, send, place, 1)
         offset += 1
     if run is not None:
         yield run

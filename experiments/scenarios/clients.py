@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from experiments.check.final_logs import log_start
-from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, Run, Seen
+from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, RecordRange, Seen
 from experiments.check.regressions import RegressionCounter
 from experiments.engines.port import Engine
 from protocol.config import ENABLE_IDEMPOTENCE
@@ -118,7 +118,7 @@ class ScenarioClients:
         assert isinstance(outcome, ConsumeOutcome)
         if outcome.error is not ErrorCode.NONE:
             return None
-        runs = tuple(run for batch in outcome.batches for run in runs_of(batch))
+        runs = tuple(run for batch in outcome.batches for run in ranges_of(batch))
         self.operations.append(Seen(READER, partition, runs, outcome.high_watermark))
         return sum(batch.record_count for batch in outcome.batches)
 
@@ -168,10 +168,10 @@ class ScenarioClients:
         return None if registration is None else registration.broker_epoch
 
 
-def runs_of(batch: RecordBatch) -> Iterator[Run]:
+def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
     """The one record of a batch that `ScenarioClients.produce` has made."""
     [number] = msgpack.unpackb(batch.payload)
-    yield Run(batch.base_offset, batch.leader_epoch, number, 0, batch.record_count)
+    yield RecordRange(batch.base_offset, batch.leader_epoch, number, 0, batch.record_count)
 
 
 def _result_of(outcome: ProduceOutcome, promised: bool) -> RecordOutcome:

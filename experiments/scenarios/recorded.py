@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.check.final_logs import final_logs
 from experiments.check.recording import RecordingWriter
-from experiments.scenarios.clients import runs_of
+from experiments.scenarios.clients import ranges_of
 from experiments.scenarios.runner import Runner, ScenarioResult
 
 
@@ -17,7 +17,7 @@ def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
     try:
         engine.record_to(writer.event)
         result = runner.run()
-        finals = final_logs(engine, runs_of)
+        finals = final_logs(engine, ranges_of)
         for operation in runner.clients.operations:
             writer.operation(operation)
         writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)

@@ -98,6 +98,6 @@ def test_there_is_no_second_try_where_none_is_wanted(project: pytest.Pytester, a
     assert (project.path / "alone").read_text() == "x"
 
 
-def test_a_run_without_ray_tests_says_nothing_of_them(project: pytest.Pytester) -> None:
+def test_a_run_without_ray_tests_does_not_mention_them(project: pytest.Pytester) -> None:
     result = run(project, "-k", "another_kind")
     assert "flaky" not in result.stdout.str()

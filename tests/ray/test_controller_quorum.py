@@ -20,7 +20,7 @@ from experiments.check.final_logs import final_logs
 from experiments.check.history import Ended, Invoked
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import Loss
-from experiments.scenarios.clients import runs_of
+from experiments.scenarios.clients import ranges_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
@@ -102,7 +102,7 @@ class RecordedCluster:
         self.cluster.meanwhile = lambda: None
         self.cluster.engine.record_to(lambda event: None)
         engine = self.cluster.engine
-        finals = final_logs(engine, runs_of)
+        finals = final_logs(engine, ranges_of)
         self.writer.finish("quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True)
         return check(Recording(self.folder))
 

@@ -390,7 +390,7 @@ def _edited(**fields: object) -> Callable[[Path], None]:
     ],
     ids=["unfinished", "torn", "gone", "no JSON", "version", "generation", "digests", "unknown field"],
 )
-def test_what_is_no_whole_recording_is_wrong_input(
+def test_an_incomplete_recording_is_wrong_input(
     tape: Tape, tmp_path: Path, damage: Callable[[Path], None], said: str
 ) -> None:
     folder = tape.written(tmp_path / "damaged")
@@ -418,7 +418,7 @@ def test_a_folder_is_not_written_over(tape: Tape, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("damage", "code"), [(None, 0), (_a_record_is_lost, 1)], ids=["whole", "lost"])
-def test_the_command_says_it_with_its_exit_code(
+def test_the_exit_code_of_check_is_its_verdict(
     tape: Tape,
     tmp_path: Path,
     damage: Damage | None,

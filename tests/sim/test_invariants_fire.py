@@ -19,7 +19,7 @@ from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimLog
 from experiments.engines.sim.network import NetworkModel
 from experiments.hunt.mutants.registry import mutated
-from experiments.hunt.workload import runs_of
+from experiments.hunt.workload import ranges_of
 from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
@@ -308,7 +308,7 @@ def test_a_replica_emptied_by_retention_does_not_differ(engine: CheckedEngine) -
     log = _log(engine, 2)
     log.roll()
     log.delete_segments_before(log.end_offset)
-    [final] = final_logs(engine, runs_of)
+    [final] = final_logs(engine, ranges_of)
     assert (final.start, final.replicas) == (7, {0: [], 1: [], 2: []})
 
 

@@ -47,7 +47,7 @@ def test_metrics_are_expected_alone_and_with_others() -> None:
     assert result.passed, result.steps[-1]
 
 
-def test_a_wrong_value_fails_the_step_whatever_stands_beside_it() -> None:
+def test_a_wrong_value_fails_the_step_even_beside_a_right_one() -> None:
     for beside in ({}, {"topic": "t", "leader": 0}, {"broker": 1, "state": "unfenced"}):
         result = run({"expect": {**beside, "metrics": {OFFLINE: 0, UNDER: 3}}})
         assert result.steps[-1].detail == f"{UNDER}: found 0; expected 3"
@@ -111,7 +111,7 @@ def test_reassignments_and_controlled_shutdowns_are_measured() -> None:
 
 
 @pytest.mark.covers("I8")
-def test_a_story_tells_of_alerts() -> None:
+def test_a_story_contains_alerts() -> None:
     steps = [{"crash": {"broker": broker}} for broker in (2, 1, 0)]
     config: dict[str, object] = {"unclean.recovery.strategy": "proactive"}
     ends = [{"await": {"metrics": {OFFLINE: 1}, "within": "60s"}}, {"start": {"broker": 2}}, {"wait": "1s"}]

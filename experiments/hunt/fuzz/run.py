@@ -43,7 +43,7 @@ from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.coverage import Coverage
 from experiments.hunt.fuzz.plan import Elect, Plan, PlanViolation, Read, Send
-from experiments.hunt.workload import result_of, runs_of
+from experiments.hunt.workload import ranges_of, result_of
 from experiments.story.render import Heading, render
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ProtocolError
@@ -347,7 +347,7 @@ class _PlanRun:
         view = self._engine.view()
         assert view is not None
         state = view.partitions[partition]
-        return final_partition(self._engine, partition, state.leader, state.isr, runs_of)
+        return final_partition(self._engine, partition, state.leader, state.isr, ranges_of)
 
     def _history(self) -> Iterator[HistoryOperation]:
         """The history of the clients. Each send without idempotence counts as a producer of its own, since such sends
@@ -364,7 +364,7 @@ class _PlanRun:
                 yield Ended(number, part.first, part.count, result, part.base_offset)
         for number, (reader, partition) in self._clients.reads.items():
             read = _outcome(self._engine.outcome(number), ConsumeOutcome)
-            runs = tuple(run for batch in read.batches for run in runs_of(batch))
+            runs = tuple(run for batch in read.batches for run in ranges_of(batch))
             if runs:
                 yield Seen(reader, partition, runs, read.high_watermark)
 

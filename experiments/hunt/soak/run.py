@@ -34,7 +34,7 @@ from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.schedule import ScheduledFault, schedule
-from experiments.hunt.workload import Counts, Workload, runs_of
+from experiments.hunt.workload import Counts, Workload, ranges_of
 from protocol.config import ClusterConfig, Generation
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import AlertRaised, SessionExpired
@@ -233,7 +233,7 @@ def _final_logs(cluster: SoakCluster) -> list[FinalPartition]:
         state = cluster.state(partition)
         isr = () if state is None else state.isr
         batches = {broker: cluster.engine.log(broker, partition) for broker in isr if cluster.engine.is_running(broker)}
-        logs = {broker: [run for batch in found for run in runs_of(batch)] for broker, found in batches.items()}
+        logs = {broker: [run for batch in found for run in ranges_of(batch)] for broker, found in batches.items()}
         if state is not None and state.leader in logs:
             finals.append(FinalPartition(partition, state.leader, logs))
     return finals

@@ -23,9 +23,9 @@ from experiments.check.history import (
     ReadBeyondHighWatermark,
     ReadsDiffer,
     Record,
+    RecordRange,
     ReorderedRecords,
     ReplicasDiffer,
-    Run,
     Seen,
     StrayRecord,
     Unanswered,
@@ -34,7 +34,7 @@ from experiments.check.history import (
 )
 from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.hunt.soak.schedule import schedule
-from experiments.hunt.workload import runs_of
+from experiments.hunt.workload import ranges_of
 from experiments.support.errors import InputError
 from protocol.client.records import join, record
 from protocol.ids import TopicPartition
@@ -46,13 +46,13 @@ ACKED: tuple[Operation, ...] = (*SENT, Ended(1, 0, 2, "acknowledged", 0), Ended(
 CLEAN: tuple[Operation, ...] = (
     *ACKED,
     Ended(3, 0, 1, "failed"),
-    Seen(0, T0, (Run(0, 0, 1, 0, 2), Run(2, 0, 2, 0, 1)), 4),
-    Seen(1, T0, (Run(1, 0, 1, 1, 1),), 4),
+    Seen(0, T0, (RecordRange(0, 0, 1, 0, 2), RecordRange(2, 0, 2, 0, 1)), 4),
+    Seen(1, T0, (RecordRange(1, 0, 1, 1, 1),), 4),
 )
-LOG = (Run(0, 0, 1, 0, 2), Run(2, 0, 2, 0, 2))
+LOG = (RecordRange(0, 0, 1, 0, 2), RecordRange(2, 0, 2, 0, 2))
 
 
-def final(*runs: Run, **others: Sequence[Run]) -> FinalPartition:
+def final(*runs: RecordRange, **others: Sequence[RecordRange]) -> FinalPartition:
     """Broker 0 leads with these runs; `b1=...` are the logs of others."""
     replicas = {0: runs, **{int(name.removeprefix("b")): log for name, log in others.items()}}
     return FinalPartition(T0, 0, replicas)
@@ -65,7 +65,7 @@ def test_a_clean_history_gives_no_findings() -> None:
 def test_an_unknown_record_may_be_there_or_not() -> None:
     history = (*ACKED, Ended(3, 0, 1, "unknown"))
     assert judge(history, [final(*LOG)]) == []
-    assert judge(history, [final(*LOG, Run(4, 1, 3, 0, 1))]) == []
+    assert judge(history, [final(*LOG, RecordRange(4, 1, 3, 0, 1))]) == []
 
 
 FIRES: list[tuple[str, Sequence[Operation], FinalPartition, list[Finding]]] = [
@@ -73,17 +73,17 @@ FIRES: list[tuple[str, Sequence[Operation], FinalPartition, list[Finding]]] = [
     (
         "moved",
         (Invoked(1, 0, T0, 1), Invoked(2, 0, T0, 1), Ended(1, 0, 1, "acknowledged", 1), Ended(2, 0, 1, "unknown")),
-        final(Run(0, 0, 1, 0, 1), Run(1, 0, 2, 0, 1)),
+        final(RecordRange(0, 0, 1, 0, 1), RecordRange(1, 0, 2, 0, 1)),
         [MovedRecord(T0, Record(1, 0), 1, (0,))],
     ),
-    ("twice", CLEAN, final(*LOG, Run(4, 1, 2, 1, 1)), [DuplicatedRecord(T0, Record(2, 1), (3, 4))]),
-    ("failed and there", CLEAN, final(*LOG, Run(4, 1, 3, 0, 1)), [FailedRecordStored(T0, Record(3, 0), 4)]),
-    ("stray", CLEAN, final(*LOG, Run(4, 1, 9, 0, 1)), [StrayRecord(T0, Record(9, 0), 4)]),
-    ("stray place", CLEAN, final(*LOG, Run(4, 1, 2, 2, 1)), [StrayRecord(T0, Record(2, 2), 4)]),
+    ("twice", CLEAN, final(*LOG, RecordRange(4, 1, 2, 1, 1)), [DuplicatedRecord(T0, Record(2, 1), (3, 4))]),
+    ("failed and there", CLEAN, final(*LOG, RecordRange(4, 1, 3, 0, 1)), [FailedRecordStored(T0, Record(3, 0), 4)]),
+    ("stray", CLEAN, final(*LOG, RecordRange(4, 1, 9, 0, 1)), [StrayRecord(T0, Record(9, 0), 4)]),
+    ("stray place", CLEAN, final(*LOG, RecordRange(4, 1, 2, 2, 1)), [StrayRecord(T0, Record(2, 2), 4)]),
     (
         "reordered sends",
         (*SENT[:2], Ended(1, 0, 2, "unknown"), Ended(2, 0, 2, "unknown")),
-        final(Run(0, 0, 2, 0, 2), Run(2, 0, 1, 0, 2)),
+        final(RecordRange(0, 0, 2, 0, 2), RecordRange(2, 0, 1, 0, 2)),
         [
             ReorderedRecords(T0, 0, Record(1, 0), 2, Record(2, 1)),
             ReorderedRecords(T0, 0, Record(1, 1), 3, Record(2, 1)),
@@ -92,30 +92,30 @@ FIRES: list[tuple[str, Sequence[Operation], FinalPartition, list[Finding]]] = [
     (
         "reordered within a send",
         (Invoked(1, 0, T0, 2), Ended(1, 0, 2, "unknown")),
-        final(Run(0, 0, 1, 1, 1), Run(1, 0, 1, 0, 1)),
+        final(RecordRange(0, 0, 1, 1, 1), RecordRange(1, 0, 1, 0, 1)),
         [ReorderedRecords(T0, 0, Record(1, 0), 1, Record(1, 1))],
     ),
     (
         "a read that vanished",
-        (*CLEAN, Seen(1, T0, (Run(4, 0, 3, 0, 1),), 5)),
+        (*CLEAN, Seen(1, T0, (RecordRange(4, 0, 3, 0, 1),), 5)),
         final(*LOG),
         [VanishedRead(T0, 1, 4, Record(3, 0), None)],
     ),
     (
         "a read of another record",
-        (*CLEAN, Seen(1, T0, (Run(1, 0, 2, 0, 1),), 5)),
+        (*CLEAN, Seen(1, T0, (RecordRange(1, 0, 2, 0, 1),), 5)),
         final(*LOG),
         [ReadsDiffer(T0, 1, (Record(1, 1), Record(2, 0))), VanishedRead(T0, 1, 1, Record(2, 0), Record(1, 1))],
     ),
     (
         "a read beyond the high watermark",
-        (*ACKED, Ended(3, 0, 1, "failed"), Seen(0, T0, (Run(2, 0, 2, 0, 2),), 3)),
+        (*ACKED, Ended(3, 0, 1, "failed"), Seen(0, T0, (RecordRange(2, 0, 2, 0, 2),), 3)),
         final(*LOG),
         [ReadBeyondHighWatermark(T0, 0, 3, 3)],
     ),
-    ("another replica", CLEAN, final(*LOG, b1=[LOG[0], Run(2, 1, 2, 0, 2)]), [ReplicasDiffer(T0, 0, 1, 2)]),
+    ("another replica", CLEAN, final(*LOG, b1=[LOG[0], RecordRange(2, 1, 2, 0, 2)]), [ReplicasDiffer(T0, 0, 1, 2)]),
     ("a shorter replica", CLEAN, final(*LOG, b2=LOG[:1]), [ReplicasDiffer(T0, 0, 2, 2)]),
-    ("a longer replica", CLEAN, final(*LOG, b2=[*LOG, Run(4, 0, 3, 0, 1)]), [ReplicasDiffer(T0, 0, 2, 4)]),
+    ("a longer replica", CLEAN, final(*LOG, b2=[*LOG, RecordRange(4, 0, 3, 0, 1)]), [ReplicasDiffer(T0, 0, 2, 4)]),
     ("never answered", ACKED, final(*LOG), [Unanswered(T0, 3, 1)]),
     ("half answered", (Invoked(1, 0, T0, 3), Ended(1, 0, 2, "unknown")), final(), [Unanswered(T0, 1, 1)]),
 ]
@@ -132,7 +132,7 @@ def test_a_finding_fires(history: Sequence[Operation], logs: FinalPartition, exp
 
 def test_two_producers_have_no_order_among_each_other() -> None:
     history = (Invoked(1, 0, T0, 1), Invoked(2, 1, T0, 1), Ended(1, 0, 1, "unknown"), Ended(2, 0, 1, "unknown"))
-    assert judge(history, [final(Run(0, 0, 2, 0, 1), Run(1, 0, 1, 0, 1))]) == []
+    assert judge(history, [final(RecordRange(0, 0, 2, 0, 1), RecordRange(1, 0, 1, 0, 1))]) == []
 
 
 def test_records_below_the_start_of_the_log_are_not_missed() -> None:
@@ -248,14 +248,14 @@ def histories(draw: st.DrawFn) -> tuple[list[Operation], FinalPartition]:
     ]
     names = [Record(send, place) for send, place in product(range(1, 5), range(3))]
     log = [
-        Run(offset, 0, name.send, name.place, 1)
+        RecordRange(offset, 0, name.send, name.place, 1)
         for offset, name in enumerate(draw(st.lists(st.sampled_from(names), max_size=8)))
     ]
     reads = [
         Seen(
             draw(st.integers(0, 1)),
             T0,
-            (Run(draw(SMALL), 0, draw(st.integers(1, 3)), draw(SMALL), draw(st.integers(1, 2))),),
+            (RecordRange(draw(SMALL), 0, draw(st.integers(1, 3)), draw(SMALL), draw(st.integers(1, 2))),),
             draw(st.integers(0, 6)),
         )
         for _ in range(draw(SMALL))
@@ -325,9 +325,14 @@ def test_the_runs_of_a_batch_are_its_records() -> None:
     names = [Record(5, 3), Record(5, 4), Record(6, 0), Record(6, 2), Record(5, 5)]
     payload = join([record(send, place, 20) for send, place in names])
     batch = RecordBatch(base_offset=40, leader_epoch=7, record_count=len(names), payload=payload)
-    runs = list(runs_of(batch))
+    runs = list(ranges_of(batch))
     assert [pair for run in runs for pair in run.records()] == list(enumerate(names, 40))
-    assert runs == [Run(40, 7, 5, 3, 2), Run(42, 7, 6, 0, 1), Run(43, 7, 6, 2, 1), Run(44, 7, 5, 5, 1)]
+    assert runs == [
+        RecordRange(40, 7, 5, 3, 2),
+        RecordRange(42, 7, 6, 0, 1),
+        RecordRange(43, 7, 6, 2, 1),
+        RecordRange(44, 7, 5, 5, 1),
+    ]
 
 
 def test_every_round_of_the_schedule_has_every_fault_once() -> None:

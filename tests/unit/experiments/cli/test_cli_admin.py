@@ -73,7 +73,7 @@ def test_no_answer_is_an_error_and_exit_code_1(bench: CliBench) -> None:
     assert "REQUEST_TIMED_OUT" in bench.fails("status")
 
 
-def test_status_tells_of_nodes_leaders_and_features(bench: CliBench) -> None:
+def test_status_shows_nodes_leaders_and_features(bench: CliBench) -> None:
     bench.create("t", "0:1:2,0:2:1")
     found = bench.json("status")
     assert found["healthy"] is True
@@ -149,7 +149,7 @@ def active_of(quorum: CliBench) -> int:
 
 
 @pytest.mark.covers("J16")
-def test_status_tells_the_part_of_each_controller_in_the_quorum(quorum: CliBench) -> None:
+def test_status_shows_the_role_of_each_controller(quorum: CliBench) -> None:
     active = active_of(quorum)
     found = quorum.json("status")
     assert (found["healthy"], found["controller"], found["voters"]) == (True, active, [1000, 1001, 1002])
