@@ -11,7 +11,7 @@ from protocol.ids import NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Election:
+class PreferredElection:
     """A preferred leader election of the episode's partition."""
 
     at_ms: int
@@ -56,4 +56,4 @@ class Scene:
         return (self.member, *self.others)
 
 
-Part = Fault | Election | Quiet
+Part = Fault | PreferredElection | Quiet

@@ -27,7 +27,7 @@ from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
-from experiments.hunt.fuzz.scene import Election, Part, Quiet, Scene
+from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene
 from experiments.hunt.fuzz.themes import THEMES
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
@@ -173,7 +173,7 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
         within_tolerance=wanted.within_tolerance,
         topics=(topic,),
         operations=_as_staged(operations, staged),
-        faults=singles + tuple(part for _, part in staged if not isinstance(part, Election | Quiet)),
+        faults=singles + tuple(part for _, part in staged if not isinstance(part, PreferredElection | Quiet)),
     )
 
 
@@ -285,9 +285,9 @@ def _episodes(
     at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
     while at_ms < BEGIN_MS + length_ms:
         scene = _scene(rng, at_ms, targets, topic, config)
-        parts = [Election(at_ms - 200), *THEMES[themes[turn % len(themes)]][0](scene)]
+        parts = [PreferredElection(at_ms - 200), *THEMES[themes[turn % len(themes)]][0](scene)]
         staged += [(scene.partition, part) for part in parts]
-        at_ms = max(part.at_ms if isinstance(part, Election) else part.end_ms for part in parts)
+        at_ms = max(part.at_ms if isinstance(part, PreferredElection) else part.end_ms for part in parts)
         at_ms, turn = at_ms + rng.choice((300, 1_000, 3_000)), turn + 1
     return staged
 
@@ -316,7 +316,7 @@ def _scene(rng: Random, at_ms: int, targets: Targets, topic: TopicModel, config:
 def _as_staged(operations: Sequence[Operation], staged: Sequence[tuple[int, Part]]) -> tuple[Operation, ...]:
     """The operations outside quiet times, and the elections of the episodes."""
     quiet = [part for _, part in staged if isinstance(part, Quiet)]
-    asked = [(partition, part) for partition, part in staged if isinstance(part, Election)]
+    asked = [(partition, part) for partition, part in staged if isinstance(part, PreferredElection)]
     elections = (
         Elect(at_ms=part.at_ms, id=len(operations) + 1 + index, topic=TOPIC, partition=partition)
         for index, (partition, part) in enumerate(asked)

@@ -21,7 +21,7 @@ from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.scene import Election, Part, Quiet, Scene
+from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -98,8 +98,8 @@ def _leadership_returns(scene: Scene) -> Iterator[Part]:
     yield recipes.lose_heartbeats(scene.leader, unseen_ms, unseen_ms + scene.gone_ms)
     back_ms = scene.after(unseen_ms + scene.gone_ms, 1_000, 2_000)
     later_ms = scene.after(back_ms, 1_000, 2_500)
-    yield Election(back_ms)
-    yield Election(later_ms)
+    yield PreferredElection(back_ms)
+    yield PreferredElection(later_ms)
     lose = recipes.cut_from_controller if scene.perhaps(0.7) else recipes.lose_metadata
     yield lose(scene.member, scene.at_ms, scene.after(later_ms, 1_000, 4_000))
 
@@ -260,8 +260,8 @@ def _deposed_writer(scene: Scene) -> Iterator[Part]:
     end_ms = scene.after(scene.at_ms + scene.gone_ms, 300, 1_500)
     back_ms = scene.after(end_ms, 1_500, 2_500)
     yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, end_ms)
-    yield Election(back_ms)
-    yield Election(scene.after(back_ms, 800, 1_200))
+    yield PreferredElection(back_ms)
+    yield PreferredElection(scene.after(back_ms, 800, 1_200))
     if scene.perhaps(0.7):
         for follower in scene.followers:
             yield recipes.isolate(follower, CLIENT, scene.at_ms - 100, scene.after(back_ms, 1_500, 3_000))
@@ -305,7 +305,7 @@ def _producer_trouble(scene: Scene) -> Iterator[Part]:
         )
     fails_ms = scene.after(scene.at_ms, 300, 2_000)
     yield Restart(at_ms=fails_ms, duration_ms=scene.rng.randint(300, 1_500), node=scene.leader)
-    yield Election(scene.after(fails_ms, 2_000, 3_000))
+    yield PreferredElection(scene.after(fails_ms, 2_000, 3_000))
 
 
 def _full_disks(scene: Scene) -> Iterator[Part]:
@@ -329,7 +329,7 @@ def _handovers(scene: Scene) -> Iterator[Part]:
         else:
             yield Pause(at_ms=begin_ms, duration_ms=scene.rng.randint(100, scene.gone_ms), node=broker)
         begin_ms = scene.after(begin_ms, 700, scene.gone_ms)
-        yield Election(begin_ms)
+        yield PreferredElection(begin_ms)
         begin_ms += scene.rng.randint(50, 500)
 
 
