@@ -24,7 +24,7 @@ def _missing(log: ReplicaLog, truth: PartitionTruth) -> str:
     if log.end_offset < truth.committed_end:
         return f"ends at {log.end_offset}, committed is {truth.committed_end}"
     if log.start_offset > truth.shown_end:
-        return f"begins at {log.start_offset}, shown is {truth.shown_end}"
+        return f"begins at {log.start_offset}; leaders had high watermarks up to {truth.shown_end}"
     return ""
 
 
@@ -118,7 +118,7 @@ class _PrefixCheck(Invariant):
     def _compare(self, view: PartitionView, batch: RecordBatch) -> str:
         shown, node = view.truth.shown.get(batch.base_offset), view.node
         if shown is not None and shown != batch.payload:
-            return f"broker {node} holds {batch.payload.hex()} at {batch.base_offset}, shown there was {shown.hex()}"
+            return f"broker {node} holds {batch.payload.hex()} at {batch.base_offset}; a leader had {shown.hex()} there"
         return ""
 
 
@@ -169,7 +169,7 @@ class HighWatermarkMonotone(Invariant):
             state = self.truth.controller_state(trace.partition)
             if state is not None and trace.leader_epoch < state.leader_epoch:
                 return ""  # deposed before it read of its election
-            return f"leader {node} ends at {trace.log_end}, consumers were shown up to {shown}"
+            return f"leader {node} ends at {trace.log_end}, consumers could read up to {shown}"
         return ""
 
     def _observe_advance(self, node: NodeId, trace: HighWatermarkAdvanced) -> str:
