@@ -7,6 +7,7 @@ violated invariant fails it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from experiments.check.engine import CheckedEngine
@@ -137,9 +138,36 @@ class Runner:
             self._create_topic(topic)
 
     def _run_step(self, step: Step) -> str | None:
-        action = getattr(self, f"_{step.kind}")
-        detail: str | None = action(step.fields)
-        return detail
+        return self._handlers()[step.kind](step.fields)
+
+    def _handlers(self) -> dict[str, Callable[..., str | None]]:
+        """The method that runs each kind of step (`model.STEPS`), with the step's fields as its argument."""
+        return {
+            "produce": self._produce,
+            "crash": self._crash,
+            "shutdown": self._shutdown,
+            "start": self._start,
+            "pause": self._pause,
+            "resume": self._resume,
+            "cut": self._cut,
+            "heal": self._heal,
+            "fault": self._fault,
+            "flush": self._flush,
+            "elect": self._elect,
+            "reassign": self._reassign,
+            "configure": self._configure,
+            "update_feature": self._update_feature,
+            "unregister": self._unregister,
+            "create_topic": self._create_topic,
+            "delete_topic": self._delete_topic,
+            "add_partitions": self._add_partitions,
+            "remove_partitions": self._remove_partitions,
+            "add_voter": self._add_voter,
+            "remove_voter": self._remove_voter,
+            "wait": self._wait,
+            "await": self._await,
+            "expect": self._expect,
+        }
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
