@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-KIND = "ray"
+FOLDER = "tests/ray/"
 OPTION = "--once"
 
 
@@ -32,7 +32,7 @@ class SecondTry:
         self.flaky: dict[str, list[pytest.TestReport]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._ran = self._ran or KIND in report.keywords
+        self._ran = self._ran or report.nodeid.startswith(FOLDER)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -70,7 +70,7 @@ def _failures(reporter: pytest.TerminalReporter) -> dict[str, list[pytest.TestRe
     """The reports of failed ray tests, by the test's node id."""
     found: dict[str, list[pytest.TestReport]] = {}
     for report in (*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())):
-        if KIND in getattr(report, "keywords", ()):
+        if report.nodeid.startswith(FOLDER):
             found.setdefault(report.nodeid, []).append(report)
     return found
 

@@ -20,7 +20,6 @@ def pytest_addoption(parser):
     add_option(parser)
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "ray: on Ray")
     if not hasattr(config, "workerinput") and not config.getoption("--once"):
         config.pluginmanager.register(SecondTry(config))
 """
@@ -37,24 +36,25 @@ def tries(name):
 def broken_once():
     assert tries("fixture") > 1, "the fixture's first failure"
 
-@pytest.mark.ray
 def test_passes_alone():
     assert tries("alone") > 1, "the first failure"
 
-@pytest.mark.ray
 def test_fails_twice():
     assert tries("twice") < 0, "no luck"
 
-@pytest.mark.ray
 def test_of_a_fixture(broken_once):
     assert True
 
-def test_of_another_kind():
-    assert tries("other") > 1, "one try"
-
-@pytest.mark.ray
 def test_passes():
     assert True
+"""
+
+OTHER = """
+from pathlib import Path
+
+def test_of_another_kind():
+    Path("other").open("a").write("x")
+    assert False, "one try"
 """
 
 
@@ -62,7 +62,10 @@ def test_passes():
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(test_tries=TESTS)
+    for name, text in (("ray/test_tries.py", TESTS), ("unit/ray/test_other.py", OTHER)):
+        path = pytester.path / "tests" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
     return pytester
 
 
@@ -78,8 +81,10 @@ def test_a_ray_test_that_passes_alone_is_flaky_and_what_fails_twice_fails(
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes["failed"], outcomes["flaky"]) == (1, 2, 2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*flaky: test_tries.py::test_passes_alone*", "*the first failure*"])
-    result.stdout.fnmatch_lines(["*flaky: test_tries.py::test_of_a_fixture*", "*the fixture's first failure*"])
+    result.stdout.fnmatch_lines(["*flaky: tests/ray/test_tries.py::test_passes_alone*", "*the first failure*"])
+    result.stdout.fnmatch_lines(
+        ["*flaky: tests/ray/test_tries.py::test_of_a_fixture*", "*the fixture's first failure*"]
+    )
     result.stdout.fnmatch_lines(["*second try, alone*", "*no luck*"])
     result.stdout.fnmatch_lines(["flaky ray tests (failed, then passed when run alone): 2"])
     assert (project.path / "other").read_text() == "x"
