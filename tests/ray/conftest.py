@@ -1,22 +1,21 @@
 """One private Ray per test process.
 
 A Ray takes seconds to start, a cluster of actors on it half a second per node. So all tests of a process that need no
-more than one Ray node ask for `private_ray` and run their clusters on the same Ray, each in a namespace of its own. A
-test that brings a Ray of its own finds the process connected to none: the shared one ends before such a test is set up.
+more than one Ray node ask for `private_ray` and run their clusters on the same Ray, each in a namespace of its own. It
+ends after a test, of whatever kind the next one is, if that does not ask for it: a test that starts a Ray of its own
+finds the process connected to none.
 """
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from experiments.engines.ray.session import ray_session
-
-HERE = Path(__file__).parent
 
 
 class PrivateRay:
@@ -50,17 +49,10 @@ def private_ray(tmp_path_factory: pytest.TempPathFactory) -> None:
     _PRIVATE.start(tmp_path_factory.getbasetemp().parent / "ray-start.lock")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if HERE in item.path.parents and "private_ray" not in _fixtures(item):
-        _PRIVATE.stop()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_ray_outlives_the_session() -> Iterator[None]:
-    yield
-    _PRIVATE.stop()
-
-
-def _fixtures(item: pytest.Item) -> list[str]:
-    return list(getattr(item, "fixturenames", ()))
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None]:
+    try:
+        yield
+    finally:
+        if "private_ray" not in getattr(nextitem, "fixturenames", ()):
+            _PRIVATE.stop()
