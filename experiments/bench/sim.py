@@ -22,8 +22,8 @@ from experiments.bench.report import BenchReport, measure_ms, median_ms
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan, simulate_plan
 from experiments.hunt.fuzz.swarm import draw
-from experiments.studies.model import YEAR_MS, CellParameters
-from experiments.studies.trial import run_trial
+from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.trials.trial import run_trial
 from experiments.support.build import is_compiled
 from protocol.contract import Effect, Send
 from protocol.ids import NodeId, TimeMs

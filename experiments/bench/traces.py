@@ -12,7 +12,7 @@ import sys
 from experiments.bench.sim import REFERENCE
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
-from experiments.studies.trial import run_trial
+from experiments.studies.trials.trial import run_trial
 from experiments.support.build import is_compiled
 
 SEEDS = 40

@@ -1,8 +1,8 @@
 """`isray study`: run, or its three parts sweep, analyze and report alone.
 
 Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
-progress goes to standard error (`experiments/studies/progress.py`). Exit code 1 if a trial or the pipeline fails, 2 for
-wrong input. Ray and matplotlib are imported when they are needed; Spark runs in a process of its own.
+progress goes to standard error (`experiments/studies/sweeps/progress.py`). Exit code 1 if a trial or the pipeline
+fails, 2 for wrong input. Ray and matplotlib are imported when they are needed; Spark runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rich.table import Table
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, option, print_json, print_result, wide_console
-from experiments.studies.progress import Progress, progress
+from experiments.studies.sweeps.progress import Progress, progress
 
 if TYPE_CHECKING:
-    from experiments.studies.estimates import CellEstimates
+    from experiments.studies.estimation.estimates import CellEstimates
 
 app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)
 
@@ -42,7 +42,7 @@ def run_study(
     file: File, out: Out, engine: Engine = None, trials: Trials = None, address: Address = None, as_json: Json = False
 ) -> None:
     """Sweep, analyse, report: everything, and the table of cells."""
-    from experiments.studies.analysis import analyze
+    from experiments.studies.pipeline.analysis import analyze
 
     with _failures(), progress("isray study") as shown:
         _sweep(file, out, engine, trials, address, shown)
@@ -72,7 +72,7 @@ def sweep_study(
 @app.register("analyze", "isray study analyze out/last-replica-standing")
 def analyze_study(folder: Folder, as_json: Json = False) -> None:
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
-    from experiments.studies.analysis import analyze
+    from experiments.studies.pipeline.analysis import analyze
 
     with _failures(), progress("isray study") as shown:
         cells = analyze(folder, shown)
@@ -89,9 +89,9 @@ def report_study(folder: Folder, as_json: Json = False) -> None:
 
 
 def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
-    from experiments.studies.loader import load_study
-    from experiments.studies.sweep import sweep
-    from experiments.studies.trial import run_trial
+    from experiments.studies.design.loader import load_study
+    from experiments.studies.sweeps.sweep import sweep
+    from experiments.studies.trials.trial import run_trial
 
     return sweep(load_study(file, trials, engine), out, run_trial, address, shown)
 
@@ -99,8 +99,8 @@ def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, addres
 @contextmanager
 def _failures() -> Iterator[None]:
     """Ends the command with exit code 1 and the message of the failure if a trial or the pipeline fails."""
-    from experiments.studies.analysis import PipelineFailed
-    from experiments.studies.batch import TrialFailed
+    from experiments.studies.pipeline.analysis import PipelineFailed
+    from experiments.studies.trials.batch import TrialFailed
 
     try:
         yield
@@ -115,9 +115,9 @@ def _documents(out: Path) -> object:
 
 
 def _print_table(out: Path, cells: Sequence[CellEstimates]) -> None:
-    from experiments.studies.metrics import FRACTIONS, METRICS
-    from experiments.studies.output import read_record
     from experiments.studies.report.words import cell_name, minutes, number
+    from experiments.studies.sweeps.output import read_record
+    from experiments.studies.trace.metrics import FRACTIONS, METRICS
 
     study = read_record(out).study
     table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)

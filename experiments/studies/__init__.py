@@ -2,14 +2,15 @@
 
 From a study file to a number in the report, in this order:
 
-- `parameter.py`, `model.py`: the parameters, each declared once; study and cells. `metrics.py`: the numbers, likewise.
-- `loader.py`: the study file, checked, becomes a `Study`.
-- `sweep.py`, `batch.py`: the missing trials, run as Ray tasks. `progress.py`: lines on standard error meanwhile.
-- `trial.py`, `failures.py`, `distribution.py`: one trial on the simulator; its result is a trace (`trace_schema.py`).
-- `output.py`: the output directory, with batches of traces in Parquet.
-- `analysis.py`, `pipeline/`: Spark turns traces into intervals and outages (silver), then into sums per cell (gold).
-- `statistics.py`, `estimates.py`: sums become estimates with confidence intervals, in `gold/cells.json`.
+- `trace/`: the schema of a trial's trace, and the metrics, each declared once.
+- `design/`: what is asked: parameters, each declared once; study and cells; the study file, checked, becomes a `Study`.
+- `failures/`: when which broker fails, and for how long: a timeline that no protocol setting changes.
+- `trials/`: one trial, which runs a cluster through a timeline; batches of trials, the unit of work.
+- `estimation/`: sums over trials become estimates with confidence intervals, in `gold/cells.json`.
+- `sweeps/`: the missing trials, run as Ray tasks, and the output directory with their traces in Parquet.
+- `pipeline/`: Spark turns traces into intervals and outages (silver), then into sums per cell (gold).
 - `report/`: `words.py` the sentences, `plots.py` the drawings, `render.py` the page.
+- `theory/`: Markov models of small clusters, which the simulation must agree with.
 """
 
 from __future__ import annotations

@@ -34,6 +34,16 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"cli"}),
         frozenset({"reference"}),
     ),
+    "experiments.studies": (
+        frozenset({"trace"}),
+        frozenset({"design"}),
+        frozenset({"failures", "estimation"}),
+        frozenset({"trials"}),
+        frozenset({"sweeps", "theory"}),
+        frozenset({"pipeline"}),
+        frozenset({"report"}),
+        frozenset({"scripting"}),
+    ),
     "experiments.hunt": (
         frozenset({"workload"}),
         frozenset({"fuzz", "quorum", "soak"}),

@@ -66,18 +66,18 @@ BAD = [
     ("actors.host", "import pyspark"),
     ("actors.host", "import pandas"),
     ("experiments.engines.sim.host", "from actors import transport"),
-    ("experiments.studies.sweep", "from actors import transport"),
+    ("experiments.studies.sweeps.sweep", "from actors import transport"),
     ("experiments.engines.sim.engine", "from experiments.check.suite import InvariantSuite"),
     ("experiments.engines.sim.engine", "from experiments.engines.ray import session"),
     ("experiments.engines.port", "from experiments.engines import admin_requests"),
     ("experiments.faults.schema", "from experiments.scenarios.model import TopicConfig"),
-    ("experiments.studies.trial", "from experiments.hunt.fuzz import plan"),
+    ("experiments.studies.trials.trial", "from experiments.hunt.fuzz import plan"),
     ("experiments.support.errors", "from experiments.engines import port"),
     ("experiments.other.thing", "import experiments.support.errors"),
     ("build_tools.desugar", "import experiments.support.errors"),
-    ("experiments.studies.sweep", "import pyspark"),
-    ("experiments.studies.sweep", "import tests.helpers"),
-    ("experiments.studies.sweep", "import flask"),
+    ("experiments.studies.sweeps.sweep", "import pyspark"),
+    ("experiments.studies.sweeps.sweep", "import tests.helpers"),
+    ("experiments.studies.sweeps.sweep", "import flask"),
 ]
 
 GOOD = [
@@ -92,7 +92,7 @@ GOOD = [
     ("experiments.check.engine", "from experiments.engines.sim.engine import SimEngine"),
     ("experiments.cli.study", "from experiments.studies import sweep"),
     ("experiments.studies.pipeline.session", "from pyspark.sql import SparkSession"),
-    ("experiments.studies.sweep", "import ray\nimport pyarrow.parquet\nfrom protocol import ids"),
+    ("experiments.studies.sweeps.sweep", "import ray\nimport pyarrow.parquet\nfrom protocol import ids"),
 ]
 
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from experiments.engines.ray.session import ray_session
-from experiments.studies.batch import TrialFailed
-from experiments.studies.loader import study_from
-from experiments.studies.model import CellParameters, Study
-from experiments.studies.output import committed_batches
-from experiments.studies.sweep import check_complete, sweep
-from experiments.studies.trace_schema import TrialResult
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import CellParameters, Study
+from experiments.studies.sweeps.output import committed_batches
+from experiments.studies.sweeps.sweep import check_complete, sweep
+from experiments.studies.trace.schema import TrialResult
+from experiments.studies.trials.batch import TrialFailed
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial
 
@@ -30,8 +30,8 @@ RAW = {"name": "s", "seed": 3, "trials": 16, "duration": "1h", "sweep": {"min_in
 INTERRUPTED = f"""
 import os, signal, sys
 from pathlib import Path
-import experiments.studies.sweep as module
-from experiments.studies.loader import study_from
+import experiments.studies.sweeps.sweep as module
+from experiments.studies.design.loader import study_from
 from tests.spark.trial_helpers import fake_trial
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
 commit = module.write_batch

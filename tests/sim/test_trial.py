@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from experiments.studies.distribution import Distribution
-from experiments.studies.model import DAY_MS, YEAR_MS, CellParameters
-from experiments.studies.statistics import Estimate, Moments, fraction, rate
-from experiments.studies.trace_schema import CRASH, LOSS, STATE, TraceRow, check_trace
-from experiments.studies.trial import TOPIC, _Trial, run_trial
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
+from experiments.studies.estimation.statistics import Estimate, Moments, fraction, rate
+from experiments.studies.trace.schema import CRASH, LOSS, STATE, TraceRow, check_trace
+from experiments.studies.trials.trial import TOPIC, _Trial, run_trial
 from protocol.ids import TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.nodes.broker import BrokerNode

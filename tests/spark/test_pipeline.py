@@ -16,15 +16,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.studies import analysis
-from experiments.studies.analysis import PipelineFailed, analyze
-from experiments.studies.batch import Batch, Trial, run_batch
-from experiments.studies.loader import study_from
-from experiments.studies.model import CellParameters, Study
-from experiments.studies.output import batch_name, claim, record_versions, write_batch
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import CellParameters, Study
+from experiments.studies.estimation.statistics import Moments, fraction, rate
+from experiments.studies.pipeline import analysis
+from experiments.studies.pipeline.analysis import PipelineFailed, analyze
 from experiments.studies.report.render import write_report
-from experiments.studies.statistics import Moments, fraction, rate
-from experiments.studies.trace_schema import TraceRow, TrialResult
+from experiments.studies.sweeps.output import batch_name, claim, record_versions, write_batch
+from experiments.studies.trace.schema import TraceRow, TrialResult
+from experiments.studies.trials.batch import Batch, Trial, run_batch
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from random import Random
 
-from experiments.studies.model import CellParameters
-from experiments.studies.trace_schema import TraceRow, TrialResult
+from experiments.studies.design.model import CellParameters
+from experiments.studies.trace.schema import TraceRow, TrialResult
 
 
 def fake_trial(parameters: CellParameters, seed: int) -> TrialResult:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from experiments.reference.markdown import code, default, sections, table
-from experiments.studies.batch import TRIALS_SCHEMA
-from experiments.studies.loader import SWEEPABLE, StudyFile
-from experiments.studies.metrics import METRICS
-from experiments.studies.model import PARAMETERS, Precision
-from experiments.studies.output import LAYOUT
-from experiments.studies.parameter import Parameter, allowed_values
-from experiments.studies.trace_schema import TRACE_SCHEMA
+from experiments.studies.design.loader import SWEEPABLE, StudyFile
+from experiments.studies.design.model import PARAMETERS, Precision
+from experiments.studies.design.parameter import Parameter, allowed_values
+from experiments.studies.sweeps.output import LAYOUT
+from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.schema import TRACE_SCHEMA
+from experiments.studies.trials.batch import TRIALS_SCHEMA
 
 TITLE = "Study files"
 SUMMARY = "every field and parameter of a study, its output directory and `gold/cells.json`"

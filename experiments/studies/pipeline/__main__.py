@@ -15,13 +15,13 @@ import typer
 from pyspark.sql import DataFrame, SparkSession
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.estimates import CellSums, FailoverTimes, estimate
-from experiments.studies.metrics import METRICS
-from experiments.studies.output import StudyRecord, batch_paths, read_record, replaced_folder, write_text
+from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate
+from experiments.studies.estimation.statistics import Moments
 from experiments.studies.pipeline import gold, silver
 from experiments.studies.pipeline.session import spark_session
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
-from experiments.studies.statistics import Moments
+from experiments.studies.sweeps.output import StudyRecord, batch_paths, read_record, replaced_folder, write_text
+from experiments.studies.trace.metrics import METRICS
 
 
 def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:

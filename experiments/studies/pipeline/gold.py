@@ -9,9 +9,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from experiments.studies.metrics import FRACTIONS, RATES
-from experiments.studies.model import YEAR_MS
-from experiments.studies.trace_schema import LOSS
+from experiments.studies.design.model import YEAR_MS
+from experiments.studies.trace.metrics import FRACTIONS, RATES
+from experiments.studies.trace.schema import LOSS
 
 TRIAL = ["cell", "trial"]
 COUNTS = [metric.column for metric in RATES.values()]

@@ -17,10 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
 
-from experiments.studies.estimates import CellEstimates
-from experiments.studies.metrics import FRACTIONS, RATES
+from experiments.studies.estimation.estimates import CellEstimates
+from experiments.studies.estimation.statistics import Estimate
 from experiments.studies.report.words import MINUTES_PER_YEAR, number
-from experiments.studies.statistics import Estimate
+from experiments.studies.trace.metrics import FRACTIONS, RATES
 
 INK, MUTED, GRID, BEST, OTHER, OFFLINE, REJECTING = (f"#0{digit}0{digit}0{digit}" for digit in range(1, 8))
 _CSS = {

@@ -13,10 +13,10 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from experiments.studies.estimates import CellEstimates, read_cells
-from experiments.studies.metrics import FRACTIONS, METRICS
-from experiments.studies.output import StudyRecord, read_record, write_text
+from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.report import plots, words
+from experiments.studies.sweeps.output import StudyRecord, read_record, write_text
+from experiments.studies.trace.metrics import FRACTIONS, METRICS
 
 FOLDER = Path(__file__).resolve().parent
 

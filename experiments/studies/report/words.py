@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.studies.estimates import CellEstimates
-from experiments.studies.model import PARAMETERS, CellParameters
+from experiments.studies.design.model import PARAMETERS, CellParameters
+from experiments.studies.estimation.estimates import CellEstimates
 
 MINUTES_PER_YEAR = 365 * 24 * 60
 

@@ -14,8 +14,8 @@ from experiments.cli.main import app
 from experiments.engines.sim.memory import YOUNG_OBJECTS, rare_collections
 from experiments.hunt.fuzz.run import simulate_plan
 from experiments.hunt.fuzz.swarm import draw
-from experiments.studies.loader import study_from
-from experiments.studies.model import DAY_MS, CellParameters
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import DAY_MS, CellParameters
 
 SHORT = (CellParameters(duration_ms=5 * DAY_MS), CellParameters(duration_ms=10 * DAY_MS, generation="kip-497"))
 

@@ -21,7 +21,7 @@ from experiments.cli.main import app
 from experiments.cli.usage import as_input_error
 from experiments.hunt.mutants.registry import MUTANTS
 from experiments.scenarios.loader import load_scenario
-from experiments.studies.loader import load_study
+from experiments.studies.design.loader import load_study
 from experiments.support.errors import InputError, MissingInput
 from tests.unit.experiments.cli.cli_helpers import Commands, MakeBench
 

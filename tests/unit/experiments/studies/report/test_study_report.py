@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from experiments.studies.estimates import CellEstimates, CellSums, FailoverTimes, estimate
-from experiments.studies.loader import study_from
-from experiments.studies.metrics import METRICS
-from experiments.studies.output import StudyRecord
+from experiments.studies.design.loader import study_from
+from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate
+from experiments.studies.estimation.statistics import Moments
 from experiments.studies.report import words
 from experiments.studies.report.plots import loss_plot
 from experiments.studies.report.render import render
-from experiments.studies.statistics import Moments
+from experiments.studies.sweeps.output import StudyRecord
+from experiments.studies.trace.metrics import METRICS
 
 STUDY = study_from(
     {

@@ -12,7 +12,7 @@ from random import Random
 from typing import Literal
 
 from experiments.faults.kinds.processes import Crash, Restart
-from experiments.studies.model import CellParameters
+from experiments.studies.design.model import CellParameters
 from protocol.ids import NodeId, TimeMs
 
 Failure = Crash | Restart

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TextIO
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.estimates import CellEstimates, read_cells
-from experiments.studies.output import exclusive, read_record
+from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.stages import stage_of
-from experiments.studies.progress import SILENT, Progress
-from experiments.studies.sweep import check_complete
+from experiments.studies.sweeps.output import exclusive, read_record
+from experiments.studies.sweeps.progress import SILENT, Progress
+from experiments.studies.sweeps.sweep import check_complete
 from experiments.support.build import PACKAGES_FOLDER
 
 EXIT_S = 60

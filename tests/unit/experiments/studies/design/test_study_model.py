@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.engines.sim.network import NetworkModel
-from experiments.studies.distribution import Distribution
-from experiments.studies.model import CellParameters
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import CellParameters
 
 DRAWS = 20_000
 

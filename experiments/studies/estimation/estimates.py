@@ -14,9 +14,9 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, TypeAdapter
 
-from experiments.studies.metrics import FRACTIONS, METRICS, RATES, Metric
-from experiments.studies.model import Cell
-from experiments.studies.statistics import Estimate, Moments, fraction, rate
+from experiments.studies.design.model import Cell
+from experiments.studies.estimation.statistics import Estimate, Moments, fraction, rate
+from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES, Metric
 from experiments.support.errors import InputError
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies.estimates import CellEstimates, CellSums, FailoverTimes, estimate, read_cells
-from experiments.studies.loader import study_from
-from experiments.studies.metrics import METRICS
-from experiments.studies.statistics import Moments
+from experiments.studies.design.loader import study_from
+from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate, read_cells
+from experiments.studies.estimation.statistics import Moments
+from experiments.studies.trace.metrics import METRICS
 from experiments.support.errors import InputError
 
 STUDY = study_from({"name": "s", "trials": 2, "sweep": {"min_insync_replicas": [1, 2]}}, "s.yaml")

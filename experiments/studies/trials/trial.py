@@ -19,9 +19,9 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.faults.kinds.processes import Crash
-from experiments.studies.failures import Failure, failure, power_failure
-from experiments.studies.model import YEAR_MS, CellParameters
-from experiments.studies.trace_schema import (
+from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.failures.draw import Failure, failure, power_failure
+from experiments.studies.trace.schema import (
     CRASH,
     END,
     HW_REGRESSION,

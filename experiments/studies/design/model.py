@@ -23,9 +23,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from experiments.studies.distribution import DISTRIBUTION, Distribution
-from experiments.studies.metrics import RATES
-from experiments.studies.parameter import DURATION, TEXT, duration_or, parameter, parameters
+from experiments.studies.design.distribution import DISTRIBUTION, Distribution
+from experiments.studies.design.parameter import DURATION, TEXT, duration_or, parameter, parameters
+from experiments.studies.trace.metrics import RATES
 
 YEAR_MS = 365 * 86_400_000
 DAY_MS = 86_400_000

@@ -30,10 +30,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from experiments.studies.batch import TRIALS_SCHEMA, Batch
-from experiments.studies.loader import study_from
-from experiments.studies.model import Study
-from experiments.studies.trace_schema import TRACE_SCHEMA
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import Study
+from experiments.studies.trace.schema import TRACE_SCHEMA
+from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 
@@ -140,11 +140,11 @@ _TRIAL_FILES = (
     "experiments/engines/port.py",
     "experiments/faults/kinds/processes.py",
     "experiments/faults/schema.py",
-    "experiments/studies/distribution.py",
-    "experiments/studies/failures.py",
-    "experiments/studies/model.py",
-    "experiments/studies/trace_schema.py",
-    "experiments/studies/trial.py",
+    "experiments/studies/design/distribution.py",
+    "experiments/studies/failures/draw.py",
+    "experiments/studies/design/model.py",
+    "experiments/studies/trace/schema.py",
+    "experiments/studies/trials/trial.py",
 )
 
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.studies import output
-from experiments.studies.batch import Batch, TrialFailed, run_batch, trial_seed
-from experiments.studies.loader import study_from
-from experiments.studies.model import CellParameters, Precision, Study
-from experiments.studies.output import (
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import CellParameters, Precision, Study
+from experiments.studies.sweeps import output
+from experiments.studies.sweeps.output import (
     batch_name,
     claim,
     committed_batches,
@@ -22,8 +21,9 @@ from experiments.studies.output import (
     remove_leftovers,
     write_batch,
 )
-from experiments.studies.sweep import is_precise, pending_batches, rounds, wanted_trials
-from experiments.studies.trace_schema import TraceError, TraceRow, TrialResult, check_trace
+from experiments.studies.sweeps.sweep import is_precise, pending_batches, rounds, wanted_trials
+from experiments.studies.trace.schema import TraceError, TraceRow, TrialResult, check_trace
+from experiments.studies.trials.batch import Batch, TrialFailed, run_batch, trial_seed
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial
 

@@ -20,10 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from experiments.engines.ray.session import ray_session
-from experiments.studies.batch import Batch, Trial, run_batch
-from experiments.studies.metrics import RATES
-from experiments.studies.model import Precision, Study
-from experiments.studies.output import (
+from experiments.studies.design.model import Precision, Study
+from experiments.studies.estimation.statistics import Moments, rate
+from experiments.studies.sweeps.output import (
     claim,
     committed_batches,
     exclusive,
@@ -31,8 +30,9 @@ from experiments.studies.output import (
     remove_leftovers,
     write_batch,
 )
-from experiments.studies.progress import SILENT, Progress
-from experiments.studies.statistics import Moments, rate
+from experiments.studies.sweeps.progress import SILENT, Progress
+from experiments.studies.trace.metrics import RATES
+from experiments.studies.trials.batch import Batch, Trial, run_batch
 from experiments.support.errors import InputError
 
 FIRST_ROUND_TRIALS = 64

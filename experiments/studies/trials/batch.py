@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from experiments.studies.metrics import RATES
-from experiments.studies.model import CellParameters
-from experiments.studies.trace_schema import TRACE_SCHEMA, TrialResult, check_trace, columns
+from experiments.studies.design.model import CellParameters
+from experiments.studies.trace.metrics import RATES
+from experiments.studies.trace.schema import TRACE_SCHEMA, TrialResult, check_trace, columns
 
 Trial = Callable[[CellParameters, int], TrialResult]
 """A pure function of a cell's parameters and a seed."""

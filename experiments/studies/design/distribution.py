@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from experiments.studies.parameter import DURATION, Notation
+from experiments.studies.design.parameter import DURATION, Notation
 from experiments.support.durations import parse_duration_ms
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from experiments.studies.statistics import (
+from experiments.studies.estimation.statistics import (
     Estimate,
     Moments,
     dispersion,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from experiments.studies.trace_schema import HW_REGRESSION, LOSS, UNCLEAN_RECOVERY, TraceRow
+from experiments.studies.trace.schema import HW_REGRESSION, LOSS, UNCLEAN_RECOVERY, TraceRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import experiments.studies
-from experiments.studies.distribution import Distribution
-from experiments.studies.loader import load_study, study_from
-from experiments.studies.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters
-from experiments.studies.parameter import Parameter
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.loader import load_study, study_from
+from experiments.studies.design.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters
+from experiments.studies.design.parameter import Parameter
 from experiments.support.errors import InputError
 
 SHIPPED = Path(experiments.studies.__path__[0])
-GUIDE = Path(__file__).parents[4] / "docs" / "studies.md"
+GUIDE = Path(__file__).parents[5] / "docs" / "studies.md"
 GOOD = {
     "name": "s",
     "seed": 7,

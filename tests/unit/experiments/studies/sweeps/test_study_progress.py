@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from experiments.studies.analysis import show_stages
+from experiments.studies.pipeline.analysis import show_stages
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
-from experiments.studies.progress import LogLines
+from experiments.studies.sweeps.progress import LogLines
 
 LONGEST_SILENCE_S = 15
 

@@ -1,8 +1,8 @@
-"""Study files: YAML in, :class:`~experiments.studies.model.Study` out, or one line that says what is wrong.
+"""Study files: YAML in, :class:`~experiments.studies.design.model.Study` out, or one line that says what is wrong.
 
 `docs/reference/study-files.md` lists the format (the project's interfaces, section 2). :class:`StudyFile` holds the
-fields of the file, :data:`~experiments.studies.model.PARAMETERS` those of `base`. Every cell is checked as a whole
-before the first trial runs, so that a sweep cannot fail on its last cell.
+fields of the file, :data:`~experiments.studies.design.model.PARAMETERS` those of `base`. Every cell is checked as a
+whole before the first trial runs, so that a sweep cannot fail on its last cell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.studies.model import CONFLICT, PARAMETERS, Cell, CellParameters, Precision, Study, StudyHeader
+from experiments.studies.design.model import CONFLICT, PARAMETERS, Cell, CellParameters, Precision, Study, StudyHeader
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, read_yaml_mapping
 

@@ -1,0 +1,3 @@
+"""When which broker fails, how, and for how long."""
+
+from __future__ import annotations

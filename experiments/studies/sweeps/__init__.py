@@ -1,0 +1,3 @@
+"""The trials of a study, run on Ray and kept in its output directory."""
+
+from __future__ import annotations
