@@ -16,7 +16,7 @@ import pytest
 
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, Study
+from experiments.studies.design.model import CellParameters, StudyPlan
 from experiments.studies.sweeps.output import committed_batches
 from experiments.studies.sweeps.sweep import check_complete, sweep
 from experiments.studies.trace.schema import TrialResult
@@ -43,7 +43,7 @@ module.sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial)
 """
 
 
-def study() -> Study:
+def study() -> StudyPlan:
     return study_from(RAW, "s.yaml")
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, Study
+from experiments.studies.design.model import CellParameters, StudyPlan
 from experiments.studies.estimation.statistics import Moments, fraction, rate
 from experiments.studies.pipeline import analysis
 from experiments.studies.pipeline.analysis import PipelineFailed, analyze
@@ -32,7 +32,7 @@ TRIALS = 12
 ROOT = Path(__file__).parent.parent.parent
 
 
-def swept(out: Path, trial: Trial, **changes: object) -> Study:
+def swept(out: Path, trial: Trial, **changes: object) -> StudyPlan:
     """Fills a sweep's output directory without Ray."""
     base = {"partitions": 2}
     raw = {

@@ -1,4 +1,4 @@
-"""Study files: YAML in, :class:`~experiments.studies.design.model.Study` out, or one line that says what is wrong.
+"""Study files: YAML in, a `StudyPlan` out, or one line that says what is wrong.
 
 `docs/reference/study-files.md` lists the format (the project's interfaces, section 2). :class:`StudyFile` holds the
 fields of the file, :data:`~experiments.studies.design.model.PARAMETERS` those of `base`. Every cell is checked as a
@@ -14,7 +14,15 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.studies.design.model import CONFLICT, PARAMETERS, Cell, CellParameters, Precision, Study, StudyHeader
+from experiments.studies.design.model import (
+    CONFLICT,
+    PARAMETERS,
+    Cell,
+    CellParameters,
+    Precision,
+    StudyHeader,
+    StudyPlan,
+)
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, read_yaml_mapping
 
@@ -46,7 +54,7 @@ _BY_FIELD = {parameter.field: parameter for parameter in PARAMETERS.values()}
 _SWEEPABLE_NAMES = ", ".join(SWEEPABLE)
 
 
-def load_study(path: Path, trials: int | None = None, engine: str | None = None) -> Study:
+def load_study(path: Path, trials: int | None = None, engine: str | None = None) -> StudyPlan:
     """The study in `path`. `trials` (per cell) replaces the file's `trials` or `precision`; `engine` the file's engine.
 
     Raises InputError if the file or an override is wrong.
@@ -64,7 +72,7 @@ def load_study(path: Path, trials: int | None = None, engine: str | None = None)
     return study_from(raw, str(path))
 
 
-def study_from(raw: dict[str, object], source: str) -> Study:
+def study_from(raw: dict[str, object], source: str) -> StudyPlan:
     """The study described by the mapping `raw`; `source` names it in errors. Raises InputError."""
     try:
         file = StudyFile.model_validate(raw)
@@ -80,7 +88,7 @@ def study_from(raw: dict[str, object], source: str) -> Study:
     cells = tuple(_cell(index, base, combination, axis, source) for index, combination in enumerate(combinations))
     _refuse_duplicates(cells, axis, source)
     header = {name: getattr(file, name) for name in StudyHeader.model_fields}
-    return Study.model_validate(header | {"cells": cells, "source": raw})
+    return StudyPlan.model_validate(header | {"cells": cells, "source": raw})
 
 
 def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]:

@@ -177,9 +177,9 @@ class StudyHeader(Frozen):
     )
 
 
-class Study(StudyHeader):
-    """A study as it runs. `source` is the file as the user wrote it, with overrides applied; two studies are the same
-    study if their sources are equal."""
+class StudyPlan(StudyHeader):
+    """A study as it runs: every cell with all parameters resolved. `source` is the file as the user wrote it, with
+    overrides applied; two plans are of the same study if their sources are equal."""
 
     cells: tuple[Cell, ...] = Field(min_length=1)
     source: dict[str, object]

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import Study
+from experiments.studies.design.model import StudyPlan
 from experiments.studies.trace.schema import TRACE_SCHEMA
 from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
 from experiments.support.build import PACKAGES_FOLDER
@@ -56,7 +56,7 @@ Versions = dict[str, str | None]
 class StudyRecord(NamedTuple):
     """The content of `study.yaml`: the study, and the distinct versions that have run its trials (key `runs`)."""
 
-    study: Study
+    study: StudyPlan
     versions: list[Versions]
 
 
@@ -72,7 +72,7 @@ def exclusive(out: Path) -> Iterator[None]:
         yield
 
 
-def claim(out: Path, study: Study) -> None:
+def claim(out: Path, study: StudyPlan) -> None:
     """Makes `out` the directory of `study`. Raises InputError if it holds something else, or trials of other code."""
     if out.exists() and not out.is_dir():
         raise InputError(str(out), "", "a file", "a directory")
@@ -213,7 +213,7 @@ def batch_paths(out: Path) -> tuple[list[str], list[str]]:
     return [str(out / trace) for trace, _ in files], [str(out / trials) for _, trials in files]
 
 
-def committed_batches(out: Path, study: Study) -> dict[Batch, pa.Table]:
+def committed_batches(out: Path, study: StudyPlan) -> dict[Batch, pa.Table]:
     """Every committed batch with its `trials/` table, checked.
 
     Raises InputError naming the first file that is damaged, missing, overlapping another or not of this study.

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from experiments.engines.ray.session import ray_session
-from experiments.studies.design.model import Precision, Study
+from experiments.studies.design.model import Precision, StudyPlan
 from experiments.studies.estimation.statistics import Moments, rate
 from experiments.studies.sweeps.output import (
     claim,
@@ -56,7 +56,7 @@ def is_precise(precision: Precision, counts: list[int], partition_years: float) 
     return estimate.estimate > 0.0 and estimate.half_width <= precision.relative_error * estimate.estimate
 
 
-def wanted_trials(study: Study, cell: int, counts: list[int]) -> int:
+def wanted_trials(study: StudyPlan, cell: int, counts: list[int]) -> int:
     """How many trials the cell needs by the counts of its first trials, in order of their numbers."""
     if study.precision is None:
         return study.max_trials
@@ -67,7 +67,7 @@ def wanted_trials(study: Study, cell: int, counts: list[int]) -> int:
     return study.max_trials
 
 
-def leading_counts(study: Study, cell: int, batches: Mapping[Batch, pa.Table]) -> list[int]:
+def leading_counts(study: StudyPlan, cell: int, batches: Mapping[Batch, pa.Table]) -> list[int]:
     """The counts of the cell's trials 0, 1, ... up to the first that is missing: the stopping rule's input."""
     column = RATES[study.precision.metric if study.precision else "loss_rate"].column
     counts: list[int] = []
@@ -77,7 +77,7 @@ def leading_counts(study: Study, cell: int, batches: Mapping[Batch, pa.Table]) -
     return counts
 
 
-def pending_batches(study: Study, batches: Mapping[Batch, pa.Table]) -> list[Batch]:
+def pending_batches(study: StudyPlan, batches: Mapping[Batch, pa.Table]) -> list[Batch]:
     """The batches that remain in this round, the cells in turn. Empty when the sweep is complete."""
     per_cell = []
     for cell in study.cells:
@@ -102,7 +102,7 @@ def _parts(gaps: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, in
             yield start, min(start + size, stop)
 
 
-def sweep(study: Study, out: Path, trial: Trial, address: str | None = None, progress: Progress = SILENT) -> int:
+def sweep(study: StudyPlan, out: Path, trial: Trial, address: str | None = None, progress: Progress = SILENT) -> int:
     """Runs the missing trials of the study into `out`; returns how many it ran.
 
     `trial` must be importable by name on the workers. `address`: a Ray cluster (None: `RAY_ADDRESS`, or a private one).
@@ -137,7 +137,7 @@ def _trials_in(batches: Iterable[Batch]) -> int:
     return sum(batch.stop - batch.first for batch in batches)
 
 
-def _run_on_ray(study: Study, pending: list[Batch], trial: Trial) -> Iterator[tuple[Batch, pa.Table, pa.Table]]:
+def _run_on_ray(study: StudyPlan, pending: list[Batch], trial: Trial) -> Iterator[tuple[Batch, pa.Table, pa.Table]]:
     """Runs the batches as tasks of one CPU each, a bounded number at a time; yields each as it ends."""
     import ray
 
@@ -155,7 +155,7 @@ def _run_on_ray(study: Study, pending: list[Batch], trial: Trial) -> Iterator[tu
             yield in_flight.pop(reference), *ray.get(reference)
 
 
-def check_complete(study: Study, out: Path) -> None:
+def check_complete(study: StudyPlan, out: Path) -> None:
     """Raises InputError if trials are missing or a file is damaged: an incomplete sweep is not analysed."""
     missing = _trials_in(pending_batches(study, committed_batches(out, study)))
     if missing:

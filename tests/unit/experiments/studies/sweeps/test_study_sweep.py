@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, Precision, Study
+from experiments.studies.design.model import CellParameters, Precision, StudyPlan
 from experiments.studies.sweeps import output
 from experiments.studies.sweeps.output import (
     batch_name,
@@ -30,12 +30,12 @@ from tests.spark.trial_helpers import fake_trial
 PARAMETERS = CellParameters(duration_ms=3_600_000)
 
 
-def study_of(**changes: object) -> Study:
+def study_of(**changes: object) -> StudyPlan:
     raw = {"name": "s", "seed": 1, "trials": 20, "duration": "1h", "sweep": {"min_insync_replicas": [1, 2]}}
     return study_from({name: value for name, value in (raw | changes).items() if value is not None}, "s.yaml")
 
 
-def claimed(out: Path, *batches: Batch) -> Study:
+def claimed(out: Path, *batches: Batch) -> StudyPlan:
     """The directory of `study_of()` with these batches."""
     study = study_of()
     claim(out, study)
@@ -43,7 +43,7 @@ def claimed(out: Path, *batches: Batch) -> Study:
     return study
 
 
-def fill(out: Path, study: Study, batches: list[Batch]) -> None:
+def fill(out: Path, study: StudyPlan, batches: list[Batch]) -> None:
     for batch in batches:
         write_batch(out, batch, *run_batch(fake_trial, study.cells[batch.cell].parameters, batch, study.seed))
 
