@@ -21,7 +21,7 @@ from protocol.config import record_version
 from protocol.contract import Storage
 from protocol.ids import METADATA_LOG
 from protocol.messages.batch import RecordBatch
-from protocol.messages.metadata_batch import pack_records, unpack_records
+from protocol.messages.metadata_batch import forget_unpacked, pack_records, unpack_records
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import MetadataImage
 from protocol.quorum.log import QuorumLog
@@ -67,14 +67,14 @@ def _times_once(records: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
             log = _fill_log(storage, records)
             write_ms, _ = measure_ms(lambda: write(log, image))
             raw = log.raw_snapshot
-        unpack_records.cache_clear()
+        forget_unpacked()
         load_ms, loaded = measure_ms(lambda: load(directory))
         assert loaded.partition_count == image.partition_count
         bare = Path(folder) / "bare"
         bare.write_bytes(raw)
         bare_load_ms, values = measure_ms(lambda: _bare_load(bare))
         bare_write_ms, _ = measure_ms(lambda: _bare_write(bare, values))
-    unpack_records.cache_clear()
+    forget_unpacked()
     return len(raw), [write_ms, load_ms, bare_write_ms, bare_load_ms]
 
 

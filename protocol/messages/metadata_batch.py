@@ -12,6 +12,10 @@ from protocol.errors import ProtocolInvariantError
 from protocol.messages.codec import decode, encode
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 
+SHORT_BYTES = 2_048
+SHORT_PAYLOADS = 2_048
+LONG_PAYLOADS = 16
+
 
 def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
     """The payload of a batch that begins under these feature levels. Each record has the version of the levels in force
@@ -32,11 +36,23 @@ def pack_records(records: Sequence[MetadataRecord], version: int | None = None) 
     return packed
 
 
-@lru_cache(maxsize=64)
-def unpack_records(payload: bytes) -> Sequence[MetadataRecord]:
-    """The records of a batch's payload. Raises MalformedMessageError for a payload that is not a list of records. The
-    newest results are cached, because a node that appends a batch decodes it more than once.
+def unpack_records(payload: bytes) -> tuple[MetadataRecord, ...]:
+    """The records of a batch's payload. Raises MalformedMessageError for a payload that is not a list of records.
+
+    A payload is decoded once: results are cached by content, so that neither a truncation nor a crash can make a cached
+    result wrong. Nodes of one process share them. There is room for the newest `SHORT_PAYLOADS` payloads of up to
+    `SHORT_BYTES`, and for `LONG_PAYLOADS` longer ones.
     """
+    return _unpack_short(payload) if len(payload) <= SHORT_BYTES else _unpack_long(payload)
+
+
+def forget_unpacked() -> None:
+    """Empties the cache of `unpack_records`."""
+    _unpack_short.cache_clear()
+    _unpack_long.cache_clear()
+
+
+def _unpack(payload: bytes) -> tuple[MetadataRecord, ...]:
     records = []
     for frame in msgpack.unpackb(payload):
         record = decode(frame)
@@ -44,3 +60,7 @@ def unpack_records(payload: bytes) -> Sequence[MetadataRecord]:
             raise ProtocolInvariantError(f"{type(record).__name__} in the metadata log")
         records.append(record)
     return tuple(records)
+
+
+_unpack_short = lru_cache(SHORT_PAYLOADS)(_unpack)
+_unpack_long = lru_cache(LONG_PAYLOADS)(_unpack)

@@ -102,9 +102,8 @@ class QuorumLog:
 
     def _load_voters(self) -> None:
         covered = 0 if self.snapshot is None else self.snapshot.end_offset
-        for batch in self.read(self.start_offset, _ALL_BYTES):
-            if batch.next_offset > covered:
-                self.bytes_since_snapshot += len(batch.payload)
+        for batch in self.read(covered, _ALL_BYTES):
+            self.bytes_since_snapshot += len(batch.payload)
             for offset, record in _control_records(batch):
                 if offset >= covered:
                     self.voters.append(offset, record)
