@@ -10,8 +10,10 @@ import pytest
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.estimation.statistics import Estimate, Moments, fraction, rate
+from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.schema import CRASH, LOSS, STATE, TraceRow, check_trace
-from experiments.studies.trials.trial import TOPIC, _Trial, run_trial
+from experiments.studies.trials.observer import TOPIC
+from experiments.studies.trials.trial import Trial, run_trial
 from protocol.ids import TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.nodes.broker import BrokerNode
@@ -133,7 +135,7 @@ def test_network_latency_delays_failover() -> None:
     """Fencing the crashed leader and electing the next one both take messages."""
 
     def mean_outage_ms(latency_ms: int) -> float:
-        parameters = _parameters(detection_ms=9_000, network_latency_ms=latency_ms, duration_ms=90 * DAY_MS)
+        parameters = _parameters(detection_ms=1_000, network_latency_ms=latency_ms, duration_ms=90 * DAY_MS)
         states = [row for row in run_trial(parameters, 1).rows if row.kind == STATE]
         stalled = [(row, after) for row, after in pairwise(states) if row.leader != -1 and not row.leader_serves]
         outages = [after.time_ms - row.time_ms for row, after in stalled]
@@ -156,9 +158,9 @@ def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> No
 
 def test_records_deleted_by_retention_are_not_counted_as_lost() -> None:
     """Studies have no retention; the count of losses must still exclude such records."""
-    trial = _Trial(_parameters(replication_factor=1, min_insync_replicas=1, brokers=1), seed=0)
-    trial.cluster.trace_observers.append(trial._observe)
-    trial._set_up()
+    parameters = _parameters(replication_factor=1, min_insync_replicas=1, brokers=1)
+    trial = Trial(parameters, 0, DrawnTimeline(parameters, 0))
+    trial.set_up()
     name = TopicPartition(TOPIC, 0)
     broker = trial.cluster.nodes[0]
     assert isinstance(broker, BrokerNode)
@@ -169,9 +171,9 @@ def test_records_deleted_by_retention_are_not_counted_as_lost() -> None:
         log.append(RecordBatch(base_offset=offset, record_count=1, payload=b"%d" % offset))
         log.roll()
     log.delete_segments_before(2)
-    acked = trial.partitions[name].acked
+    acked = trial.observer.partitions[name].acked
     acked += [(0, b"0"), (1, b"1"), (2, b"2")]
-    assert trial._remove_lost(name, 0, log_end=3) == 0
+    assert trial.observer.remove_lost(name, 0, log_end=3) == 0
     log.truncate(2)
-    assert trial._remove_lost(name, 0, log_end=2) == 1
+    assert trial.observer.remove_lost(name, 0, log_end=2) == 1
     assert acked == [(0, b"0"), (1, b"1")]

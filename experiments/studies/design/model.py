@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution
@@ -100,9 +100,15 @@ class CellParameters(Frozen):
         1,
         "latency {}",
         "Least one-way latency between two nodes, at most a quarter of `detection`; up to 2 ms of jitter come on top.",
-        added_later=True,
         ge=1,
         le=200,
+    )
+
+    start: Literal["stationary", "fresh"] = parameter(
+        "stationary",
+        "{} start",
+        "`stationary`: the failures began long before the measurement, and a warm-up precedes it; `fresh`: all brokers "
+        "start at time 0.",
     )
 
     @model_validator(mode="after")
@@ -163,6 +169,11 @@ class Cell(Frozen):
     parameters: CellParameters
 
 
+def _read_switch(value: object) -> object:
+    """`on` and `off` as text; YAML reads the bare words as booleans."""
+    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+
+
 class StudyHeader(Frozen):
     """The fields that a study has as its file gives them. Exactly one of `trials` and `precision` is set."""
 
@@ -174,6 +185,12 @@ class StudyHeader(Frozen):
     precision: Precision | None = Field(
         None,
         description="Adds trials to a cell until the interval of a rate is narrow enough; either this or `trials`.",
+    )
+    pairing: Annotated[bool, BeforeValidator(_read_switch)] = Field(
+        True,
+        description="Whether trial k of all cells sees the same failures (common random numbers), so that cells are "
+        "compared by pairs of trials: `on` or `off`.",
+        json_schema_extra={"enum": ["on", "off"]},
     )
 
 

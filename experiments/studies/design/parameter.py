@@ -83,19 +83,16 @@ def parameter(
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
-    added_later: bool = False,
 ) -> T:
     """The declaration of a parameter, as the default of a field; `ge`, `gt` and `le` are its limits.
 
     `words`: the name of a value in the report and the tables, with `{}` in its place (`min ISR {}`). `unit`: of a plain
-    number. `added_later`: a trial's seed is derived from the JSON of its parameters; a parameter that is added later is
-    left out of it at its default, so that studies which do not use it keep their seeds and their numbers.
+    number.
     """
     info: object = Field(
         default,
         description=description,
         json_schema_extra={"words": words, "unit": unit},
-        exclude_if=(lambda value: bool(value == default)) if added_later else None,
         ge=ge,
         gt=gt,
         le=le,

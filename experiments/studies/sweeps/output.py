@@ -138,12 +138,12 @@ _TRIAL_FILES = (
     "experiments/check/regressions.py",
     "experiments/engines/admin_requests.py",
     "experiments/engines/port.py",
-    "experiments/faults/kinds/processes.py",
-    "experiments/faults/schema.py",
     "experiments/studies/design/distribution.py",
-    "experiments/studies/failures/draw.py",
+    "experiments/studies/failures/sources.py",
+    "experiments/studies/failures/timeline.py",
     "experiments/studies/design/model.py",
     "experiments/studies/trace/schema.py",
+    "experiments/studies/trials/observer.py",
     "experiments/studies/trials/trial.py",
 )
 

@@ -147,7 +147,9 @@ def _run_on_ray(study: StudyPlan, pending: list[Batch], trial: Trial) -> Iterato
     in_flight: dict[ray.ObjectRef[tuple[pa.Table, pa.Table]], Batch] = {}
     while True:
         for batch in itertools.islice(waiting, limit - len(in_flight)):
-            in_flight[remote.remote(trial, study.cells[batch.cell].parameters, batch, study.seed)] = batch
+            in_flight[remote.remote(trial, study.cells[batch.cell].parameters, batch, study.seed, study.pairing)] = (
+                batch
+            )
         if not in_flight:
             return
         ready, _ = ray.wait(list(in_flight), num_returns=1)

@@ -36,7 +36,8 @@ class TraceRow(NamedTuple):
     concerns none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
     = a leader is recorded but does not answer), `isr_size` (0 without a leader), `elr_size`, `min_isr` (effective).
     `value`: for `loss`, the acks=all records lost in this event; otherwise 0. `detail`: for `crash`, `clean`,
-    `unclean` or `lossy`; otherwise empty.
+    `unclean`, `lossy` or `disk`; otherwise empty. `log_weight`: the natural logarithm of the likelihood ratio of the
+    failures so far, 0 in plain sampling. It weights an event, and the interval that a `state` or `end` row ends.
     """
 
     time_ms: int
@@ -50,6 +51,7 @@ class TraceRow(NamedTuple):
     min_isr: int = 0
     value: int = 0
     detail: str = ""
+    log_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ TRACE_SCHEMA: Final = columns(
     ("min_isr", pa.int32()),
     ("value", pa.int64()),
     ("detail", pa.string()),
+    ("log_weight", pa.float64()),
 )
 """`trace/`: the rows of :class:`TraceRow` with the cell, the trial and the row's number within the trial."""
 

@@ -1,7 +1,8 @@
 """One batch: consecutive trials of one cell, which a Ray worker runs and returns as two Arrow tables.
 
-A trial's seed is a hash of the study's seed, the cell's parameters and the trial's number: no matter which worker runs
-the trial, in which batch or order. A cell keeps its trials when other cells are added to the study.
+A trial's seed is a hash of the study's seed and the trial's number: no matter which worker runs the trial, in which
+batch or order. Trial k of every cell has the same seed, and so the same failures as far as their failure models agree
+(`failures/timeline.py`): the trials of two cells are pairs. Without pairing the cell's parameters are in the hash too.
 """
 
 from __future__ import annotations
@@ -46,21 +47,25 @@ class TrialFailed(RuntimeError):
     """A trial raised; the message names the cell, the trial and the seed that repeat it."""
 
 
-def trial_seed(study_seed: int, parameters: CellParameters, trial: int) -> int:
-    """The seed of a trial: 63 bits of BLAKE2b over the study's seed, the parameters as JSON, the trial's number."""
-    text = f"{study_seed}\n{parameters.model_dump_json()}\n{trial}"
+def trial_seed(study_seed: int, trial: int, unpaired: CellParameters | None = None) -> int:
+    """The seed of a trial: 63 bits of BLAKE2b over the study's seed and the trial's number. `unpaired`: parameters of
+    the cell that the hash covers too, as JSON, so that the cells of a study have independent trials."""
+    text = f"{study_seed}\n{trial}" + (f"\n{unpaired.model_dump_json()}" if unpaired is not None else "")
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
-def run_batch(trial: Trial, parameters: CellParameters, batch: Batch, study_seed: int) -> tuple[pa.Table, pa.Table]:
-    """Runs the trials of `batch`; returns the tables for `trace/` and `trials/`.
+def run_batch(
+    trial: Trial, parameters: CellParameters, batch: Batch, study_seed: int, pairing: bool = True
+) -> tuple[pa.Table, pa.Table]:
+    """Runs the trials of `batch`; returns the tables for `trace/` and `trials/`. `pairing`: whether trials of one
+    number have one seed in all cells.
 
     Raises TrialFailed if a trial raises or breaks the rules of a trace.
     """
     trace: list[tuple[object, ...]] = []
     trials: list[tuple[object, ...]] = []
     for number in range(batch.first, batch.stop):
-        seed = trial_seed(study_seed, parameters, number)
+        seed = trial_seed(study_seed, number, None if pairing else parameters)
         try:
             result = trial(parameters, seed)
             check_trace(result.rows, parameters.partitions, parameters.duration_ms)

@@ -47,11 +47,5 @@ def test_more_replicas_than_brokers_are_refused() -> None:
         CellParameters(brokers=2)
 
 
-def test_parameter_added_later_leaves_the_json_of_other_cells_unchanged() -> None:
-    """The JSON is what seeds are derived from."""
-    assert "network_latency_ms" not in CellParameters().model_dump_json()
-    assert '"network_latency_ms":5' in CellParameters(network_latency_ms=5).model_dump_json()
-
-
 def test_default_latency_is_that_of_the_simulator() -> None:
     assert CellParameters().network_latency_ms == NetworkModel().base_ms

@@ -87,12 +87,12 @@ def test_sequential_study_stops_at_the_first_precise_round() -> None:
     assert [wanted_trials(study, 0, counts) for counts in grown] == [64, 96, 144, 144, 1000]
 
 
-def test_seed_depends_on_study_seed_parameters_and_trial_number_only() -> None:
-    other = PARAMETERS.model_copy(update={"min_insync_replicas": 1})
-    seeds = [trial_seed(study, cell, trial) for study in (1, 2) for cell in (PARAMETERS, other) for trial in (0, 1)]
-    assert len(set(seeds)) == 8
+def test_seed_depends_on_study_seed_and_trial_number_and_on_the_cell_without_pairing() -> None:
+    cells = (PARAMETERS, PARAMETERS.model_copy(update={"min_insync_replicas": 1}), None)
+    seeds = [trial_seed(study, trial, cell) for study in (1, 2) for cell in cells for trial in (0, 1)]
+    assert len(set(seeds)) == 12
     assert all(0 <= seed < 2**63 for seed in seeds)
-    assert trial_seed(1, CellParameters(), 0) == 5920985390306003000
+    assert trial_seed(1, 0) == 4595320837383450133
 
 
 def test_batch_size_does_not_change_the_tables() -> None:
@@ -106,7 +106,7 @@ def test_error_of_a_failed_trial_names_its_seed() -> None:
     def broken(parameters: CellParameters, seed: int) -> TrialResult:
         raise ValueError("no")
 
-    with pytest.raises(TrialFailed, match=str(trial_seed(1, PARAMETERS, 4))):
+    with pytest.raises(TrialFailed, match=str(trial_seed(1, 4))):
         run_batch(broken, PARAMETERS, Batch(0, 4, 5), 1)
 
 

@@ -1,0 +1,179 @@
+"""The timeline of a trial: when which broker fails and how, and when it is started again.
+
+Whether a broker is up on the timeline is a function of the failure model and the seed, never of the protocol: two cells
+that differ in protocol settings see the same failures (common random numbers), so that their difference is estimated
+from pairs of trials. Each broker has random streams of its own, for lifetimes, repairs and kinds of failure; shared
+causes (`sources.py`) have streams of their own too.
+
+A broker's own failures are an alternating renewal process: up for a time drawn from `broker_mttf`, down for one drawn
+from `broker_mttr`. An outage with a shared cause ends the time up of each broker that it finds running, and has no
+effect on a broker that is down.
+
+Stationary start. The renewal processes begin `HISTORY_CYCLES` mean cycles before the first event that the timeline
+returns, each at a time that is uniform over one cycle, so that at time 0 states and ages have their stationary
+distribution (Cox, Renewal Theory, 1962, chapter 7) up to a remainder that is negligible after that many cycles.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from random import Random
+from typing import Literal, NamedTuple, Protocol
+
+from experiments.studies.design.model import CellParameters
+from experiments.studies.failures.sources import Outage, OutageKind, shared_outages
+from protocol.ids import NodeId
+
+HISTORY_CYCLES = 10
+WARM_UP_REPAIRS = 5
+"""The warm-up of a stationary start, in mean times to repair: the relaxation time of the states that the protocol goes
+through is about one, so that e^-5 of the effect of the simulated cluster's first state remains."""
+
+
+class Event(NamedTuple):
+    """At `time_ms` a broker fails (`kind` says how), or is started (`start`). Time 0 is the start of the measurement;
+    the warm-up has negative times. `cause`: what failed, in words."""
+
+    time_ms: int
+    broker: NodeId
+    kind: OutageKind | Literal["start"]
+    cause: str = ""
+
+
+class Timeline(Protocol):
+    """What a trial takes its failures from."""
+
+    def next_event(self) -> Event | None:
+        """The next event in time order, None after the last one. The first events are failures at the time at which
+        the timeline begins, of the brokers that are down then."""
+
+    def log_weight(self, at_ms: int) -> float:
+        """The natural logarithm of the likelihood ratio, original to sampled distribution, of all that was drawn up to
+        `at_ms` and since the last regeneration; `at_ms` is not before the last event. 0 in plain sampling."""
+
+    def regenerate(self, at_ms: int) -> bool:
+        """The trial has reached a regeneration point. Returns whether the timeline draws anew from there: the event
+        that it returned last is void then, and `next_event` has another one."""
+
+
+def warm_up_ms(params: CellParameters) -> int:
+    """How long the simulated cluster runs before the measurement begins."""
+    return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.broker_mttr.mean_ms
+
+
+class DrawnTimeline:
+    """The failures of a cell's failure model, drawn as they are needed, in plain sampling.
+
+    `begins_ms`: the time from which it returns events, at most 0. `outages`: the shared outages, in time order, instead
+    of those of the model (`sources.py`); `own_failures`: whether brokers fail by themselves too.
+    """
+
+    def __init__(
+        self,
+        params: CellParameters,
+        seed: int,
+        begins_ms: int = 0,
+        outages: Iterable[Outage] | None = None,
+        own_failures: bool = True,
+    ) -> None:
+        self._params = params
+        self._begins_ms = begins_ms
+        brokers = range(params.brokers)
+        self._lifetimes = [Random(f"{seed}/broker/{broker}/lifetimes") for broker in brokers]
+        self._repairs = [Random(f"{seed}/broker/{broker}/repairs") for broker in brokers]
+        self._kinds = [Random(f"{seed}/broker/{broker}/kinds") for broker in brokers]
+        self._own_failures = own_failures
+        self._up = [True] * params.brokers
+        self._generations = [0] * params.brokers
+        self._heap: list[tuple[int, int, int]] = []
+        for broker in brokers:
+            self._schedule_failure(broker, self._renewal_begins_ms(broker, seed))
+        shared = shared_outages(params, seed, begins_ms - self._history_ms) if outages is None else outages
+        self._shared: Iterator[Outage] = iter(shared)
+        self._next_shared = next(self._shared, None)
+        self._first = self._state_at_the_beginning()
+
+    @property
+    def _history_ms(self) -> int:
+        """How far before its beginning the timeline draws shared outages, some of which last until then."""
+        return 0 if self._params.start == "fresh" else 4 * WARM_UP_REPAIRS * self._params.broker_mttr.mean_ms
+
+    def _renewal_begins_ms(self, broker: NodeId, seed: int) -> int:
+        if self._params.start == "fresh":
+            return self._begins_ms
+        cycle_ms = self._params.broker_mttf.mean_ms + self._params.broker_mttr.mean_ms
+        share = Random(f"{seed}/broker/{broker}/phase").random()
+        return self._begins_ms - round((HISTORY_CYCLES + share) * cycle_ms)
+
+    def _state_at_the_beginning(self) -> Iterator[Event]:
+        """Passes the events before the beginning; returns one failure for each broker that is down then."""
+        down: dict[NodeId, Event] = {}
+        while (upcoming := self._upcoming_ms()) is not None and upcoming < self._begins_ms:
+            event = self._advance()
+            if event is not None and event.kind == "start":
+                del down[event.broker]
+            elif event is not None:
+                down[event.broker] = event
+        return iter([down[broker]._replace(time_ms=self._begins_ms) for broker in sorted(down)])
+
+    def next_event(self) -> Event | None:
+        event = next(self._first, None)
+        while event is None and self._upcoming_ms() is not None:
+            event = self._advance()
+        return event
+
+    def log_weight(self, at_ms: int) -> float:
+        return 0.0
+
+    def regenerate(self, at_ms: int) -> bool:
+        return False
+
+    def _upcoming_ms(self) -> int | None:
+        own_ms = self._heap[0][0] if self._heap else None
+        if self._next_shared is None:
+            return own_ms
+        return self._next_shared.down_ms if own_ms is None else min(own_ms, self._next_shared.down_ms)
+
+    def _advance(self) -> Event | None:
+        """The next event; None if it has no effect."""
+        shared = self._next_shared
+        if shared is not None and (not self._heap or shared.down_ms <= self._heap[0][0]):
+            self._next_shared = next(self._shared, None)
+            if not self._up[shared.broker]:
+                return None
+            return self._fail(shared.down_ms, shared.broker, shared.kind, shared.up_ms, shared.cause)
+        time_ms, broker, generation = heappop(self._heap)
+        if generation != self._generations[broker]:
+            return None
+        if self._up[broker]:
+            up_ms = time_ms + self._params.broker_mttr.sample_ms(self._repairs[broker])
+            return self._fail(time_ms, broker, self._kind(broker), up_ms, "broker")
+        self._up[broker] = True
+        self._schedule_failure(broker, time_ms)
+        return Event(time_ms, broker, "start")
+
+    def _fail(self, time_ms: int, broker: NodeId, kind: OutageKind, up_ms: int, cause: str) -> Event:
+        self._up[broker] = False
+        self._generations[broker] += 1
+        heappush(self._heap, (max(up_ms, time_ms + 1), broker, self._generations[broker]))
+        return Event(time_ms, broker, kind, cause)
+
+    def _schedule_failure(self, broker: NodeId, up_ms: int) -> None:
+        self._generations[broker] += 1
+        if self._own_failures:
+            life_ms = self._params.broker_mttf.sample_ms(self._lifetimes[broker])
+            heappush(self._heap, (up_ms + life_ms, broker, self._generations[broker]))
+
+    def _kind(self, broker: NodeId) -> OutageKind:
+        """Both numbers are drawn in any case, so that the streams of two cells with other probabilities stay paired."""
+        crash, loss = self._kinds[broker].random(), self._kinds[broker].random()
+        if crash >= self._params.unclean_probability:
+            return "clean"
+        return "lossy" if loss < self._params.tail_loss_probability else "unclean"
+
+
+def events_until(timeline: Timeline, end_ms: int) -> Iterator[Event]:
+    """The timeline's events before `end_ms`."""
+    return itertools.takewhile(lambda event: event.time_ms < end_ms, iter(timeline.next_event, None))

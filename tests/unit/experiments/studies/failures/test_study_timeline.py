@@ -1,0 +1,98 @@
+"""The timeline: independent of protocol settings, stationary from time 0, paired where cells agree."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
+from experiments.studies.failures.sources import Outage, shared_outages
+from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
+
+CELL = CellParameters(
+    broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS), unclean_probability=0.5
+)
+
+
+def _cell(**changes: object) -> CellParameters:
+    return CellParameters.model_validate(dict(CELL) | changes)
+
+
+def _events(cell: CellParameters, seed: int, days: int = 200) -> list[Event]:
+    return list(events_until(DrawnTimeline(cell, seed, -warm_up_ms(cell)), days * DAY_MS))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"min_insync_replicas": 1}, {"generation": "kip-497"}, {"detection_ms": 1_000}, {"acks": "1"}]
+)
+def test_protocol_settings_do_not_change_it(changes: dict[str, object]) -> None:
+    assert _events(_cell(**changes), 7) == _events(CELL, 7)
+    assert _events(CELL, 8) != _events(CELL, 7)
+
+
+def test_a_broker_keeps_its_failures_in_a_larger_cluster() -> None:
+    larger = [event for event in _events(_cell(brokers=5), 3) if event.broker < 3]
+    assert larger == _events(CELL, 3)
+
+
+def test_other_probabilities_change_kinds_only() -> None:
+    lossy = _events(_cell(unclean_probability=1.0, tail_loss_probability=1.0), 5)
+    assert [event[:2] for event in lossy] == [event[:2] for event in _events(CELL, 5)]
+    assert {event.kind for event in lossy} == {"start", "lossy"}
+    assert {event.kind for event in _events(CELL, 5)} > {"clean", "unclean"}
+
+
+def test_each_broker_fails_and_starts_in_turn_and_in_time_order() -> None:
+    events = _events(_cell(power_events_per_year=20.0), 2)
+    assert [event.time_ms for event in events] == sorted(event.time_ms for event in events)
+    for broker in range(CELL.brokers):
+        starts = [event.kind == "start" for event in events if event.broker == broker]
+        assert starts == [index % 2 == 1 for index in range(len(starts))]
+
+
+@pytest.mark.parametrize("lifetime", ["exponential", "constant", "lognormal"])
+def test_the_start_is_stationary(lifetime: str) -> None:
+    """The share of brokers that are down at the beginning is MTTR / (MTTF + MTTR); with a fresh start it is 0."""
+    shape = 0.5 if lifetime == "lognormal" else None
+    mttf = Distribution.model_validate({"dist": lifetime, "mean_ms": 20 * DAY_MS, "shape": shape})
+    cells = [_cell(broker_mttf=mttf, brokers=20, start=start) for start in ("stationary", "fresh")]
+
+    def down_at_beginning(cell: CellParameters) -> float:
+        found = 0
+        for seed in range(100):
+            first = DrawnTimeline(cell, seed, -warm_up_ms(cell))
+            found += sum(event.time_ms == -warm_up_ms(cell) for event in islice(iter(first.next_event, None), 20))
+        return found / 2_000
+
+    assert down_at_beginning(cells[0]) == pytest.approx(0.2, abs=0.035)
+    assert down_at_beginning(cells[1]) == 0.0
+
+
+def test_power_events_end_all_running_brokers_at_once_and_leave_other_failures_paired() -> None:
+    cell = _cell(broker_mttf=Distribution(mean_ms=YEAR_MS * 50), power_events_per_year=12.0)
+    power = [event for event in _events(cell, 1, days=365) if event.cause == "cluster power"]
+    times = {event.time_ms for event in power if event.time_ms >= 0}
+    assert 4 <= len(times) <= 24
+    assert any(sum(event.time_ms == time_ms for event in power) == cell.brokers for time_ms in times)
+    first = next(event for event in _events(CELL, 1) if event.cause == "broker" and event.time_ms > 0)
+    assert first in _events(_cell(power_events_per_year=0.001), 1)
+
+
+def test_outages_of_a_broker_that_is_down_have_no_effect() -> None:
+    outages = [Outage(10, 50, 0, "unclean", "a"), Outage(20, 90, 0, "lossy", "b"), Outage(60, 61, 0, "disk", "c")]
+    timeline = DrawnTimeline(_cell(start="fresh"), 0, outages=outages, own_failures=False)
+    found = list(iter(timeline.next_event, None))
+    assert found == [
+        Event(10, 0, "unclean", "a"),
+        Event(50, 0, "start"),
+        Event(60, 0, "disk", "c"),
+        Event(61, 0, "start"),
+    ]
+    assert timeline.log_weight(100) == 0.0
+    assert not timeline.regenerate(100)
+
+
+def test_no_power_events_by_default() -> None:
+    assert list(shared_outages(CELL, 0, 0)) == []
