@@ -25,22 +25,33 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
-    """The mapping in a YAML file; `what` names the expected content in the InputError for any other file."""
+def read_text(path: Path, what: str) -> str:
+    """The text of a user's file; `what` names the expected content in the InputError for a file that has none."""
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "bytes that are not UTF-8"
         raise InputError(str(path), "", found, f"{what} (YAML)") from error
+
+
+def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
+    """The mapping in a YAML file; `what` names the expected content in the InputError for any other file."""
+    return parse_yaml_mapping(read_text(path, what), str(path), what)
+
+
+def parse_yaml_mapping(text: str, source: str, what: str) -> dict[str, object]:
+    """The mapping in a text; InputError, which names `source` and the expected content `what`, for any other text."""
+    try:
+        raw = yaml.load(text, _UniqueKeyLoader)
     except RecursionError as error:
-        raise InputError(str(path), "", "YAML that is nested too deeply", f"a mapping: {what}") from error
+        raise InputError(source, "", "YAML that is nested too deeply", f"a mapping: {what}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}" if mark else ""
         problem = str(getattr(error, "problem", error)).removeprefix("found ")
-        raise InputError(str(path), line, problem, "YAML, each key once") from error
+        raise InputError(source, line, problem, "YAML, each key once") from error
     if not isinstance(raw, dict):
-        raise InputError(str(path), "", type(raw).__name__, f"a mapping: {what}")
+        raise InputError(source, "", type(raw).__name__, f"a mapping: {what}")
     return raw
 
 

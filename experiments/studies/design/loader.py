@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from experiments.studies.design.document import text_of, with_fields
 from experiments.studies.design.model import (
     CONFLICT,
     PARAMETERS,
@@ -23,8 +24,10 @@ from experiments.studies.design.model import (
     StudyHeader,
     StudyPlan,
 )
+from experiments.studies.design.ranges import FORM as RANGE_FORM
+from experiments.studies.design.ranges import is_range, protect, restore, values_of
 from experiments.support.errors import InputError
-from experiments.support.yaml_input import allowed_by, read_yaml_mapping
+from experiments.support.yaml_input import allowed_by, parse_yaml_mapping, read_text
 
 Combination = dict[str, object]
 
@@ -36,14 +39,18 @@ class StudyFile(StudyHeader):
 
     duration: object = Field(PARAMETERS["duration"].default, description=PARAMETERS["duration"].description)
     base: dict[str, object] = Field({}, description="Parameters that all cells share; see below.")
-    sweep: dict[str, list[object]] | None = Field(
-        None, description="Parameter: list of values. The cells are all combinations, the last axis fastest."
+    sweep: dict[str, object] | None = Field(
+        None,
+        description="Parameter: list of values, or a range. The cells are all combinations, the last axis fastest.",
     )
-    zip: dict[str, list[object]] | None = Field(
-        None, description="Parameter: list of values, all of one length. Cell i takes the i-th value of each."
+    zip: dict[str, object] | None = Field(
+        None,
+        description="Parameter: list of values, or a range, all of one length. Cell i takes the i-th value of each.",
     )
     cells: list[dict[str, object]] | None = Field(
-        None, description="A list of mappings, each the parameters of one cell; all name the same parameters."
+        None,
+        description="A list of mappings, each the parameters of one cell; all name the same parameters. A mapping with "
+        "ranges gives a cell for each combination.",
     )
 
 
@@ -59,21 +66,32 @@ def load_study(path: Path, trials: int | None = None, engine: str | None = None)
 
     Raises InputError if the file or an override is wrong.
     """
-    raw = read_yaml_mapping(path, "a study file")
+    text = read_text(path, "a study file")
+    raw = parse_study(text, str(path))
+    changes: dict[str, object] = {}
     if engine is not None:
         if engine != "sim":
             raise InputError("--engine", "", engine, "sim (studies run on sim in this version)")
-        raw["engine"] = engine
+        changes["engine"] = engine
     if trials is not None:
         if trials < 1:
             raise InputError("--trials", "", trials, "a whole number from 1")
-        raw.pop("precision", None)
-        raw["trials"] = trials
-    return study_from(raw, str(path))
+        changes |= {"precision": None, "trials": trials}
+    fields = {name: value for name, value in (raw | changes).items() if name not in changes or value is not None}
+    return study_from(fields, str(path), with_fields(text, changes))
 
 
-def study_from(raw: dict[str, object], source: str) -> StudyPlan:
-    """The study described by the mapping `raw`; `source` names it in errors. Raises InputError."""
+def parse_study(text: str, source: str) -> dict[str, object]:
+    """The mapping in the text of a study file; `source` names it in errors. Raises InputError."""
+    raw = parse_yaml_mapping(protect(text), source, "a study file")
+    return {str(restore(name)): restore(value) for name, value in raw.items()}
+
+
+def study_from(raw: dict[str, object], source: str, text: str | None = None) -> StudyPlan:
+    """The study described by the mapping `raw`; `source` names it in errors, `text` is its file, with comments.
+
+    Raises InputError.
+    """
     try:
         file = StudyFile.model_validate(raw)
     except ValidationError as error:
@@ -88,7 +106,9 @@ def study_from(raw: dict[str, object], source: str) -> StudyPlan:
     cells = tuple(_cell(index, base, combination, axis, source) for index, combination in enumerate(combinations))
     _refuse_duplicates(cells, axis, source)
     header = {name: getattr(file, name) for name in StudyHeader.model_fields}
-    return StudyPlan.model_validate(header | {"cells": cells, "source": raw})
+    return StudyPlan.model_validate(
+        header | {"cells": cells, "source": raw, "text": text_of(raw) if text is None else text}
+    )
 
 
 def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]:
@@ -100,8 +120,7 @@ def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]
         return "base", [{}]
     if file.cells is not None:
         return "cells", _listed(file.cells, source)
-    axes = file.sweep or file.zip or {}
-    _check_axes(axes, given[0], source)
+    axes = _axes(file.sweep or file.zip or {}, given[0], source)
     lengths = {name: len(values) for name, values in axes.items()}
     if file.zip is not None and len(set(lengths.values())) > 1:
         raise InputError(source, "zip", f"lengths {lengths}", "lists of equal length")
@@ -115,23 +134,46 @@ def _check_names(values: Iterable[str], section: str, source: str) -> None:
             raise InputError(source, f"{section}.{name}", "an unknown parameter", _SWEEPABLE_NAMES)
 
 
-def _check_axes(axes: dict[str, list[object]], section: str, source: str) -> None:
-    if not axes:
+def _axes(given: Mapping[str, object], section: str, source: str) -> dict[str, list[object]]:
+    """The values of each axis of `sweep` or `zip`."""
+    if not given:
         raise InputError(source, section, "no parameter", f"one or more of {_SWEEPABLE_NAMES}")
-    _check_names(axes, section, source)
-    for name, values in axes.items():
-        if not values:
-            raise InputError(source, f"{section}.{name}", "an empty list", "one value or more")
+    _check_names(given, section, source)
+    return {name: _axis(name, values, f"{section}.{name}", source) for name, values in given.items()}
+
+
+def _axis(name: str, given: object, place: str, source: str) -> list[object]:
+    """The values of one axis: a list, in which a range stands for its values, or a range alone."""
+    items = given if isinstance(given, list) else [given]
+    if items is not given and not is_range(given):
+        raise InputError(source, place, repr(given), f"a list of values; or {RANGE_FORM}")
+    if not items:
+        raise InputError(source, place, "an empty list", "one value or more")
+    return [value for item in items for value in _values(name, item, place, source)]
+
+
+def _values(name: str, given: object, place: str, source: str) -> list[object]:
+    """The values of a range, or the one value that is given."""
+    if not isinstance(given, str) or not is_range(given):
+        return [given]
+    try:
+        return values_of(given, SWEEPABLE[name])
+    except ValueError as error:
+        raise InputError(source, place, given, str(error)) from error
 
 
 def _listed(cells: list[dict[str, object]], source: str) -> list[Combination]:
     if not cells or not cells[0]:
         raise InputError(source, "cells", "no combination", "one or more mappings of parameters")
+    combinations: list[Combination] = []
     for index, cell in enumerate(cells):
-        _check_names(cell, f"cells[{index}]", source)
+        place = f"cells[{index}]"
+        _check_names(cell, place, source)
         if set(cell) != set(cells[0]):
-            raise InputError(source, f"cells[{index}]", ", ".join(cell) or "nothing", f"exactly {', '.join(cells[0])}")
-    return [{name: cell[name] for name in cells[0]} for cell in cells]
+            raise InputError(source, place, ", ".join(cell) or "nothing", f"exactly {', '.join(cells[0])}")
+        choices = [_values(name, cell[name], f"{place}.{name}", source) for name in cells[0]]
+        combinations += [dict(zip(cells[0], row, strict=True)) for row in itertools.product(*choices)]
+    return combinations
 
 
 def _cell(index: int, base: Combination, combination: Combination, axis: str, source: str) -> Cell:

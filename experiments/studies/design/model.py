@@ -196,10 +196,12 @@ class StudyHeader(Frozen):
 
 class StudyPlan(StudyHeader):
     """A study as it runs: every cell with all parameters resolved. `source` is the file as the user wrote it, with
-    overrides applied; two plans are of the same study if their sources are equal."""
+    overrides applied, and `text` its YAML with the comments; two plans are of the same study if their sources are
+    equal."""
 
     cells: tuple[Cell, ...] = Field(min_length=1)
     source: dict[str, object]
+    text: str
 
     @property
     def max_trials(self) -> int:

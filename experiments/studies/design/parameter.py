@@ -35,7 +35,7 @@ class Notation:
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A declared parameter: `name` in a study file, `field` of the model; `default` and `allowed` in the file's
-    notation."""
+    notation; `whole`: its values are whole numbers."""
 
     name: str
     field: str
@@ -45,6 +45,7 @@ class Parameter:
     default: str
     allowed: str
     description: str
+    whole: bool
 
 
 PLAIN = Notation()
@@ -115,6 +116,7 @@ def parameters(model: type[BaseModel]) -> Mapping[str, Parameter]:
             default=notation.write(info.default),
             allowed=allowed_values(schema, notation),
             description=schema["description"],
+            whole=schema.get("type") == "integer" and not notation.form,
         )
     return declared
 

@@ -1,0 +1,59 @@
+"""The text of a study: the user's file with its comments, as `study.yaml` keeps it.
+
+`study.yaml` has the keys `study`, whose lines are those of the file, indented, and `runs`. The text of a file is kept
+as it is; where an option of the command replaces a field, ruamel.yaml changes that field and leaves the rest.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Mapping
+
+import yaml
+from ruamel.yaml import YAML
+
+from experiments.studies.design.ranges import protect, restore
+
+_MARKERS = re.compile(r"^(---|\.\.\.|%)", re.MULTILINE)
+_INDENT = "  "
+
+
+def with_fields(text: str, changes: Mapping[str, object]) -> str:
+    """The text of a study file with these fields replaced; None removes a field. The text is known to be a mapping.
+
+    Directives and marks of documents are left out, so that the text can be part of another document.
+    """
+    if not changes and not _MARKERS.search(text):
+        return text
+    editor = YAML()
+    editor.preserve_quotes = True
+    editor.width = 1_000_000
+    document = editor.load(protect(text))
+    for name, value in changes.items():
+        if value is None:
+            document.pop(name, None)
+        else:
+            document[name] = value
+    editor.version = None
+    stream = io.StringIO()
+    editor.dump(document, stream)
+    return str(restore(stream.getvalue()))
+
+
+def text_of(fields: Mapping[str, object]) -> str:
+    """The text of a study that has no file."""
+    return yaml.safe_dump(dict(fields), sort_keys=False, allow_unicode=True)
+
+
+def record_text(study: str, runs: object) -> str:
+    """The text of `study.yaml`."""
+    body = textwrap.indent(study.rstrip("\n"), _INDENT)
+    return f"study:\n{body}\n" + text_of({"runs": runs})
+
+
+def study_text(record: str) -> str:
+    """The text of the study in the text of `study.yaml`, as :func:`record_text` took it."""
+    body = record.removeprefix("study:\n").rpartition("\nruns:")[0]
+    return "".join(line.removeprefix(_INDENT) for line in f"{body}\n".splitlines(keepends=True))

@@ -1,0 +1,58 @@
+"""The text of a study: comments survive options and `study.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from experiments.studies.design.document import record_text, study_text, text_of, with_fields
+from experiments.studies.design.loader import load_study
+
+TEXT = """\
+# Why: the rack burned.
+name: s  # short
+question: >-
+  Two
+  lines
+
+trials: 5     # per cell
+base: {broker_mttf: 30d}
+sweep: {broker_mttr: log(1h, 1d, 3)}   # three values
+# the end
+"""
+
+
+def test_options_change_their_field_and_leave_the_comments() -> None:
+    changed = with_fields(TEXT, {"trials": 9})
+    assert changed == TEXT.replace("trials: 5 ", "trials: 9 ")
+    assert with_fields(TEXT, {}) == TEXT
+    removed = with_fields(
+        "name: s\nprecision: {relative_error: 0.1}  # narrow\n# end\n", {"precision": None, "trials": 2}
+    )
+    assert yaml.safe_load(removed) == {"name": "s", "trials": 2}
+
+
+@pytest.mark.parametrize("text", [TEXT, "{name: s, trials: 5}", "name: s\nquestion: |\n  a\n    b\ntrials: 5\n"])
+def test_record_holds_the_text_and_gives_it_back(text: str) -> None:
+    record = record_text(text, [{"isray": "1"}])
+    assert study_text(record).strip() == text.strip()
+    if "log" not in text:
+        assert yaml.safe_load(record) == {"study": yaml.safe_load(text), "runs": [{"isray": "1"}]}
+
+
+def test_marks_of_documents_are_left_out() -> None:
+    text = with_fields("%YAML 1.2\n---\n# why\nname: s\n...\n", {})
+    assert yaml.safe_load(record_text(text, [])) == {"study": {"name": "s"}, "runs": []}
+    assert "# why" in text
+
+
+def test_text_of_a_file_is_part_of_its_plan(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TEXT)
+    assert load_study(path).text == TEXT
+    study = load_study(path, trials=7)
+    assert "trials: 7     # per cell" in study.text
+    assert study.source["trials"] == 7
+    assert yaml.safe_load(text_of({"name": "é"})) == {"name": "é"}

@@ -1,0 +1,102 @@
+"""Ranges: their values and ends, in every place of a study file, and the one-line error for a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.studies.design.loader import load_study, parse_study, study_from
+from experiments.studies.design.model import PARAMETERS, StudyPlan
+from experiments.studies.design.ranges import FORM, protect, restore, rounded_duration, values_of
+from experiments.support.durations import parse_duration_ms
+from experiments.support.errors import InputError
+
+
+def plan(**fields: object) -> StudyPlan:
+    return study_from({"name": "s", "trials": 1, **fields}, "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("broker_mttf", "log(1d, 1y, 7)", ["1d", "2.67d", "7.15d", "19.1d", "51.1d", "137d", "1y"]),
+        ("detection", "lin(500ms, 2s, 4)", ["500ms", "1s", "1.5s", "2s"]),
+        ("broker_mttr", "lin(2h, 1h, 3)", ["2h", "1.5h", "1h"]),
+        ("tail_loss_probability", "lin(0, 1, 5)", [0, 0.25, 0.5, 0.75, 1]),
+        ("power_events_per_year", "log(0.01, 100, 5)", [0.01, 0.1, 1, 10, 100]),
+        ("brokers", "log(3, 100, 4)", [3, 10, 31, 100]),
+        ("brokers", "lin(3,4,2)", [3, 4]),
+    ],
+)
+def test_values_are_rounded_between_ends_as_written(name: str, text: str, values: list[object]) -> None:
+    assert values_of(text, PARAMETERS[name]) == values
+    assert all(type(value) is int for value in values_of(text, PARAMETERS[name])) == (name == "brokers")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("broker_mttf", "log(1d, 1y)", FORM),
+        ("broker_mttf", "log(1d, 1y, 1)", "N from 2"),
+        ("broker_mttf", "log(1d, 1y, seven)", "N from 2"),
+        ("broker_mttf", "log(0s, 1y, 3)", "above 0"),
+        ("broker_mttf", "lin(1, 9, 3)", "durations"),
+        ("broker_mttf", "lin(1d, 1d, 3)", "differ"),
+        ("brokers", "lin(3, 5, 7)", "a smaller N"),
+        ("tail_loss_probability", "lin(0, inf, 3)", FORM),
+        ("tail_loss_probability", "log(-1, 1, 3)", "above 0"),
+    ],
+)
+def test_wrong_range_is_refused_in_one_line(name: str, text: str, allowed: str) -> None:
+    for section in ({"sweep": {name: text}}, {"zip": {name: [text]}}, {"cells": [{name: text}]}):
+        with pytest.raises(InputError) as caught:
+            plan(**section)
+        assert caught.value.found == text
+        assert allowed in caught.value.allowed
+        assert caught.value.field.endswith(name)
+        assert "\n" not in str(caught.value)
+
+
+def test_values_beyond_the_limits_of_a_parameter_are_refused() -> None:
+    with pytest.raises(InputError, match=r"sweep.unclean_probability: found 1.5; allowed: .* 1"):
+        plan(sweep={"unclean_probability": "lin(0, 2, 5)"})
+    with pytest.raises(InputError, match="a list of values; or log"):
+        plan(sweep={"unclean_probability": 0.5})
+
+
+def test_ranges_stand_for_their_values_in_lists_and_cells() -> None:
+    swept = plan(sweep={"detection": ["instant", "lin(1s, 3s, 3)"]})
+    assert [cell.swept["detection"] for cell in swept.cells] == ["instant", "1s", "2s", "3s"]
+    zipped = plan(zip={"broker_mttf": "lin(10d, 20d, 2)", "broker_mttr": ["1h", "2h"]})
+    assert [tuple(cell.swept.values()) for cell in zipped.cells] == [("10d", "1h"), ("20d", "2h")]
+    listed = plan(cells=[{"brokers": 3, "broker_mttf": "lin(10d, 20d, 2)"}, {"brokers": 5, "broker_mttf": "1y"}])
+    assert [tuple(cell.swept.values()) for cell in listed.cells] == [(3, "10d"), (3, "20d"), (5, "1y")]
+
+
+@pytest.mark.parametrize("sweep", ["{broker_mttf: log(1d, 1y, 3)}", "\n  broker_mttf: log(1d, 1y, 3)"])
+def test_range_is_one_value_in_either_style_of_yaml(sweep: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(f"name: s\ntrials: 1\nquestion: what is log(1, 2)?\nsweep: {sweep}\n")
+    study = load_study(path)
+    assert [cell.swept["broker_mttf"] for cell in study.cells] == ["1d", "19.1d", "1y"]
+    assert study.source["sweep"] == {"broker_mttf": "log(1d, 1y, 3)"}
+    assert study.question == "what is log(1, 2)?"
+
+
+@given(st.text(alphabet="log(in),ab 1\n'#", max_size=40))
+def test_protected_text_keeps_its_length_and_is_restored(text: str) -> None:
+    assert len(protect(text)) == len(text)
+    assert restore(protect(text)) == text
+    assert restore([{"a": protect(text)}, 1]) == [{"a": text}, 1]
+
+
+@given(st.integers(1, 10**15))
+def test_rounded_duration_is_one_that_files_can_write(duration_ms: int) -> None:
+    assert parse_duration_ms(rounded_duration(duration_ms)) == pytest.approx(duration_ms, rel=0.006)
+
+
+def test_mapping_is_read_with_the_commas_of_its_ranges() -> None:
+    assert parse_study("a: log(1, 2, 3)", "s.yaml") == {"a": "log(1, 2, 3)"}
