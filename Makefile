@@ -16,7 +16,7 @@ ARGS ?=
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv test proof test-fast test-ray test-spark check study compiled docs requirements lock clean
+.PHONY: help venv test proof test-fast test-ray test-spark check study compiled wheel docs requirements lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,11 @@ compiled: $(INSTALLED) ## nodes and simulator as extension modules in build/comp
 	    compiled=$$(cd build/compiled && $(abspath $(BIN))/python -m experiments.bench.traces --compiled) && \
 	    echo "sources:  $$sources" && echo "compiled: $$compiled" && test "$$sources" = "$$compiled"
 	@echo "to use it: PYTHONPATH=build/compiled $(BIN)/isray ..."
+
+wheel: $(INSTALLED) | $(UV) ## dist/isray-*.whl with nodes and simulator as extension modules (needs a C compiler)
+	rm -rf dist build/lib build/lib.*
+	ISRAY_COMPILE=1 $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
+	@echo "to install it: $(UV) pip install $$(ls dist/isray-*.whl)"
 
 docs: $(INSTALLED) ## docs/reference, generated from the code it describes
 	@$(BIN)/python -m experiments.reference

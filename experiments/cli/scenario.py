@@ -18,13 +18,12 @@ from rich.table import Table
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, flag, option, print_result
 from experiments.support.errors import InputError
+from experiments.support.shipped import SCENARIOS, file_or_shipped
 
 if TYPE_CHECKING:
     from experiments.scenarios.runner import ScenarioResult
 
 app = App("Scenarios: scripted runs with expectations.", no_args_is_help=True)
-
-SHIPPED = Path(__file__).resolve().parent.parent / "scenarios"
 
 
 class EngineName(StrEnum):
@@ -36,7 +35,9 @@ class EngineName(StrEnum):
 
 @app.register("run", "isray scenario run experiments/scenarios/last-replica-standing.yaml --story")
 def run_scenario(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario file (YAML).")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The scenario file (YAML), or the name of a shipped one.")
+    ],
     engine: Annotated[EngineName, typer.Option("--engine", help="What to run it on.")] = EngineName.SIM,
     seed: Annotated[int, option("N", "Seed of everything random.", min=0)] = 0,
     address: Annotated[
@@ -55,7 +56,7 @@ def run_scenario(
     from experiments.scenarios.runner import Runner
     from experiments.story.render import render
 
-    scenario = load_scenario(file)
+    scenario = load_scenario(file_or_shipped(file, SCENARIOS, "a scenario file"))
     if trace is not None:
         expect_new(trace, "--trace")
     if address is not None and engine is not EngineName.RAY:
@@ -126,7 +127,7 @@ def list_scenarios(as_json: Json = False) -> None:
     """The scenarios that come with isray."""
     from experiments.scenarios.loader import load_scenario
 
-    scenarios = [(path, load_scenario(path)) for path in sorted(SHIPPED.glob("*.yaml"))]
+    scenarios = [(path, load_scenario(path)) for path in sorted(SCENARIOS.glob("*.yaml"))]
     rows = [{"file": str(path), "name": item.name, "description": item.description} for path, item in scenarios]
     table = Table("file", "generation", "what it shows", box=None)
     for path, scenario in scenarios:

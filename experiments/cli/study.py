@@ -20,13 +20,14 @@ from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, option, print_json, print_result, wide_console
 from experiments.studies.sweeps.progress import Progress, progress
+from experiments.support.shipped import STUDIES, file_or_shipped
 
 if TYPE_CHECKING:
     from experiments.studies.estimation.estimates import CellEstimates
 
 app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML).")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML), or the name of a shipped one.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The output directory of a study.")]
 Out = Annotated[Path, option("DIR", "The study's output directory; a sweep resumes there.", "--out")]
 Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim.")]
@@ -88,12 +89,27 @@ def report_study(folder: Folder, as_json: Json = False) -> None:
     print_result(as_json, {"out": str(folder), "report": str(path)}, typer.echo, f"report: {path}")
 
 
+@app.register("list", "isray study list")
+def list_studies(as_json: Json = False) -> None:
+    """The studies that come with isray, each with its question."""
+    from experiments.studies.design.loader import load_study
+
+    studies = [(path, load_study(path)) for path in sorted(STUDIES.glob("*.yaml"))]
+    rows = [{"file": str(path), "name": study.name, "question": study.question} for path, study in studies]
+    table = Table("name", "question", "cells", "trials per cell", title=str(STUDIES))
+    for _, study in studies:
+        table.add_row(study.name, study.question or "", str(len(study.cells)), str(study.max_trials))
+    print_result(as_json, rows, wide_console().print, table)
+
+
 def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
     from experiments.studies.design.loader import load_study
     from experiments.studies.sweeps.sweep import sweep
     from experiments.studies.trials.trial import run_trial
 
-    return sweep(load_study(file, trials, engine), out, run_trial, address, shown)
+    return sweep(
+        load_study(file_or_shipped(file, STUDIES, "a study file"), trials, engine), out, run_trial, address, shown
+    )
 
 
 @contextmanager

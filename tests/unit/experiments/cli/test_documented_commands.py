@@ -186,13 +186,14 @@ def test_blocks_are_of_languages_that_these_tests_check() -> None:
 @pytest.mark.parametrize(("page", "body"), blocks("yaml"))
 def test_documented_yaml_loads(page: str, body: str, tmp_path: Path) -> None:
     """A list is scenario steps; a mapping with `steps` is a scenario, any other one a study."""
-    content = yaml.safe_load(body)
+    content, text = yaml.safe_load(body), body
     if isinstance(content, list):
         cluster = {"brokers": 6, "controllers": 3}
         topics = [{"name": name, "assignments": [[0, 1, 2], [1, 2, 0]]} for name in ("t", "u")]
         content = {"name": "s", "cluster": cluster, "topics": topics, "steps": content}
+        text = yaml.safe_dump(content)
     path = tmp_path / "documented.yaml"
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(text)
     loaded = load_scenario(path) if "steps" in content else load_study(path)
     assert loaded.name == content["name"]
 
