@@ -1,0 +1,90 @@
+"""The Markov answer for a cell of a study, under the names of the study's metrics.
+
+A cell is covered if every parameter that the model knows has a value that it can represent, and every other parameter
+its default. `duration` and `start` do not matter: the answers are those of the long run.
+
+Detection: brokers send a heartbeat every quarter of the session timeout D. A crash falls anywhere in that quarter, so
+the controller notices it after a time between 3/4 D and D, 7/8 D in the mean. An Erlang time of `PHASES` stages with
+this mean stands for it. The fractions depend on its mean alone, to the first order in D / MTTF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.theory.model import Model
+from experiments.studies.theory.partition import LOSS, UNCLEAN_RECOVERY
+from experiments.studies.theory.state import RUNNING, Rules, State
+
+PHASES = 2
+DETECTED_AFTER = 7 / 8
+"""Mean time until the controller notices a crash, in session timeouts."""
+COVERED = frozenset(
+    {"generation", "brokers", "partitions", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy"}
+    | {"broker_mttf", "broker_mttr", "unclean_probability", "tail_loss_probability", "detection_ms"}
+    | {"duration_ms", "network_latency_ms", "start", "estimator"}
+)
+"""The fields of CellParameters that the model represents, or that do not change its answers."""
+
+
+def model_of(params: CellParameters) -> Model | None:
+    """The model of a cell, with rates per year; None for a cell that the model does not cover.
+
+    Not covered: a time to failure or to repair that is not exponential; any other parameter that is not at its default
+    (`COVERED`); and `manual` recovery, which has no long run without a user: partitions stay without a leader.
+    """
+    untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
+    exponential = params.broker_mttf.dist == params.broker_mttr.dist == "exponential"
+    waits_for_user = params.generation == "kip-966" and params.unclean_recovery_strategy == "manual"
+    if params != CellParameters.model_validate(untouched) or not exponential or waits_for_user:
+        return None
+    rules = Rules(
+        generation=params.generation,
+        strategy=params.unclean_recovery_strategy,
+        min_isr=min(params.min_insync_replicas, params.replication_factor),
+        phases=0 if params.detection_ms is None else PHASES,
+        loses=params.unclean_probability * params.tail_loss_probability > 0.0,
+    )
+    return Model(
+        rules,
+        replicas=params.replication_factor,
+        fail=YEAR_MS / params.broker_mttf.mean_ms,
+        repair=YEAR_MS / params.broker_mttr.mean_ms,
+        unclean=params.unclean_probability,
+        lossy=params.tail_loss_probability,
+        notice=0.0 if params.detection_ms is None else PHASES * YEAR_MS / (DETECTED_AFTER * params.detection_ms),
+    )
+
+
+def answer(params: CellParameters) -> Mapping[str, float] | None:
+    """The long-run value of each metric that the model has, by the metric's name; None for a cell not covered.
+
+    Rates are per partition-year, fractions are shares of time. Every value is accurate to about 1e-13 of itself,
+    however small it is.
+    """
+    model = model_of(params)
+    return None if model is None else solved(model)
+
+
+@lru_cache(maxsize=256)
+def solved(model: Model) -> Mapping[str, float]:
+    """The values of the metrics in the model's unit of time."""
+    chain = model.chain()
+    probabilities = chain.stationary()
+    return {
+        "loss_rate": chain.event_rate(LOSS, probabilities),
+        "offline_fraction": chain.share(_is_offline, probabilities),
+        "reject_fraction": chain.share(lambda state: state.in_sync < model.rules.min_isr, probabilities),
+        "stall_fraction": chain.share(_is_stalled, probabilities),
+        "unclean_recoveries_per_year": chain.event_rate(UNCLEAN_RECOVERY, probabilities),
+    }
+
+
+def _is_offline(state: State) -> bool:
+    return state.leader is None
+
+
+def _is_stalled(state: State) -> bool:
+    return state.leader is not None and state.leader.process != RUNNING
