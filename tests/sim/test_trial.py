@@ -12,7 +12,7 @@ from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.estimation.statistics import Estimate, Moments, fraction, rate
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.schema import CRASH, LOSS, STATE, TraceRow, check_trace
-from experiments.studies.trials.observer import TOPIC
+from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial, run_trial
 from protocol.ids import TopicPartition
 from protocol.messages.batch import RecordBatch
@@ -171,7 +171,7 @@ def test_records_deleted_by_retention_are_not_counted_as_lost() -> None:
         log.append(RecordBatch(base_offset=offset, record_count=1, payload=b"%d" % offset))
         log.roll()
     log.delete_segments_before(2)
-    acked = trial.observer.partitions[name].acked
+    acked = trial.observer.writes[name].acked
     acked += [(0, b"0"), (1, b"1"), (2, b"2")]
     assert trial.observer.remove_lost(name, 0, log_end=3) == 0
     log.truncate(2)

@@ -144,6 +144,7 @@ _TRIAL_FILES = (
     "experiments/studies/design/model.py",
     "experiments/studies/trace/schema.py",
     "experiments/studies/trials/observer.py",
+    "experiments/studies/trials/states.py",
     "experiments/studies/trials/trial.py",
 )
 

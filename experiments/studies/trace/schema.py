@@ -2,7 +2,8 @@
 
 A trace lists, in time order, what a study measures. A `state` row is written when the state of a partition changes, so
 that quantities over time (offline, rejecting, stalled) are sums of intervals between `state` rows. Each counted event
-(loss, unclean recovery, regression of the high watermark) is a row of its own.
+(loss, unclean recovery, regression of the high watermark) is a row of its own, and so is each measured time: the
+failover that clients saw, and on real processes (engine `ray`) also acknowledgements, restarts and the throughput.
 
 Rules, which :func:`check_trace` enforces before a row is written to disk: times do not decrease; the first row of each
 partition is a `state` at time 0; the last row of the trial, and only it, is `end`, at the trial's duration; `loss`
@@ -23,7 +24,13 @@ HW_REGRESSION: Final = "hw_regression"
 CRASH: Final = "crash"
 START: Final = "start"
 END: Final = "end"
-KINDS: Final = frozenset({STATE, LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END})
+FAILOVER: Final = "failover"
+ACKNOWLEDGED: Final = "acknowledged"
+RESTARTED: Final = "restarted"
+THROUGHPUT: Final = "throughput"
+MEASURED: Final = frozenset({FAILOVER, ACKNOWLEDGED, RESTARTED, THROUGHPUT})
+"""Kinds whose rows carry a measurement in `value`: see :class:`TraceRow`."""
+KINDS: Final = MEASURED | {STATE, LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END}
 
 NONE: Final = -1
 """No partition, no node, no leader."""
@@ -35,7 +42,11 @@ class TraceRow(NamedTuple):
     `time_ms`: virtual time since the trial began. `kind`: one of :data:`KINDS`. `partition`, `node`: -1 where the row
     concerns none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
     = a leader is recorded but does not answer), `isr_size` (0 without a leader), `elr_size`, `min_isr` (effective).
-    `value`: for `loss`, the acks=all records lost in this event; otherwise 0. `detail`: for `crash`, `clean`,
+    `value`: for `loss`, the acks=all records lost in this event. For `failover`, the ms from the crash of the leader
+    (`node`) to the first acknowledgement of a write that was sent after it; for `acknowledged`, the ms from the sending
+    of a write to its acknowledgement; for `restarted`, the ms from the start of a broker's process until the controller
+    has unfenced it; for `throughput`, acknowledged records per second. These are in real time where the study
+    compresses time. Otherwise 0. `detail`: for `crash`, `clean`,
     `unclean`, `lossy` or `disk`; otherwise empty. `log_weight`: the natural logarithm of the likelihood ratio of the
     failures so far, 0 in plain sampling. It weights an event, and the interval that a `state` or `end` row ends.
     """

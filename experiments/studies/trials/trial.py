@@ -18,7 +18,8 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.schema import CRASH, END, START, TraceRow, TrialResult
-from experiments.studies.trials.observer import TOPIC, Observer
+from experiments.studies.trials.observer import Observer
+from experiments.studies.trials.states import TOPIC
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -68,7 +69,7 @@ class Trial:
         self._await_event()
         cluster.run_until(self._zero_ms)
         self._measuring = True
-        self.observer.add_states()
+        self.observer.states.add_all()
         cluster.run_until(self._zero_ms + duration_ms)
         self._add(TraceRow(0, END))
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
@@ -85,7 +86,7 @@ class Trial:
         )
         request = create_topic(TOPIC, assignments, {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
         cluster.command(FIRST_CLIENT, AdminCommand(command_id=self.observer.command_id(), request=request))
-        while not all(partition.serves for partition in self.observer.partitions.values()):
+        while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
                 raise TrialSetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
 
@@ -118,7 +119,7 @@ class Trial:
             self.cluster.command(broker, ShutdownCommand())
         else:
             self.cluster.crash(broker, Loss(_LOSSES[event.kind]))
-            self.observer.broker_crashed(broker)
+            self.observer.states.handle_crash(self.cluster.now_ms, broker)
 
     def _start(self, event: Event) -> None:
         """Starts the broker, as soon as its controlled shutdown has ended and unless it has failed again."""

@@ -1,0 +1,124 @@
+"""The state of each partition as a trial's trace has it, derived from the trace events of the nodes.
+
+The controller's `PartitionChanged` sets leader, ISR and ELR; a replica's `BecameLeader` has the leader answer; a crash
+of the leader's broker has it answer no more. Every change adds a `state` row. The same code serves both engines: on sim
+it runs while the cluster does, for processes over their recorded events (`processes/rows.py`).
+
+Failover as clients see it: from the crash of a partition's leader to the first acknowledgement of a write that was sent
+after the crash. Further crashes before that acknowledgement prolong it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from experiments.check.regressions import RegressionCounter
+from experiments.studies.trace.schema import FAILOVER, HW_REGRESSION, STATE, UNCLEAN_RECOVERY, TraceRow
+from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
+from protocol.events.controller import PartitionChanged
+from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
+
+TOPIC = "t"
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """One partition. `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is
+    down, and no replica is in sync without a leader. `crashed` is the broker whose crash took the leader away at
+    `crashed_ms`, until clients are served again; None otherwise.
+    """
+
+    leader: NodeId = NO_LEADER
+    leader_epoch: int = 0
+    isr_size: int = 0
+    elr_size: int = 0
+    min_isr: int = 0
+    serves: bool = False
+    recovering: bool = False
+    crashed: NodeId | None = None
+    crashed_ms: TimeMs = 0
+
+
+class PartitionStates:
+    """The states of the topic's partitions; `add` takes the rows of the trace, and fills in their time and weight."""
+
+    def __init__(self, partitions: int, add: Callable[[TraceRow], None]) -> None:
+        self.partitions = {TopicPartition(TOPIC, index): PartitionState() for index in range(partitions)}
+        self._add = add
+        self._regressions = RegressionCounter()
+
+    def add_all(self) -> None:
+        """A `state` row for every partition."""
+        for name in self.partitions:
+            self._add_state(name)
+
+    def handle_crash(self, now_ms: TimeMs, broker: NodeId) -> None:
+        """The process of the broker has ended: the partitions that it leads have a leader that does not answer."""
+        for name, partition in self.partitions.items():
+            if partition.leader == broker:
+                if partition.crashed is None:
+                    partition.crashed, partition.crashed_ms = broker, now_ms
+                self._set_serves(name, False)
+
+    def handle_change(self, trace: PartitionChanged) -> None:
+        """The controller has committed a new state."""
+        name = trace.partition
+        partition = self.partitions[name]
+        same_epoch = partition.leader_epoch == trace.leader_epoch and partition.leader == trace.leader
+        partition.leader, partition.leader_epoch = trace.leader, trace.leader_epoch
+        partition.isr_size = 0 if partition.leader == NO_LEADER else len(trace.isr)
+        partition.elr_size, partition.min_isr = len(trace.elr), trace.min_isr
+        partition.serves = partition.serves and same_epoch
+        if trace.recovering and not partition.recovering:
+            self._add(TraceRow(0, UNCLEAN_RECOVERY, name.partition, partition.leader))
+        partition.recovering = trace.recovering
+        self._add_state(name)
+
+    def is_outdated(self, trace: BecameLeader) -> bool:
+        """Whether the controller has elected another leader since."""
+        return trace.leader_epoch < self.partitions[trace.partition].leader_epoch
+
+    def handle_regression(self, node: NodeId, trace: BecameLeader) -> None:
+        """Adds a row if the new leader's log ends below what consumers could read."""
+        if self._regressions.observe_leader(trace.partition, trace.leader_epoch, trace.log_end):
+            self._add(TraceRow(0, HW_REGRESSION, trace.partition.partition, node))
+
+    def handle_leader(self, node: NodeId, trace: BecameLeader) -> None:
+        """A replica has become leader; it answers if it is the one that the controller has elected last."""
+        partition = self.partitions[trace.partition]
+        if (node, trace.leader_epoch) == (partition.leader, partition.leader_epoch):
+            self._set_serves(trace.partition, True)
+
+    def handle_high_watermark(self, trace: HighWatermarkAdvanced) -> None:
+        """Consumers can read up to a higher offset."""
+        self._regressions.observe_high_watermark(trace.partition, trace.leader_epoch, trace.high_watermark)
+
+    def handle_acknowledgement(self, now_ms: TimeMs, name: TopicPartition, sent_ms: TimeMs) -> None:
+        """A write that was sent at `sent_ms` is acknowledged: adds the failover that it ends, if any."""
+        partition = self.partitions[name]
+        if partition.crashed is not None and sent_ms >= partition.crashed_ms:
+            value = now_ms - partition.crashed_ms
+            self._add(TraceRow(0, FAILOVER, name.partition, partition.crashed, value=value))
+            partition.crashed = None
+
+    def _set_serves(self, name: TopicPartition, serves: bool) -> None:
+        partition = self.partitions[name]
+        if partition.serves != serves:
+            partition.serves = serves
+            self._add_state(name)
+
+    def _add_state(self, name: TopicPartition) -> None:
+        partition = self.partitions[name]
+        self._add(
+            TraceRow(
+                0,
+                STATE,
+                name.partition,
+                leader=partition.leader,
+                leader_serves=partition.serves,
+                isr_size=partition.isr_size,
+                elr_size=partition.elr_size,
+                min_isr=partition.min_isr,
+            )
+        )
