@@ -206,6 +206,8 @@ CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = _declare(
     _node("controller.quorum.election.backoff.max.ms", 1_000, maximum=INT_MAX)
 )
 METADATA_SNAPSHOT_BYTES = _declare(_node("metadata.log.max.record.bytes.between.snapshots", 20_971_520))
+METADATA_SNAPSHOT_INTERVAL_MS = _declare(_node("metadata.log.max.snapshot.interval.ms", 3_600_000, minimum=0))
+METADATA_RETENTION_BYTES = _declare(_node("metadata.max.retention.bytes", 104_857_600, minimum=-1))
 ALLOW_EVERYONE_IF_NO_ACL_FOUND = _declare(_node("allow.everyone.if.no.acl.found", False))
 
 _DOCUMENTATION = """
@@ -299,6 +301,10 @@ controller.quorum.election.backoff.max.ms | ms | KIP-595
     Longest random wait after a lost election before the next one.
 metadata.log.max.record.bytes.between.snapshots | bytes | KIP-630
     Bytes of records since the last snapshot of the metadata log after which a node takes the next one.
+metadata.log.max.snapshot.interval.ms | ms | Kafka
+    Time since the last snapshot of the metadata log after which new records make a node take the next one; 0: never.
+metadata.max.retention.bytes | bytes | Kafka
+    Size of the metadata log above which a snapshot deletes the records that it covers; -1: never.
 allow.everyone.if.no.acl.found | - | KIP-801
     Whether the authorizer allows access to resources without access control entries.
 """

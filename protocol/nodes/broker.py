@@ -33,7 +33,7 @@ from protocol.broker.log_info import replica_log_info
 from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery, no_routine
 from protocol.broker.replicas import ReplicaManager
-from protocol.config import METADATA_SNAPSHOT_BYTES, ClusterConfig
+from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError, StorageError
 from protocol.events.broker import MetadataPublished, StorageFailed
@@ -60,7 +60,7 @@ from protocol.metadata.authorizer import may_act_for_cluster
 from protocol.metadata.describe import metadata_response
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
-from protocol.nodes.metadata_feed import LogEntries, log_entries, snapshot_if_due
+from protocol.nodes.metadata_feed import LogEntries, SnapshotGenerator, log_entries
 from protocol.nodes.refusals import refuse
 from protocol.quorum.context import QuorumConfig
 from protocol.quorum.replica import QuorumReplica
@@ -121,7 +121,7 @@ class BrokerNode:
         self._leader = PartitionLeader(self._context, self._flusher, self._isr, self._recovery, self._reads)
         self._fetcher = Fetcher(self._context, self._flusher)
         self._replica_manager = ReplicaManager(self._context, self._flusher, self._leader, self._fetcher)
-        self._snapshot_bytes = config.int_value(METADATA_SNAPSHOT_BYTES)
+        self._snapshots = SnapshotGenerator(self.replica, config)
         self._handlers = self._message_table()
         self._timers = self._timer_table()
 
@@ -185,6 +185,7 @@ class BrokerNode:
         try:
             self._lifecycle.read_clean_shutdown()
             self.replica.start(now_ms)
+            self._snapshots.start(now_ms)
         except StorageError as error:
             return self._halt(error)
         if self.replica.leader != NO_LEADER:
@@ -269,7 +270,7 @@ class BrokerNode:
         if context.image.next_offset < replica.high_watermark:
             for item in log_entries(replica, context.image.next_offset, replica.high_watermark):
                 self._replay(item)
-            snapshot_if_due(replica, context.image, self._snapshot_bytes)
+            self._snapshots.take_if_due(now_ms, context.image)
             self._publish(now_ms)
 
     def _replay(self, item: LogEntries) -> None:

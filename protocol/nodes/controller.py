@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from protocol.config import BROKER_SESSION_TIMEOUT_MS, METADATA_SNAPSHOT_BYTES, ClusterConfig
+from protocol.config import BROKER_SESSION_TIMEOUT_MS, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.controller.administration import CHANGE_REQUESTS, handle
 from protocol.controller.broker_incarnations import BrokerIncarnations
@@ -41,7 +41,7 @@ from protocol.nodes.controller_authorization import authorization_error
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
 from protocol.nodes.deferred_effects import DeferredEffects
-from protocol.nodes.metadata_feed import snapshot_if_due
+from protocol.nodes.metadata_feed import SnapshotGenerator
 from protocol.nodes.quorum_view import QuorumView, quorum_view
 from protocol.nodes.refusals import refuse
 from protocol.quorum.context import QuorumConfig
@@ -67,7 +67,7 @@ class ControllerNode:
         self._quorum_out = Outbox()
         quorum = QuorumConfig.of(config, controllers, cluster_id)
         self.replica = QuorumReplica(controller_id, quorum, storage, rng, self._quorum_out)
-        self._snapshot_bytes = config.int_value(METADATA_SNAPSHOT_BYTES)
+        self._snapshots = SnapshotGenerator(self.replica, config)
         self._deferred = DeferredEffects()
         sessions = BrokerSessions(config.int_value(BROKER_SESSION_TIMEOUT_MS), self._out)
         self._log = ControllerLog(self.replica, config, rng, sessions, self._out)
@@ -136,6 +136,7 @@ class ControllerNode:
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         self.replica.start(now_ms)
+        self._snapshots.start(now_ms)
         return self._finish(now_ms)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
@@ -173,7 +174,7 @@ class ControllerNode:
             log.recoveries.settle(now_ms)
             log.metrics.settle(log.incarnations.applied)
         image = log.state.image
-        snapshot_if_due(self.replica, image, self._snapshot_bytes)
+        self._snapshots.take_if_due(now_ms, image)
         released = self._deferred.release(
             self._out.drain(), image.next_offset, self.replica.high_watermark, sender, request
         )

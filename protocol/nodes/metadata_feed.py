@@ -1,8 +1,9 @@
 """How controllers and brokers build a metadata image from their replica of the metadata log, and make snapshots of it.
 
 A node reads the records between the offset of its image and an end offset: whole batches in order, after a snapshot
-where the log begins behind the image. When enough bytes have been appended since the last snapshot, and the image
-contains exactly the committed records, the image becomes the next snapshot.
+where the log begins behind the image. When enough bytes have been appended since the last snapshot, or enough time has
+passed, and the image contains exactly the committed records, the image becomes the next snapshot (KIP-630). So a
+restarting node replays a snapshot and a bounded part of the log, however long the cluster has run.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from protocol.config import record_version
-from protocol.ids import Offset
+from protocol.config import METADATA_SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS, ClusterConfig, record_version
+from protocol.ids import Offset, TimeMs
 from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import MetadataImage
+from protocol.quorum.log import Snapshot
 from protocol.quorum.replica import QuorumReplica
 
 _READ_BYTES = 8 * 1_048_576
@@ -43,10 +45,40 @@ def log_entries(replica: QuorumReplica, next_offset: Offset, end_offset: Offset)
             yield LogEntries(unpack_records(batch.payload), next_offset)
 
 
-def snapshot_if_due(replica: QuorumReplica, image: MetadataImage, every_bytes: int) -> bool:
-    """Takes a snapshot of exactly the committed records, every `every_bytes` of the log; returns whether it has."""
-    is_due = replica.log.bytes_since_snapshot >= every_bytes and image.next_offset == replica.high_watermark
-    if is_due:
-        version = record_version(image.feature_levels)
-        replica.take_snapshot(image.next_offset, pack_records(image.to_records(), version))
-    return is_due
+class SnapshotGenerator:
+    """Takes the snapshots of one node (Kafka's `SnapshotGenerator`), by two rules:
+
+    - `metadata.log.max.record.bytes.between.snapshots`: so many bytes are in the log behind the last snapshot;
+    - `metadata.log.max.snapshot.interval.ms`: records are published so long after the last snapshot was taken or
+      loaded, or after the node started. The rule is applied to new records only: it needs no timer, and a cluster
+      whose metadata does not change takes no snapshots.
+    """
+
+    def __init__(self, replica: QuorumReplica, config: ClusterConfig) -> None:
+        self._replica = replica
+        self._every_bytes = config.int_value(METADATA_SNAPSHOT_BYTES)
+        self._every_ms = config.int_value(METADATA_SNAPSHOT_INTERVAL_MS)
+        self._since_ms: TimeMs = 0
+        self._published: Offset = 0
+        self._last: Snapshot | None = None
+
+    def start(self, now_ms: TimeMs) -> None:
+        """Starts the interval; called once the replica has read its disk."""
+        self._since_ms, self._last = now_ms, self._replica.snapshot
+
+    def take_if_due(self, now_ms: TimeMs, image: MetadataImage) -> bool:
+        """Takes a snapshot if `image` is exactly the committed records and one is due; returns whether it has."""
+        replica, end_offset = self._replica, image.next_offset
+        if end_offset != replica.high_watermark:
+            return False
+        if replica.snapshot is not self._last:
+            self.start(now_ms)
+        is_new, self._published = end_offset > self._published, end_offset
+        is_due = replica.log.bytes_since_snapshot >= self._every_bytes
+        if is_new and self._every_ms:
+            is_due = is_due or now_ms - self._since_ms >= self._every_ms
+        if is_due:
+            records = pack_records(image.to_records(), record_version(image.feature_levels))
+            replica.take_snapshot(end_offset, records)
+            self.start(now_ms)
+        return is_due

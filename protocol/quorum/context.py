@@ -13,6 +13,7 @@ from protocol.config import (
     CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
     CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
     CONTROLLER_QUORUM_VOTERS,
+    METADATA_RETENTION_BYTES,
     ClusterConfig,
     node_ids,
 )
@@ -40,7 +41,7 @@ class QuorumConfig:
     Times are in milliseconds. An election timeout is drawn from [`election_ms`, 2 `election_ms`), the backoff after a
     lost election adds up to `backoff_ms`. A follower starts an election after `fetch_ms` without a response from its
     leader; a leader resigns after 1.5 `fetch_ms` without fetches from a majority. A follower fetches at least every
-    `renewal_ms`.
+    `renewal_ms`. A snapshot deletes the records that it covers if the log is larger than `retention_bytes`.
     """
 
     cluster_id: str
@@ -50,6 +51,7 @@ class QuorumConfig:
     fetch_ms: int = 2_000
     backoff_ms: int = 1_000
     renewal_ms: int = 500
+    retention_bytes: int = 0
 
     @staticmethod
     def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
@@ -63,6 +65,7 @@ class QuorumConfig:
             fetch_ms=config.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS),
             backoff_ms=config.int_value(CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS),
             renewal_ms=max(1, min(RENEWAL_MS, config.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS) // 4)),
+            retention_bytes=config.int_value(METADATA_RETENTION_BYTES),
         )
 
     @property
@@ -104,7 +107,7 @@ class QuorumContext:
             if found not in ("", own):
                 raise ForeignDirectoryError(f"{state_file.FILE}: clusterId: found {found!r}; allowed: {own!r}")
         static = VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in self.config.voters)
-        self.log = QuorumLog(self._storage, METADATA_LOG, static)
+        self.log = QuorumLog(self._storage, METADATA_LOG, static, self.config.retention_bytes)
         if self.can_vote and not self.state.uuid:
             self.save(uuid=f"{self.rng.getrandbits(128):032x}")
         if self.log.last_epoch > self.epoch:

@@ -1,8 +1,10 @@
 """The metadata log of a replica: record batches, the newest snapshot, and the voter sets recorded in both.
 
 The log keeps one snapshot (KIP-630). It holds the state below its end offset, as opaque bytes of the state machine, and
-the voter set at that offset (D7). The snapshot is written before the records that it covers are deleted, so after a
-crash every record that the log lacks is covered by the snapshot.
+the voter set at that offset (D7). A snapshot deletes the records that it covers if the log is larger than
+`metadata.max.retention.bytes`, so that replicas that lag a little still fetch records instead of the snapshot; Kafka
+limits their age, too. The snapshot is written before the records are deleted, so after a crash every record that the
+log lacks is covered by the snapshot.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from zlib import crc32
 
 import msgpack
 
-from protocol.contract import LogStorage, Storage
+from protocol.contract import BATCH_OVERHEAD_BYTES, LogStorage, Storage
 from protocol.errors import CorruptLogError, MalformedMessageError, ProtocolInvariantError
 from protocol.ids import NO_EPOCH, Epoch, Offset
 from protocol.log.epochs import LeaderEpochCache
@@ -75,11 +77,13 @@ class DivergingEpoch:
 
 class QuorumLog:
     """The log `name` in `storage` with its snapshot and voter history; `voters` are the static voters, used until the
-    log contains others. Raises CorruptLogError for a damaged snapshot or log.
+    log contains others. A snapshot deletes the records that it covers if the log is larger than `retention_bytes`
+    (below 0: never). Raises CorruptLogError for a damaged snapshot or log.
     """
 
-    def __init__(self, storage: Storage, name: str, voters: VoterSet) -> None:
+    def __init__(self, storage: Storage, name: str, voters: VoterSet, retention_bytes: int = 0) -> None:
         self._storage = storage
+        self._retention_bytes = retention_bytes
         raw = storage.read_file(SNAPSHOT_FILE)
         self.snapshot = None if raw is None else decode_snapshot(raw)
         self._raw = raw or b""
@@ -88,6 +92,7 @@ class QuorumLog:
         """Payload bytes of the batches that the snapshot does not cover."""
         self._epochs = LeaderEpochCache()
         self._align_with_snapshot(name)
+        self._size_bytes = self._stored_bytes()
         self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
         for epoch, start in self._log.epoch_starts():
             self._epochs.assign(epoch, start)
@@ -167,6 +172,7 @@ class QuorumLog:
         self._log.append(batch)
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
         self.bytes_since_snapshot += len(batch.payload)
+        self._size_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
         for offset, record in _control_records(batch, records):
             self.voters.append(offset, record)
 
@@ -182,6 +188,7 @@ class QuorumLog:
         self._log.truncate(end_offset)
         self._epochs.truncate(end_offset)
         self.voters.truncate(end_offset)
+        self._size_bytes = self._stored_bytes()
         self._log.flush()
 
     def epoch_at(self, offset: Offset) -> Epoch:
@@ -199,19 +206,27 @@ class QuorumLog:
         return self._raw
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores `data`, the committed state below `end_offset`, as the snapshot and deletes the segments it covers."""
+        """Stores `data`, the committed state below `end_offset`, as the snapshot; deletes the segments that it covers
+        if the log is too large.
+        """
         self._write(Snapshot(self.epoch_at(end_offset), end_offset, self.voters.before(end_offset), data))
-        self._log.roll()
-        self._log.delete_segments_before(end_offset)
-        self._epochs.forget_before(self._log.start_offset)
         self.voters.forget_before(end_offset)
+        if 0 <= self._retention_bytes < self._size_bytes:
+            self._log.roll()
+            self._log.delete_segments_before(end_offset)
+            self._epochs.forget_before(self._log.start_offset)
+            self._size_bytes = self._stored_bytes()
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
         """Replaces the whole log with a snapshot from the leader."""
         self._write(snapshot)
         self._log.reset(snapshot.end_offset)
         self._epochs.clear()
+        self._size_bytes = 0
         self.voters = VoterHistory(snapshot.voters)
+
+    def _stored_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._log.segments())
 
     def _write(self, snapshot: Snapshot) -> None:
         self._raw = snapshot.encode()

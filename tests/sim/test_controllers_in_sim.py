@@ -18,7 +18,7 @@ from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
-from protocol.config import METADATA_SNAPSHOT_BYTES, ClusterConfig, Generation
+from protocol.config import METADATA_RETENTION_BYTES, METADATA_SNAPSHOT_BYTES, ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.admin import AdminRequest
@@ -111,7 +111,7 @@ def test_brokers_find_the_next_controller_and_a_standby_changes_nothing() -> Non
 
 @pytest.mark.covers("M84", "D7")
 def test_a_node_that_was_down_loads_the_snapshot_with_its_voters() -> None:
-    quorum = Quorum({METADATA_SNAPSHOT_BYTES: 300})
+    quorum = Quorum({METADATA_SNAPSHOT_BYTES: 300, METADATA_RETENTION_BYTES: 0})
     gone = next(node for node in quorum.engine.quorum() if node != quorum.active)
     quorum.engine.crash(gone, Loss("all"))
     quorum.engine.crash(2, Loss("all"))

@@ -19,7 +19,7 @@ from random import Random
 from experiments.engines.port import Loss
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.errors import ProtocolInvariantError, StorageFullError
-from protocol.ids import CLUSTER_ID, FIRST_CONTROLLER, NO_EPOCH, Epoch, NodeId, Offset, TimeMs
+from protocol.ids import CLUSTER_ID, FIRST_CONTROLLER, Epoch, NodeId, Offset, TimeMs
 from protocol.log.epochs import LeaderEpochCache
 from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, end_reason
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
@@ -35,7 +35,7 @@ class SimLog:
     __slots__ = (
         "_bases",
         "_batches",
-        "_deleted_epoch",
+        "_epochs",
         "_rolls",
         "_sizes",
         "_snapshots",
@@ -53,7 +53,7 @@ class SimLog:
         self._times_ms: list[TimeMs] = []
         self._rolls: list[Offset] = [0]
         self._snapshots: dict[Offset, bytes] = {}
-        self._deleted_epoch: Epoch = NO_EPOCH
+        self._epochs = LeaderEpochCache()
         self.active_bytes = 0
         self.end_offset: Offset = 0
         self.flushed_offset: Offset = 0
@@ -70,6 +70,7 @@ class SimLog:
         if self.full:
             raise StorageFullError("no space left")
         self._batches.append(batch)
+        self._epochs.assign(batch.leader_epoch, base_offset)
         size_bytes = len(batch.payload)
         self._bases.append(base_offset)
         self._sizes.append(size_bytes)
@@ -100,8 +101,7 @@ class SimLog:
         while self._rolls[-1] > self.end_offset:
             self._rolls.pop()
         self.active_bytes = self._segment(self._rolls[-1], self.end_offset).size_bytes
-        if not self._batches:
-            self._deleted_epoch = NO_EPOCH
+        self._epochs.truncate(self.end_offset)
 
     def flush(self) -> None:
         self.flushed_offset = self.end_offset
@@ -127,7 +127,7 @@ class SimLog:
             return
         del self._rolls[:kept]
         index = bisect_left(self._bases, self.start_offset)
-        self._deleted_epoch = self._batches[index - 1].leader_epoch
+        self._epochs.forget_before(self.start_offset)
         del self._batches[:index], self._bases[:index], self._sizes[:index], self._times_ms[:index]
         self.flushed_offset = max(self.flushed_offset, self.start_offset)
         self._keep_snapshots(self.start_offset, self.end_offset)
@@ -137,7 +137,7 @@ class SimLog:
             part.clear()
         self._rolls = [offset]
         self._snapshots.clear()
-        self._deleted_epoch = NO_EPOCH
+        self._epochs.clear()
         self.active_bytes = 0
         self.end_offset = self.flushed_offset = offset
 
@@ -157,12 +157,7 @@ class SimLog:
         return self._bases[bisect_left(self._bases, self.flushed_offset) :]
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
-        cache = LeaderEpochCache()
-        for batch in self._batches:
-            cache.assign(batch.leader_epoch, batch.base_offset)
-        if not self._batches and self._deleted_epoch != NO_EPOCH:
-            cache.assign(self._deleted_epoch, self.start_offset)
-        return cache.entries()
+        return self._epochs.entries()
 
 
 class SimStorage:

@@ -46,6 +46,7 @@ from protocol.config import (
     HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
     LINGER_MS,
     LOG_RETENTION_CHECK_INTERVAL_MS,
+    METADATA_RETENTION_BYTES,
     METADATA_SNAPSHOT_BYTES,
     MIN_INSYNC_REPLICAS,
     REPLICA_FETCH_MAX_BYTES,
@@ -182,7 +183,8 @@ def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int
     controller where a bias looks for something else.
     """
     controllers = wanted or (rng.choice((1, 1, 1, 1, 1, 1, 3, 3, 5)) if bias == NO_BIAS else 1)
-    config: dict[str, ConfigSetting] = {METADATA_SNAPSHOT_BYTES: rng.choice((400, 2_000, 20_971_520, 20_971_520))}
+    snapshot_bytes = rng.choice((400, 2_000, 20_971_520, 20_971_520))
+    config: dict[str, ConfigSetting] = {METADATA_SNAPSHOT_BYTES: snapshot_bytes, METADATA_RETENTION_BYTES: 0}
     ids = tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers))
     if controllers == 1:
         return 1, (), config

@@ -253,7 +253,7 @@ def test_a_restarted_broker_fetches_from_the_end_of_its_metadata_log() -> None:
 
 
 def test_a_restarted_broker_loads_its_last_snapshot() -> None:
-    config = config_of(metadata_log_max_record_bytes_between_snapshots=200)
+    config = config_of(metadata_log_max_record_bytes_between_snapshots=200, metadata_max_retention_bytes=0)
     before = BrokerBench(config=config).run(*topic_records(1))
     for isr in ((0, 1), (0, 1, 2), (0, 1)):
         before.publish(PartitionChangeRecord(topic_id="T", partition_id=0, isr=isr))

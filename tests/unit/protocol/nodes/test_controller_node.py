@@ -358,7 +358,7 @@ def test_a_restarted_controller_replays_its_log() -> None:
 
 @pytest.mark.covers("C9")
 def test_a_controller_that_has_taken_snapshots_restarts_from_the_last_one() -> None:
-    config = config_of(metadata_log_max_record_bytes_between_snapshots=1_500)
+    config = config_of(metadata_log_max_record_bytes_between_snapshots=1_500, metadata_max_retention_bytes=0)
     bench = Bench(config=config).serve()
     for number in range(20):
         bench.administer(alter_config("t", {"min.insync.replicas": 1 + number % 2}))

@@ -14,7 +14,7 @@ from protocol.ids import CLUSTER_ID, Offset
 from protocol.messages.metadata_batch import pack_batch, unpack_records
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.metadata_feed import LogEntries, log_entries, snapshot_if_due
+from protocol.nodes.metadata_feed import LogEntries, SnapshotGenerator, log_entries
 from protocol.quorum.context import QuorumConfig
 from protocol.quorum.replica import QuorumReplica
 from tests.unit.protocol.node_helpers import CONTROLLER, config_of, fencing, registrations, topic_records
@@ -54,7 +54,19 @@ class Feed:
         return self
 
     def snapshot(self, every_bytes: int = 1) -> bool:
-        return snapshot_if_due(self.replica, self.image, every_bytes)
+        return generator(self.replica, every_bytes).take_if_due(0, self.image)
+
+
+def generator(replica: QuorumReplica, every_bytes: int = 2**40, every_ms: int = 0) -> SnapshotGenerator:
+    """A node's generator, started at 0 ms; by default neither rule applies."""
+    found = SnapshotGenerator(
+        replica,
+        config_of(
+            metadata_log_max_record_bytes_between_snapshots=every_bytes, metadata_log_max_snapshot_interval_ms=every_ms
+        ),
+    )
+    found.start(0)
+    return found
 
 
 def taken_up(image: MetadataImage, items: Sequence[LogEntries]) -> MetadataImage:
@@ -160,8 +172,38 @@ def test_an_image_ahead_of_the_high_watermark_makes_no_snapshot() -> None:
     bench = Bench().serve().register(3)
     replica, image = bench.node.replica, bench.image
     assert image.next_offset == replica.high_watermark + 1
-    assert not snapshot_if_due(replica, image, 1)
+    assert not generator(replica, 1).take_if_due(0, image)
     bench.fetch()
-    assert snapshot_if_due(replica, image, 1)
+    assert generator(replica, 1).take_if_due(0, image)
     assert replica.snapshot is not None
     assert replica.snapshot.end_offset == bench.end
+
+
+def test_a_snapshot_is_due_with_the_first_record_after_the_interval() -> None:
+    feed = Feed().append(*registrations()).follow()
+    snapshots = generator(feed.replica, every_ms=1_000)
+    assert not snapshots.take_if_due(999, feed.image)
+    assert not snapshots.take_if_due(5_000, feed.image), "time alone is no reason"
+    feed.append(fencing(0, 0, fenced=True)).follow()
+    assert snapshots.take_if_due(6_000, feed.image)
+    feed.append(fencing(0, 0, fenced=False)).follow()
+    assert not snapshots.take_if_due(6_999, feed.image), "the interval begins anew"
+    feed.append(fencing(0, 0, fenced=True)).follow()
+    assert snapshots.take_if_due(7_000, feed.image)
+    assert feed.replica.snapshot is not None
+    assert feed.replica.snapshot.end_offset == feed.image.next_offset
+
+
+def test_a_loaded_snapshot_begins_the_interval_anew() -> None:
+    feed = Feed().append(*registrations()).follow()
+    snapshots = generator(feed.replica, every_ms=1_000)
+    assert generator(feed.replica, 1).take_if_due(0, feed.image)
+    assert not snapshots.take_if_due(1_500, feed.image)
+    for now_ms, is_due in ((2_499, False), (2_500, True)):
+        feed.append(fencing(0, 0, fenced=True)).follow()
+        assert snapshots.take_if_due(now_ms, feed.image) is is_due
+
+
+def test_without_an_interval_time_does_not_matter() -> None:
+    feed = Feed().append(*registrations()).follow()
+    assert not generator(feed.replica, every_ms=0).take_if_due(10**12, feed.image)

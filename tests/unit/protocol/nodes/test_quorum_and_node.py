@@ -24,7 +24,9 @@ def test_deferred_and_awaited_elections_are_refused_once() -> None:
 
 
 def test_an_incomplete_snapshot_is_not_published() -> None:
-    bench = Bench(config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000)).serve()
+    bench = Bench(
+        config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000, metadata_max_retention_bytes=0)
+    ).serve()
     node = bench.node
     bench.change_until_snapshot()
     epoch = node.state.image.broker_epoch(0)

@@ -212,7 +212,9 @@ def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(
     monkeypatch: pytest.MonkeyPatch, is_far_behind: bool
 ) -> None:
     monkeypatch.setattr("protocol.quorum.leader.CHUNK_BYTES", 100)
-    bench = Bench(config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000)).serve()
+    bench = Bench(
+        config=config_of(metadata_log_max_record_bytes_between_snapshots=2_000, metadata_max_retention_bytes=0)
+    ).serve()
     node = bench.node
     bench.change_until_snapshot()
     start = node.replica.log.start_offset

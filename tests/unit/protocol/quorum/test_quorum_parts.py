@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from experiments.engines.sim.disk import SimStorage
+from protocol.contract import BATCH_OVERHEAD_BYTES
 from protocol.errors import CorruptLogError, ForeignDirectoryError, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, NO_LEADER
 from protocol.messages.base import Message
@@ -262,6 +263,35 @@ def test_a_reopened_log_has_the_same_offsets_voters_and_snapshot() -> None:
     assert again.snapshot == log.snapshot
     with pytest.raises(ProtocolInvariantError, match="truncation to 5"):
         again.truncate(5)
+
+
+FIVE = 5 * (100 + BATCH_OVERHEAD_BYTES)
+"""Bytes of five batches with payloads of 100 bytes."""
+
+
+def sized(retention_bytes: int) -> QuorumLog:
+    """A log of five batches."""
+    log = QuorumLog(SimStorage(), METADATA_LOG, VoterSet.of([A]), retention_bytes)
+    for offset in range(5):
+        batch = RecordBatch(base_offset=offset, leader_epoch=1, record_count=1, payload=b"p" * 100)
+        log.append(batch, [ProducerIdsRecord(next_producer_id=offset)])
+    return log
+
+
+@pytest.mark.parametrize(("retention_bytes", "deletes"), [(0, True), (FIVE - 1, True), (FIVE, False), (-1, False)])
+def test_a_snapshot_deletes_what_it_covers_from_a_log_that_is_too_large(retention_bytes: int, deletes: bool) -> None:
+    log = sized(retention_bytes)
+    log.take_snapshot(5, b"state")
+    assert log.start_offset == (5 if deletes else 0)
+    assert (log.end, log.epoch_at(5), log.bytes_since_snapshot) == ((1, 5), 1, 0)
+    assert log.validate_fetch_position(3, 1) == (log.snapshot if deletes else None)
+
+
+def test_the_size_of_a_log_does_not_count_what_was_truncated() -> None:
+    log = sized(FIVE - 1)
+    log.truncate(4)
+    log.take_snapshot(4, b"state")
+    assert log.start_offset == 0
 
 
 def test_truncation_restores_the_voters_before() -> None:
