@@ -63,3 +63,12 @@ DISTRIBUTION = Notation(
     "or {dist: exponential | weibull | lognormal | constant, mean: DURATION, shape: NUMBER}",
 )
 """A bare duration is the mean of an exponential distribution; a mapping gives `dist`, `mean` and `shape`."""
+
+
+def distribution_or(word: str) -> Notation:
+    """A distribution, or `word`, which the field holds as None."""
+    return Notation(
+        read=lambda value: None if value == word else _read(value),
+        write=lambda value: word if value is None else _write(value),
+        form=f"{DISTRIBUTION.form}; or {word}",
+    )

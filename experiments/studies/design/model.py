@@ -23,8 +23,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from experiments.studies.design.distribution import DISTRIBUTION, Distribution
-from experiments.studies.design.parameter import DURATION, TEXT, duration_or, parameter, parameters
+from experiments.studies.design.distribution import DISTRIBUTION, Distribution, distribution_or
+from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart, SlowEpisodes, mapping_or, write_mapping
+from experiments.studies.design.parameter import DURATION, TEXT, duration_or, number_or, parameter, parameters
+from experiments.studies.design.recorded import RECORDED, RecordedFailures
 from experiments.studies.trace.metrics import RATES
 
 YEAR_MS = 365 * 86_400_000
@@ -43,6 +45,8 @@ class Frozen(BaseModel):
 
 DurationMs = Annotated[int, DURATION]
 RandomTime = Annotated[Distribution, DISTRIBUTION]
+Probability = Annotated[float, AllowInfNan(False)]
+Rate = Annotated[float, AllowInfNan(False)]
 
 
 class CellParameters(Frozen):
@@ -61,8 +65,10 @@ class CellParameters(Frozen):
     acks: Annotated[Literal["0", "1", "all"], TEXT] = parameter(
         "all", "acks={}", "Copies that the producer waits for; losses are counted with `all` only."
     )
-    broker_mttf: RandomTime = parameter(
-        Distribution(mean_ms=130 * DAY_MS), "MTTF {}", "Time from a broker's start to its next failure."
+    broker_mttf: Annotated[Distribution | None, distribution_or("never")] = parameter(
+        Distribution(mean_ms=130 * DAY_MS),
+        "MTTF {}",
+        "Time from a broker's start to its next failure of its own; `never`: only shared causes end brokers.",
     )
     broker_mttr: RandomTime = parameter(
         Distribution(mean_ms=15 * MINUTE_MS), "MTTR {}", "Time from a broker's failure to its restart."
@@ -78,6 +84,14 @@ class CellParameters(Frozen):
         ge=0.0,
         le=1.0,
     )
+    disk_loss_probability: Probability = parameter(
+        0.0,
+        "disk loss {}",
+        "That an unclean failure of a broker loses its disk: it restarts with an empty one.",
+        "probability",
+        ge=0.0,
+        le=1.0,
+    )
     detection_ms: Annotated[int | None, duration_or("instant")] = parameter(
         9_000,
         "detection {}",
@@ -88,12 +102,94 @@ class CellParameters(Frozen):
     flush_interval_ms: Annotated[int | None, duration_or("never")] = parameter(
         None, "flush {}", "`flush.ms` of the brokers: how long a record may stay unflushed.", gt=0
     )
-    power_events_per_year: Annotated[float, AllowInfNan(False)] = parameter(
+    racks: int = parameter(
+        1, "{} racks", "Number of racks or zones; broker b is in rack b modulo `racks`.", "racks", ge=1
+    )
+    placement: Literal["spread", "together"] = parameter(
+        "spread",
+        "replicas {}",
+        "`spread`: a partition's replicas are in as many racks as possible; `together`: in as few as possible.",
+    )
+    power_events_per_year: Rate = parameter(
         0.0,
         "{} power events/y",
-        "Rate of the Poisson process of events that crash all running brokers unclean at once.",
+        "Rate of the Poisson process of events that crash all brokers of the cluster unclean at once.",
         "events per cluster-year",
         ge=0.0,
+    )
+    rack_power_events_per_year: Rate = parameter(
+        0.0,
+        "{} rack power events/y",
+        "Rate, per rack, of the Poisson process of events that crash all brokers of a rack unclean at once.",
+        "events per rack-year",
+        ge=0.0,
+    )
+    power_loss_probability: Annotated[Probability | None, number_or("tail_loss_probability")] = parameter(
+        None,
+        "power loss {}",
+        "That a power event, of the cluster or a rack, loses the unflushed tail of a broker's logs.",
+        "probability",
+        ge=0.0,
+        le=1.0,
+    )
+    power_mttr: Annotated[Distribution | None, distribution_or("broker_mttr")] = parameter(
+        None,
+        "power MTTR {}",
+        "Time for which a power event of the cluster keeps all brokers down; `broker_mttr`: each has its own.",
+    )
+    rack_power_mttr: Annotated[Distribution | None, distribution_or("broker_mttr")] = parameter(
+        None, "rack power MTTR {}", "The same for a power event of a rack."
+    )
+    burst: Annotated[
+        Burst | None,
+        mapping_or(
+            "none",
+            Burst,
+            "{per_year: NUMBER (or per_broker_year), size: N (or fraction), window: DURATION, same_rack: PROBABILITY, "
+            "down: DURATION or distribution}",
+        ),
+    ] = parameter(
+        None,
+        "bursts: {}",
+        "Bursts: each strikes `size` random brokers, or a `fraction` of them, with probability `same_rack` all in one "
+        "rack, at random times within `window` (default 2m). `down`: one down time for all, otherwise `broker_mttr`.",
+        "mapping",
+    )
+    rolling_restart: Annotated[
+        RollingRestart | None,
+        mapping_or("none", RollingRestart, "{every: DURATION, down: DURATION, pause: DURATION}"),
+    ] = parameter(
+        None,
+        "rolling restarts: {}",
+        "Every so often, a controlled shutdown of each broker in turn, for `down`; `pause` (default 1m) lies between a "
+        "broker's start and the next shutdown.",
+        "mapping",
+    )
+    catch_up: Annotated[
+        CatchUp | None,
+        mapping_or("immediate", CatchUp, "{rate: BYTES/s, backlog: BYTES, write_rate: BYTES/s}"),
+    ] = parameter(
+        None,
+        "catch-up: {}",
+        "A restarted replica is back in sync after (down time x `write_rate` + `backlog` if its disk was lost) / "
+        "`rate`; `write_rate` is 10MB/s and `backlog` 0 by default. `immediate`: there is no volume to fetch.",
+        "mapping",
+    )
+    slow: Annotated[
+        SlowEpisodes | None,
+        mapping_or("none", SlowEpisodes, "{per_year: NUMBER, duration: DURATION or distribution, delay: DURATION}"),
+    ] = parameter(
+        None,
+        "slow: {}",
+        "Episodes of a slow broker, a Poisson process per broker: for `duration`, all its messages leave `delay` late.",
+        "mapping",
+    )
+    failures: Annotated[RecordedFailures | None, RECORDED] = parameter(
+        None,
+        "failures {}",
+        "Recorded failures instead of `broker_mttf`, from a CSV file with the columns node, down_ms, up_ms and kind "
+        "(clean, unclean, lossy, disk): replayed, or blocks of them drawn at random.",
+        "file",
     )
     duration_ms: DurationMs = parameter(YEAR_MS, "duration {}", "Virtual time that each trial simulates.", gt=0)
     network_latency_ms: DurationMs = parameter(
@@ -116,6 +212,14 @@ class CellParameters(Frozen):
         if self.replication_factor > self.brokers:
             allowed = f"at most the number of brokers ({self.brokers})"
             raise _conflict("replication_factor", self.replication_factor, allowed)
+        if self.racks > self.brokers:
+            raise _conflict("racks", self.racks, f"at most the number of brokers ({self.brokers})")
+        rolling = self.rolling_restart
+        if rolling is not None and self.brokers * (rolling.down_ms + rolling.pause_ms) > rolling.every_ms:
+            allowed = f"every of at least brokers x (down + pause), for {self.brokers} brokers"
+            raise _conflict("rolling_restart", write_mapping(rolling), allowed)
+        if self.failures is not None and any(outage.node >= self.brokers for outage in self.failures.outages):
+            raise _conflict("failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers")
         heartbeat_ms = self.heartbeat_interval_ms
         if heartbeat_ms is not None and self.network_latency_ms > heartbeat_ms:
             allowed = f"at most a quarter of detection ({self.detection_ms} ms)"
@@ -128,12 +232,23 @@ class CellParameters(Frozen):
         return None if self.detection_ms is None else max(1, self.detection_ms // 4)
 
     @property
+    def longest_repair_ms(self) -> int:
+        """The mean of the longest down time that a cause of failure of this cell has."""
+        powers = (
+            (self.power_events_per_year, self.power_mttr),
+            (self.rack_power_events_per_year, self.rack_power_mttr),
+            (1.0, None if self.burst is None else self.burst.down),
+        )
+        used = [down.mean_ms for rate, down in powers if rate > 0 and down is not None]
+        return max(self.broker_mttr.mean_ms, *used) if used else self.broker_mttr.mean_ms
+
+    @property
     def partition_years(self) -> float:
         """What one trial observes, in partition-years."""
         return self.partitions * self.duration_ms / YEAR_MS
 
 
-def _conflict(parameter: str, found: int, allowed: str) -> PydanticCustomError:
+def _conflict(parameter: str, found: object, allowed: str) -> PydanticCustomError:
     context = {"parameter": parameter, "found": found, "allowed": allowed}
     return PydanticCustomError(CONFLICT, "{parameter} {found}: allowed is {allowed}", context)
 

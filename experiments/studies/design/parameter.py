@@ -68,6 +68,15 @@ def duration_or(word: str) -> Notation:
     )
 
 
+def number_or(word: str) -> Notation:
+    """A number, or `word`, which the field holds as None."""
+    return Notation(
+        read=lambda value: None if value == word else value,
+        write=lambda value: word if value is None else PLAIN.write(value),
+        form=f"a number; or {word}",
+    )
+
+
 TEXT = Notation(lambda value: str(value) if type(value) is int else value)
 """Words, some of which are digits, that YAML reads as numbers."""
 

@@ -1,49 +1,201 @@
-"""Shared causes of failure: outages that several brokers have in common, whatever state the brokers are in.
+"""Outages, and the Poisson processes of shared causes of failure.
 
-A source is an iterator of outages in time order. Each source draws from random streams of its own, so that a cell with
-more sources has the same failures otherwise.
+An *outage source* is an iterator of :class:`Outage` in time order. It draws from random streams of its own, so that a
+cell with more sources has the same failures otherwise, and knows nothing of the protocol. A failure model of one's own
+is such an iterator: `DrawnTimeline(params, seed, outages=..., own_failures=False)` runs on it.
+
+Shared causes that strike at random times are declared as data, :class:`PoissonSource`: a rate, the brokers that an
+event may strike, and how the outages of one event are drawn. Plain sampling draws the events at that rate
+(:func:`poisson_outages`); importance sampling may draw them at another one from the same declarations.
+
+- Power events of the cluster and of each rack strike all brokers of their domain at once. They are failures of
+  machines: a lossy one takes the page cache, and with it the unflushed tail, also where the broker's process is down
+  already. (Kernels write dirty pages back after about half a minute; the model has no flush but `flush_interval`.)
+  Where the event has a down time, no broker of the domain is started before the power is back.
+- Bursts strike some brokers within a short window (Ford et al., Availability in Globally Distributed Storage Systems,
+  OSDI 2010, section 4: most failures of a burst lie within 2 minutes, and large bursts concentrate on racks).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from random import Random
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.design.recorded import OutageKind
 from protocol.ids import NodeId
-
-OutageKind = Literal["clean", "unclean", "lossy", "disk"]
-"""`clean`: a controlled shutdown. `unclean`: the process dies, the page cache survives. `lossy`: the unflushed tail of
-every log is lost. `disk`: the disk is replaced by an empty one."""
 
 
 class Outage(NamedTuple):
-    """A broker is down from `down_ms` until it is started at `up_ms`; times as in the timeline. `cause`: in words."""
+    """A broker is down from `down_ms` until it is started at `up_ms`; times as in the timeline. `kind`: see
+    :data:`OutageKind`. `cause`: in words.
+
+    An outage that finds its broker down acts on the disk as its kind says (`lossy`, `disk`). It ends when the earlier
+    outage does, unless it `holds` the broker, which is then not started before `up_ms`.
+    """
 
     down_ms: int
     up_ms: int
     broker: NodeId
     kind: OutageKind
     cause: str
+    holds: bool = False
 
 
-def shared_outages(params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
-    """The outages of all shared causes from `begins_ms` on, in time order, without end."""
-    return heapq.merge(power_outages(params, seed, begins_ms))
+class Draws:
+    """The random streams of one source in one trial: for the gaps between events, for what all brokers of an event have
+    in common, and for each broker."""
+
+    def __init__(self, source: str, seed: int) -> None:
+        self._source, self._seed = source, seed
+        self._brokers: dict[NodeId, Random] = {}
+        self.gaps = Random(f"{seed}/{source}")
+        self.event = Random(f"{seed}/{source}/event")
+
+    def broker(self, broker: NodeId) -> Random:
+        """The stream of a broker."""
+        random = self._brokers.get(broker)
+        if random is None:
+            random = self._brokers[broker] = Random(f"{self._seed}/broker/{broker}/{self._source}")
+        return random
 
 
-def power_outages(params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
-    """Power events of the cluster: a Poisson process; each ends all brokers unclean at once, and each loses its
-    unflushed tail with `tail_loss_probability`, and has a repair time of its own."""
-    if params.power_events_per_year == 0:
-        return
-    gaps = Random(f"{seed}/cluster/power")
-    draws = [Random(f"{seed}/broker/{broker}/power") for broker in range(params.brokers)]
+@dataclass(frozen=True, slots=True)
+class PoissonSource:
+    """Events with a shared cause, a Poisson process.
+
+    `name`: of its random streams. `cause`: in words. `events_per_year`: the rate. `brokers`: those that an event may
+    strike. `strike(at_ms, draws)`: the outages of an event, by time, none before `at_ms`; it draws the same numbers
+    whatever the outages before were.
+    """
+
+    name: str
+    cause: str
+    events_per_year: float
+    brokers: tuple[NodeId, ...]
+    strike: Callable[[int, Draws], Sequence[Outage]]
+
+    @property
+    def rate_per_ms(self) -> float:
+        """Events per millisecond."""
+        return self.events_per_year / YEAR_MS
+
+
+def rack_of(params: CellParameters, broker: NodeId) -> int:
+    """The rack of a broker: brokers are in the racks in turn."""
+    return broker % params.racks
+
+
+def racks_of(params: CellParameters) -> list[tuple[NodeId, ...]]:
+    """The brokers of each rack."""
+    return [tuple(range(rack, params.brokers, params.racks)) for rack in range(params.racks)]
+
+
+def poisson_sources(params: CellParameters) -> list[PoissonSource]:
+    """All shared causes of the cell's failure model that are Poisson processes."""
+    everyone = tuple(range(params.brokers))
+    sources = []
+    if params.power_events_per_year > 0:
+        rate, down = params.power_events_per_year, params.power_mttr
+        sources.append(_power(params, "cluster/power", "cluster power", rate, everyone, down))
+    if params.rack_power_events_per_year > 0:
+        rate, down = params.rack_power_events_per_year, params.rack_power_mttr
+        for rack, brokers in enumerate(racks_of(params)):
+            sources.append(_power(params, f"rack/{rack}/power", f"rack {rack} power", rate, brokers, down))
+    if params.burst is not None:
+        sources.append(_bursts(params, params.burst))
+    return sources
+
+
+def poisson_outages(source: PoissonSource, seed: int, begins_ms: int) -> Iterator[Outage]:
+    """The outages of a source from `begins_ms` on, by time, without end."""
+    draws = Draws(source.name, seed)
+    due: list[Outage] = []
     at_ms = begins_ms
     while True:
-        at_ms += round(gaps.expovariate(params.power_events_per_year / YEAR_MS)) + 1
-        for broker, random in enumerate(draws):
-            kind: OutageKind = "lossy" if random.random() < params.tail_loss_probability else "unclean"
-            yield Outage(at_ms, at_ms + params.broker_mttr.sample_ms(random), broker, kind, "cluster power")
+        at_ms += round(draws.gaps.expovariate(source.rate_per_ms)) + 1
+        while due and due[0].down_ms <= at_ms:
+            yield heappop(due)
+        for outage in source.strike(at_ms, draws):
+            heappush(due, outage)
+
+
+def _power(
+    params: CellParameters,
+    name: str,
+    cause: str,
+    events_per_year: float,
+    brokers: tuple[NodeId, ...],
+    common_down: Distribution | None,
+) -> PoissonSource:
+    """Power events of a domain: all its brokers fail at once, each with its own draw of whether the tail is lost. They
+    come back together after `common_down`, or each after a repair time of its own."""
+    loss = params.tail_loss_probability if params.power_loss_probability is None else params.power_loss_probability
+
+    def strike(at_ms: int, draws: Draws) -> list[Outage]:
+        common_ms = None if common_down is None else common_down.sample_ms(draws.event)
+        outages = []
+        for broker in brokers:
+            random = draws.broker(broker)
+            kind: OutageKind = "lossy" if random.random() < loss else "unclean"
+            down_ms = params.broker_mttr.sample_ms(random)
+            up_ms = at_ms + (common_ms or down_ms)
+            outages.append(Outage(at_ms, up_ms, broker, kind, cause, holds=common_ms is not None))
+        return outages
+
+    return PoissonSource(name, cause, events_per_year, brokers, strike)
+
+
+def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
+    """Bursts: every broker draws a number, and of the cluster or of one rack those with the smallest are struck."""
+    everyone, racks = tuple(range(params.brokers)), racks_of(params)
+
+    def strike(at_ms: int, draws: Draws) -> list[Outage]:
+        common_ms = None if burst.down is None else burst.down.sample_ms(draws.event)
+        in_one_rack, rack = draws.event.random() < burst.same_rack, draws.event.random()
+        domain = racks[int(rack * params.racks)] if in_one_rack else everyone
+        drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in everyone}
+        struck = sorted(domain, key=lambda broker: drawn[broker].order)[: burst.struck_of(len(domain))]
+        outages = []
+        for broker in struck:
+            failure = drawn[broker]
+            down_ms = at_ms + failure.after_ms
+            outages.append(Outage(down_ms, down_ms + (common_ms or failure.down_ms), broker, failure.kind, "burst"))
+        return sorted(outages)
+
+    return PoissonSource("cluster/burst", "burst", burst.events_per_year(params.brokers), everyone, strike)
+
+
+class _Failure(NamedTuple):
+    """What a broker draws for a burst, struck or not, so that its stream does not depend on the others."""
+
+    order: float
+    after_ms: int
+    down_ms: int
+    kind: OutageKind
+
+
+def _drawn_failure(params: CellParameters, burst: Burst, random: Random) -> _Failure:
+    order, after = random.random(), random.random()
+    return _Failure(
+        order,
+        int(after * burst.window_ms),
+        params.broker_mttr.sample_ms(random),
+        kind_of_failure(params, random, random),
+    )
+
+
+def kind_of_failure(params: CellParameters, random: Random, disks: Random) -> OutageKind:
+    """The kind of a broker's own failure, and of one in a burst. All numbers are drawn in any case, so that the streams
+    of two cells with other probabilities stay paired; that for the disk comes from `disks`."""
+    crash, loss, disk = random.random(), random.random(), disks.random()
+    if crash >= params.unclean_probability:
+        return "clean"
+    if disk < params.disk_loss_probability:
+        return "disk"
+    return "lossy" if loss < params.tail_loss_probability else "unclean"

@@ -6,8 +6,8 @@ from pairs of trials. Each broker has random streams of its own, for lifetimes, 
 causes (`sources.py`) have streams of their own too.
 
 A broker's own failures are an alternating renewal process: up for a time drawn from `broker_mttf`, down for one drawn
-from `broker_mttr`. An outage with a shared cause ends the time up of each broker that it finds running, and has no
-effect on a broker that is down.
+from `broker_mttr`. An outage with a shared cause ends the time up of each broker that it finds running. On a broker
+that is down it has no effect but that its disk may suffer (`sources.py`), and that it may have to wait for the power.
 
 Stationary start. The renewal processes begin `HISTORY_CYCLES` mean cycles before the first event that the timeline
 returns, each at a time that is uniform over one cycle, so that at time 0 states and ages have their stationary
@@ -23,7 +23,9 @@ from random import Random
 from typing import Literal, NamedTuple, Protocol
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.failures.sources import Outage, OutageKind, shared_outages
+from experiments.studies.design.recorded import OutageKind
+from experiments.studies.failures.shared import shared_outages
+from experiments.studies.failures.sources import Outage, kind_of_failure
 from protocol.ids import NodeId
 
 HISTORY_CYCLES = 10
@@ -34,7 +36,8 @@ through is about one, so that e^-5 of the effect of the simulated cluster's firs
 
 class Event(NamedTuple):
     """At `time_ms` a broker fails (`kind` says how), or is started (`start`). Time 0 is the start of the measurement;
-    the warm-up has negative times. `cause`: what failed, in words."""
+    the warm-up has negative times. `cause`: what failed, in words. A broker that is down may lose the tail of its logs
+    (`lossy`) or its disk (`disk`) by another cause."""
 
     time_ms: int
     broker: NodeId
@@ -60,14 +63,15 @@ class Timeline(Protocol):
 
 def warm_up_ms(params: CellParameters) -> int:
     """How long the simulated cluster runs before the measurement begins."""
-    return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.broker_mttr.mean_ms
+    return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.longest_repair_ms
 
 
 class DrawnTimeline:
     """The failures of a cell's failure model, drawn as they are needed, in plain sampling.
 
-    `begins_ms`: the time from which it returns events, at most 0. `outages`: the shared outages, in time order, instead
-    of those of the model (`sources.py`); `own_failures`: whether brokers fail by themselves too.
+    `begins_ms`: the time from which it returns events, at most 0. `outages`: outages in time order (`sources.py`)
+    instead of those that the parameters declare; `own_failures`: whether brokers fail by themselves too, by default
+    unless failures were recorded.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class DrawnTimeline:
         seed: int,
         begins_ms: int = 0,
         outages: Iterable[Outage] | None = None,
-        own_failures: bool = True,
+        own_failures: bool | None = None,
     ) -> None:
         self._params = params
         self._begins_ms = begins_ms
@@ -84,8 +88,11 @@ class DrawnTimeline:
         self._lifetimes = [Random(f"{seed}/broker/{broker}/lifetimes") for broker in brokers]
         self._repairs = [Random(f"{seed}/broker/{broker}/repairs") for broker in brokers]
         self._kinds = [Random(f"{seed}/broker/{broker}/kinds") for broker in brokers]
-        self._own_failures = own_failures
+        self._disks = [Random(f"{seed}/broker/{broker}/disks") for broker in brokers]
+        own = params.failures is None if own_failures is None else own_failures
+        self._mttf = params.broker_mttf if own else None
         self._up = [True] * params.brokers
+        self._starts_ms = [0] * params.brokers
         self._generations = [0] * params.brokers
         self._heap: list[tuple[int, int, int]] = []
         for broker in brokers:
@@ -98,12 +105,12 @@ class DrawnTimeline:
     @property
     def _history_ms(self) -> int:
         """How far before its beginning the timeline draws shared outages, some of which last until then."""
-        return 0 if self._params.start == "fresh" else 4 * WARM_UP_REPAIRS * self._params.broker_mttr.mean_ms
+        return 0 if self._params.start == "fresh" else 4 * WARM_UP_REPAIRS * self._params.longest_repair_ms
 
     def _renewal_begins_ms(self, broker: NodeId, seed: int) -> int:
-        if self._params.start == "fresh":
+        if self._params.start == "fresh" or self._mttf is None:
             return self._begins_ms
-        cycle_ms = self._params.broker_mttf.mean_ms + self._params.broker_mttr.mean_ms
+        cycle_ms = self._mttf.mean_ms + self._params.broker_mttr.mean_ms
         share = Random(f"{seed}/broker/{broker}/phase").random()
         return self._begins_ms - round((HISTORY_CYCLES + share) * cycle_ms)
 
@@ -114,7 +121,7 @@ class DrawnTimeline:
             event = self._advance()
             if event is not None and event.kind == "start":
                 del down[event.broker]
-            elif event is not None:
+            elif event is not None and not (event.broker in down and down[event.broker].kind == "disk"):
                 down[event.broker] = event
         return iter([down[broker]._replace(time_ms=self._begins_ms) for broker in sorted(down)])
 
@@ -142,36 +149,42 @@ class DrawnTimeline:
         if shared is not None and (not self._heap or shared.down_ms <= self._heap[0][0]):
             self._next_shared = next(self._shared, None)
             if not self._up[shared.broker]:
-                return None
+                return self._strike_down(shared)
             return self._fail(shared.down_ms, shared.broker, shared.kind, shared.up_ms, shared.cause)
         time_ms, broker, generation = heappop(self._heap)
         if generation != self._generations[broker]:
             return None
         if self._up[broker]:
             up_ms = time_ms + self._params.broker_mttr.sample_ms(self._repairs[broker])
-            return self._fail(time_ms, broker, self._kind(broker), up_ms, "broker")
+            kind = kind_of_failure(self._params, self._kinds[broker], self._disks[broker])
+            return self._fail(time_ms, broker, kind, up_ms, "broker")
         self._up[broker] = True
         self._schedule_failure(broker, time_ms)
         return Event(time_ms, broker, "start")
 
     def _fail(self, time_ms: int, broker: NodeId, kind: OutageKind, up_ms: int, cause: str) -> Event:
         self._up[broker] = False
-        self._generations[broker] += 1
-        heappush(self._heap, (max(up_ms, time_ms + 1), broker, self._generations[broker]))
+        self._schedule_start(broker, max(up_ms, time_ms + 1))
         return Event(time_ms, broker, kind, cause)
+
+    def _strike_down(self, outage: Outage) -> Event | None:
+        """An outage of a broker that is down already; returns what happens to its disk."""
+        if outage.holds and outage.up_ms > self._starts_ms[outage.broker]:
+            self._schedule_start(outage.broker, outage.up_ms)
+        if outage.kind in ("clean", "unclean"):
+            return None
+        return Event(outage.down_ms, outage.broker, outage.kind, outage.cause)
+
+    def _schedule_start(self, broker: NodeId, at_ms: int) -> None:
+        self._generations[broker] += 1
+        self._starts_ms[broker] = at_ms
+        heappush(self._heap, (at_ms, broker, self._generations[broker]))
 
     def _schedule_failure(self, broker: NodeId, up_ms: int) -> None:
         self._generations[broker] += 1
-        if self._own_failures:
-            life_ms = self._params.broker_mttf.sample_ms(self._lifetimes[broker])
+        if self._mttf is not None:
+            life_ms = self._mttf.sample_ms(self._lifetimes[broker])
             heappush(self._heap, (up_ms + life_ms, broker, self._generations[broker]))
-
-    def _kind(self, broker: NodeId) -> OutageKind:
-        """Both numbers are drawn in any case, so that the streams of two cells with other probabilities stay paired."""
-        crash, loss = self._kinds[broker].random(), self._kinds[broker].random()
-        if crash >= self._params.unclean_probability:
-            return "clean"
-        return "lossy" if loss < self._params.tail_loss_probability else "unclean"
 
 
 def events_until(timeline: Timeline, end_ms: int) -> Iterator[Event]:

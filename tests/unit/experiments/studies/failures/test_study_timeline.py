@@ -8,7 +8,8 @@ import pytest
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
-from experiments.studies.failures.sources import Outage, shared_outages
+from experiments.studies.failures.shared import shared_outages
+from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
 
 CELL = CellParameters(
@@ -45,7 +46,7 @@ def test_other_probabilities_change_kinds_only() -> None:
 
 
 def test_each_broker_fails_and_starts_in_turn_and_in_time_order() -> None:
-    events = _events(_cell(power_events_per_year=20.0), 2)
+    events = _events(_cell(power_events_per_year=20.0, power_loss_probability=0.0), 2)
     assert [event.time_ms for event in events] == sorted(event.time_ms for event in events)
     for broker in range(CELL.brokers):
         starts = [event.kind == "start" for event in events if event.broker == broker]
@@ -80,16 +81,30 @@ def test_power_events_end_all_running_brokers_at_once_and_leave_other_failures_p
     assert first in _events(_cell(power_events_per_year=0.001), 1)
 
 
-def test_outages_of_a_broker_that_is_down_have_no_effect() -> None:
-    outages = [Outage(10, 50, 0, "unclean", "a"), Outage(20, 90, 0, "lossy", "b"), Outage(60, 61, 0, "disk", "c")]
-    timeline = DrawnTimeline(_cell(start="fresh"), 0, outages=outages, own_failures=False)
-    found = list(iter(timeline.next_event, None))
-    assert found == [
+def _events_of(*outages: Outage) -> list[Event]:
+    return list(iter(DrawnTimeline(_cell(start="fresh"), 0, outages=outages, own_failures=False).next_event, None))
+
+
+def test_an_outage_of_a_broker_that_is_down_acts_on_its_disk_only() -> None:
+    first = Outage(10, 50, 0, "unclean", "a")
+    assert _events_of(first, Outage(20, 90, 0, "unclean", "b"), Outage(60, 61, 0, "disk", "c")) == [
         Event(10, 0, "unclean", "a"),
         Event(50, 0, "start"),
         Event(60, 0, "disk", "c"),
         Event(61, 0, "start"),
     ]
+    lost = Event(20, 0, "lossy", "b")
+    assert _events_of(first, Outage(20, 90, 0, "lossy", "b")) == [first_event(first), lost, Event(50, 0, "start")]
+    held = _events_of(first, Outage(20, 90, 0, "lossy", "b", holds=True))
+    assert held == [first_event(first), lost, Event(90, 0, "start")]
+
+
+def first_event(outage: Outage) -> Event:
+    return Event(outage.down_ms, outage.broker, outage.kind, outage.cause)
+
+
+def test_plain_sampling_has_weight_one_and_draws_nothing_anew() -> None:
+    timeline = DrawnTimeline(CELL, 0)
     assert timeline.log_weight(100) == 0.0
     assert not timeline.regenerate(100)
 

@@ -1,0 +1,142 @@
+"""Recorded failures: a CSV file with the columns node, down_ms, up_ms and kind, one outage per line.
+
+A record has a length: the time that was observed, by default until its last outage ends. The content of the file is
+part of the study, so that another content is another study.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from dataclasses import replace
+from typing import Annotated, Literal, NamedTuple, get_args
+
+from pydantic import Field
+
+from experiments.studies.design.mappings import ParameterMapping, mapping_or
+from experiments.studies.design.parameter import DURATION
+from experiments.support.durations import format_duration
+from experiments.support.errors import InputError
+
+OutageKind = Literal["clean", "unclean", "lossy", "disk"]
+"""`clean`: a controlled shutdown. `unclean`: the process dies, the page cache survives. `lossy`: the unflushed tail of
+every log is lost. `disk`: the disk is replaced by an empty one."""
+KINDS: tuple[OutageKind, ...] = get_args(OutageKind)
+COLUMNS = ("node", "down_ms", "up_ms", "kind")
+_DAY_MS = 86_400_000
+
+
+class RecordedOutage(NamedTuple):
+    """One line of the file: `node` is down from `down_ms` until it is started at `up_ms`, since the record began."""
+
+    node: int
+    down_ms: int
+    up_ms: int
+    kind: OutageKind
+
+
+class FailureFile(ParameterMapping):
+    """A file of recorded failures: `replay` takes them as they are, `blocks` draws blocks of that length from them.
+    `length`: how long the record is, by default until its last outage ends."""
+
+    file: str = Field(min_length=1)
+    mode: Literal["replay", "blocks"] = "replay"
+    block_ms: Annotated[int, DURATION] = Field(30 * _DAY_MS, gt=0)
+    length_ms: Annotated[int | None, DURATION] = Field(None, gt=0)
+
+
+class RecordedFailures(FailureFile):
+    """A file of recorded failures with its content: the outages by time."""
+
+    length_ms: Annotated[int, DURATION] = Field(gt=0)
+    outages: tuple[RecordedOutage, ...]
+
+    @property
+    def digest(self) -> str:
+        """The first 12 hexadecimal digits of BLAKE2b over the outages."""
+        return hashlib.blake2b(repr(self.outages).encode(), digest_size=6).hexdigest()
+
+
+def _write(value: object) -> str:
+    assert isinstance(value, FailureFile)
+    return f"{value.file}, {value.mode}" + (f" of {format_duration(value.block_ms)}" if value.mode == "blocks" else "")
+
+
+_MAPPING = mapping_or(
+    "none",
+    FailureFile,
+    "FILE.csv, or {file: FILE.csv, mode: replay | blocks, block: DURATION, length: DURATION}",
+    short=(str, "file"),
+)
+RECORDED = replace(_MAPPING, write=lambda value: "none" if value is None else _write(value))
+
+
+def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms: int) -> RecordedFailures:
+    """The failures in `text`, the content of the file, for trials of that many brokers and that duration; `source` is
+    the file's path in errors.
+
+    Raises InputError with the number of the line for a line that is wrong, and for a record that is too short.
+    """
+    outages = _checked(_lines(text, source, brokers), source)
+    end_ms = max((outage.up_ms for outage in outages), default=0)
+    length_ms = end_ms if file.length_ms is None else file.length_ms
+    if length_ms < end_ms:
+        found = f"{format_duration(length_ms)}, and an outage that ends at {end_ms} ms"
+        raise InputError(source, "length", found, "a length that covers all outages")
+    needed_ms, mode = (duration_ms, "duration") if file.mode == "replay" else (file.block_ms, "block")
+    if length_ms < needed_ms:
+        found = f"a record of {length_ms / _DAY_MS:.3g} days"
+        allowed = f"at least the {mode} ({format_duration(needed_ms)}); length says how long the record is"
+        raise InputError(source, "length", found, f"{allowed}, and mode blocks draws from shorter ones")
+    return RecordedFailures(
+        file=file.file, mode=file.mode, block_ms=file.block_ms, length_ms=length_ms, outages=tuple(outages)
+    )
+
+
+def _lines(text: str, source: str, brokers: int) -> list[tuple[int, RecordedOutage]]:
+    """The outages with the numbers of their lines."""
+    rows = csv.reader(text.splitlines())
+    header = tuple(cell.strip() for cell in next(rows, []))
+    if header != COLUMNS:
+        raise InputError(source, "line 1", ",".join(header) or "nothing", f"the header {','.join(COLUMNS)}")
+    found = [(rows.line_num, _outage([cell.strip() for cell in row], rows.line_num, source)) for row in rows if row]
+    if not found:
+        raise InputError(source, "line 2", "no outage", "one line or more below the header")
+    for number, outage in found:
+        if outage.node >= brokers:
+            raise InputError(
+                source, f"line {number}", f"node {outage.node}", f"a broker of the cell, 0 to {brokers - 1}"
+            )
+    return found
+
+
+def _outage(row: list[str], number: int, source: str) -> RecordedOutage:
+    place = f"line {number}"
+    if len(row) != len(COLUMNS):
+        raise InputError(source, place, f"{len(row)} values", f"{len(COLUMNS)} values: {', '.join(COLUMNS)}")
+    for name, value in zip(COLUMNS, row[:3], strict=False):
+        if not (value.isascii() and value.isdecimal()):
+            raise InputError(source, place, f"{name} {value!r}", "a whole number from 0")
+    node, down_ms, up_ms = map(int, row[:3])
+    if up_ms <= down_ms:
+        raise InputError(source, place, f"up_ms {up_ms}", f"a time after down_ms ({down_ms})")
+    kind = next((kind for kind in KINDS if kind == row[3]), None)
+    if kind is None:
+        raise InputError(source, place, f"kind {row[3]!r}", f"one of {', '.join(KINDS)}")
+    return RecordedOutage(node, down_ms, up_ms, kind)
+
+
+def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[RecordedOutage]:
+    """The outages by time. Raises InputError if two outages of a node overlap."""
+    last: dict[int, tuple[int, RecordedOutage]] = {}
+    ordered = sorted(lines, key=lambda line: (line[1].down_ms, line[1].node))
+    for number, outage in ordered:
+        former = last.get(outage.node)
+        if former is not None and outage.down_ms < former[1].up_ms:
+            other, before = former
+            found = f"node {outage.node} down at {outage.down_ms}, in its outage of line {other}"
+            raise InputError(
+                source, f"line {number}", found, f"outages of a node that do not overlap (from {before.up_ms})"
+            )
+        last[outage.node] = (number, outage)
+    return [outage for _, outage in ordered]
