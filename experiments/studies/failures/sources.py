@@ -27,6 +27,7 @@ from typing import NamedTuple
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.design.placement import racks_of
 from experiments.studies.design.recorded import OutageKind
 from protocol.ids import NodeId
 
@@ -84,16 +85,6 @@ class PoissonSource:
     def rate_per_ms(self) -> float:
         """Events per millisecond."""
         return self.events_per_year / YEAR_MS
-
-
-def rack_of(params: CellParameters, broker: NodeId) -> int:
-    """The rack of a broker: brokers are in the racks in turn."""
-    return broker % params.racks
-
-
-def racks_of(params: CellParameters) -> list[tuple[NodeId, ...]]:
-    """The brokers of each rack."""
-    return [tuple(range(rack, params.brokers, params.racks)) for rack in range(params.racks)]
 
 
 def poisson_sources(params: CellParameters) -> list[PoissonSource]:

@@ -16,6 +16,7 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
+from experiments.studies.design.placement import assignments
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.schema import CRASH, END, START, TraceRow, TrialResult
 from experiments.studies.trials.observer import Observer
@@ -80,11 +81,7 @@ class Trial:
         for node in cluster.spec.node_ids:
             cluster.start(node)
         cluster.run_until(1_000)
-        assignments = tuple(
-            tuple((index + offset) % params.brokers for offset in range(params.replication_factor))
-            for index in range(params.partitions)
-        )
-        request = create_topic(TOPIC, assignments, {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
+        request = create_topic(TOPIC, assignments(params), {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
         cluster.command(FIRST_CLIENT, AdminCommand(command_id=self.observer.command_id(), request=request))
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
@@ -110,9 +107,11 @@ class Trial:
         self._await_event()
 
     def _fail(self, event: Event) -> None:
-        """Ends the broker's process; there is none if its last controlled shutdown has not ended yet."""
+        """Ends the broker's process. If none runs, the failure acts on its disk only."""
         broker = event.broker
         if broker not in self.cluster.nodes:
+            if event.kind != "clean":
+                self.cluster.disks[broker].apply_loss(Loss(_LOSSES[event.kind]))
             return
         self._add(TraceRow(0, CRASH, node=broker, detail=event.kind))
         if event.kind == "clean":

@@ -1,0 +1,45 @@
+"""On which brokers the replicas of a study's partitions are.
+
+`spread` is the placement of Kafka's controller for racks (`protocol/controller/placement.py`): each replica of a
+partition in another rack as far as there are racks, leaders and replicas in turn. Without racks, partition i is on
+consecutive brokers from i on. `together` fills one rack before the next: partition i begins in rack i, with the brokers
+of each rack in turn. The placement does not depend on the seed: all trials of a cell have the same one.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from experiments.studies.design.model import CellParameters
+from protocol.controller.placement import UsableBroker, place
+from protocol.ids import NodeId
+
+
+def rack_of(params: CellParameters, broker: NodeId) -> int:
+    """The rack of a broker: brokers are in the racks in turn."""
+    return broker % params.racks
+
+
+def racks_of(params: CellParameters) -> list[tuple[NodeId, ...]]:
+    """The brokers of each rack."""
+    return [tuple(range(rack, params.brokers, params.racks)) for rack in range(params.racks)]
+
+
+def assignments(params: CellParameters) -> tuple[tuple[NodeId, ...], ...]:
+    """The replicas of each partition, the first of them its preferred leader."""
+    factor, brokers = params.replication_factor, range(params.brokers)
+    if params.placement == "together":
+        return tuple(_filled(params, index)[:factor] for index in range(params.partitions))
+    if params.racks == 1:
+        return tuple(
+            tuple((index + offset) % params.brokers for offset in range(factor)) for index in range(params.partitions)
+        )
+    usable = [UsableBroker(broker, f"{rack_of(params, broker):03d}") for broker in brokers]
+    return tuple(place(usable, params.partitions, factor, Random(0)))
+
+
+def _filled(params: CellParameters, index: int) -> tuple[NodeId, ...]:
+    """All brokers, rack by rack from the partition's rack on."""
+    racks, turn = racks_of(params), index // params.racks
+    ordered = (racks[(index + step) % params.racks] for step in range(params.racks))
+    return tuple(rack[(turn + place) % len(rack)] for rack in ordered for place in range(len(rack)))
