@@ -36,9 +36,11 @@ def model_of(params: CellParameters) -> Model | None:
     (`COVERED`); and `manual` recovery, which has no long run without a user: partitions stay without a leader.
     """
     untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
-    exponential = params.broker_mttf.dist == params.broker_mttr.dist == "exponential"
+    mttf = params.broker_mttf
+    if mttf is None or not mttf.dist == params.broker_mttr.dist == "exponential":
+        return None
     waits_for_user = params.generation == "kip-966" and params.unclean_recovery_strategy == "manual"
-    if params != CellParameters.model_validate(untouched) or not exponential or waits_for_user:
+    if params != CellParameters.model_validate(untouched) or waits_for_user:
         return None
     rules = Rules(
         generation=params.generation,
@@ -50,7 +52,7 @@ def model_of(params: CellParameters) -> Model | None:
     return Model(
         rules,
         replicas=params.replication_factor,
-        fail=YEAR_MS / params.broker_mttf.mean_ms,
+        fail=YEAR_MS / mttf.mean_ms,
         repair=YEAR_MS / params.broker_mttr.mean_ms,
         unclean=params.unclean_probability,
         lossy=params.tail_loss_probability,
