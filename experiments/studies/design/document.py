@@ -1,6 +1,6 @@
 """The text of a study: the user's file with its comments, as `study.yaml` keeps it.
 
-`study.yaml` has the keys `study`, whose lines are those of the file, indented, and `runs`. The text of a file is kept
+`study.yaml` has the keys `study`, whose lines are those of the file, indented, `runs` and `cells`. The text of a file is kept
 as it is; where an option of the command replaces a field, ruamel.yaml changes that field and leaves the rest.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import yaml
 from ruamel.yaml import YAML
@@ -47,13 +47,13 @@ def text_of(fields: Mapping[str, object]) -> str:
     return yaml.safe_dump(dict(fields), sort_keys=False, allow_unicode=True)
 
 
-def record_text(study: str, runs: object) -> str:
+def record_text(study: str, runs: object, cells: Sequence[str]) -> str:
     """The text of `study.yaml`."""
     body = textwrap.indent(study.rstrip("\n"), _INDENT)
-    return f"study:\n{body}\n" + text_of({"runs": runs})
+    return f"study:\n{body}\n" + text_of({"runs": runs, "cells": list(cells)})
 
 
-def study_text(record: str) -> str:
-    """The text of the study in the text of `study.yaml`, as :func:`record_text` took it."""
-    body = record.removeprefix("study:\n").rpartition("\nruns:")[0]
-    return "".join(line.removeprefix(_INDENT) for line in f"{body}\n".splitlines(keepends=True))
+def split_record(record: str) -> tuple[str, str]:
+    """The text of the study in the text of `study.yaml`, as :func:`record_text` took it, and the text that follows."""
+    body, _, rest = record.removeprefix("study:\n").rpartition("\nruns:")
+    return "".join(line.removeprefix(_INDENT) for line in f"{body}\n".splitlines(keepends=True)), f"runs:{rest}"

@@ -18,16 +18,18 @@ from experiments.engines.ray.session import orderly_signals
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate
 from experiments.studies.estimation.statistics import Moments
 from experiments.studies.pipeline import gold, silver
+from experiments.studies.pipeline.bronze import read_batches
 from experiments.studies.pipeline.session import spark_session
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
-from experiments.studies.sweeps.output import StudyRecord, batch_paths, read_record, replaced_folder, write_text
+from experiments.studies.sweeps.atomic import replaced_folder, write_text
+from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.trace.metrics import METRICS
 
 
 def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:
     """Trace to silver to gold, on disk."""
     report_stage(READING)
-    trace, trials = (spark.read.parquet(*paths) for paths in batch_paths(out))
+    trace, trials = read_batches(spark, out, record)
     report_stage(SILVER)
     with replaced_folder(out / "silver") as folder:
         intervals = _stored(silver.intervals(trace, trials), folder / "intervals")

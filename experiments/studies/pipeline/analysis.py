@@ -21,6 +21,7 @@ from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.stages import stage_of
 from experiments.studies.sweeps.output import exclusive, read_record
 from experiments.studies.sweeps.progress import SILENT, Progress
+from experiments.studies.sweeps.storage import Folder
 from experiments.studies.sweeps.sweep import check_complete
 from experiments.support.build import PACKAGES_FOLDER
 
@@ -38,13 +39,13 @@ def analyze(out: Path, progress: Progress = SILENT) -> list[CellEstimates]:
     Raises InputError if `out` holds no complete sweep, a damaged file, or there is no Java; PipelineFailed if Spark
     fails.
     """
-    study = read_record(out).study
-    with exclusive(out):
-        progress.show("checking the batches on disk")
-        check_complete(study, out)
+    record = read_record(out)
+    with exclusive(Folder(out)):
+        progress.show("checking the batches")
+        check_complete(record, out)
         progress.show("starting Spark")
         _run_pipeline(out.resolve(), java_home(), progress)
-    return read_cells(out, study.cells)
+    return read_cells(out, record.study.cells)
 
 
 def _run_pipeline(out: Path, java: Path, progress: Progress) -> None:

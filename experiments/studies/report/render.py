@@ -15,7 +15,8 @@ from markupsafe import Markup, escape
 
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.report import plots, words
-from experiments.studies.sweeps.output import StudyRecord, read_record, write_text
+from experiments.studies.sweeps.atomic import write_text
+from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.trace.metrics import FRACTIONS, METRICS
 
 FOLDER = Path(__file__).resolve().parent

@@ -1,6 +1,10 @@
 """Progress of `isray study`, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
 
-A line is written when the stage changes, and by a thread at least every 15 s within a stage.
+Either shows the stage, the trials that are complete, trials per second, the time left, and the cell of the newest
+batch. A line is written when the stage changes, and by a thread every half minute within a stage.
+
+The rate is that of the trials which this command ran in the present stage; the time left assumes the same rate for the
+trials that remain, in a study with `precision` for those of the present round.
 """
 
 from __future__ import annotations
@@ -14,39 +18,77 @@ from contextlib import contextmanager
 from rich import progress as rich
 from rich.console import Console
 
-INTERVAL_S = 10.0
+INTERVAL_S = 30.0
 """Time between two lines of one stage."""
 
 
 class Progress:
     """Shows nothing; the subclasses show progress as a bar or as lines."""
 
-    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
-        """The command is in `stage`, of which `done` of `total` trials are complete (None: it has no trials)."""
+    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
+        """The command is in `stage`, of which `done` of `total` trials are complete (None: it has no trials); `at`
+        names the cell at work."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know, in one line."""
 
 
 SILENT = Progress()
 
 
+class Pace:
+    """The trials per second of a stage, from its first count of trials on. `now_s` is the clock, in seconds."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._stage, self._began_s, self._began_with = "", 0.0, 0
+
+    def words(self, stage: str, done: int, total: int | None) -> str:
+        """`3.2 trials/s, 2 min left`; empty before the first trial of the stage is complete."""
+        if stage != self._stage:
+            self._stage, self._began_s, self._began_with = stage, self._now_s(), done
+        elapsed_s, ran = self._now_s() - self._began_s, done - self._began_with
+        if total is None or ran <= 0 or elapsed_s <= 0:
+            return ""
+        rate = ran / elapsed_s
+        return f"{rate:.3g} trials/s, {duration_words((total - done) / rate)} left"
+
+
+def duration_words(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.1f} d"
+
+
 class LogLines(Progress):
-    """Writes lines such as `isray study: sweep, 120 of 800 trials, 35 s`. `now_s` is the clock, in seconds."""
+    """Writes lines such as `isray study: sweep, 120 of 800 trials, 3.4 trials/s, 3 min left, at generation kip-966,
+    35 s`. `now_s` is the clock, in seconds."""
 
     def __init__(self, name: str, write: Callable[[str], None], now_s: Callable[[], float] = time.monotonic) -> None:
         self._name, self._write, self._now_s = name, write, now_s
-        self._began_s = now_s()
-        self._stage, self._done = "started", 0
+        self._began_s, self._pace = now_s(), Pace(now_s)
+        self._stage, self._done, self._at = "started", 0, ""
         self._total: int | None = None
 
-    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
+    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
         changed = stage != self._stage
-        self._stage, self._done, self._total = stage, done, total
+        self._stage, self._done, self._total, self._at = stage, done, total, at
         if changed:
+            self._pace.words(stage, done, total)
             self.write_line()
+
+    def note(self, text: str) -> None:
+        self._write(f"{self._name}: {text}")
 
     def write_line(self) -> None:
         """Writes the present stage and the seconds since the command began."""
-        count = "" if self._total is None else f", {self._done} of {self._total} trials"
-        self._write(f"{self._name}: {self._stage}{count}, {self._now_s() - self._began_s:.0f} s")
+        count = "" if self._total is None else f"{self._done} of {self._total} trials"
+        pace = self._pace.words(self._stage, self._done, self._total)
+        parts = (self._stage, count, pace, self._at and f"at {self._at}", f"{self._now_s() - self._began_s:.0f} s")
+        self._write(f"{self._name}: {', '.join(filter(None, parts))}")
 
     def write_until(self, wait: Callable[[float], bool]) -> None:
         """Writes a line after each interval. `wait` sleeps for some seconds and returns whether to stop."""
@@ -54,17 +96,25 @@ class LogLines(Progress):
             self.write_line()
 
 
-class _Bar(Progress):
+class Bar(Progress):
     """One task of rich's progress per stage, since a task that has a total keeps it."""
 
-    def __init__(self, bar: rich.Progress) -> None:
-        self._bar, self._stage, self._task = bar, "", bar.add_task("", total=None)
+    COLUMNS = ("{task.description}", rich.BarColumn(), "{task.fields[count]}", "{task.fields[words]}")
 
-    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
+    def __init__(self, bar: rich.Progress, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._bar, self._stage, self._task = bar, "", bar.add_task("", total=None, count="", words="")
+        self._pace = Pace(now_s)
+
+    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
         if stage != self._stage:
             self._bar.remove_task(self._task)
-            self._stage, self._task = stage, self._bar.add_task(stage, total=None)
-        self._bar.update(self._task, completed=done, total=total)
+            self._stage, self._task = stage, self._bar.add_task(stage, total=None, count="", words="")
+        words = ", ".join(filter(None, (self._pace.words(stage, done, total), at)))
+        count = "" if total is None else f"{done}/{total}"
+        self._bar.update(self._task, completed=done, total=total, count=count, words=words)
+
+    def note(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False, markup=False)
 
 
 @contextmanager
@@ -72,9 +122,8 @@ def progress(name: str) -> Iterator[Progress]:
     """Progress of the command `name` for the block."""
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
-        with rich.Progress(*columns, rich.TimeElapsedColumn(), rich.TimeRemainingColumn(), console=console) as bar:
-            yield _Bar(bar)
+        with rich.Progress(*Bar.COLUMNS, rich.TimeElapsedColumn(), console=console) as bar:
+            yield Bar(bar)
         return
     lines, ended = LogLines(name, lambda line: print(line, file=sys.stderr, flush=True)), threading.Event()
     thread = threading.Thread(target=lines.write_until, args=(ended.wait,), daemon=True)

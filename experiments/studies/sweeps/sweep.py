@@ -1,44 +1,52 @@
-"""The sweep: every cell's trials, spread over Ray tasks, each batch committed to disk as it ends.
+"""The sweep: every cell's trials, spread over Ray tasks, each batch written and committed by the worker that ran it.
 
-Rounds. A study with `trials: N` is one round of N trials per cell. A study with `precision:` grows in rounds (64
-trials, then half as many again each time), and a cell stops at the first round whose trials meet the precision. The
-decision depends on the first trials by number only, so that neither the number of workers nor an interruption changes
-it.
+The driver keeps, per cell, which parts are complete (`schedule.py`), submits a bounded number of tasks, and receives a
+few numbers per batch: its memory does not grow with the number of trials, except for one number per trial in a cell
+with `precision`.
 
-A batch is large enough to last seconds (a Ray task costs milliseconds), and there are at least eight per cell and
-round, so that progress is visible and an interruption loses little. Batches on disk are not run again; any gap is
-filled. The driver alone writes, so workers on other machines need no shared disk.
+Rounds. A cell of a study with `trials: N` needs N trials. A cell of a study with `precision:` grows in rounds (64
+trials, then half as many again each time), and stops at the first round whose trials meet the precision. The decision
+depends on the first trials by number only, so that neither the number of workers nor the sizes of batches nor an
+interruption changes it. Batches in the store are not run again; any gap is filled.
+
+Failures. A task whose worker or node died is retried elsewhere. A trial that raises, storage that refuses a write, or
+a task that lost its worker too often ends the sweep; what is committed stays, and the same command resumes.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
-
-import pyarrow as pa
 
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.model import Precision, StudyPlan
 from experiments.studies.estimation.statistics import Moments, rate
-from experiments.studies.sweeps.output import (
-    claim,
-    committed_batches,
-    exclusive,
-    record_versions,
-    remove_leftovers,
-    write_batch,
-)
+from experiments.studies.sweeps.batches import check_batch, committed, disjoint, read_trials, remove_leftovers
+from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
+from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
 from experiments.studies.sweeps.progress import SILENT, Progress
+from experiments.studies.sweeps.schedule import CellWork, Schedule, Values
+from experiments.studies.sweeps.storage import Location, StorageFailed, Store, store_at
+from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
 from experiments.studies.trace.metrics import RATES
-from experiments.studies.trials.batch import Batch, Trial, run_batch
+from experiments.studies.trials.batch import Batch, Trial, TrialFailed
 from experiments.support.errors import InputError
 
 FIRST_ROUND_TRIALS = 64
-LARGEST_BATCH_TRIALS = 250
-BATCHES_PER_ROUND = 8
 TASKS_IN_FLIGHT_PER_CPU = 2
+MAX_RETRIES = 8
+"""How often a batch is run again because its worker or its node died."""
+CPUS_FOR_S = 10.0
+"""How long a count of the cluster's CPUs is used: nodes may join and leave."""
+READERS = 16
+
+
+class WorkersLost(RuntimeError):
+    """Ray could not run a batch: its workers died again and again, or the cluster is gone."""
 
 
 def rounds(max_trials: int) -> Iterator[int]:
@@ -50,13 +58,13 @@ def rounds(max_trials: int) -> Iterator[int]:
     yield max_trials
 
 
-def is_precise(precision: Precision, counts: list[int], partition_years: float) -> bool:
+def is_precise(precision: Precision, counts: Values, partition_years: float) -> bool:
     """Whether these trials' counts meet the precision. A rate of 0 never does."""
-    estimate = rate(Moments.of(counts), len(counts) * partition_years)
+    estimate = rate(Moments.of(counts.tolist()), len(counts) * partition_years)
     return estimate.estimate > 0.0 and estimate.half_width <= precision.relative_error * estimate.estimate
 
 
-def wanted_trials(study: StudyPlan, cell: int, counts: list[int]) -> int:
+def wanted_trials(study: StudyPlan, cell: int, counts: Values) -> int:
     """How many trials the cell needs by the counts of its first trials, in order of their numbers."""
     if study.precision is None:
         return study.max_trials
@@ -67,98 +75,156 @@ def wanted_trials(study: StudyPlan, cell: int, counts: list[int]) -> int:
     return study.max_trials
 
 
-def leading_counts(study: StudyPlan, cell: int, batches: Mapping[Batch, pa.Table]) -> list[int]:
-    """The counts of the cell's trials 0, 1, ... up to the first that is missing: the stopping rule's input."""
-    column = RATES[study.precision.metric if study.precision else "loss_rate"].column
-    counts: list[int] = []
-    for batch in sorted(batches):
-        if batch.cell == cell and batch.first == len(counts):
-            counts.extend(batches[batch][column].to_pylist())
-    return counts
-
-
-def pending_batches(study: StudyPlan, batches: Mapping[Batch, pa.Table]) -> list[Batch]:
-    """The batches that remain in this round, the cells in turn. Empty when the sweep is complete."""
-    per_cell = []
-    for cell in study.cells:
-        target = wanted_trials(study, cell.index, leading_counts(study, cell.index, batches))
-        size = max(1, min(LARGEST_BATCH_TRIALS, target // BATCHES_PER_ROUND))
-        done = sorted((batch.first, batch.stop) for batch in batches if batch.cell == cell.index)
-        per_cell.append([Batch(cell.index, *part) for part in _parts(_gaps(done, target), size)])
-    return [batch for turn in itertools.zip_longest(*per_cell) for batch in turn if batch is not None]
-
-
-def _gaps(done: list[tuple[int, int]], target: int) -> Iterator[tuple[int, int]]:
-    covered = 0
-    for first, stop in [*done, (target, target)]:
-        if covered < min(first, target):
-            yield covered, min(first, target)
-        covered = max(covered, stop)
-
-
-def _parts(gaps: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    for first, stop in gaps:
-        for start in range(first, stop, size):
-            yield start, min(start + size, stop)
-
-
-def sweep(study: StudyPlan, out: Path, trial: Trial, address: str | None = None, progress: Progress = SILENT) -> int:
-    """Runs the missing trials of the study into `out`; returns how many it ran.
+def sweep(
+    study: StudyPlan, out: Location, trial: Trial, address: str | None = None, progress: Progress = SILENT
+) -> int:
+    """Runs the missing trials of the study into `out`, a folder or an fsspec URL; returns how many it ran.
 
     `trial` must be importable by name on the workers. `address`: a Ray cluster (None: `RAY_ADDRESS`, or a private one).
-    Raises InputError if `out` holds something else or damaged files, TrialFailed (as Ray's task error) for a failing
-    trial.
+    Raises InputError if `out` cannot be written, holds something else or damaged files, TrialFailed (as Ray's task
+    error) for a failing trial, StorageFailed if a worker cannot write, WorkersLost.
     """
-    progress.show("checking the batches on disk")
-    with exclusive(out):
-        claim(out, study)
-        remove_leftovers(out)
-        batches = committed_batches(out, study)
-        pending = pending_batches(study, batches)
-        if not pending:
-            return 0
-        record_versions(out)
-        before = done = _trials_in(batches)
+    progress.show("reading the batches in the output directory")
+    store = store_at(out)
+    with exclusive(store):
+        code = trial_code_digest(trial)
+        cells = cell_digests(study, code)
+        try:
+            claim(store, study, cells)
+            remove_leftovers(store)
+            _note_unused(committed(store), cells, progress)
+            _, schedule = needed_batches(StudyRecord(study, [], cells), store)
+            if schedule.finished:
+                return 0
+            record = record_versions(store, current_versions(code))
+        except StorageFailed as error:
+            allowed = "a folder or URL that can be read and written"
+            raise InputError("--out", "", str(error), allowed) from error
+        job = Job(store, trial, study.seed, study.pairing, hashlib.sha256(record).hexdigest(), _column(study))
+        before = schedule.trials
         progress.show("starting Ray")
         with ray_session(address):
-            while pending:
-                total = done + _trials_in(pending)
-                progress.show("sweep", done, total)
-                for batch, trace, trials in _run_on_ray(study, pending, trial):
-                    write_batch(out, batch, trace, trials)
-                    batches[batch] = trials
-                    done += _trials_in([batch])
-                    progress.show("sweep", done, total)
-                pending = pending_batches(study, batches)
-        return done - before
+            _run_on_ray(study, cells, schedule, job, progress)
+        return schedule.trials - before
 
 
-def _trials_in(batches: Iterable[Batch]) -> int:
-    return sum(batch.stop - batch.first for batch in batches)
+def schedule_of(study: StudyPlan, cells: Sequence[str], store: Store, batches: Sequence[Batch]) -> Schedule:
+    """What remains to be run of a study, of which these batches are complete. Reads them only if the study has a
+    stopping rule. Raises InputError for a damaged file, StorageFailed."""
+    column, parts = _column(study), dict[str, list[Batch]]()
+    for batch in batches:
+        parts.setdefault(batch.cell, []).append(batch)
+    works = []
+    for cell, digest in zip(study.cells, cells, strict=True):
+        done = parts.get(digest, [])
+        work = CellWork(partial(wanted_trials, study, cell.index), sequential=column is not None)
+        work.begin([(batch.first, batch.stop) for batch in done], _stored_values(store, done, column))
+        works.append(work)
+    return Schedule(works)
 
 
-def _run_on_ray(study: StudyPlan, pending: list[Batch], trial: Trial) -> Iterator[tuple[Batch, pa.Table, pa.Table]]:
-    """Runs the batches as tasks of one CPU each, a bounded number at a time; yields each as it ends."""
+def _stored_values(store: Store, batches: Sequence[Batch], column: str | None) -> list[tuple[int, Values]]:
+    """The stopping rule's values of committed batches, each with its first trial."""
+    if column is None:
+        return []
+    with ThreadPoolExecutor(READERS) as pool:
+        found = pool.map(lambda batch: values_of(read_trials(store, batch), column), batches)
+        return [(batch.first, values) for batch, values in zip(batches, found, strict=True) if values is not None]
+
+
+def _column(study: StudyPlan) -> str | None:
+    return None if study.precision is None else RATES[study.precision.metric].column
+
+
+def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progress) -> None:
+    unused = sum(batch.stop - batch.first for batch in found if batch.cell not in cells)
+    if unused:
+        progress.note(
+            f"{unused} trials in the output directory are of cells, a seed or code that this study does not have; "
+            "they are kept and not used"
+        )
+
+
+def _run_on_ray(study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Job, progress: Progress) -> None:
+    """Runs what is scheduled as tasks of one CPU each, a bounded number at a time."""
     import ray
 
-    remote: Any = ray.remote(num_cpus=1)(run_batch)
-    limit = max(1, int(ray.cluster_resources().get("CPU", 1))) * TASKS_IN_FLIGHT_PER_CPU
-    waiting = iter(pending)
-    in_flight: dict[ray.ObjectRef[tuple[pa.Table, pa.Table]], Batch] = {}
+    remote: Any = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(run_and_commit)
+    shared, cpus = ray.put(job), _Cpus()
+    in_flight: dict[ray.ObjectRef[Summary], tuple[int, Batch]] = {}
+    progress.show("sweep", schedule.trials, schedule.target)
     while True:
-        for batch in itertools.islice(waiting, limit - len(in_flight)):
-            in_flight[remote.remote(trial, study.cells[batch.cell].parameters, batch, study.seed, study.pairing)] = (
-                batch
-            )
+        while len(in_flight) < cpus.count() * TASKS_IN_FLIGHT_PER_CPU and (part := schedule.take(cpus.count())):
+            index, batch = part[0], Batch(cells[part[0]], *part[1:])
+            in_flight[remote.remote(shared, study.cells[index].parameters, batch)] = index, batch
         if not in_flight:
             return
-        ready, _ = ray.wait(list(in_flight), num_returns=1)
-        for reference in ready:
-            yield in_flight.pop(reference), *ray.get(reference)
+        for reference in _ended(list(in_flight)):
+            index, batch = in_flight.pop(reference)
+            summary = _summary(reference, batch)
+            work = schedule.cells[index]
+            work.cost.add(batch.stop - batch.first, summary.run_s + summary.commit_s, summary.rows)
+            work.complete(batch.first, batch.stop, summary.values)
+            progress.show("sweep", schedule.trials, schedule.target, _swept(study, index))
 
 
-def check_complete(study: StudyPlan, out: Path) -> None:
+def _ended(references: list[Any]) -> list[Any]:
+    """The tasks that have ended, at least one."""
+    import ray
+
+    ray.wait(references, num_returns=1)
+    ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
+    return list(ready)
+
+
+def _summary(reference: Any, batch: Batch) -> Summary:
+    import ray
+
+    try:
+        found: Summary = ray.get(reference)
+    except TrialFailed:
+        raise
+    except StorageFailed as error:
+        raise StorageFailed(str(getattr(error, "cause", error))) from error
+    except ray.exceptions.RayError as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise WorkersLost(f"trials {batch.first} to {batch.stop - 1} of cell {batch.cell}: {lines[0]}") from error
+    return found
+
+
+class _Cpus:
+    """The number of CPUs of the connected cluster, at least 1, counted again when it is old."""
+
+    def __init__(self) -> None:
+        self._count, self._at_s = 1, float("-inf")
+
+    def count(self) -> int:
+        import ray
+
+        if time.monotonic() - self._at_s > CPUS_FOR_S:
+            self._count, self._at_s = max(1, int(ray.cluster_resources().get("CPU", 1))), time.monotonic()
+        return self._count
+
+
+def _swept(study: StudyPlan, index: int) -> str:
+    """The swept parameters of a cell, as the file gives them."""
+    return ", ".join(f"{name} {value}" for name, value in study.cells[index].swept.items())
+
+
+def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Schedule]:
+    """The committed batches of a study's cells, each trial once, and what remains to be run; the target of a cell is
+    the number of trials that its numbers rest on, also where more are stored. Raises InputError, StorageFailed."""
+    batches = list(disjoint(committed(store), set(record.cells)))
+    return batches, schedule_of(record.study, record.cells, store, batches)
+
+
+def check_complete(record: StudyRecord, out: Location) -> None:
     """Raises InputError if trials are missing or a file is damaged: an incomplete sweep is not analysed."""
-    missing = _trials_in(pending_batches(study, committed_batches(out, study)))
+    store = store_at(out)
+    for batch in disjoint(committed(store), set(record.cells)):
+        check_batch(store, batch)
+    _, schedule = needed_batches(record, store)
+    missing = schedule.target - schedule.trials
     if missing:
-        raise InputError(str(out), "trials", f"{missing} missing", "a complete sweep; run `isray study sweep` again")
+        found = f"{missing} missing"
+        raise InputError(store.place(), "trials", found, "a complete sweep; run `isray study sweep` again")

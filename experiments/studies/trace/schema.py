@@ -84,7 +84,7 @@ def columns(*columns: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 TRACE_SCHEMA: Final = columns(
-    ("cell", pa.int32()),
+    ("cell", pa.string()),
     ("trial", pa.int32()),
     ("seq", pa.int32()),
     ("time_ms", pa.int64()),
@@ -100,7 +100,7 @@ TRACE_SCHEMA: Final = columns(
     ("detail", pa.string()),
     ("log_weight", pa.float64()),
 )
-"""`trace/`: the rows of :class:`TraceRow` with the cell, the trial and the row's number within the trial."""
+"""`trace/`: the rows of :class:`TraceRow` with the cell's digest, the trial and the row's number within the trial."""
 
 
 def check_trace(rows: list[TraceRow], partitions: int, duration_ms: int) -> None:

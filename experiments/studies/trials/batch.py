@@ -1,4 +1,4 @@
-"""One batch: consecutive trials of one cell, which a Ray worker runs and returns as two Arrow tables.
+"""One batch: consecutive trials of one cell, which a Ray worker runs into two Arrow tables.
 
 A trial's seed is a hash of the study's seed and the trial's number: no matter which worker runs the trial, in which
 batch or order. Trial k of every cell has the same seed, and so the same failures as far as their failure models agree
@@ -21,7 +21,7 @@ Trial = Callable[[CellParameters, int], TrialResult]
 """A pure function of a cell's parameters and a seed."""
 
 TRIALS_SCHEMA = columns(
-    ("cell", pa.int32()),
+    ("cell", pa.string()),
     ("trial", pa.int32()),
     ("seed", pa.int64()),
     ("duration_ms", pa.int64()),
@@ -36,9 +36,9 @@ columns of the rates between batches; the pipeline counts the published numbers 
 
 
 class Batch(NamedTuple):
-    """The trials from `first` up to, not including, `stop` of the cell with that index."""
+    """The trials from `first` up to, not including, `stop` of the cell with that digest."""
 
-    cell: int
+    cell: str
     first: int
     stop: int
 

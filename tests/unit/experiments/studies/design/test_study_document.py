@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.studies.design.document import record_text, study_text, text_of, with_fields
+from experiments.studies.design.document import record_text, split_record, text_of, with_fields
 from experiments.studies.design.loader import load_study
 
 TEXT = """\
@@ -36,15 +36,17 @@ def test_options_change_their_field_and_leave_the_comments() -> None:
 
 @pytest.mark.parametrize("text", [TEXT, "{name: s, trials: 5}", "name: s\nquestion: |\n  a\n    b\ntrials: 5\n"])
 def test_record_holds_the_text_and_gives_it_back(text: str) -> None:
-    record = record_text(text, [{"isray": "1"}])
-    assert study_text(record).strip() == text.strip()
+    record = record_text(text, [{"isray": "1"}], ["0f"])
+    study, rest = split_record(record)
+    assert study.strip() == text.strip()
+    assert yaml.safe_load(rest) == {"runs": [{"isray": "1"}], "cells": ["0f"]}
     if "log" not in text:
         assert yaml.safe_load(record) == {"study": yaml.safe_load(text), "runs": [{"isray": "1"}]}
 
 
 def test_marks_of_documents_are_left_out() -> None:
     text = with_fields("%YAML 1.2\n---\n# why\nname: s\n...\n", {})
-    assert yaml.safe_load(record_text(text, [])) == {"study": {"name": "s"}, "runs": []}
+    assert yaml.safe_load(record_text(text, [], [])) == {"study": {"name": "s"}, "runs": [], "cells": []}
     assert "# why" in text
 
 

@@ -1,0 +1,147 @@
+"""Batches in the store of a study: committed by the worker that ran them, and taken for complete only then.
+
+A batch is a pair of Parquet files of the same name, `cell-DIGEST-trials-A-B` (trials A up to B, not including B), in
+`trace/` and in `trials/`. It is committed by its mark, a file in `trials/` with the SHA-256 digests of both
+(`sha256sum -c` reads it from the directory), which is written last. A file without a mark is not read.
+
+Batches of one cell may overlap, where two sweeps ran at the same time: a trial is the same in both, and `disjoint`
+chooses the batches that hold each trial once. Listing the marks costs memory for their names only; contents are read
+one batch at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from experiments.studies.sweeps.atomic import TEMPORARY
+from experiments.studies.sweeps.storage import Folder, Store
+from experiments.studies.trace.schema import TRACE_SCHEMA
+from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
+from experiments.support.errors import InputError
+
+TRACE, TRIALS = "trace", "trials"
+_MARK = re.compile(r"_cell-([0-9a-f]{16})-trials-(\d{7,})-(\d{7,})\.sha256")
+_WHOLE = "a whole file; delete its .sha256 in trials/ and sweep again"
+
+
+def batch_name(batch: Batch) -> str:
+    """The name of a batch's files, without folder and ending."""
+    return f"cell-{batch.cell}-trials-{batch.first:07d}-{batch.stop:07d}"
+
+
+def mark_name(batch: Batch) -> str:
+    """The name of a batch's mark, with its folder."""
+    return f"{TRIALS}/_{batch_name(batch)}.sha256"
+
+
+def file_names(batch: Batch) -> tuple[str, str]:
+    """The names of a batch's files in `trace/` and in `trials/`, with their folders."""
+    return f"{TRACE}/{batch_name(batch)}.parquet", f"{TRIALS}/{batch_name(batch)}.parquet"
+
+
+def commit(store: Store, batch: Batch, trace: pa.Table, trials: pa.Table) -> int:
+    """Writes one batch: its trace, its trials, then its mark; returns the bytes written. Raises StorageFailed."""
+    marks, size = [], 0
+    for name, table in zip(file_names(batch), (trace, trials), strict=True):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        content = memoryview(sink.getvalue())
+        store.write(name, content)
+        marks.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
+        size += len(content)
+    store.write(mark_name(batch), "".join(marks).encode())
+    return size
+
+
+def committed(store: Store) -> list[Batch]:
+    """The committed batches by their marks, in the order of cells and trials; their content is not read."""
+    found = (_MARK.fullmatch(name) for name in store.names(TRIALS))
+    return sorted(Batch(match[1], int(match[2]), int(match[3])) for match in found if match)
+
+
+def disjoint(batches: Iterable[Batch], cells: Collection[str]) -> Iterator[Batch]:
+    """The batches of these cells, without those that overlap one before them; `batches` in their order."""
+    cell, covered = "", 0
+    for batch in batches:
+        if batch.cell != cell:
+            cell, covered = batch.cell, 0
+        if batch.cell in cells and batch.first >= covered:
+            covered = batch.stop
+            yield batch
+
+
+def remove_leftovers(store: Store) -> None:
+    """Removes what an interrupted command left in a folder: temporary files, and files of batches without a mark.
+
+    Objects of an object store are kept: a sweep on another machine may be about to write their marks.
+    """
+    if not isinstance(store, Folder):
+        return
+    for folder in ("", f"{TRACE}/", f"{TRIALS}/"):
+        for name in store.names(folder):
+            if name.startswith(TEMPORARY):
+                store.remove(f"{folder}{name}")
+    marked = {f"{batch_name(batch)}.parquet" for batch in committed(store)}
+    for folder in (TRACE, TRIALS):
+        for name in store.names(folder):
+            if name.startswith("cell-") and name not in marked:
+                store.remove(f"{folder}/{name}")
+
+
+def read_trials(store: Store, batch: Batch) -> pa.Table:
+    """The `trials/` table of a batch. Raises InputError if it is damaged or missing, StorageFailed."""
+    digests, name = _digests(store, batch), file_names(batch)[1]
+    return _trials(store, batch, _content(store, name, digests[name]))
+
+
+def check_batch(store: Store, batch: Batch) -> None:
+    """Raises InputError naming the first file of the batch that is damaged, missing or of another version."""
+    digests = _digests(store, batch)
+    trace_name, trials_name = file_names(batch)
+    content = {name: _content(store, name, digest) for name, digest in digests.items()}
+    trials = _trials(store, batch, content[trials_name])
+    trace = pq.ParquetFile(pa.BufferReader(content[trace_name]))
+    _require_columns(store.place(trace_name), trace.schema_arrow, TRACE_SCHEMA)
+    rows = sum(trials["trace_rows"].to_pylist())
+    if trace.metadata.num_rows != rows:
+        found = f"{trace.metadata.num_rows} rows"
+        raise InputError(store.place(trace_name), "", found, f"{rows}, as its trials count them")
+
+
+def _digests(store: Store, batch: Batch) -> dict[str, str]:
+    """The digests of a batch's files by their names, as its mark gives them."""
+    names = file_names(batch)
+    text = (store.read(mark_name(batch)) or b"").decode("utf-8", "replace")
+    match = re.fullmatch("".join(f"(.*?)  {re.escape(name)}\n" for name in names), text)
+    if match is None:
+        allowed = "the digests of two files; delete it and sweep again"
+        raise InputError(store.place(mark_name(batch)), "", "a damaged file", allowed)
+    return dict(zip(names, match.groups(), strict=True))
+
+
+def _content(store: Store, name: str, digest: str) -> bytes:
+    content = store.read(name)
+    if content is None:
+        raise InputError(store.place(name), "", "no such file", _WHOLE)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise InputError(store.place(name), "", "a damaged Parquet file", _WHOLE)
+    return content
+
+
+def _trials(store: Store, batch: Batch, content: bytes) -> pa.Table:
+    place = store.place(file_names(batch)[1])
+    trials = pq.read_table(pa.BufferReader(content))
+    _require_columns(place, trials.schema, TRIALS_SCHEMA)
+    if trials["trial"].to_pylist() != list(range(batch.first, batch.stop)):
+        raise InputError(place, "trial", "trials that differ from its name", f"{batch.first} to {batch.stop - 1}")
+    return trials
+
+
+def _require_columns(place: str, schema: pa.Schema, expected: pa.Schema) -> None:
+    if not schema.equals(expected):
+        raise InputError(place, "", f"columns {schema.names}", f"{expected.names} of this version")

@@ -1,0 +1,92 @@
+"""What a trial's result depends on, as digests: equal digests, equal trials.
+
+A trial is a pure function of its code, its cell's parameters and its seed; the seed follows from the study's seed and
+the trial's number, without pairing also from the parameters. The digest of a cell covers all but the number, so that
+trials are found again by content: when cells are added, removed or reordered, or more trials are wanted, those on disk
+count; after a change of the code or the study's seed they do not.
+
+The code of a trial is the source of the module that defines it and of everything that it imports, directly or not,
+from the same project (static imports, read from the source). A trial that is no plain function of a module (a bound
+object, a closure) also counts with its pickled form. The source of the simulated trial counts always, since trials of
+other modules call it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.trials.batch import Trial
+from experiments.support.build import PACKAGES_FOLDER
+
+PROJECT = ("protocol", "actors", "experiments")
+TRIAL_MODULE = "experiments.studies.trials.trial"
+
+
+def cell_digest(parameters: CellParameters, study_seed: int, pairing: bool, code: str) -> str:
+    """16 hexadecimal digits for a cell: the name of its trials in files and tables."""
+    text = f"{code}\n{study_seed}\n{pairing}\n{parameters.model_dump_json()}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def cell_digests(study: StudyPlan, code: str) -> tuple[str, ...]:
+    """The digests of the study's cells, in their order."""
+    return tuple(cell_digest(cell.parameters, study.seed, study.pairing, code) for cell in study.cells)
+
+
+def trial_code_digest(trial: Trial) -> str:
+    """Digest of all source that a trial's result depends on, 32 hexadecimal digits."""
+    module, name = getattr(trial, "__module__", type(trial).__module__), getattr(trial, "__qualname__", "")
+    digest = hashlib.blake2b(f"{module}:{name}\n".encode(), digest_size=16)
+    for path, content in _sources(module):
+        digest.update(path.encode() + b"\0" + content + b"\0")
+    if not inspect.isfunction(trial) or "<" in name:
+        from ray import cloudpickle
+
+        digest.update(cloudpickle.dumps(trial))
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _sources(module: str) -> tuple[tuple[str, bytes], ...]:
+    """Name and source of each file that the module's code depends on, sorted by name; always with those of a trial."""
+    roots = dict.fromkeys(PROJECT, PACKAGES_FOLDER)
+    own = getattr(sys.modules.get(module), "__file__", None)
+    if own and module.partition(".")[0] not in PROJECT:
+        above = module.count(".") + (Path(own).name == "__init__.py")
+        roots[module.partition(".")[0]] = Path(own).resolve().parents[above]
+    found: dict[str, bytes] = {}
+    waiting = [module, TRIAL_MODULE]
+    while waiting:
+        name = waiting.pop()
+        root = roots.get(name.partition(".")[0])
+        path = Path(own) if own and name == module == "__main__" else root and _file_of(name, root)
+        if name not in found and path:
+            found[name] = path.read_bytes()
+            waiting += [name.rpartition(".")[0], *_imports(name, found[name], path.name == "__init__.py")]
+    return tuple(sorted(found.items()))
+
+
+def _file_of(module: str, root: Path) -> Path | None:
+    """The source file of a module; None if there is none of that name (the last part may be a function or class)."""
+    path = root.joinpath(*module.split("."))
+    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    return next((candidate for candidate in candidates if module and candidate.is_file()), None)
+
+
+def _imports(module: str, source: bytes, is_package: bool) -> Iterator[str]:
+    """Dotted names that a module imports, including those of what it takes from them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")[: None if is_package and node.level == 1 else is_package - node.level]
+            base = ".".join([*(parents if node.level else []), *filter(None, [node.module])])
+            yield base
+            yield from (f"{base}.{name.name}" for name in node.names)

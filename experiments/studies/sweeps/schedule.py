@@ -1,0 +1,184 @@
+"""Which trials run next, and how many in one task: bookkeeping whose size is that of the batches, not of the trials.
+
+A Ray task costs milliseconds to submit and to commit, so a batch should last seconds; a batch that lasts long delays
+the end of the sweep and is lost as a whole with its worker. The time of a trial varies between cells by orders of
+magnitude and is unknown before the first. So the first batches of a cell are small, and the following ones take
+`TASK_S` by the mean time of the cell's trials so far, but no more than an even share of what is left (guided
+self-scheduling: Polychronopoulos and Kuck, IEEE Transactions on Computers 36, 1987). Batch boundaries therefore differ
+between runs. Trials do not: they are numbered, and a trial is a function of its number.
+
+A cell without `precision` has one target. With `precision`, a stopping rule looks at the values of the cell's first
+trials whenever all trials up to the present target are complete, and returns the next target or the same one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+TASK_S = 4.0
+"""The time that a batch should take."""
+FIRST_BATCH_TRIALS = 4
+LARGEST_BATCH_TRIALS = 10_000
+LARGEST_BATCH_ROWS = 250_000
+"""Rows of trace that a worker holds in memory at most, by the mean of the cell's trials so far."""
+SMALLEST_SHARE = 16
+"""An even share of what is left is no reason to make batches that last less than `TASK_S / SMALLEST_SHARE`."""
+
+Values = NDArray[np.float64]
+"""One value per trial, by the trial's number."""
+StoppingRule = Callable[[Values], int]
+"""The number of trials that a cell needs, from the values of its trials 0, 1, ..."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """What a cell's trials have cost so far: their number, the time of the workers, the rows of their traces."""
+
+    trials: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+
+    def add(self, trials: int, seconds: float, rows: int) -> None:
+        self.trials += trials
+        self.seconds += seconds
+        self.rows += rows
+
+
+def batch_size(cost: Cost, left: int, workers: int) -> int:
+    """The trials of the next batch of a cell, of which `left` trials remain to be assigned, for `workers` CPUs."""
+    if not cost.trials:
+        return FIRST_BATCH_TRIALS
+    by_time = TASK_S * cost.trials / max(cost.seconds, 1e-9)
+    by_rows = LARGEST_BATCH_ROWS * cost.trials / max(cost.rows, 1)
+    share = max(left / (2 * workers), by_time / SMALLEST_SHARE)
+    return max(1, int(min(by_time, by_rows, share, LARGEST_BATCH_TRIALS)))
+
+
+@dataclass(slots=True)
+class CellWork:
+    """The trials of one cell: complete, under way, or to be run. Parts are (first, stop), without `stop`.
+
+    `rule` gives the target. `sequential`: whether it depends on the values, which are kept only then.
+    """
+
+    rule: StoppingRule
+    sequential: bool
+    cost: Cost = field(default_factory=Cost)
+    target: int = 0
+    _done: list[tuple[int, int]] = field(default_factory=list)
+    _gaps: deque[tuple[int, int]] = field(default_factory=deque)
+    _values: list[tuple[int, Values]] = field(default_factory=list)
+    _under_way: int = 0
+
+    def begin(self, done: Sequence[tuple[int, int]], values: Sequence[tuple[int, Values]] = ()) -> None:
+        """Sets the parts that are complete, in order and disjoint, and, if sequential, the values of each by its first
+        trial."""
+        self._done, self._values = list(_merged(done)), list(values)
+        self._open_round()
+
+    def take(self, workers: int) -> tuple[int, int] | None:
+        """Assigns the next part; None if all trials of the round are assigned."""
+        if not self._gaps:
+            return None
+        first, stop = self._gaps.popleft()
+        middle = min(stop, first + batch_size(self.cost, self.unassigned + stop - first, workers))
+        if middle < stop:
+            self._gaps.appendleft((middle, stop))
+        self._under_way += 1
+        return first, middle
+
+    def complete(self, first: int, stop: int, values: Values | None) -> None:
+        """Records that an assigned part is complete; at the end of a round, the rule decides on the next."""
+        self._under_way -= 1
+        self._done = list(_merged([*self._done, (first, stop)]))
+        if values is not None:
+            self._values.append((first, values))
+        if not self._gaps and not self._under_way and self.sequential:
+            self._open_round()
+
+    @property
+    def unassigned(self) -> int:
+        return sum(stop - first for first, stop in self._gaps)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the cell has all trials that it needs."""
+        return not self._gaps and not self._under_way
+
+    @property
+    def trials(self) -> int:
+        """The number of complete trials below the target."""
+        return sum(min(stop, self.target) - min(first, self.target) for first, stop in self._done)
+
+    def _open_round(self) -> None:
+        self.target = self.rule(self._leading())
+        self._gaps = deque(gaps(self._done, self.target))
+
+    def _leading(self) -> Values:
+        """The values of trials 0, 1, ... up to the first that is missing."""
+        found: list[Values] = []
+        known = 0
+        for first, values in sorted(self._values, key=lambda item: item[0]):
+            if first == known:
+                found.append(values)
+                known += len(values)
+        return np.concatenate(found) if found else np.empty(0)
+
+
+def gaps(done: Sequence[tuple[int, int]], target: int) -> Iterator[tuple[int, int]]:
+    """The parts of 0 to `target` that the parts `done`, in order, do not cover."""
+    covered = 0
+    for first, stop in [*done, (target, target)]:
+        if covered < min(first, target):
+            yield covered, min(first, target)
+        covered = max(covered, stop)
+
+
+def _merged(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The parts in order, neighbours joined."""
+    current: tuple[int, int] | None = None
+    for first, stop in sorted(parts):
+        if current is not None and first <= current[1]:
+            current = current[0], max(current[1], stop)
+            continue
+        if current is not None:
+            yield current
+        current = first, stop
+    if current is not None:
+        yield current
+
+
+class Schedule:
+    """The work of all cells, which take turns."""
+
+    def __init__(self, cells: Sequence[CellWork]) -> None:
+        self.cells = cells
+        self._turn = itertools.cycle(range(len(cells)))
+
+    def take(self, workers: int) -> tuple[int, int, int] | None:
+        """Assigns the next part as (index of the cell, first, stop); None while there is nothing to assign."""
+        for index in itertools.islice(self._turn, len(self.cells)):
+            part = self.cells[index].take(workers)
+            if part is not None:
+                return index, *part
+        return None
+
+    @property
+    def trials(self) -> int:
+        """The number of complete trials that the study needs."""
+        return sum(cell.trials for cell in self.cells)
+
+    @property
+    def target(self) -> int:
+        """The number of trials that the study needs, as far as it is known."""
+        return sum(cell.target for cell in self.cells)
+
+    @property
+    def finished(self) -> bool:
+        return all(cell.finished for cell in self.cells)

@@ -1,0 +1,174 @@
+"""Where the files of a study are: a folder of a file system, or a prefix of an object store (any fsspec URL).
+
+A path, or a `file://` URL, is a folder: files are renamed into place. Any other URL (`s3://bucket/prefix`, `gs://...`)
+goes to the fsspec file system of its protocol. Object stores make an object visible when its upload is complete, so
+that a file is whole there, too. Credentials, endpoints and other options are those of the file system's own
+environment variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...) and of fsspec's configuration (`FSSPEC_S3_...`, or
+files in `~/.config/fsspec`); every node that runs trials needs them.
+
+A `Store` is small and travels to workers. Names in it are relative, with `/`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.studies.sweeps.atomic import write_bytes
+from experiments.support.errors import InputError
+
+Location = str | Path
+"""A folder, or an fsspec URL."""
+
+
+class StorageFailed(RuntimeError):
+    """A file could not be read or written; the message is one line that names it and the reason."""
+
+
+class Store(ABC):
+    """The files of one study. Every method raises StorageFailed if the storage refuses or does not answer."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """The content of a file, None if there is none."""
+
+    @abstractmethod
+    def write(self, name: str, content: bytes | memoryview) -> None:
+        """Writes a file, which appears whole or not at all, and the folder that it is in."""
+
+    @abstractmethod
+    def names(self, folder: str = "") -> list[str]:
+        """The names of the files and folders in a folder, sorted; none if it does not exist."""
+
+    @abstractmethod
+    def place(self, name: str = "") -> str:
+        """The path or URL of a file, as messages name it."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Removes a file or folder, if it exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder(Store):
+    """A folder of a file system that this process can reach by its path."""
+
+    root: Path
+
+    def read(self, name: str) -> bytes | None:
+        with _refusals(self.place(name)):
+            try:
+                return (self.root / name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, content: bytes | memoryview) -> None:
+        path = self.root / name
+        with _refusals(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, content)
+
+    def names(self, folder: str = "") -> list[str]:
+        with _refusals(self.place(folder)):
+            try:
+                return sorted(path.name for path in (self.root / folder).iterdir())
+            except FileNotFoundError:
+                return []
+
+    def place(self, name: str = "") -> str:
+        return str(self.root / name)
+
+    def remove(self, name: str) -> None:
+        path = self.root / name
+        with _refusals(str(path)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore(Store):
+    """What fsspec reaches by a URL without a trailing slash."""
+
+    url: str
+
+    def read(self, name: str) -> bytes | None:
+        with _refusals(self.place(name)):
+            try:
+                return bytes(self._system.cat_file(self.place(name)))
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, content: bytes | memoryview) -> None:
+        with _refusals(self.place(name)):
+            self._system.pipe_file(self.place(name), bytes(content))
+
+    def names(self, folder: str = "") -> list[str]:
+        with _refusals(self.place(folder)):
+            system = self._system
+            system.invalidate_cache()
+            try:
+                found = system.ls(self.place(folder), detail=False)
+            except FileNotFoundError:
+                return []
+            return sorted({path.rstrip("/").rpartition("/")[2] for path in found} - {""})
+
+    def place(self, name: str = "") -> str:
+        return f"{self.url}/{name}" if name else self.url
+
+    def remove(self, name: str) -> None:
+        with _refusals(self.place(name)):
+            try:
+                self._system.rm(self.place(name), recursive=True)
+            except FileNotFoundError:
+                return
+
+    def download(self, name: str, path: Path) -> None:
+        """Copies a file to a local path, in pieces."""
+        with _refusals(self.place(name)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._system.get_file(self.place(name), str(path))
+
+    def upload(self, path: Path, name: str) -> None:
+        """Copies a local file into the store, in pieces."""
+        with _refusals(self.place(name)):
+            self._system.put_file(str(path), self.place(name))
+
+    @property
+    def _system(self) -> Any:
+        import fsspec
+
+        return fsspec.core.url_to_fs(self.url)[0]
+
+
+def store_at(out: Location) -> Store:
+    """The store of a path or URL. Raises InputError for a URL that no installed file system serves."""
+    if isinstance(out, Path) or "://" not in out:
+        return Folder(Path(out))
+    protocol, _, rest = out.partition("://")
+    if protocol == "file":
+        return Folder(Path(rest))
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        allowed = "a folder, or a URL of an installed fsspec file system (s3://...: pip install 'isray[s3]')"
+        raise InputError("--out", "", f"{out} ({error})", allowed) from error
+    return ObjectStore(out.rstrip("/"))
+
+
+@contextmanager
+def _refusals(place: str) -> Iterator[None]:
+    """Turns any error of a file system into one line. Each fsspec implementation raises errors of its own."""
+    try:
+        yield
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
+        raise StorageFailed(f"{place}: {' '.join(reason.split())}") from error
