@@ -23,13 +23,17 @@ from experiments.studies.sweeps.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped
 
 if TYPE_CHECKING:
+    from experiments.studies.design.model import StudyPlan
     from experiments.studies.estimation.estimates import CellEstimates
 
 app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML), or the name of a shipped one.")]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The output directory of a study.")]
-Out = Annotated[Path, option("DIR", "The study's output directory; a sweep resumes there.", "--out")]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="The output directory of a study, or its URL.")]
+Out = Annotated[
+    str,
+    option("DIR", "The study's output directory, or a URL such as s3://bucket/name; a sweep resumes there.", "--out"),
+]
 Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim.")]
 Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.", "--trials")]
 Address = Annotated[
@@ -44,19 +48,25 @@ def run_study(
 ) -> None:
     """Sweep, analyse, report: everything, and the table of cells."""
     from experiments.studies.pipeline.analysis import analyze
+    from experiments.studies.sweeps.output import read_record
+    from experiments.studies.sweeps.staging import local_copy
+    from experiments.studies.sweeps.storage import store_at
 
     with _failures(), progress("isray study") as shown:
         _sweep(file, out, engine, trials, address, shown)
-        cells = analyze(out, shown)
-        shown.show("report")
-        from experiments.studies.report.render import write_report
+        with local_copy(out, shown) as folder:
+            cells = analyze(folder, shown)
+            shown.show("report")
+            from experiments.studies.report.render import write_report
 
-        report_path = write_report(out)
+            write_report(folder)
+            documents, study = _documents(folder), read_record(folder).study
+    report = store_at(out).place("report.html")
     if as_json:
-        print_json({"out": str(out), "report": str(report_path), "cells": _documents(out)})
+        print_json({"out": out, "report": report, "cells": documents})
     else:
-        _print_table(out, cells)
-        typer.echo(f"report: {report_path}")
+        _print_table(study, cells)
+        typer.echo(f"report: {report}")
 
 
 @app.register("sweep", _RUN.format("sweep"))
@@ -66,27 +76,34 @@ def sweep_study(
     """Run the trials, spread over Ray; the same command resumes an interrupted sweep."""
     with _failures(), progress("isray study") as shown:
         ran = _sweep(file, out, engine, trials, address, shown)
-    found = {"out": str(out), "trials_run": ran}
-    print_result(as_json, found, typer.echo, f"{ran} trials run; traces: {out / 'trace'}")
+    found = {"out": out, "trials_run": ran}
+    print_result(as_json, found, typer.echo, f"{ran} trials run; traces: {out}/trace")
 
 
 @app.register("analyze", "isray study analyze out/last-replica-standing")
 def analyze_study(folder: Folder, as_json: Json = False) -> None:
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     from experiments.studies.pipeline.analysis import analyze
+    from experiments.studies.sweeps.output import read_record
+    from experiments.studies.sweeps.staging import local_copy
 
-    with _failures(), progress("isray study") as shown:
-        cells = analyze(folder, shown)
-    print_result(as_json, {"out": str(folder), "cells": _documents(folder)}, _print_table, folder, cells)
+    with _failures(), progress("isray study") as shown, local_copy(folder, shown) as local:
+        cells = analyze(local, shown)
+        documents, study = _documents(local), read_record(local).study
+    print_result(as_json, {"out": folder, "cells": documents}, _print_table, study, cells)
 
 
 @app.register("report", "isray study report out/last-replica-standing")
 def report_study(folder: Folder, as_json: Json = False) -> None:
     """Write report.html of an analysed study."""
     from experiments.studies.report.render import write_report
+    from experiments.studies.sweeps.staging import local_copy
+    from experiments.studies.sweeps.storage import store_at
 
-    path = write_report(folder)
-    print_result(as_json, {"out": str(folder), "report": str(path)}, typer.echo, f"report: {path}")
+    with _failures(), local_copy(folder, traces=False) as local:
+        write_report(local)
+    report = store_at(folder).place("report.html")
+    print_result(as_json, {"out": folder, "report": report}, typer.echo, f"report: {report}")
 
 
 @app.register("list", "isray study list")
@@ -102,7 +119,7 @@ def list_studies(as_json: Json = False) -> None:
     print_result(as_json, rows, wide_console().print, table)
 
 
-def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
+def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
     from experiments.studies.design.loader import load_study
     from experiments.studies.sweeps.sweep import sweep
     from experiments.studies.trials.trial import run_trial
@@ -114,13 +131,16 @@ def _sweep(file: Path, out: Path, engine: str | None, trials: int | None, addres
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Ends the command with exit code 1 and the message of the failure if a trial or the pipeline fails."""
+    """Ends the command with exit code 1 and the message of the failure if a trial, the storage or the pipeline fails,
+    or Ray loses the workers."""
     from experiments.studies.pipeline.analysis import PipelineFailed
+    from experiments.studies.sweeps.storage import StorageFailed
+    from experiments.studies.sweeps.sweep import WorkersLost
     from experiments.studies.trials.batch import TrialFailed
 
     try:
         yield
-    except (TrialFailed, PipelineFailed) as error:
+    except (TrialFailed, StorageFailed, WorkersLost, PipelineFailed) as error:
         typer.echo(f"isray: {error}", err=True)
         raise typer.Exit(ExitCode.FAILURE) from error
 
@@ -130,12 +150,10 @@ def _documents(out: Path) -> object:
     return json.loads((out / "gold" / "cells.json").read_bytes())
 
 
-def _print_table(out: Path, cells: Sequence[CellEstimates]) -> None:
+def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
     from experiments.studies.report.words import cell_name, minutes, number
-    from experiments.studies.sweeps.output import read_record
     from experiments.studies.trace.metrics import FRACTIONS, METRICS
 
-    study = read_record(out).study
     table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
     table.add_column("setting", no_wrap=True)
     for metric in METRICS:

@@ -17,8 +17,10 @@ import pytest
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters, StudyPlan
-from experiments.studies.sweeps.output import committed_batches
-from experiments.studies.sweeps.sweep import check_complete, sweep
+from experiments.studies.sweeps.batches import read_trials
+from experiments.studies.sweeps.output import read_record
+from experiments.studies.sweeps.storage import Location, store_at
+from experiments.studies.sweeps.sweep import check_complete, needed_batches, sweep
 from experiments.studies.trace.schema import TrialResult
 from experiments.studies.trials.batch import TrialFailed
 from experiments.support.errors import InputError
@@ -30,16 +32,17 @@ RAW = {"name": "s", "seed": 3, "trials": 16, "duration": "1h", "sweep": {"min_in
 INTERRUPTED = f"""
 import os, signal, sys
 from pathlib import Path
-import experiments.studies.sweeps.sweep as module
 from experiments.studies.design.loader import study_from
+from experiments.studies.sweeps.schedule import CellWork
+from experiments.studies.sweeps.sweep import sweep
 from tests.spark.trial_helpers import fake_trial
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background jobs
-commit = module.write_batch
-def commit_and_interrupt(*arguments):
-    commit(*arguments)
+complete = CellWork.complete
+def complete_and_interrupt(*arguments):
+    complete(*arguments)
     os.kill(os.getpid(), int(sys.argv[2]))
-module.write_batch = commit_and_interrupt
-module.sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial)
+CellWork.complete = complete_and_interrupt
+sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial)
 """
 
 
@@ -53,10 +56,11 @@ def second_cell_fails(parameters: CellParameters, seed: int) -> TrialResult:
     return fake_trial(parameters, seed)
 
 
-def all_trials(out: Path) -> pa.Table:
-    return pa.concat_tables(committed_batches(out, study()).values()).sort_by(
-        [("cell", "ascending"), ("trial", "ascending")]
-    )
+def all_trials(out: Location) -> pa.Table:
+    """The rows of `trials/` of the study in `out`, by cell and trial."""
+    batches, _ = needed_batches(read_record(out), store_at(out))
+    tables = [read_trials(store_at(out), batch) for batch in batches]
+    return pa.concat_tables(tables).sort_by([("cell", "ascending"), ("trial", "ascending")])
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +87,10 @@ def command_lines() -> Iterator[bytes]:
 
 
 def test_second_sweep_runs_no_trial(reference: Path) -> None:
-    check_complete(study(), reference)
+    check_complete(read_record(reference), reference)
     table = all_trials(reference)
     assert table["trial"].to_pylist() == [*range(16), *range(16)]
-    assert len(set(table["seed"].to_pylist())) == 32
+    assert len(set(table["seed"].to_pylist())) == 16
     assert sweep(study(), reference, fake_trial) == 0
 
 
@@ -101,7 +105,7 @@ def test_interrupted_sweep_leaves_no_process_and_resumes_to_the_same_trials(
     assert not [line for line in command_lines() if str(short_folder).encode() in line]
     assert not list(short_folder.iterdir())
     with pytest.raises(InputError, match="missing"):
-        check_complete(study(), tmp_path)
+        check_complete(read_record(tmp_path), tmp_path)
     assert 0 < sweep(study(), tmp_path, fake_trial) < 32
     assert all_trials(tmp_path).equals(all_trials(reference))
 

@@ -22,11 +22,12 @@ from experiments.studies.estimation.statistics import Moments, fraction, rate
 from experiments.studies.pipeline import analysis
 from experiments.studies.pipeline.analysis import PipelineFailed, analyze
 from experiments.studies.report.render import write_report
-from experiments.studies.sweeps.output import batch_name, claim, record_versions, write_batch
+from experiments.studies.sweeps.batches import batch_name
+from experiments.studies.sweeps.output import read_record
 from experiments.studies.trace.schema import TraceRow, TrialResult
-from experiments.studies.trials.batch import Batch, Trial, run_batch
+from experiments.studies.trials.batch import Batch, Trial
 from experiments.support.errors import InputError
-from tests.spark.trial_helpers import fake_trial
+from tests.spark.trial_helpers import claimed, fake_trial, fill
 
 TRIALS = 12
 ROOT = Path(__file__).parent.parent.parent
@@ -43,12 +44,14 @@ def swept(out: Path, trial: Trial, **changes: object) -> StudyPlan:
         "sweep": {"generation": ["kip-497", "kip-966"]},
     }
     study = study_from(raw | changes, "s.yaml")
-    claim(out, study)
-    record_versions(out)
-    for cell in study.cells:
-        batch = Batch(cell.index, 0, study.max_trials)
-        write_batch(out, batch, *run_batch(trial, cell.parameters, batch, study.seed))
+    cells = claimed(out, study, trial)
+    fill(out, study, [Batch(cell, 0, study.max_trials) for cell in cells], trial)
     return study
+
+
+def file_of(out: Path, index: int, folder: str = "trials") -> str:
+    """The only file of a cell in `trials/` or `trace/`."""
+    return f"{folder}/{batch_name(Batch(read_record(out).cells[index], 0, TRIALS))}.parquet"
 
 
 def cells_in(out: Path) -> list[dict[str, Any]]:
@@ -136,7 +139,7 @@ def test_numbers_equal_those_computed_in_python(analysed: Path) -> None:
     cells = cells_in(analysed)
     assert [cell["generation"] for cell in cells] == ["kip-497", "kip-966"]
     for index, cell in enumerate(cells):
-        trials = pq.read_table(analysed / "trials" / f"{batch_name(Batch(index, 0, TRIALS))}.parquet")
+        trials = pq.read_table(analysed / file_of(analysed, index))
         years = TRIALS * 2 / (365 * 24)
         assert cell["trials"] == TRIALS
         assert cell["loss_rate"] == pytest.approx(asdict(rate(Moments.of(trials["losses"].to_pylist()), years)))
@@ -200,7 +203,7 @@ def test_failed_analysis_shows_its_output_and_keeps_the_previous_gold(
 
 def test_damaged_and_incomplete_sweeps_are_refused(tmp_path: Path) -> None:
     swept(tmp_path, fake_trial)
-    path = tmp_path / "trace" / f"{batch_name(Batch(1, 0, TRIALS))}.parquet"
+    path = tmp_path / file_of(tmp_path, 1, "trace")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

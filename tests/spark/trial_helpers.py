@@ -8,10 +8,16 @@ none at once.
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from random import Random
 
-from experiments.studies.design.model import CellParameters
+from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.sweeps.batches import commit
+from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
+from experiments.studies.sweeps.output import claim, current_versions, record_versions
+from experiments.studies.sweeps.storage import Folder
 from experiments.studies.trace.schema import TraceRow, TrialResult
+from experiments.studies.trials.batch import Batch, Trial, run_batch
 
 
 def fake_trial(parameters: CellParameters, seed: int) -> TrialResult:
@@ -37,3 +43,20 @@ def fake_trial(parameters: CellParameters, seed: int) -> TrialResult:
     rows.append(state(back_ms + 30_000, 0, 1, True, full))
     rows.append(TraceRow(parameters.duration_ms, "end"))
     return TrialResult(rows, hashlib.sha256(repr(rows).encode()).hexdigest(), len(rows))
+
+
+def claimed(out: Path, study: StudyPlan, trial: Trial = fake_trial) -> tuple[str, ...]:
+    """Makes `out` the directory of the study, without Ray; returns the digests of its cells."""
+    code = trial_code_digest(trial)
+    cells = cell_digests(study, code)
+    claim(Folder(out), study, cells)
+    record_versions(Folder(out), current_versions(code))
+    return cells
+
+
+def fill(out: Path, study: StudyPlan, batches: list[Batch], trial: Trial = fake_trial) -> None:
+    """Runs and commits batches, without Ray."""
+    cells = cell_digests(study, trial_code_digest(trial))
+    for batch in batches:
+        parameters = study.cells[cells.index(batch.cell)].parameters
+        commit(Folder(out), batch, *run_batch(trial, parameters, batch, study.seed, study.pairing))

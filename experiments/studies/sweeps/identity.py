@@ -17,8 +17,7 @@ import ast
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from experiments.studies.design.model import CellParameters, StudyPlan
@@ -80,13 +79,15 @@ def _file_of(module: str, root: Path) -> Path | None:
     return next((candidate for candidate in candidates if module and candidate.is_file()), None)
 
 
-def _imports(module: str, source: bytes, is_package: bool) -> Iterator[str]:
+@cache
+def _imports(module: str, source: bytes, is_package: bool) -> tuple[str, ...]:
     """Dotted names that a module imports, including those of what it takes from them."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            found += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             parents = module.split(".")[: None if is_package and node.level == 1 else is_package - node.level]
             base = ".".join([*(parents if node.level else []), *filter(None, [node.module])])
-            yield base
-            yield from (f"{base}.{name.name}" for name in node.names)
+            found += [base, *(f"{base}.{name.name}" for name in node.names)]
+    return tuple(found)

@@ -1,7 +1,7 @@
 """Progress of `isray study`, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
 
 Either shows the stage, the trials that are complete, trials per second, the time left, and the cell of the newest
-batch. A line is written when the stage changes, and by a thread every half minute within a stage.
+batch. A line is written when the stage changes, and by a thread at least every 15 s within a stage.
 
 The rate is that of the trials which this command ran in the present stage; the time left assumes the same rate for the
 trials that remain, in a study with `precision` for those of the present round.
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from rich import progress as rich
 from rich.console import Console
 
-INTERVAL_S = 30.0
+INTERVAL_S = 10.0
 """Time between two lines of one stage."""
 
 

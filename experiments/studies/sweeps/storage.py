@@ -140,11 +140,23 @@ class ObjectStore(Store):
         with _refusals(self.place(name)):
             self._system.put_file(str(path), self.place(name))
 
-    @property
-    def _system(self) -> Any:
+    def below(self, *folders: str) -> list[str]:
+        """The names of all files below these folders."""
+        with _refusals(self.url):
+            system, root = self._reached()
+            found = [path for folder in folders for path in system.find(f"{root}/{folder}")]
+            return sorted(path.removeprefix(f"{root}/") for path in found)
+
+    def _reached(self) -> tuple[Any, str]:
+        """The file system, of which fsspec keeps one instance per process, and the path of the prefix in it."""
         import fsspec
 
-        return fsspec.core.url_to_fs(self.url)[0]
+        system, root = fsspec.core.url_to_fs(self.url)
+        return system, str(root)
+
+    @property
+    def _system(self) -> Any:
+        return self._reached()[0]
 
 
 def store_at(out: Location) -> Store:

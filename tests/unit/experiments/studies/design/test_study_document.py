@@ -41,7 +41,7 @@ def test_record_holds_the_text_and_gives_it_back(text: str) -> None:
     assert study.strip() == text.strip()
     assert yaml.safe_load(rest) == {"runs": [{"isray": "1"}], "cells": ["0f"]}
     if "log" not in text:
-        assert yaml.safe_load(record) == {"study": yaml.safe_load(text), "runs": [{"isray": "1"}]}
+        assert yaml.safe_load(record) == {"study": yaml.safe_load(text), "runs": [{"isray": "1"}], "cells": ["0f"]}
 
 
 def test_marks_of_documents_are_left_out() -> None:

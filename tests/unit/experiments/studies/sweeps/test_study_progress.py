@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich import progress as rich
+from rich.console import Console
 
 from experiments.studies.pipeline.analysis import show_stages
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
-from experiments.studies.sweeps.progress import LogLines
+from experiments.studies.sweeps.progress import Bar, LogLines, duration_words
 
 LONGEST_SILENCE_S = 15
 
@@ -30,11 +32,32 @@ def test_line_when_the_stage_changes_with_count_and_elapsed_seconds() -> None:
     log = LogLines("isray study", lines.append, lambda: clock.now_s)
     log.show("starting Ray")
     clock.wait(35)
-    log.show("sweep", 0, 800)
-    log.show("sweep", 120, 800)
-    assert lines == ["isray study: starting Ray, 0 s", "isray study: sweep, 0 of 800 trials, 35 s"]
+    log.show("sweep", 80, 800)
+    clock.wait(20)
+    log.show("sweep", 120, 800, "min_insync_replicas 2")
+    assert lines == ["isray study: starting Ray, 0 s", "isray study: sweep, 80 of 800 trials, 35 s"]
     log.write_line()
-    assert lines[-1] == "isray study: sweep, 120 of 800 trials, 35 s"
+    at_work = "2 trials/s, 6 min left, at min_insync_replicas 2"
+    assert lines[-1] == f"isray study: sweep, 120 of 800 trials, {at_work}, 55 s"
+    log.note("3 trials are kept")
+    assert lines[-1] == "isray study: 3 trials are kept"
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(45, "45 s"), (720, "12 min"), (9_000, "2.5 h"), (345_600, "4.0 d")])
+def test_time_left_is_in_its_natural_unit(seconds: float, words: str) -> None:
+    assert duration_words(seconds) == words
+
+
+def test_bar_shows_count_rate_time_left_and_cell_at_work() -> None:
+    clock, stream = FakeClock(), io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=160, color_system=None)
+    with rich.Progress(*Bar.COLUMNS, console=console, auto_refresh=False) as bar:
+        shown = Bar(bar, lambda: clock.now_s)
+        shown.show("sweep", 0, 800)
+        clock.wait(10)
+        shown.show("sweep", 200, 800, "generation kip-966")
+        bar.refresh()
+    assert "200/800 20 trials/s, 30 s left, generation kip-966" in stream.getvalue()
 
 
 def test_long_stage_gets_a_line_at_least_every_15_seconds() -> None:
