@@ -348,7 +348,9 @@ class SimCluster:
         self.network.disturb(disturbance)
 
     def clear_disturbance(self, disturbance: Disturbance) -> None:
-        """Ends a disturbance of one direction of a link."""
+        """Ends a disturbance of one direction of a link; idle timers that slept through it are awake then."""
+        if disturbance.keeps_idle:
+            self._disturb(lambda a, b: {a, b} == {disturbance.source, disturbance.target})
         self.network.clear_disturbance(disturbance)
 
     def set_clock(self, node: NodeId, skew_ms: int) -> None:

@@ -56,6 +56,7 @@ class Disturbance:
 
     `lose` drops a message, `duplicate` delivers it again up to `delay_ms` later, `reorder` delivers it up to `delay_ms`
     late so that later messages overtake it, and `delay` delivers it and all messages after it `delay_ms` later.
+    `keeps_idle`: idle timers of the pair sleep all the same, for a disturbance that loses all that they would send.
     """
 
     source: NodeId
@@ -64,6 +65,7 @@ class Disturbance:
     per_mille: int = 1_000
     delay_ms: int = 0
     only: tuple[type[Message], ...] = ()
+    keeps_idle: bool = False
 
 
 @dataclass(slots=True)
@@ -184,9 +186,12 @@ class Network:
         late = self._late_until_ms
         if late and max(late.get((a, b), 0), late.get((b, a), 0)) >= now_ms:
             return False
-        if self._disturbances and ((a, b) in self._disturbances or (b, a) in self._disturbances):
+        if self._disturbances and not (self._keeps_idle(a, b) and self._keeps_idle(b, a)):
             return False
         return not self._cuts or ((a, b) not in self._cuts and (b, a) not in self._cuts)
+
+    def _keeps_idle(self, source: NodeId, target: NodeId) -> bool:
+        return all(found.keeps_idle for found in self._disturbances.get((source, target), ()))
 
     def cuts(self) -> list[tuple[NodeId, NodeId]]:
         """The directions that are cut, sorted."""

@@ -17,9 +17,12 @@ from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
+from experiments.studies.failures.slow import episodes
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.schema import CRASH, END, START, TraceRow, TrialResult
+from experiments.studies.trials.catch_up import CatchUps
 from experiments.studies.trials.observer import Observer
+from experiments.studies.trials.slow import SlowBrokers
 from experiments.studies.trials.states import TOPIC
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
@@ -30,7 +33,7 @@ from protocol.config import (
     ClusterConfig,
     Generation,
 )
-from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
+from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
 from protocol.messages.commands import AdminCommand, ShutdownCommand
 
 SET_UP_MS = 60_000
@@ -60,6 +63,8 @@ class Trial:
         self._measuring = False
         self._awaited: Event | None = None
         self._starting: dict[NodeId, Event] = {}
+        self.catch_ups = None if params.catch_up is None else CatchUps(params.catch_up, self.cluster, _replicas(params))
+        self._seed = seed
 
     def run(self) -> TrialResult:
         """Runs the trial to its end."""
@@ -68,6 +73,7 @@ class Trial:
         self._zero_ms = cluster.now_ms + warm_up_ms(self.params)
         self.observer.begin_writing()
         self._await_event()
+        self._await_episodes()
         cluster.run_until(self._zero_ms)
         self._measuring = True
         self.observer.states.add_all()
@@ -94,6 +100,13 @@ class Trial:
         if event is not None:
             self.cluster.call_at(self._zero_ms + event.time_ms, lambda: self._handle_event(event))
 
+    def _await_episodes(self) -> None:
+        slow, begins_ms = self.params.slow, -warm_up_ms(self.params)
+        if slow is not None:
+            found = episodes(slow, self.params, self._seed, begins_ms)
+            write = self.observer.write_all
+            SlowBrokers(self.cluster, found, slow.delay_ms, self._zero_ms, write).await_next()
+
     def _handle_event(self, event: Event) -> None:
         """Injects the event, unless the timeline has drawn another one since."""
         if event is not self._awaited:
@@ -109,6 +122,8 @@ class Trial:
     def _fail(self, event: Event) -> None:
         """Ends the broker's process. If none runs, the failure acts on its disk only."""
         broker = event.broker
+        if self.catch_ups is not None:
+            self.catch_ups.fail(broker, event.kind == "disk")
         if broker not in self.cluster.nodes:
             if event.kind != "clean":
                 self.cluster.disks[broker].apply_loss(Loss(_LOSSES[event.kind]))
@@ -130,6 +145,8 @@ class Trial:
             return
         del self._starting[broker]
         self._add(TraceRow(0, START, node=broker))
+        if self.catch_ups is not None:
+            self.catch_ups.start(broker)
         self.cluster.start(broker)
 
     def _handle_settled(self) -> None:
@@ -146,6 +163,15 @@ class Trial:
         if self._measuring:
             time_ms = self.time_ms
             self.rows.append(row._replace(time_ms=time_ms, log_weight=self._timeline.log_weight(time_ms)))
+
+
+def _replicas(params: CellParameters) -> dict[NodeId, set[TopicPartition]]:
+    """The partitions of which each broker has a replica."""
+    placed = assignments(params)
+    return {
+        broker: {TopicPartition(TOPIC, index) for index, replicas in enumerate(placed) if broker in replicas}
+        for broker in range(params.brokers)
+    }
 
 
 def _cluster_config(params: CellParameters) -> ClusterConfig:
