@@ -27,9 +27,9 @@ from experiments.studies.design.distribution import DISTRIBUTION, Distribution, 
 from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart, SlowEpisodes, mapping_or, write_mapping
 from experiments.studies.design.parameter import DURATION, TEXT, duration_or, number_or, parameter, parameters
 from experiments.studies.design.recorded import RECORDED, RecordedFailures
-from experiments.studies.trace.metrics import RATES
+from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.schema import YEAR_MS as YEAR_MS
 
-YEAR_MS = 365 * 86_400_000
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
 CONFLICT = "conflict"
@@ -257,9 +257,12 @@ PARAMETERS = parameters(CellParameters)
 """All parameters by their names in study files."""
 
 
-def _check_rate(name: str) -> str:
-    if name not in RATES:
-        raise ValueError(f"allowed: one of {', '.join(RATES)}")
+METRIC_NAMES = [metric.name for metric in METRICS]
+
+
+def _check_metric(name: str) -> str:
+    if name not in METRIC_NAMES:
+        raise ValueError(f"allowed: one of {', '.join(METRIC_NAMES)}")
     return name
 
 
@@ -269,8 +272,8 @@ class Precision(Frozen):
 
     metric: Annotated[
         str,
-        AfterValidator(_check_rate),
-        Field(description="The rate that decides.", json_schema_extra={"enum": list(RATES)}),
+        AfterValidator(_check_metric),
+        Field(description="The rate or share of time that decides.", json_schema_extra={"enum": METRIC_NAMES}),
     ] = "loss_rate"
     relative_error: float = Field(gt=0.0, lt=1.0, description="Half-width divided by estimate.")
     max_trials: int = Field(ge=1, le=10_000_000, description="Trials per cell at most.")

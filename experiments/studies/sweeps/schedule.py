@@ -31,7 +31,7 @@ SMALLEST_SHARE = 16
 """An even share of what is left is no reason to make batches that last less than `TASK_S / SMALLEST_SHARE`."""
 
 Values = NDArray[np.float64]
-"""One value per trial, by the trial's number."""
+"""What each trial measured for the stopping rule, by the trial's number: one row per trial."""
 StoppingRule = Callable[[Values], int]
 """The number of trials that a cell needs, from the values of its trials 0, 1, ..."""
 

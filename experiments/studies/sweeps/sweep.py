@@ -1,13 +1,13 @@
 """The sweep: every cell's trials, spread over Ray tasks, each batch written and committed by the worker that ran it.
 
 The driver keeps, per cell, which parts are complete (`schedule.py`), submits a bounded number of tasks, and receives a
-few numbers per batch: its memory does not grow with the number of trials, except for one number per trial in a cell
+few numbers per batch: its memory does not grow with the number of trials, except for three numbers per trial in a cell
 with `precision`.
 
-Rounds. A cell of a study with `trials: N` needs N trials. A cell of a study with `precision:` grows in rounds (64
-trials, then half as many again each time), and stops at the first round whose trials meet the precision. The decision
-depends on the first trials by number only, so that neither the number of workers nor the sizes of batches nor an
-interruption changes it. Batches in the store are not run again; any gap is filled.
+Rounds. A cell of a study with `trials: N` needs N trials. A cell of a study with `precision:` grows in rounds until its
+trials meet the precision (`estimation/stopping.py`). The decision depends on the first trials by number only, so that
+neither the number of workers nor the sizes of batches nor an interruption changes it. Batches in the store are not run
+again; any gap is filled.
 
 Failures. A task whose worker or node died is retried elsewhere. A trial that raises, storage that refuses a write, or
 a task that lost its worker too often ends the sweep; what is committed stays, and the same command resumes.
@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from experiments.engines.ray.session import ray_session
-from experiments.studies.design.model import Precision, StudyPlan
-from experiments.studies.estimation.statistics import Moments, rate
+from experiments.studies.design.model import Cell, StudyPlan
+from experiments.studies.estimation.episodes import assumed_episode_years
+from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import check_batch, committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
@@ -32,11 +33,10 @@ from experiments.studies.sweeps.progress import SILENT, Progress
 from experiments.studies.sweeps.schedule import CellWork, Schedule, Values
 from experiments.studies.sweeps.storage import Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
-from experiments.studies.trace.metrics import RATES
+from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trials.batch import Batch, Trial, TrialFailed
 from experiments.support.errors import InputError
 
-FIRST_ROUND_TRIALS = 64
 TASKS_IN_FLIGHT_PER_CPU = 2
 MAX_RETRIES = 8
 """How often a batch is run again because its worker or its node died."""
@@ -49,30 +49,14 @@ class WorkersLost(RuntimeError):
     """Ray could not run a batch: its workers died again and again, or the cluster is gone."""
 
 
-def rounds(max_trials: int) -> Iterator[int]:
-    """The numbers of trials after which a sequential study checks its precision: 64, 96, 144, ..., `max_trials`."""
-    target = min(FIRST_ROUND_TRIALS, max_trials)
-    while target < max_trials:
-        yield target
-        target = min(max_trials, target + (target + 1) // 2)
-    yield max_trials
-
-
-def is_precise(precision: Precision, counts: Values, partition_years: float) -> bool:
-    """Whether these trials' counts meet the precision. A rate of 0 never does."""
-    estimate = rate(Moments.of(counts.tolist()), len(counts) * partition_years)
-    return estimate.estimate > 0.0 and estimate.half_width <= precision.relative_error * estimate.estimate
-
-
-def wanted_trials(study: StudyPlan, cell: int, counts: Values) -> int:
-    """How many trials the cell needs by the counts of its first trials, in order of their numbers."""
+def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
+    """How many trials the cell needs, by the values of its first trials in order of their numbers."""
     if study.precision is None:
         return study.max_trials
-    years = study.cells[cell].parameters.partition_years
-    for target in rounds(study.max_trials):
-        if len(counts) < target or is_precise(study.precision, counts[:target], years):
-            return target
-    return study.max_trials
+    column = _column(study) or ""
+    value, exposure, events = values.reshape(-1, 3).T
+    episode_years = assumed_episode_years(cell.parameters).get(column, 0.0)
+    return wanted_trials(study.precision, LeadingTrials(value, exposure, events, episode_years))
 
 
 def sweep(
@@ -117,7 +101,7 @@ def schedule_of(study: StudyPlan, cells: Sequence[str], store: Store, batches: S
     works = []
     for cell, digest in zip(study.cells, cells, strict=True):
         done = parts.get(digest, [])
-        work = CellWork(partial(wanted_trials, study, cell.index), sequential=column is not None)
+        work = CellWork(partial(trials_needed, study, cell), sequential=column is not None)
         work.begin([(batch.first, batch.stop) for batch in done], _stored_values(store, done, column))
         works.append(work)
     return Schedule(works)
@@ -133,7 +117,9 @@ def _stored_values(store: Store, batches: Sequence[Batch], column: str | None) -
 
 
 def _column(study: StudyPlan) -> str | None:
-    return None if study.precision is None else RATES[study.precision.metric].column
+    if study.precision is None:
+        return None
+    return next(metric.column for metric in METRICS if metric.name == study.precision.metric)
 
 
 def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progress) -> None:

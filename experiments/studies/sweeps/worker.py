@@ -42,7 +42,7 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What the driver learns of a batch. `run_s`, `commit_s`: the time of its trials and of writing; `size`: bytes
-    written; `values`: one per trial in the order of their numbers, if the job asks for them."""
+    written; `values`: a row per trial in the order of their numbers, if the job asks for them."""
 
     events: int
     rows: int
@@ -71,8 +71,12 @@ def run_and_commit(job: Job, parameters: CellParameters, batch: Batch) -> Summar
 
 
 def values_of(trials: pa.Table, column: str | None) -> Values | None:
-    """The stopping rule's values of a table of trials in the order of their numbers; None without a column."""
-    return None if column is None else trials[column].to_numpy().astype(np.float64)
+    """What a table of trials holds for the stopping rule: a row per trial in the order of their numbers, with the value
+    in `column`, the exposure and the number of events. None without a column."""
+    if column is None:
+        return None
+    names = (column, "exposure", f"{column}_events")
+    return np.column_stack([trials[name].to_numpy().astype(np.float64) for name in names])
 
 
 @lru_cache(maxsize=8)

@@ -7,10 +7,9 @@ state are in `pipeline/silver.py`; the formulas of the intervals are in `statist
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from experiments.studies.trace.schema import HW_REGRESSION, LOSS, UNCLEAN_RECOVERY, TraceRow
+from experiments.studies.trace.schema import HW_REGRESSION, LOSS, UNCLEAN_RECOVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,6 @@ class Metric:
     meaning: str
     trace_kind: str = ""
     sums_values: bool = False
-
-    def count(self, rows: Iterable[TraceRow]) -> int:
-        """The value of a rate in one trial."""
-        return sum(row.value if self.sums_values else 1 for row in rows if row.kind == self.trace_kind)
 
 
 METRICS = (

@@ -32,6 +32,7 @@ MEASURED: Final = frozenset({FAILOVER, ACKNOWLEDGED, RESTARTED, THROUGHPUT})
 """Kinds whose rows carry a measurement in `value`: see :class:`TraceRow`."""
 KINDS: Final = MEASURED | {STATE, LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END}
 
+YEAR_MS: Final = 365 * 86_400_000
 NONE: Final = -1
 """No partition, no node, no leader."""
 

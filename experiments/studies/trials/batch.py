@@ -8,13 +8,14 @@ batch or order. Trial k of every cell has the same seed, and so the same failure
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.metrics import RATES
+from experiments.studies.trace.measures import measure
+from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import TRACE_SCHEMA, TrialResult, check_trace, columns
 
 Trial = Callable[[CellParameters, int], TrialResult]
@@ -29,10 +30,13 @@ TRIALS_SCHEMA = columns(
     ("events", pa.int64()),
     ("trace_hash", pa.string()),
     ("trace_rows", pa.int32()),
-    *((metric.column, pa.int64()) for metric in RATES.values()),
+    ("exposure", pa.float64()),
+    *((metric.column, pa.float64()) for metric in METRICS),
+    *((f"{metric.column}_events", pa.int32()) for metric in METRICS),
 )
-"""`trials/`: one row per trial. `trace_rows` is the number of its rows in `trace/`. The sweep's stopping rule reads the
-columns of the rates between batches; the pipeline counts the published numbers from the trace again."""
+"""`trials/`: one row per trial. `trace_rows` is the number of its rows in `trace/`. `exposure` and a value and a number
+of events per metric are its measures (`trace/measures.py`): the sweep's stopping rule reads them between batches; the
+pipeline measures the published numbers from the trace again."""
 
 
 class Batch(NamedTuple):
@@ -73,9 +77,16 @@ def run_batch(
             raise TrialFailed(f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}") from error
         trace.extend((batch.cell, number, seq, *row) for seq, row in enumerate(result.rows))
         measured = (parameters.duration_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
-        counts = (metric.count(result.rows) for metric in RATES.values())
-        trials.append((batch.cell, number, seed, *measured, *counts))
+        trials.append((batch.cell, number, seed, *measured, *_measures(result)))
     return _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
+
+
+def _measures(result: TrialResult) -> Iterator[float]:
+    """The last columns of `TRIALS_SCHEMA`."""
+    measures = measure(result.rows)
+    yield measures.exposure
+    yield from (measures.values[metric.column] for metric in METRICS)
+    yield from (measures.events[metric.column] for metric in METRICS)
 
 
 def _table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

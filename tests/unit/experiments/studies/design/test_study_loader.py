@@ -50,7 +50,7 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"trials": "200"}, "trials", "whole number"),
         ({"precision": PRECISION}, "trials", "either trials or precision"),
         ({"trials": None, "precision": PRECISION | {"relative_error": 2}}, "precision.relative_error", "less than 1"),
-        ({"trials": None, "precision": PRECISION | {"metric": "offline_fraction"}}, "precision.metric", "loss_rate"),
+        ({"trials": None, "precision": PRECISION | {"metric": "latency"}}, "precision.metric", "loss_rate"),
         ({"duration": "1 year"}, "duration", "a number and a unit"),
         ({"duration": "0s"}, "duration", "greater than 0"),
         ({"engine": "ray"}, "engine", "sim"),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, Precision, StudyPlan
-from experiments.studies.sweeps.sweep import is_precise, rounds, wanted_trials
+from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.sweeps.sweep import trials_needed
+from experiments.studies.sweeps.worker import values_of
 from experiments.studies.trace.schema import TraceError, TraceRow, TrialResult, check_trace
 from experiments.studies.trials.batch import Batch, TrialFailed, run_batch, trial_seed
 from tests.spark.trial_helpers import fake_trial
@@ -24,25 +23,27 @@ def study_of(**changes: object) -> StudyPlan:
     return study_from({name: value for name, value in (raw | changes).items() if value is not None}, "s.yaml")
 
 
-@settings(deadline=None)
-@given(st.integers(1, 100_000))
-def test_rounds_grow_up_to_the_largest_number_of_trials(max_trials: int) -> None:
-    steps = list(rounds(max_trials))
-    assert steps == sorted(set(steps))
-    assert steps[-1] == max_trials
-
-
-def test_sequential_study_stops_at_the_first_precise_round() -> None:
+def test_sequential_cell_needs_trials_until_the_stopping_rule_has_enough() -> None:
     study = study_of(trials=None, precision={"relative_error": 0.2, "max_trials": 1000})
-    precision = Precision(relative_error=0.2, max_trials=1000)
-    samples = ([0] * 500, [1, 1, 1], [1] * 150)
-    assert [is_precise(precision, np.array(counts), PARAMETERS.partition_years) for counts in samples] == [
-        False,
-        False,
-        True,
-    ]
-    grown: list[list[int]] = [[], [1] * 64, [1] * 96, [1] * 144, [0] * 1000]
-    assert [wanted_trials(study, 0, np.array(counts)) for counts in grown] == [64, 96, 144, 144, 1000]
+
+    def needed(*losses: float) -> int:
+        measured = [(value, PARAMETERS.partition_years, value) for value in losses]
+        return trials_needed(study, study.cells[0], np.array(measured))
+
+    assert needed() == 64
+    assert needed(*[0.0] * 64) == 128
+    assert needed(*[3.0, 4.0] * 32) == 64
+    assert needed(*[0.0, 1.0] * 500) < 400
+
+
+def test_stopping_rule_gets_value_exposure_and_events_of_each_trial() -> None:
+    _, trials = run_batch(fake_trial, PARAMETERS, Batch(CELL, 0, 6), 1)
+    values = values_of(trials, "offline")
+    assert values is not None
+    assert values.shape == (6, 3)
+    assert values[:, 1] == pytest.approx([PARAMETERS.partition_years] * 6)
+    assert (values[:, 0] * 365 * 24 * 60 > 0.9).all()
+    assert values[:, 2].tolist() == [1.0] * 6
 
 
 def test_seed_depends_on_study_seed_and_trial_number_and_on_the_cell_without_pairing() -> None:

@@ -1,0 +1,139 @@
+"""The sums over a cell's trials that every estimate is made of, and the ratio estimator with its variance.
+
+A trial has an exposure w (partition-years) and, for each metric, a value x (a count, a total, or partition-years spent
+in a state). Both are weighted with the likelihood ratios of the rows that they were measured by; in plain sampling
+every weight is 1 and w is the length of the trial times its partitions. The metric is estimated by the ratio
+r = sum(x) / sum(w). Trials are independent of each other, events within one are not, so the variance is taken over
+trials, by linearisation (Cochran, Sampling Techniques, 1977, 6.4): with the residuals e = x - r w,
+
+    Var(r) = n / (n - 1) sum(e^2) / (sum w)^2,    sum(e^2) = sum(x^2) - 2 r sum(x w) + r^2 sum(w^2).
+
+Only sums occur, so that Spark adds them up and Python needs no trial. Two cells that saw the same failures have in
+addition the products of their trials' values (`pairs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm, t
+
+CONFIDENCE = 0.95
+ALPHA = 1.0 - CONFIDENCE
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its 95 % confidence interval.
+
+    `one_sided`: nothing was observed, `ci_low` is 0 and `ci_high` the upper bound at one-sided 95 %. `degenerate`: the
+    weights are too uneven for an interval (`weights.py`); `ci_low` is 0 and `ci_high` an upper bound that does not rest
+    on them. `events`: the events or episodes seen; `effective_sample_size`: as many events of equal weight say as much.
+    """
+
+    estimate: float
+    ci_low: float
+    ci_high: float
+    events: int = 0
+    effective_sample_size: float = 0.0
+    one_sided: bool = False
+    degenerate: bool = False
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval, in the unit of the estimate."""
+        return (self.ci_high - self.ci_low) / 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a cell's trials add up to for one metric.
+
+    `trials`: n. `value`, `value_squares`: sums of x and x^2. `exposure`, `exposure_squares`, `value_exposure`: sums of
+    w, w^2 and x w. `years`: the exposure without weights, in partition-years. `events`: the events or episodes seen;
+    `weight`, `weight_squares`, `largest_weight`: the sums of their weights and squared weights, and the largest.
+    `size_squares`, `largest_size`: of the single events' contributions to x; an event contributes its weight, or its
+    weight times the records lost. For a share of time they are 0: an episode's contribution is part of its trial's.
+    """
+
+    trials: int
+    value: float
+    value_squares: float
+    exposure: float
+    exposure_squares: float
+    value_exposure: float
+    years: float
+    events: int
+    weight: float
+    weight_squares: float
+    largest_weight: float
+    size_squares: float = 0.0
+    largest_size: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[float] | NDArray[np.float64],
+        exposures: Sequence[float] | NDArray[np.float64],
+        events: int | None = None,
+        *,
+        size_squares: float | None = None,
+        largest_size: float = 1.0,
+    ) -> Sums:
+        """The sums of unweighted trials, with one value and one exposure each.
+
+        `events`: how many events the values count; by default the values' sum, events that count as one each.
+        """
+        x, w = np.asarray(values, float), np.asarray(exposures, float)
+        seen = round(float(x.sum())) if events is None else events
+        counted = seen == x.sum()
+        return cls(
+            trials=len(x),
+            value=float(x.sum()),
+            value_squares=float(x @ x),
+            exposure=float(w.sum()),
+            exposure_squares=float(w @ w),
+            value_exposure=float(x @ w),
+            years=float(w.sum()),
+            events=seen,
+            weight=float(seen),
+            weight_squares=float(seen),
+            largest_weight=float(seen > 0),
+            size_squares=float(seen * counted) if size_squares is None else size_squares,
+            largest_size=largest_size if seen else 0.0,
+        )
+
+    @property
+    def ratio(self) -> float:
+        """The estimate r = sum(x) / sum(w); 0 without exposure."""
+        return self.value / self.exposure if self.exposure > 0.0 else 0.0
+
+    @property
+    def residual_squares(self) -> float:
+        """sum(e^2); 0 where it is not distinguished from the rounding of its terms."""
+        ratio = self.ratio
+        cross = 2.0 * ratio * self.value_exposure
+        found = self.value_squares - cross + ratio * ratio * self.exposure_squares
+        return found if found > _ROUNDING * max(self.value_squares, cross) else 0.0
+
+    @property
+    def variance(self) -> float:
+        """The variance of the total sum(x) about r sum(w): Var(r) times the squared exposure; 0 with one trial."""
+        return self.residual_squares * self.trials / (self.trials - 1) if self.trials > 1 else 0.0
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Kish's (sum w)^2 / sum w^2 over the weights of the events; 0 without events."""
+        return self.weight * self.weight / self.weight_squares if self.weight_squares > 0.0 else 0.0
+
+
+def widening(trials: int, alpha: float) -> float:
+    """(t / z)^2: by how much a variance that is estimated from so many trials has to grow before normal quantiles or
+    quantiles of counts are taken of it; 1 with one trial, which has no estimate of a variance."""
+    if trials < 2:
+        return 1.0
+    return float((t.ppf(1.0 - alpha / 2.0, trials - 1) / norm.ppf(1.0 - alpha / 2.0)) ** 2)

@@ -1,0 +1,112 @@
+"""When a cell with `precision` has enough trials, and how many it would need.
+
+A cell looks at its trials 0, 1, ..., n - 1 and stops as soon as the half-width of the 95 % interval of the metric is at
+most `relative_error` times its estimate. Stopping depends on the estimate: one that is too high by chance looks precise
+and stops early, one that is too low runs on and is corrected. The bias of the final estimate is about 1/c of it, where
+c is the number of effective events (1 / squared coefficient of variation of the estimate) at which the rule stops: as
+in inverse sampling until the c-th event (Haldane, Biometrika 33, 1945). So a cell has at least
+:data:`LEAST_EFFECTIVE_EVENTS` before it stops. Widely spaced looks would add a bias of the order of 1 / sqrt(c): after
+the first look, the next one is at :data:`APPROACH` of the trials that the precision seems to need, then close by. The
+bias is measured in the tests: 0.6 % at most.
+
+The decision is a function of the first trials by number, whatever the number of workers and the interruptions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.studies.design.model import Precision
+from experiments.studies.estimation.fractions import fraction_limits
+from experiments.studies.estimation.moments import Estimate, Sums
+from experiments.studies.estimation.rates import rate_limits
+from experiments.studies.trace.metrics import FRACTIONS
+
+FIRST_LOOK = 64
+LEAST_EFFECTIVE_EVENTS = 150
+APPROACH = 0.8
+SMALLEST_STEP = 1.1
+LARGEST_STEP = 4.0
+SEEN_NOTHING_STEP = 2.0
+
+
+Numbers = Sequence[float] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingTrials:
+    """What the trials 0, 1, ... of a cell measured, up to the first that is missing: per trial the value of the metric
+    that decides, the exposure (both weighted, in partition-years where they are times), and the number of events or
+    episodes. `episode_years`: the assumed length of an episode (`episodes.py`), for shares of time."""
+
+    values: Numbers
+    exposures: Numbers
+    events: Numbers
+    episode_years: float
+
+    def estimate(self, metric: str, trials: int) -> tuple[Estimate, float]:
+        """The metric by the first `trials` trials, and its effective events; 0 where nothing was seen."""
+        sums = Sums.of(self.values[:trials], self.exposures[:trials], round(float(np.sum(self.events[:trials]))))
+        limits = fraction_limits(sums, self.episode_years) if metric in FRACTIONS else rate_limits(sums)
+        spread = max(sums.variance, sums.size_squares if metric not in FRACTIONS else 0.0)
+        effective = sums.value**2 / spread if spread > 0.0 else float(sums.events)
+        return Estimate(sums.ratio, *limits), effective
+
+
+def wanted_trials(precision: Precision, leading: LeadingTrials) -> int:
+    """How many trials a cell needs as far as its leading trials show: not more than these if they suffice, otherwise
+    the number at which it looks next."""
+    look = min(FIRST_LOOK, precision.max_trials)
+    while look < precision.max_trials and look <= len(leading.values):
+        estimate, effective = leading.estimate(precision.metric, look)
+        if is_precise(precision, estimate) and effective >= LEAST_EFFECTIVE_EVENTS:
+            break
+        look = min(precision.max_trials, _next_look(look, needed_trials(precision, estimate, look, effective)))
+    return look
+
+
+def is_precise(precision: Precision, estimate: Estimate) -> bool:
+    """Whether the estimate meets the precision. An estimate of 0 never does."""
+    return estimate.estimate > 0.0 and estimate.half_width <= precision.relative_error * estimate.estimate
+
+
+def needed_trials(precision: Precision, estimate: Estimate, trials: int, effective: float) -> float:
+    """About how many trials meet the precision, by an estimate from `trials`; infinite if nothing was seen.
+
+    The squared half-width falls as 1 / trials; effective events grow with the trials.
+    """
+    if estimate.estimate <= 0.0:
+        return math.inf
+    by_width = (estimate.half_width / estimate.estimate / precision.relative_error) ** 2
+    return trials * max(by_width, LEAST_EFFECTIVE_EVENTS / effective)
+
+
+def _next_look(look: int, needed: float) -> int:
+    step = APPROACH * needed / look if math.isfinite(needed) else SEEN_NOTHING_STEP
+    return math.ceil(look * min(LARGEST_STEP, max(SMALLEST_STEP, step)))
+
+
+def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | None:
+    """One line if the precision is not met by `trials` trials, which says how many would meet it; None if it is met."""
+    if is_precise(precision, estimate):
+        return None
+    asked = f"{precision.relative_error:g} of {precision.metric} asked"
+    if estimate.estimate <= 0.0:
+        return (
+            f"precision out of reach: {asked}, nothing seen in {trials:,} trials (max_trials {precision.max_trials:,})"
+        )
+    reached = estimate.half_width / estimate.estimate
+    needed = _two_digits(trials * (reached / precision.relative_error) ** 2)
+    return (
+        f"precision out of reach: {asked}, {reached:.2g} reached with max_trials {precision.max_trials:,}, "
+        f"about {needed:,} trials needed"
+    )
+
+
+def _two_digits(value: float) -> int:
+    return math.ceil(float(f"{value:.1e}"))
