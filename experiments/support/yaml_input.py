@@ -25,13 +25,14 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_text(path: Path, what: str) -> str:
-    """The text of a user's file; `what` names the expected content in the InputError for a file that has none."""
+def read_text(path: Path, what: str, form: str = "YAML") -> str:
+    """The text of a user's file; `what` and `form` name the expected content in the InputError for a file that has
+    none."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "bytes that are not UTF-8"
-        raise InputError(str(path), "", found, f"{what} (YAML)") from error
+        raise InputError(str(path), "", found, f"{what} ({form})") from error
 
 
 def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:

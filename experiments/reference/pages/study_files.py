@@ -17,7 +17,14 @@ from experiments.studies.trials.batch import TRIALS_SCHEMA
 TITLE = "Study files"
 SUMMARY = "every field and parameter of a study, its output directory and `gold/cells.json`"
 
-_SECTIONS = {"base": "a mapping", "sweep": "a mapping", "zip": "a mapping", "cells": "a list", "precision": "a mapping"}
+_SECTIONS = {
+    "base": "a mapping",
+    "sweep": "a mapping",
+    "zip": "a mapping",
+    "cells": "a list",
+    "precision": "a mapping",
+    "files": "a mapping",
+}
 
 
 def page() -> str:

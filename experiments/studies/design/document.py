@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import LiteralScalarString
 
 from experiments.studies.design.ranges import protect, restore
 
@@ -35,11 +36,18 @@ def with_fields(text: str, changes: Mapping[str, object]) -> str:
         if value is None:
             document.pop(name, None)
         else:
-            document[name] = value
+            document[name] = _in_blocks(value)
     editor.version = None
     stream = io.StringIO()
     editor.dump(document, stream)
     return str(restore(stream.getvalue()))
+
+
+def _in_blocks(value: object) -> object:
+    """The value with texts of several lines as literal blocks."""
+    if isinstance(value, Mapping):
+        return {name: _in_blocks(part) for name, part in value.items()}
+    return LiteralScalarString(value) if isinstance(value, str) and "\n" in value else value
 
 
 def text_of(fields: Mapping[str, object]) -> str:

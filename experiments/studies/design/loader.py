@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from experiments.studies.design.document import text_of, with_fields
+from experiments.studies.design.mappings import WrongKey
 from experiments.studies.design.model import (
     CONFLICT,
     PARAMETERS,
@@ -24,8 +25,10 @@ from experiments.studies.design.model import (
     StudyHeader,
     StudyPlan,
 )
+from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.ranges import FORM as RANGE_FORM
 from experiments.studies.design.ranges import is_range, protect, restore, values_of
+from experiments.studies.design.recorded import Contents, FailureFile, record
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, parse_yaml_mapping, read_text
 
@@ -51,6 +54,11 @@ class StudyFile(StudyHeader):
         None,
         description="A list of mappings, each the parameters of one cell; all name the same parameters. A mapping with "
         "ranges gives a cell for each combination.",
+    )
+    files: dict[str, str] = Field(
+        {},
+        description="Name: content of the files that parameters name. `study.yaml` has them; a file that is not listed "
+        "is read from the folder of the study file.",
     )
 
 
@@ -78,7 +86,7 @@ def load_study(path: Path, trials: int | None = None, engine: str | None = None)
             raise InputError("--trials", "", trials, "a whole number from 1")
         changes |= {"precision": None, "trials": trials}
     fields = {name: value for name, value in (raw | changes).items() if name not in changes or value is not None}
-    return study_from(fields, str(path), with_fields(text, changes))
+    return study_from(fields, str(path), with_fields(text, changes), path.parent)
 
 
 def parse_study(text: str, source: str) -> dict[str, object]:
@@ -87,8 +95,9 @@ def parse_study(text: str, source: str) -> dict[str, object]:
     return {str(restore(name)): restore(value) for name, value in raw.items()}
 
 
-def study_from(raw: dict[str, object], source: str, text: str | None = None) -> StudyPlan:
-    """The study described by the mapping `raw`; `source` names it in errors, `text` is its file, with comments.
+def study_from(raw: dict[str, object], source: str, text: str | None = None, folder: Path = Path()) -> StudyPlan:
+    """The study described by the mapping `raw`; `source` names it in errors, `text` is its file, with comments. Files
+    that parameters name are read from `folder`, and become part of the study (`files`).
 
     Raises InputError.
     """
@@ -102,9 +111,15 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None) -> 
     axis, combinations = _combinations(file, source)
     _check_names(file.base, "base", source)
     base = file.base | {name: getattr(file, name) for name in TOP_LEVEL}
-    _resolve(base, source, {}, partial=True)
-    cells = tuple(_cell(index, base, combination, axis, source) for index, combination in enumerate(combinations))
+    contents = Contents(dict(file.files), folder)
+    _resolve(base, source, {})
+    cells = tuple(
+        _cell(index, base, combination, axis, source, contents) for index, combination in enumerate(combinations)
+    )
     _refuse_duplicates(cells, axis, source)
+    if contents.texts != file.files:
+        raw = raw | {"files": contents.texts}
+        text = None if text is None else with_fields(text, {"files": contents.texts})
     header = {name: getattr(file, name) for name in StudyHeader.model_fields}
     return StudyPlan.model_validate(
         header | {"cells": cells, "source": raw, "text": text_of(raw) if text is None else text}
@@ -176,37 +191,34 @@ def _listed(cells: list[dict[str, object]], source: str) -> list[Combination]:
     return combinations
 
 
-def _cell(index: int, base: Combination, combination: Combination, axis: str, source: str) -> Cell:
+def _cell(index: int, base: Combination, combination: Combination, axis: str, source: str, contents: Contents) -> Cell:
     section = f"cells[{index}]" if axis == "cells" else axis
     places = {name: f"{section}.{name}" for name in combination}
-    parameters = _resolve(base | combination, source, places)
+    parameters = _resolve(base | combination, source, places, contents)
     assert parameters is not None
     return Cell(index=index, swept=combination, parameters=parameters)
 
 
 def _resolve(
-    values: Combination, source: str, places: Mapping[str, str], partial: bool = False
+    values: Combination, source: str, places: Mapping[str, str], contents: Contents | None = None
 ) -> CellParameters | None:
-    """Parameters from a file's values; `places` are the positions in the file of those that are not in `base`.
+    """Parameters from a file's values; `places` are the positions in the file of those that are not in `base`, and
+    `contents` the files that parameters name.
 
-    Raises InputError for a wrong value and for values that exclude each other; the latter are accepted if `partial`
-    (an axis may still replace one), and the answer is then None.
+    Raises InputError for a wrong value and for values that exclude each other. Without `contents` an axis may still
+    replace a value: files are not read, values that exclude each other are accepted, and the answer may be None.
     """
 
     def place(name: str) -> str:
         return name if name in TOP_LEVEL else places.get(name, f"base.{name}")
 
-    fields: dict[str, object] = {}
-    for name, value in values.items():
-        parameter = PARAMETERS[name]
-        try:
-            fields[parameter.field] = parameter.notation.read(value)
-        except ValidationError as error:
-            raise _input_error(source, error.errors()[0], (place(name),)) from error
-        except ValueError as error:
-            raise InputError(source, place(name), repr(value), parameter.allowed) from error
+    fields = {
+        PARAMETERS[name].field: _read_value(PARAMETERS[name], value, place(name), source)
+        for name, value in values.items()
+    }
+    recorded = fields.pop("failures", None)
     try:
-        return CellParameters.model_validate(fields, strict=True)
+        parameters = CellParameters.model_validate(fields, strict=True)
     except ValidationError as error:
         detail = error.errors()[0]
         if detail["loc"]:
@@ -215,9 +227,27 @@ def _resolve(
             raise InputError(source, place(parameter.name), found, parameter.allowed) from error
         assert detail["type"] == CONFLICT
         name, allowed = detail["ctx"]["parameter"], detail["ctx"]["allowed"]
-        if not partial:
-            raise InputError(source, place(name), values.get(name, PARAMETERS[name].default), allowed) from error
-    return None
+        if contents is not None:
+            raise InputError(source, place(name), values.get(name, detail["ctx"]["found"]), allowed) from error
+        return None
+    if contents is None or not isinstance(recorded, FailureFile):
+        return parameters
+    text, path = contents.text(recorded.file), contents.path_of(recorded.file)
+    failures = record(recorded, text, path, parameters.brokers, parameters.duration_ms)
+    return CellParameters.model_validate(dict(parameters) | {"failures": failures})
+
+
+def _read_value(parameter: Parameter, value: object, place: str, source: str) -> object:
+    """The value of a parameter's field. Raises InputError for one that is not written as its notation says."""
+    try:
+        return parameter.notation.read(value)
+    except ValidationError as error:
+        raise _input_error(source, error.errors()[0], (place,)) from error
+    except WrongKey as error:
+        key = f"{place}.{error.key}" if error.key else place
+        raise InputError(source, key, error.found, error.allowed) from error
+    except ValueError as error:
+        raise InputError(source, place, repr(value), parameter.allowed) from error
 
 
 def _refuse_duplicates(cells: tuple[Cell, ...], axis: str, source: str) -> None:

@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, distribution_or
 from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart, SlowEpisodes, mapping_or, write_mapping
 from experiments.studies.design.parameter import DURATION, TEXT, duration_or, number_or, parameter, parameters
+from experiments.studies.design.presets import PRESETS, PresetName
 from experiments.studies.design.recorded import RECORDED, RecordedFailures
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import YEAR_MS as YEAR_MS
@@ -52,6 +53,12 @@ Rate = Annotated[float, AllowInfNan(False)]
 class CellParameters(Frozen):
     """Everything that a trial depends on, except its seed. Each field declares one parameter of study files."""
 
+    preset: PresetName = parameter(
+        "none",
+        "{}",
+        "Failure model by name, which sets other parameters (docs/failure-models.md); values that the study gives "
+        "override it.",
+    )
     generation: Literal["kip-497", "kip-966-elr", "kip-966"] = parameter(
         "kip-966", "{}", "Protocol generation of the cluster."
     )
@@ -206,6 +213,14 @@ class CellParameters(Frozen):
         "`stationary`: the failures began long before the measurement, and a warm-up precedes it; `fresh`: all brokers "
         "start at time 0.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, given: object) -> object:
+        """Adds the values of the preset for the parameters that are not given."""
+        if not isinstance(given, dict) or given.get("preset") not in PRESETS:
+            return given
+        return dict(PRESETS[given["preset"]].parameters) | given
 
     @model_validator(mode="after")
     def _check_conflicts(self) -> CellParameters:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field
@@ -17,6 +18,7 @@ from experiments.studies.design.mappings import ParameterMapping, mapping_or
 from experiments.studies.design.parameter import DURATION
 from experiments.support.durations import format_duration
 from experiments.support.errors import InputError
+from experiments.support.yaml_input import read_text
 
 OutageKind = Literal["clean", "unclean", "lossy", "disk"]
 """`clean`: a controlled shutdown. `unclean`: the process dies, the page cache survives. `lossy`: the unflushed tail of
@@ -69,6 +71,25 @@ _MAPPING = mapping_or(
     short=(str, "file"),
 )
 RECORDED = replace(_MAPPING, write=lambda value: "none" if value is None else _write(value))
+
+
+@dataclass(slots=True)
+class Contents:
+    """The contents of files that a study names, by their names: as the study has them, otherwise as `folder` has."""
+
+    texts: dict[str, str]
+    folder: Path
+
+    def path_of(self, name: str) -> str:
+        """The file as errors name it."""
+        return str(self.folder / name)
+
+    def text(self, name: str) -> str:
+        """The content of a file, with line feeds at the ends of lines. Raises InputError if it cannot be read."""
+        if name not in self.texts:
+            text = read_text(self.folder / name, "recorded failures", "CSV")
+            self.texts[name] = "".join(f"{line}\n" for line in text.splitlines())
+        return self.texts[name]
 
 
 def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms: int) -> RecordedFailures:
