@@ -24,11 +24,11 @@ from pathlib import Path
 from random import Random
 
 from actors.clock import ClusterTime
-from actors.cluster import ActorCluster, is_connected
+from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, PlacementError, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import NodeSnapshot, PollReport
-from actors.storage import is_disk_loss
+from actors.storage import Owner, apply_loss, is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,
     ClusterView,
@@ -65,6 +65,8 @@ POLL_MS = 20
 IDLE_POLL_MS = 200
 """The longest time between two polls, while nothing happens or only time passes."""
 _BACKOFF = 1.25
+NODE_FAILURES = (NodeFailedError, NodeNotRunningError, PlacementError)
+"""The errors of an engine that has no room for its nodes, or whose nodes have ended by themselves."""
 _OUTCOMES = (ProduceOutcome, SendOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
 _POLL_WAIT_S = 0.05
 _QUERY_WAIT_S = 5.0
@@ -211,6 +213,14 @@ class RayEngine(Engine):
         """Damages the log ends of a node of this machine that does not run; returns the number of damaged logs."""
         self._record_end(node, "torn" if kind == "torn" else "corrupt")
         return damage_tails(self._cluster.directory(node), kind, Random(seed))
+
+    def lose(self, node: NodeId, loss: Loss) -> None:
+        """Applies a loss to the disk of a node of this machine that does not run. ValueError for a kind of loss that
+        only the simulator has."""
+        if not is_disk_loss(loss.kind):
+            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
+        apply_loss(self._cluster.directory(node), loss.kind, loss.count, Owner(self.run, node), _QUERY_WAIT_S)
+        self._record_end(node, loss.kind)
 
     def pids(self) -> Mapping[NodeId, int]:
         """The process id of every running node, each on its own machine."""

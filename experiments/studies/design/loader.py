@@ -63,8 +63,10 @@ class StudyFile(StudyHeader):
 
 
 TOP_LEVEL = frozenset(StudyFile.model_fields) & frozenset(PARAMETERS)
-"""Parameters that are fields of the file itself; the others belong into `base` and can be swept."""
-SWEEPABLE = {name: parameter for name, parameter in PARAMETERS.items() if name not in TOP_LEVEL}
+"""Parameters that are fields of the file itself; the others belong into `base`."""
+BASE = {name: parameter for name, parameter in PARAMETERS.items() if name not in TOP_LEVEL}
+SWEEPABLE = {name: parameter for name, parameter in PARAMETERS.items() if name != "duration"}
+ENGINES = ("sim", "ray")
 _BY_FIELD = {parameter.field: parameter for parameter in PARAMETERS.values()}
 _SWEEPABLE_NAMES = ", ".join(SWEEPABLE)
 
@@ -78,15 +80,26 @@ def load_study(path: Path, trials: int | None = None, engine: str | None = None)
     raw = parse_study(text, str(path))
     changes: dict[str, object] = {}
     if engine is not None:
-        if engine != "sim":
-            raise InputError("--engine", "", engine, "sim (studies run on sim in this version)")
-        changes["engine"] = engine
+        changes |= _with_engine(raw, engine)
     if trials is not None:
         if trials < 1:
             raise InputError("--trials", "", trials, "a whole number from 1")
         changes |= {"precision": None, "trials": trials}
     fields = {name: value for name, value in (raw | changes).items() if name not in changes or value is not None}
     return study_from(fields, str(path), with_fields(text, changes), path.parent)
+
+
+def _with_engine(raw: Mapping[str, object], engine: str) -> dict[str, object]:
+    """The fields of a study file that differ when all its cells run on `engine`."""
+    if engine not in ENGINES:
+        raise InputError("--engine", "", engine, f"one of {', '.join(ENGINES)}")
+    swept, cells = raw.get("sweep"), raw.get("cells")
+    if isinstance(swept, dict) and "engine" in swept:
+        return {"sweep": swept | {"engine": [engine]}}
+    listed = [raw.get("zip"), *(cells if isinstance(cells, list) else [])]
+    if any(isinstance(names, dict) and "engine" in names for names in listed):
+        raise InputError("--engine", "", engine, "no --engine, as zip or cells of the file name the engines")
+    return {"engine": engine}
 
 
 def parse_study(text: str, source: str) -> dict[str, object]:
@@ -109,7 +122,7 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
         found = "neither" if file.trials is None else "both"
         raise InputError(source, "trials", found, "either trials or precision")
     axis, combinations = _combinations(file, source)
-    _check_names(file.base, "base", source)
+    _check_names(file.base, "base", source, BASE)
     base = file.base | {name: getattr(file, name) for name in TOP_LEVEL}
     contents = Contents(dict(file.files), folder)
     _resolve(base, source, {})
@@ -143,10 +156,10 @@ def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]
     return given[0], [dict(zip(axes, row, strict=True)) for row in rows]
 
 
-def _check_names(values: Iterable[str], section: str, source: str) -> None:
+def _check_names(values: Iterable[str], section: str, source: str, known: Mapping[str, Parameter] = SWEEPABLE) -> None:
     for name in values:
-        if name not in SWEEPABLE:
-            raise InputError(source, f"{section}.{name}", "an unknown parameter", _SWEEPABLE_NAMES)
+        if name not in known:
+            raise InputError(source, f"{section}.{name}", "an unknown parameter", ", ".join(known))
 
 
 def _axes(given: Mapping[str, object], section: str, source: str) -> dict[str, list[object]]:
@@ -210,7 +223,7 @@ def _resolve(
     """
 
     def place(name: str) -> str:
-        return name if name in TOP_LEVEL else places.get(name, f"base.{name}")
+        return places.get(name, name if name in TOP_LEVEL else f"base.{name}")
 
     fields = {
         PARAMETERS[name].field: _read_value(PARAMETERS[name], value, place(name), source)

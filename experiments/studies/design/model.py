@@ -10,7 +10,8 @@ clean-shutdown file), and an unclean crash loses the unflushed tail of its logs 
 events (a Poisson process for the cluster) crash all running brokers unclean at once. The controller fences a crashed
 broker after `detection_ms`. Catch-up is immediate and writes are continuous: every change of the ISR is followed by an
 acknowledged write if one is possible. With these, small cases have closed-form Markov answers, which a study must
-reproduce (`tests/sim/test_trial.py`).
+reproduce (`tests/sim/test_trial.py`). On the engine `ray` the same failures happen to processes in real time
+(`trials/processes`); what a trial on processes returns depends on the operating system's scheduling, too.
 
 The fields of :class:`CellParameters` are the declarations of all parameters (`parameter.py`); `docs/contributing/
 a-study-parameter.md` says how to add one.
@@ -30,9 +31,12 @@ from experiments.studies.design.presets import PRESETS, PresetName
 from experiments.studies.design.recorded import RECORDED, RecordedFailures
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import YEAR_MS as YEAR_MS
+from experiments.support.durations import format_duration
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
+LONGEST_PROCESS_TRIAL_MS = 3_600_000
+"""The longest real time of a trial on processes, without its warm-up."""
 CONFLICT = "conflict"
 """The type of the error for parameters that exclude each other; its context names the `parameter` and what is
 `allowed` for it."""
@@ -213,6 +217,26 @@ class CellParameters(Frozen):
         "`stationary`: the failures began long before the measurement, and a warm-up precedes it; `fresh`: all brokers "
         "start at time 0.",
     )
+    restart_time_ms: DurationMs = parameter(
+        0,
+        "restart time {}",
+        "Time from the start of a broker's process until it takes part, in the simulator; processes need theirs.",
+        ge=0,
+    )
+    engine: Literal["sim", "ray"] = parameter(
+        "sim",
+        "engine {}",
+        "What runs the trials: `sim`, the simulator, in virtual time; `ray`, clusters of processes with real disks, in "
+        "real time.",
+    )
+    time_compression: Annotated[float, AllowInfNan(False)] = parameter(
+        1.0,
+        "time x{}",
+        "By how much the failures and `duration` are faster in a trial than given here, on either engine. Timeouts of "
+        "the protocol (`detection`, `flush_interval`) and network latency are not compressed.",
+        "factor",
+        gt=0.0,
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -239,7 +263,24 @@ class CellParameters(Frozen):
         if heartbeat_ms is not None and self.network_latency_ms > heartbeat_ms:
             allowed = f"at most a quarter of detection ({self.detection_ms} ms)"
             raise _conflict("network_latency", self.network_latency_ms, allowed)
+        if self.engine == "ray":
+            self._check_processes()
         return self
+
+    def _check_processes(self) -> None:
+        """A trial on processes runs in real time, and has no parts that only the simulator has."""
+        if self.detection_ms is None:
+            raise _conflict("detection", "instant", "a duration with engine ray: processes detect crashes by timeouts")
+        for name in ("catch_up", "slow"):
+            if getattr(self, name) is not None:
+                raise _conflict(name, "a mapping", "nothing with engine ray: only the simulator delays messages")
+        real_ms = self.duration_ms / self.time_compression
+        if real_ms > LONGEST_PROCESS_TRIAL_MS:
+            allowed = (
+                f"at most {format_duration(LONGEST_PROCESS_TRIAL_MS)} of real time with engine ray, after division by "
+                f"time_compression ({self.time_compression:g}); a trial would take {format_duration(round(real_ms))}"
+            )
+            raise _conflict("duration", format_duration(self.duration_ms), allowed)
 
     @property
     def heartbeat_interval_ms(self) -> int | None:
@@ -312,7 +353,9 @@ class StudyHeader(Frozen):
 
     name: str = Field(min_length=1, description="Name of the study, in tables and in the report.")
     question: str | None = Field(None, description="The question, as the report's headline.")
-    engine: Literal["sim"] = Field("sim", description="What runs the trials.")
+    engine: Literal["sim", "ray"] = Field(
+        "sim", description="What runs the trials of all cells; `sweep`, `zip` or `cells` may list both engines instead."
+    )
     seed: int = Field(0, ge=0, description="The seed that the seeds of all trials are derived from.")
     trials: int | None = Field(None, ge=1, description="Trials per cell; either this or `precision`.")
     precision: Precision | None = Field(

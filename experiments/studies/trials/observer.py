@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import LOSS, TraceRow
+from experiments.studies.trials.setting import ACKS
 from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
@@ -22,8 +23,6 @@ from protocol.events.controller import PartitionChanged
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.nodes.broker import BrokerNode
-
-ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 @dataclass(slots=True)

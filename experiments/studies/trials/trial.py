@@ -10,35 +10,23 @@ partition.
 
 from __future__ import annotations
 
-from experiments.engines.admin_requests import create_topic
-from experiments.engines.port import ClusterSpec, Loss, LossKind
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.placement import assignments
 from experiments.studies.failures.slow import episodes
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.schema import CRASH, END, START, TraceRow, TrialResult
 from experiments.studies.trials.catch_up import CatchUps
+from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.observer import Observer
+from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
 from experiments.studies.trials.slow import SlowBrokers
-from experiments.studies.trials.states import TOPIC
-from protocol.config import (
-    BROKER_HEARTBEAT_INTERVAL_MS,
-    BROKER_SESSION_TIMEOUT_MS,
-    FLUSH_MS,
-    MIN_INSYNC_REPLICAS,
-    UNCLEAN_RECOVERY_STRATEGY,
-    ClusterConfig,
-    Generation,
-)
-from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
+from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
 from protocol.messages.commands import AdminCommand, ShutdownCommand
 
 SET_UP_MS = 60_000
 RETRY_START_MS = 1_000
-_LOSSES: dict[str, LossKind] = {"unclean": "none", "lossy": "unflushed", "disk": "all"}
 
 
 class TrialSetUpError(RuntimeError):
@@ -51,7 +39,7 @@ class Trial:
     def __init__(self, params: CellParameters, seed: int, timeline: Timeline) -> None:
         self.params = params
         self.cluster = SimCluster(
-            ClusterSpec(params.brokers, 1, _cluster_config(params), seed),
+            cluster_spec(params, seed),
             NetworkModel(base_ms=params.network_latency_ms),
             keep_traces=False,
             instant_detection=params.detection_ms is None,
@@ -63,7 +51,9 @@ class Trial:
         self._measuring = False
         self._awaited: Event | None = None
         self._starting: dict[NodeId, Event] = {}
-        self.catch_ups = None if params.catch_up is None else CatchUps(params.catch_up, self.cluster, _replicas(params))
+        self.catch_ups = (
+            None if params.catch_up is None else CatchUps(params.catch_up, self.cluster, replicas_of(params))
+        )
         self._seed = seed
 
     def run(self) -> TrialResult:
@@ -87,8 +77,8 @@ class Trial:
         for node in cluster.spec.node_ids:
             cluster.start(node)
         cluster.run_until(1_000)
-        request = create_topic(TOPIC, assignments(params), {MIN_INSYNC_REPLICAS: params.min_insync_replicas})
-        cluster.command(FIRST_CLIENT, AdminCommand(command_id=self.observer.command_id(), request=request))
+        command = AdminCommand(command_id=self.observer.command_id(), request=topic_request(params))
+        cluster.command(FIRST_CLIENT, command)
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
                 raise TrialSetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
@@ -126,13 +116,13 @@ class Trial:
             self.catch_ups.fail(broker, event.kind == "disk")
         if broker not in self.cluster.nodes:
             if event.kind != "clean":
-                self.cluster.disks[broker].apply_loss(Loss(_LOSSES[event.kind]))
+                self.cluster.disks[broker].apply_loss(loss_of(event.kind))
             return
         self._add(TraceRow(0, CRASH, node=broker, detail=event.kind))
         if event.kind == "clean":
             self.cluster.command(broker, ShutdownCommand())
         else:
-            self.cluster.crash(broker, Loss(_LOSSES[event.kind]))
+            self.cluster.crash(broker, loss_of(event.kind))
             self.observer.states.handle_crash(self.cluster.now_ms, broker)
 
     def _start(self, event: Event) -> None:
@@ -143,11 +133,20 @@ class Trial:
         if broker in self.cluster.nodes:
             self.cluster.call_at(self.cluster.now_ms + RETRY_START_MS, lambda: self._start(event))
             return
-        del self._starting[broker]
         self._add(TraceRow(0, START, node=broker))
+        if self.params.restart_time_ms:
+            self.cluster.call_at(self.cluster.now_ms + self.params.restart_time_ms, lambda: self._boot(event))
+        else:
+            self._boot(event)
+
+    def _boot(self, event: Event) -> None:
+        """The broker's process takes part from now on, unless it has failed again."""
+        if self._starting.get(event.broker) is not event:
+            return
+        del self._starting[event.broker]
         if self.catch_ups is not None:
-            self.catch_ups.start(broker)
-        self.cluster.start(broker)
+            self.catch_ups.start(event.broker)
+        self.cluster.start(event.broker)
 
     def _handle_settled(self) -> None:
         """A write has ended that no other follows."""
@@ -165,27 +164,15 @@ class Trial:
             self.rows.append(row._replace(time_ms=time_ms, log_weight=self._timeline.log_weight(time_ms)))
 
 
-def _replicas(params: CellParameters) -> dict[NodeId, set[TopicPartition]]:
-    """The partitions of which each broker has a replica."""
-    placed = assignments(params)
-    return {
-        broker: {TopicPartition(TOPIC, index) for index, replicas in enumerate(placed) if broker in replicas}
-        for broker in range(params.brokers)
-    }
-
-
-def _cluster_config(params: CellParameters) -> ClusterConfig:
-    """The brokers' configs that follow from the parameters."""
-    overrides: dict[str, object] = {UNCLEAN_RECOVERY_STRATEGY: params.unclean_recovery_strategy}
-    if params.detection_ms is not None:
-        overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
-        overrides[BROKER_HEARTBEAT_INTERVAL_MS] = params.heartbeat_interval_ms
-    if params.flush_interval_ms is not None:
-        overrides[FLUSH_MS] = params.flush_interval_ms
-    return ClusterConfig.of(Generation(params.generation), overrides)
-
-
 def run_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial in plain sampling; a pure function of its arguments."""
+    """Runs one trial in plain sampling, on the cell's engine. On sim it is a pure function of its arguments."""
+    if params.engine == "ray":
+        from experiments.studies.trials.processes.trial import run_process_trial
+
+        return run_process_trial(params, seed)
+    timeline = DrawnTimeline(params, seed, -warm_up_ms(params))
     with rare_collections():
-        return Trial(params, seed, DrawnTimeline(params, seed, -warm_up_ms(params))).run()
+        if params.time_compression == 1.0:
+            return Trial(params, seed, timeline).run()
+        found = Trial(compressed(params), seed, CompressedTimeline(timeline, params.time_compression)).run()
+    return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)

@@ -11,7 +11,7 @@ import pytest
 import experiments.studies
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.loader import load_study, study_from
-from experiments.studies.design.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters
+from experiments.studies.design.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters, StudyPlan
 from experiments.studies.design.parameter import Parameter
 from experiments.support.errors import InputError
 
@@ -53,7 +53,11 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"trials": None, "precision": PRECISION | {"metric": "latency"}}, "precision.metric", "loss_rate"),
         ({"duration": "1 year"}, "duration", "a number and a unit"),
         ({"duration": "0s"}, "duration", "greater than 0"),
-        ({"engine": "ray"}, "engine", "sim"),
+        ({"engine": "kafka"}, "engine", "'sim' or 'ray'"),
+        ({"engine": "ray"}, "base.detection", "a duration with engine ray"),
+        ({"engine": "ray", "base__detection": "3s"}, "duration", "at most 1h of real time with engine ray"),
+        ({"base__engine": "ray"}, "base.engine", "generation, brokers"),
+        ({"base__time_compression": 0}, "base.time_compression", "greater than 0"),
         ({"base__colour": "red"}, "base.colour", "generation, brokers"),
         ({"base__generation": "v3", "sweep__generation": None}, "base.generation", "kip-497"),
         ({"base__replication_factor": 4}, "base.replication_factor", "number of brokers (3)"),
@@ -135,6 +139,24 @@ def test_trials_on_the_command_line_replace_the_precision_of_the_file(tmp_path: 
     assert (study.trials, study.precision, study.max_trials) == (5, None, 5)
     with pytest.raises(InputError, match="--trials"):
         load_study(path, trials=0)
+    with pytest.raises(InputError, match="--engine: found kafka; allowed: one of sim, ray"):
+        load_study(path, engine="kafka")
+
+
+def engines(study: StudyPlan) -> list[str]:
+    return [cell.parameters.engine for cell in study.cells]
+
+
+def test_a_study_runs_on_the_engine_of_its_file_or_of_the_command_or_on_those_that_it_sweeps(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    text = "name: s\ntrials: 2\nduration: 60s\nbase: {detection: 2s}\n"
+    path.write_text(text + "engine: ray\n")
+    assert (engines(load_study(path)), engines(load_study(path, engine="sim"))) == (["ray"], ["sim"])
+    path.write_text(text + "sweep: {acks: [1, all], engine: [sim, ray]}\n")
+    assert engines(load_study(path)) == ["sim", "ray", "sim", "ray"]
+    assert engines(load_study(path, engine="ray")) == ["ray", "ray"]
+    path.write_text(text + "cells: [{engine: sim}, {engine: ray}]\n")
+    assert engines(load_study(path)) == ["sim", "ray"]
     with pytest.raises(InputError, match="--engine"):
         load_study(path, engine="ray")
 

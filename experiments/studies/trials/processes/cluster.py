@@ -1,0 +1,229 @@
+"""The cluster of one trial on processes: its set-up, its writers, and the comparison of logs with acknowledgements.
+
+Writers. Each partition has a writer, which sends one record, waits for its outcome, and sends the next one at least
+`WRITE_EVERY_MS` after the last: so every state of a partition that lasts longer has an acknowledged record that depends
+on it. The client behind them is the protocol's own, which finds leaders, retries and gives up as Kafka's does; a write
+that fewer than min ISR replicas refuse is not retried.
+
+Losses. When a replica becomes leader, its log is read and compared with all records that were acknowledged (acks=all)
+before the reading. A record is lost if that log does not have it at its offset; it is counted then and no more. A
+leader that ends before its log was read is not compared; the next one is.
+
+Throughput is measured before the failures begin, by one send of many records that the client batches, as a producer
+that is not paced does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from experiments.engines.port import TraceEvent
+from experiments.engines.ray.engine import RayEngine
+from experiments.studies.design.model import CellParameters
+from experiments.studies.trials.processes.recording import Lost, Recording
+from experiments.studies.trials.processes.rows import USED
+from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request
+from experiments.studies.trials.states import TOPIC
+from protocol.errors import ErrorCode
+from protocol.events.broker import BecameLeader
+from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, Offset, TimeMs, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import (
+    ROUND_ROBIN,
+    AdminCommand,
+    AdminOutcome,
+    Command,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
+
+SET_UP_MS = 60_000
+WRITE_EVERY_MS = 50
+LOAD_RECORDS = 2_000
+LOAD_RECORD_BYTES = 1_024
+
+Acknowledged = tuple[Offset, bytes]
+
+
+class SetUpError(RuntimeError):
+    """The processes of a trial did not become a cluster that serves clients."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """The writer of a partition. `acked` holds (offset, payload) of acknowledged acks=all records, by offset; `leader`
+    is the event of the newest leader, of `leader_epoch`, None once its log has been compared.
+    """
+
+    acked: list[Acknowledged] = field(default_factory=list)
+    outstanding: int | None = None
+    payload: bytes = b""
+    sent_ms: TimeMs = 0
+    leader: TraceEvent | None = None
+    leader_epoch: Epoch = NO_EPOCH
+
+
+class ProcessCluster:
+    """The cluster that `params` describe, on the Ray that this process is connected to. `recording` takes what happens;
+    `close` ends the processes."""
+
+    def __init__(self, params: CellParameters, seed: int, recording: Recording) -> None:
+        self.recording = recording
+        self._params = params
+        self._acks = ACKS[params.acks]
+        self._writers = {TopicPartition(TOPIC, index): _Writer() for index in range(params.partitions)}
+        self._commands: dict[int, TopicPartition] = {}
+        self._next_command = 0
+        self._writing = False
+        self.engine = RayEngine(cluster_spec(params, seed), keeps=lambda trace: isinstance(trace, USED))
+
+    def close(self) -> None:
+        """Ends all processes and removes their directories."""
+        self.engine.close()
+
+    # -- set-up --------------------------------------------------------------------------------------------------------
+
+    def set_up(self) -> None:
+        """Starts the nodes, creates the topic, and measures the throughput. SetUpError where that does not succeed."""
+        engine = self.engine
+        for node in engine.spec.node_ids:
+            engine.start(node)
+        brokers = frozenset(engine.spec.broker_ids)
+        self._await(lambda: engine.unfenced() == brokers, "brokers unfenced")
+        created = self._run(AdminCommand(command_id=self._command_id(), request=topic_request(self._params)))
+        if not isinstance(created, AdminOutcome) or created.error is not ErrorCode.NONE:
+            raise SetUpError(f"the topic was not created: {created}")
+        self._await(self._all_serve, "leaders of all partitions with all replicas in sync")
+        self.recording.throughput = self._throughput()
+
+    def _all_serve(self) -> bool:
+        view = self.engine.view()
+        states = [] if view is None else [view.partitions.get(name) for name in self._writers]
+        return bool(states) and all(
+            state is not None and state.leader != NO_LEADER and len(state.isr) == len(state.replicas)
+            for state in states
+        )
+
+    def _throughput(self) -> int:
+        """Acknowledged records per second of a producer that sends `LOAD_RECORDS` records at once."""
+        command = SendRecords(
+            command_id=self._command_id(),
+            topic=TOPIC,
+            partition=ROUND_ROBIN,
+            acks=self._acks,
+            record_count=LOAD_RECORDS,
+            record_bytes=LOAD_RECORD_BYTES,
+        )
+        began_ms = self.engine.now_ms()
+        outcome = self._run(command)
+        if not isinstance(outcome, SendOutcome) or outcome.error is not ErrorCode.NONE:
+            raise SetUpError(f"the records of the throughput were not acknowledged: {outcome}")
+        return round(LOAD_RECORDS * 1_000 / max(1, self.engine.now_ms() - began_ms))
+
+    def _run(self, command: Command) -> Message | None:
+        self.engine.submit(command)
+        self._await(lambda: self.engine.outcome(command.command_id) is not None, type(command).__name__)
+        return self.engine.take_outcomes().get(command.command_id)
+
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        if not self.engine.run_until(condition, SET_UP_MS):
+            raise SetUpError(f"{what}: not within {SET_UP_MS // 1_000} s")
+
+    def _command_id(self) -> int:
+        self._next_command += 1
+        return self._next_command
+
+    # -- while it runs -------------------------------------------------------------------------------------------------
+
+    def begin_writing(self) -> None:
+        """From now on the writers write."""
+        self._writing = True
+
+    def run_until(self, at_ms: TimeMs) -> None:
+        """Lets the cluster run until this time of its clock."""
+        while (left_ms := at_ms - self.engine.now_ms()) > 0:
+            if self.engine.run_until(self._proceed, left_ms):
+                self._compare_logs()
+
+    def _proceed(self) -> bool:
+        """Takes what the nodes have reported, and writes; returns whether there is a new leader's log to compare."""
+        self._take_reports()
+        now_ms = self.engine.now_ms()
+        for name, writer in self._writers.items():
+            if self._writing and writer.outstanding is None and now_ms - writer.sent_ms >= WRITE_EVERY_MS:
+                self._write(name, writer, now_ms)
+        return any(writer.leader is not None for writer in self._writers.values())
+
+    def _write(self, name: TopicPartition, writer: _Writer, now_ms: TimeMs) -> None:
+        command_id = self._command_id()
+        writer.outstanding, writer.sent_ms, writer.payload = command_id, now_ms, command_id.to_bytes(8, "big")
+        self.recording.sent_ms[command_id] = now_ms
+        self._commands[command_id] = name
+        command = ProduceCommand(
+            command_id=command_id,
+            topic=name.topic,
+            partition=name.partition,
+            acks=self._acks,
+            record_count=1,
+            payload=writer.payload,
+            final_errors=(ErrorCode.NOT_ENOUGH_REPLICAS,),
+        )
+        self.engine.submit(command)
+
+    def _take_reports(self) -> None:
+        """Takes the events and the outcomes of the polls so far."""
+        events = self.engine.traces()[len(self.recording.events) :]
+        self.recording.events += events
+        for event in events:
+            if isinstance(event.trace, BecameLeader):
+                self._note_leader(event, event.trace)
+        for command_id, outcome in self.engine.take_outcomes().items():
+            name = self._commands.pop(command_id, None)
+            if name is not None and isinstance(outcome, ProduceOutcome):
+                self._end_write(self._writers[name], outcome)
+
+    def _end_write(self, writer: _Writer, outcome: ProduceOutcome) -> None:
+        writer.outstanding = None
+        if outcome.error is ErrorCode.NONE and self._acks == ACKS["all"]:
+            writer.acked.append((outcome.base_offset, writer.payload))
+
+    def _note_leader(self, event: TraceEvent, trace: BecameLeader) -> None:
+        writer = self._writers[trace.partition]
+        if trace.leader_epoch > writer.leader_epoch:
+            writer.leader, writer.leader_epoch = event, trace.leader_epoch
+
+    # -- losses --------------------------------------------------------------------------------------------------------
+
+    def _compare_logs(self) -> None:
+        """Compares the logs of new leaders with what was acknowledged before the reading."""
+        for name, writer in self._writers.items():
+            leader, writer.leader = writer.leader, None
+            if leader is None or not self.engine.is_running(leader.node):
+                continue
+            known = len(writer.acked)
+            log = self.engine.log(leader.node, name)
+            self._take_reports()
+            if writer.leader is not None:
+                continue  # a newer leader, whose log counts instead
+            kept = kept_records(writer.acked[:known], log)
+            if kept < known:
+                self.recording.losses.append(Lost(leader.time_ms, name, leader.node, known - kept))
+                del writer.acked[kept:known]
+
+
+def kept_records(acked: Sequence[Acknowledged], log: Sequence[RecordBatch]) -> int:
+    """How many of the acknowledged records, from the first on, the leader's log has.
+
+    Logs that agree at an offset agree before it (log matching), so the search ends at the first match from the end, or
+    at the log's start: records that retention has deleted are not lost.
+    """
+    held = {batch.base_offset: batch.payload for batch in log}
+    start = min(held, default=0)
+    kept = len(acked)
+    while kept and acked[kept - 1][0] >= start and held.get(acked[kept - 1][0]) != acked[kept - 1][1]:
+        kept -= 1
+    return kept

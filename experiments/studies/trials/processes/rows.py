@@ -1,0 +1,147 @@
+"""From the recording of a trial on processes to its trace.
+
+Nodes report their trace events when they are polled, so events of different nodes arrive out of order; their times are
+of one clock (one machine, or machines that keep time by NTP). The recording is therefore put into the order of time
+after the trial, and replayed through the same `PartitionStates` that a simulated trial feeds as it runs. One order is
+forced: a replica becomes leader after the controller has elected it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from experiments.engines.port import TraceEvent
+from experiments.studies.trace.schema import (
+    ACKNOWLEDGED,
+    CRASH,
+    END,
+    LOSS,
+    RESTARTED,
+    START,
+    THROUGHPUT,
+    TraceRow,
+)
+from experiments.studies.trials.processes.recording import Failed, Lost, Recording, Started
+from experiments.studies.trials.states import PartitionStates
+from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
+from protocol.events.client import ProduceCompleted
+from protocol.events.controller import BrokerRegistered, PartitionChanged
+from protocol.ids import Epoch, NodeId, TimeMs, TopicPartition
+
+USED = (PartitionChanged, BecameLeader, HighWatermarkAdvanced, ProduceCompleted, BrokerRegistered)
+"""The kinds of trace events that a recording has."""
+
+
+class _Item(NamedTuple):
+    at_ms: TimeMs
+    content: TraceEvent | Failed | Started | Lost
+
+
+def trace_rows(recording: Recording, partitions: int) -> list[TraceRow]:
+    """The rows of the trial, in real ms since the measurement began."""
+    return _Replay(recording, partitions).run()
+
+
+class _Replay:
+    def __init__(self, recording: Recording, partitions: int) -> None:
+        self._recording = recording
+        self._states = PartitionStates(partitions, self._add)
+        self._rows: list[TraceRow] = []
+        self._now_ms = recording.begins_ms
+        self._gone_ms = recording.begins_ms
+        self._measuring = False
+        self._starting: dict[NodeId, TimeMs] = {}
+
+    def run(self) -> list[TraceRow]:
+        recording = self._recording
+        for item in _in_order(recording):
+            if item.at_ms >= recording.ends_ms:
+                break
+            self._begin(item.at_ms)
+            self._now_ms = max(self._now_ms, item.at_ms)
+            self._handle(item.at_ms, item.content)
+        self._begin(recording.ends_ms)
+        self._now_ms = recording.ends_ms
+        self._add(TraceRow(0, END))
+        return self._rows
+
+    def _begin(self, at_ms: TimeMs) -> None:
+        """Begins the measurement once all that came before it has been handled."""
+        if not self._measuring and at_ms >= self._recording.begins_ms:
+            self._measuring = True
+            self._states.add_all()
+            self._add(TraceRow(0, THROUGHPUT, value=self._recording.throughput))
+
+    def _add(self, row: TraceRow) -> None:
+        if self._measuring:
+            self._rows.append(row._replace(time_ms=self._now_ms - self._recording.begins_ms))
+
+    def _handle(self, at_ms: TimeMs, content: TraceEvent | Failed | Started | Lost) -> None:
+        if isinstance(content, Failed):
+            self._add(TraceRow(0, CRASH, node=content.broker, detail=content.kind))
+            if content.kind != "clean":
+                self._gone_ms = max(self._gone_ms, content.gone_ms)
+                self._states.handle_crash(at_ms, content.broker)
+        elif isinstance(content, Started):
+            self._starting[content.broker] = at_ms
+            self._add(TraceRow(0, START, node=content.broker))
+        elif isinstance(content, Lost):
+            self._add(TraceRow(0, LOSS, content.partition.partition, content.leader, value=content.records))
+        else:
+            self._handle_event(at_ms, content)
+
+    def _handle_event(self, at_ms: TimeMs, event: TraceEvent) -> None:
+        trace, states = event.trace, self._states
+        if isinstance(trace, PartitionChanged):
+            states.handle_change(trace)
+        elif isinstance(trace, BecameLeader):
+            states.handle_regression(event.node, trace)
+            if not states.is_outdated(trace):
+                states.handle_leader(event.node, trace)
+        elif isinstance(trace, HighWatermarkAdvanced):
+            states.handle_high_watermark(trace)
+        elif isinstance(trace, BrokerRegistered):
+            self._handle_registration(at_ms, trace)
+        elif isinstance(trace, ProduceCompleted) and trace.is_acknowledged:
+            self._handle_acknowledgement(at_ms, trace)
+
+    def _handle_registration(self, at_ms: TimeMs, trace: BrokerRegistered) -> None:
+        if not trace.fenced and trace.broker in self._starting:
+            took_ms = at_ms - self._starting.pop(trace.broker)
+            self._add(TraceRow(0, RESTARTED, node=trace.broker, value=took_ms))
+
+    def _handle_acknowledgement(self, at_ms: TimeMs, trace: ProduceCompleted) -> None:
+        """An acknowledgement that arrives while a broker is being killed may be the last of that broker."""
+        sent_ms = self._recording.sent_ms.get(trace.command_id)
+        if sent_ms is None:
+            return
+        self._add(TraceRow(0, ACKNOWLEDGED, trace.partition.partition, value=max(0, at_ms - sent_ms)))
+        if at_ms > self._gone_ms:
+            self._states.handle_acknowledgement(at_ms, trace.partition, sent_ms=at_ms)
+
+
+def _in_order(recording: Recording) -> list[_Item]:
+    """All that was recorded, by time; what has equal times in the order of causes."""
+    items = [_Item(item.at_ms, item) for item in (*recording.injected, *recording.losses)]
+    items += _events(recording.events)
+    return sorted(items, key=lambda item: (item.at_ms, _rank(item.content)))
+
+
+def _events(events: list[TraceEvent]) -> Iterator[_Item]:
+    elected_ms: dict[tuple[TopicPartition, Epoch], TimeMs] = {}
+    for event in events:
+        if isinstance(event.trace, PartitionChanged):
+            key = (event.trace.partition, event.trace.leader_epoch)
+            elected_ms[key] = min(event.time_ms, elected_ms.get(key, event.time_ms))
+    for event in events:
+        trace, at_ms = event.trace, event.time_ms
+        if isinstance(trace, BecameLeader):
+            at_ms = max(at_ms, elected_ms.get((trace.partition, trace.leader_epoch), at_ms))
+        yield _Item(at_ms, event)
+
+
+def _rank(content: TraceEvent | Failed | Started | Lost) -> int:
+    if not isinstance(content, TraceEvent):
+        return 1
+    return 0 if isinstance(content.trace, PartitionChanged) else 2

@@ -1,0 +1,127 @@
+"""One trial on processes: a cluster of actors that goes through a timeline of failures in real time.
+
+The timeline is that of the simulated trial with the same parameters and seed: the same brokers fail and return at the
+same times, in the same ways. A crash is SIGKILL; a lossy one also truncates every log of the broker to its last fsynced
+position; a clean failure is a controlled shutdown. An event happens when its time has come and the trial has finished
+with the one before it, usually within 50 ms. The trial returns the trace of a simulated trial (`rows.py`), and
+measurements that only real time has: throughput, latency of acknowledgements, restarts.
+
+What a trial on processes returns depends on the operating system's scheduling, too: the seed repeats its failures and
+not its trace.
+
+A cluster that does not come up, or of which a process ends without the trial's doing (out of memory, a full disk), is
+no observation of the protocol. The trial is run again from its beginning, up to `ATTEMPTS` times.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from experiments.engines.ray.engine import NODE_FAILURES
+from experiments.studies.design.model import CellParameters
+from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
+from experiments.studies.trace.schema import TrialResult
+from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
+from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
+from experiments.studies.trials.processes.recording import Failed, Recording, Started
+from experiments.studies.trials.processes.rows import trace_rows
+from experiments.studies.trials.setting import loss_of
+from protocol.ids import NodeId, TimeMs, node_name
+
+ATTEMPTS = 3
+RETRY_START_MS = 1_000
+_LOG = logging.getLogger(__name__)
+
+
+class ProcessTrial:
+    """One trial on `cluster`, which is set up, through `timeline`."""
+
+    def __init__(self, params: CellParameters, timeline: Timeline, cluster: ProcessCluster) -> None:
+        self._params = params
+        self._timeline = timeline
+        self._cluster = cluster
+        self._recording = cluster.recording
+        self._down: set[NodeId] = set()
+        self._starting: set[NodeId] = set()
+
+    def run(self) -> TrialResult:
+        """Runs the trial to its end."""
+        recording, engine = self._recording, self._cluster.engine
+        recording.begins_ms = engine.now_ms() + warm_up_ms(self._params)
+        recording.ends_ms = recording.begins_ms + self._params.duration_ms
+        self._cluster.begin_writing()
+        while (event := self._timeline.next_event()) is not None:
+            at_ms = recording.begins_ms + event.time_ms
+            if at_ms >= recording.ends_ms:
+                break
+            self._run_until(at_ms)
+            self._handle_event(event)
+        self._run_until(recording.ends_ms)
+        rows = trace_rows(recording, self._params.partitions)
+        return TrialResult(rows, engine.trace_hash(), len(recording.events))
+
+    def _run_until(self, at_ms: TimeMs) -> None:
+        """Runs the cluster until `at_ms`, and starts brokers whose controlled shutdown ends late."""
+        while self._starting and (now_ms := self._cluster.engine.now_ms()) < at_ms:
+            self._cluster.run_until(min(at_ms, now_ms + RETRY_START_MS))
+            for broker in sorted(self._starting):
+                self._start(broker)
+        self._cluster.run_until(at_ms)
+        engine = self._cluster.engine
+        ended = [node for node in engine.spec.node_ids if node not in self._down and not engine.is_running(node)]
+        if ended:
+            raise SetUpError(f"{', '.join(map(node_name, ended))} ended by itself")
+
+    def _handle_event(self, event: Event) -> None:
+        if event.kind == "start":
+            self._start(event.broker)
+            return
+        self._starting.discard(event.broker)
+        engine = self._cluster.engine
+        if not engine.is_running(event.broker):
+            if event.kind != "clean":
+                engine.lose(event.broker, loss_of(event.kind))
+            return
+        self._down.add(event.broker)
+        at_ms = engine.now_ms()
+        if event.kind == "clean":
+            engine.terminate(event.broker)
+        else:
+            engine.crash(event.broker, loss_of(event.kind))
+        self._recording.injected.append(Failed(at_ms, engine.now_ms(), event.broker, event.kind))
+
+    def _start(self, broker: NodeId) -> None:
+        """Starts the broker, as soon as its controlled shutdown has ended."""
+        engine = self._cluster.engine
+        if engine.is_running(broker):
+            self._starting.add(broker)
+            return
+        self._starting.discard(broker)
+        self._down.discard(broker)
+        self._recording.injected.append(Started(engine.now_ms(), broker))
+        engine.start(broker)
+
+
+def run_process_trial(params: CellParameters, seed: int) -> TrialResult:
+    """Runs one trial on the Ray that this process is connected to. Raises SetUpError if the cluster fails by itself
+    `ATTEMPTS` times."""
+    reasons: list[str] = []
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _attempt(params, seed)
+        except (SetUpError, *NODE_FAILURES) as error:
+            reasons.append((str(error).strip().splitlines() or [type(error).__name__])[-1])
+            _LOG.warning("trial with seed %d, attempt %d of %d: %s", seed, attempt, ATTEMPTS, reasons[-1])
+    raise SetUpError(f"the cluster failed in {ATTEMPTS} attempts: {'; '.join(dict.fromkeys(reasons))}")
+
+
+def _attempt(params: CellParameters, seed: int) -> TrialResult:
+    real = compressed(params)
+    timeline = CompressedTimeline(DrawnTimeline(params, seed, -warm_up_ms(params)), params.time_compression)
+    cluster = ProcessCluster(real, seed, Recording())
+    try:
+        cluster.set_up()
+        found = ProcessTrial(real, timeline, cluster).run()
+    finally:
+        cluster.close()
+    return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)
