@@ -60,9 +60,10 @@ class ParameterMapping(BaseModel):
 
 
 class Burst(ParameterMapping):
-    """Bursts: failures of several brokers within a short window. An event strikes `size` brokers, or `fraction` of the
-    brokers of the cluster, or with probability `same_rack` of those of one rack; each fails at a uniform time of the
-    window. `down`: one down time for all brokers of an event; without it each has a repair time of its own."""
+    """Bursts: failures of several brokers within a short window. An event strikes `size` random brokers of the cluster,
+    or each broker with probability `fraction`; with probability `same_rack`, only brokers of one random rack. Each
+    fails at a uniform time of the window. `down`: one down time for all brokers of an event; without it each has a
+    repair time of its own."""
 
     per_year: Number | None = Field(None, gt=0, description="bursts per cluster-year")
     per_broker_year: Number | None = Field(None, gt=0, description="bursts that strike a given broker, per year")
@@ -80,10 +81,9 @@ class Burst(ParameterMapping):
             raise ValueError("either size or fraction")
         return self
 
-    def struck_of(self, brokers: int) -> int:
-        """The number of brokers that a burst strikes among so many, at least 1."""
-        wanted = self.size if self.size is not None else round((self.fraction or 0.0) * brokers)
-        return min(brokers, max(1, wanted))
+    def struck_of(self, brokers: int) -> float:
+        """The mean number of brokers that a burst strikes among so many."""
+        return float(min(brokers, self.size)) if self.size is not None else brokers * (self.fraction or 0.0)
 
     def events_per_year(self, brokers: int) -> float:
         """The rate of bursts in a cluster of so many brokers, all of which may be struck together."""

@@ -162,8 +162,9 @@ class CellParameters(Frozen):
     ] = parameter(
         None,
         "bursts: {}",
-        "Bursts: each strikes `size` random brokers, or a `fraction` of them, with probability `same_rack` all in one "
-        "rack, at random times within `window` (default 2m). `down`: one down time for all, otherwise `broker_mttr`.",
+        "Bursts: each strikes `size` random brokers, or each broker with probability `fraction`; with probability "
+        "`same_rack`, only brokers of one random rack. They fail at random times within `window` (default 2m). `down`: "
+        "one down time for all, otherwise `broker_mttr`.",
         "mapping",
     )
     rolling_restart: Annotated[

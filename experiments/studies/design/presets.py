@@ -83,8 +83,8 @@ PRESETS: Mapping[str, Preset] = {
         "Joys of Real Hardware): the first year of a new cluster, here of 1,800 machines in racks of 60",
         numbers="1,000 failures of single machines (0.56 per machine); 20 racks of 40 to 80 machines vanish for 1 "
         "to 6 hours (0.667 per rack, 3.5 hours); 1 power distribution unit takes 500 to 1,000 machines for 6 "
-        "hours (once a year, 42 % of the brokers); 0.5 times overheating takes most machines for 1 to 2 days (36 "
-        "hours).",
+        "hours (once a year, each broker with probability 0.42); 0.5 times overheating takes most machines for 1 "
+        "to 2 days (36 hours).",
         assumed="A single machine is back after 1 hour on average. Which brokers share a power distribution unit "
         "is drawn at random. Durations are exponential.",
         leaves_out="1 rack move and 1 rewiring (5 % of the machines over two days), both announced; 5 racks that "

@@ -143,7 +143,8 @@ def _power(
 
 
 def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
-    """Bursts: every broker draws a number, and of the cluster or of one rack those with the smallest are struck."""
+    """Bursts: every broker draws a number; of the cluster or of one rack, those with the smallest are struck, or those
+    with one below `fraction`."""
     everyone, racks = tuple(range(params.brokers)), racks_of(params)
 
     def strike(at_ms: int, draws: Draws) -> list[Outage]:
@@ -151,7 +152,9 @@ def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
         in_one_rack, rack = draws.event.random() < burst.same_rack, draws.event.random()
         domain = racks[int(rack * params.racks)] if in_one_rack else everyone
         drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in everyone}
-        struck = sorted(domain, key=lambda broker: drawn[broker].order)[: burst.struck_of(len(domain))]
+        struck = sorted(domain, key=lambda broker: drawn[broker].order)[: burst.size]
+        if burst.fraction is not None:
+            struck = [broker for broker in domain if drawn[broker].order < burst.fraction]
         outages = []
         for broker in struck:
             failure = drawn[broker]

@@ -1,0 +1,209 @@
+"""What a cell assumes about failures, in sentences, for reports and for the record of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.mappings import BYTES, BYTES_PER_SECOND, Burst, CatchUp
+from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.design.placement import racks_of
+from experiments.studies.design.presets import PRESETS
+from experiments.studies.design.recorded import RecordedFailures
+
+_UNITS = (
+    ("year", YEAR_MS),
+    ("day", 86_400_000),
+    ("hour", 3_600_000),
+    ("minute", 60_000),
+    ("second", 1_000),
+    ("millisecond", 1),
+)
+
+
+def assumptions(params: CellParameters) -> list[str]:
+    """The sentences that describe the failure model of a cell, the most important first."""
+    parts = (_preset, _own_failures, _kinds, _racks, _power, _bursts, _restarts, _catch_up, _slow, _start)
+    return [sentence for part in parts for sentence in part(params)]
+
+
+def shared_assumptions(cells: Mapping[str, CellParameters]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The sentences that all cells have in common, and for each cell, by its name, those that only some cells have."""
+    each = {name: assumptions(params) for name, params in cells.items()}
+    common = [
+        sentence
+        for sentence in next(iter(each.values()), [])
+        if all(sentence in sentences for sentences in each.values())
+    ]
+    own = [(name, [sentence for sentence in sentences if sentence not in common]) for name, sentences in each.items()]
+    return common, [(name, sentences) for name, sentences in own if sentences]
+
+
+def _preset(params: CellParameters) -> Iterator[str]:
+    preset = PRESETS.get(params.preset)
+    if preset is not None:
+        yield f"The failure model begins with the preset {params.preset}. Source: {preset.source}. {preset.numbers}"
+        yield f"The preset assumes: {preset.assumed} It leaves out: {_lower_first(preset.leaves_out)}"
+
+
+def _own_failures(params: CellParameters) -> Iterator[str]:
+    if params.failures is not None:
+        yield from _recorded(params.failures, params)
+    elif params.broker_mttf is None:
+        yield "Brokers do not fail by themselves; only the causes below end them."
+    else:
+        per_year = YEAR_MS / params.broker_mttf.mean_ms
+        yield (
+            f"Each broker fails by itself, independently of the others, {_time(params.broker_mttf)} after its start: "
+            f"{per_year:.3g} times per year up."
+        )
+    yield f"A broker that has failed is started again after {_time(params.broker_mttr)}, unless another time is given."
+
+
+def _recorded(record: RecordedFailures, params: CellParameters) -> Iterator[str]:
+    struck = {outage.node for outage in record.outages}
+    found = f"{len(record.outages)} outages of {len(struck)} brokers in {_about(record.length_ms)}"
+    if record.mode == "replay":
+        use = (
+            "Every trial replays them as they are: trials differ in little, and the intervals do not cover the chance "
+            "that lies in the record itself."
+        )
+    else:
+        use = (
+            f"Each trial joins blocks of {_about(record.block_ms)} that begin at random times of the record, the same "
+            "for all brokers, so that failures that belong together stay together."
+        )
+    yield f"Failures are those recorded in {record.file} ({found}; digest {record.digest}). {use}"
+    if len(struck) < params.brokers:
+        missing = ", ".join(str(broker) for broker in range(params.brokers) if broker not in struck)
+        yield f"The record has no outage of brokers {missing}, which therefore never fail by themselves."
+
+
+def _kinds(params: CellParameters) -> Iterator[str]:
+    if params.failures is None and (params.broker_mttf is not None or params.burst is not None):
+        disk, tail = params.disk_loss_probability, params.tail_loss_probability
+        rest = f", and of the rest {_share(tail)} lose the records that were not flushed" if disk < 1.0 else ""
+        yield (
+            f"Of the failures {_share(params.unclean_probability)} are crashes without a clean-shutdown file; of these "
+            f"{_share(disk)} lose the disk{rest}."
+        )
+    flush = params.flush_interval_ms
+    kept = "when a broker shuts down" if flush is None else f"within {_about(flush)}"
+    yield f"Records are flushed {kept}; the model has no writeback by the operating system."
+
+
+def _racks(params: CellParameters) -> Iterator[str]:
+    if params.racks == 1:
+        return
+    sizes = sorted({len(rack) for rack in racks_of(params)})
+    size = f"{sizes[0]} broker{'s' * (sizes[0] > 1)}" if len(sizes) == 1 else f"{sizes[0]} or {sizes[-1]} brokers"
+    placed = "as many racks as possible" if params.placement == "spread" else "as few racks as possible"
+    yield f"There are {params.racks} racks of {size}; the replicas of a partition are in {placed}."
+    if params.placement == "spread" and params.replication_factor > params.racks:
+        yield f"RF {params.replication_factor} is above the {params.racks} racks, so some replicas share a rack."
+
+
+def _power(params: CellParameters) -> Iterator[str]:
+    tail = params.tail_loss_probability if params.power_loss_probability is None else params.power_loss_probability
+    each = (
+        (params.power_events_per_year, params.power_mttr, "the cluster", "a year"),
+        (params.rack_power_events_per_year, params.rack_power_mttr, "a rack", "a year and rack"),
+    )
+    for rate, down, domain, unit in each:
+        if rate > 0:
+            back = "Each broker is started again on its own" if down is None else f"All are back after {_time(down)}"
+            yield (
+                f"The power of {domain} fails {rate:g} times {unit}, at random times, and ends all its brokers at "
+                f"once, unclean; each loses its unflushed records with probability {tail:g}, also where its process "
+                f"was down already. {back}."
+            )
+    if all(rate == 0 for rate, *_ in each) and params.burst is None and params.failures is None:
+        yield "There are no correlated failures."
+
+
+def _bursts(params: CellParameters) -> Iterator[str]:
+    burst = params.burst
+    if burst is None:
+        return
+    within = f"within {_about(burst.window_ms)}" if burst.window_ms else "at once"
+    where = f"; {_share(burst.same_rack)} of them strike brokers of one random rack only" if burst.same_rack else ""
+    yield (
+        f"Bursts come {burst.events_per_year(params.brokers):.3g} times a year, at random times, and strike "
+        f"{_struck(burst, params.brokers)} {within}{where}. {_burst_ends(burst)}."
+    )
+
+
+def _struck(burst: Burst, brokers: int) -> str:
+    if burst.size is not None:
+        return f"{min(burst.size, brokers)} of {brokers} brokers, drawn at random,"
+    return f"each of the {brokers} brokers with probability {burst.fraction:g}"
+
+
+def _burst_ends(burst: Burst) -> str:
+    if burst.down is None:
+        return "Each is started again on its own"
+    return f"All of a burst are started {_time(burst.down)} after they failed"
+
+
+def _restarts(params: CellParameters) -> Iterator[str]:
+    rolling = params.rolling_restart
+    if rolling is not None:
+        yield (
+            f"Every {_about(rolling.every_ms)} each broker in turn is shut down in a controlled way for "
+            f"{_about(rolling.down_ms)}; the next one follows {_about(rolling.pause_ms)} after the former was started, "
+            "whatever the state of the cluster is."
+        )
+
+
+def _catch_up(params: CellParameters) -> Iterator[str]:
+    found: CatchUp | None = params.catch_up
+    if found is None:
+        yield "Catch-up is immediate: a restarted replica has no volume to fetch."
+        return
+    per_hour_ms = found.needed_ms(3_600_000, lost_disk=False)
+    backlog_ms = found.needed_ms(0, lost_disk=True)
+    yield (
+        f"A restarted broker fetches what it lacks at {BYTES_PER_SECOND.write(found.rate)}: what was written meanwhile "
+        f"({BYTES_PER_SECOND.write(found.write_rate)}; {_about(per_hour_ms)} for an hour down) and, after the loss of "
+        f"its disk, {BYTES.write(found.backlog)} besides ({_about(backlog_ms)}). Until then it is not in sync, but may "
+        "be elected leader where the protocol allows that."
+    )
+
+
+def _slow(params: CellParameters) -> Iterator[str]:
+    if params.slow is not None:
+        yield (
+            f"Each broker is slow {params.slow.per_year:g} times a year, for {_time(params.slow.duration)}: all that "
+            f"it sends arrives {_about(params.slow.delay_ms)} late."
+        )
+
+
+def _start(params: CellParameters) -> Iterator[str]:
+    if params.start == "stationary":
+        yield "A trial measures the long run: failures begin long before it, and a warm-up is not measured."
+    else:
+        yield "A trial begins with all brokers up."
+
+
+def _time(distribution: Distribution) -> str:
+    """`15 minutes on average (exponential)`; a constant time is exact."""
+    mean = _about(distribution.mean_ms)
+    if distribution.dist == "constant":
+        return f"exactly {mean}"
+    shape = "" if distribution.shape is None else f", shape {distribution.shape:g}"
+    return f"{mean} on average ({distribution.dist}{shape})"
+
+
+def _about(duration_ms: int) -> str:
+    """A duration to three significant digits, in the largest unit of which it has one or more."""
+    unit, size_ms = next((found for found in _UNITS if duration_ms >= found[1]), _UNITS[-1])
+    number = f"{duration_ms / size_ms:.3g}"
+    return f"{number} {unit}{'s' * (number != '1')}"
+
+
+def _share(probability: float) -> str:
+    return {0.0: "none", 1.0: "all"}.get(probability, f"{100 * probability:.3g} %")
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
