@@ -264,17 +264,23 @@ class CellParameters(Frozen):
         if heartbeat_ms is not None and self.network_latency_ms > heartbeat_ms:
             allowed = f"at most a quarter of detection ({self.detection_ms} ms)"
             raise _conflict("network_latency", self.network_latency_ms, allowed)
+        if self.time_compression != 1.0:
+            self._refuse_mappings("no time_compression: the times of this parameter are not compressed")
         if self.engine == "ray":
             self._check_processes()
         return self
+
+    def _refuse_mappings(self, allowed: str) -> None:
+        for name in ("catch_up", "slow"):
+            found = getattr(self, name)
+            if found is not None:
+                raise _conflict(name, write_mapping(found), allowed)
 
     def _check_processes(self) -> None:
         """A trial on processes runs in real time, and has no parts that only the simulator has."""
         if self.detection_ms is None:
             raise _conflict("detection", "instant", "a duration with engine ray: processes detect crashes by timeouts")
-        for name in ("catch_up", "slow"):
-            if getattr(self, name) is not None:
-                raise _conflict(name, "a mapping", "nothing with engine ray: only the simulator delays messages")
+        self._refuse_mappings("the engine sim: only the simulator delays messages")
         real_ms = self.duration_ms / self.time_compression
         if real_ms > LONGEST_PROCESS_TRIAL_MS:
             allowed = (

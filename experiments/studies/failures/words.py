@@ -57,7 +57,9 @@ def _own_failures(params: CellParameters) -> Iterator[str]:
             f"Each broker fails by itself, independently of the others, {_time(params.broker_mttf)} after its start: "
             f"{per_year:.3g} times per year up."
         )
-    yield f"A broker that has failed is started again after {_time(params.broker_mttr)}, unless another time is given."
+    yield f"A broker that has failed is started again after {_time(params.broker_mttr)}, unless another time is said below."
+    if params.restart_time_ms:
+        yield f"A broker's process needs {_about(params.restart_time_ms)} from its start until it takes part."
 
 
 def _recorded(record: RecordedFailures, params: CellParameters) -> Iterator[str]:

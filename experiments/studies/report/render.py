@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
+from experiments.studies.failures.words import shared_assumptions
 from experiments.studies.report import plots, words
 from experiments.studies.sweeps.atomic import write_text
 from experiments.studies.sweeps.output import StudyRecord, read_record
@@ -35,6 +36,9 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     study = record.study
     names = [words.cell_name(cell.swept) for cell in study.cells]
     recommendation = words.recommend(names, cells)
+    assumed, assumed_of_some = shared_assumptions(
+        {name: cell.parameters for name, cell in zip(names, study.cells, strict=True)}
+    )
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -59,7 +63,9 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
         trade_offs=words.trade_offs(names, cells, recommendation),
         loss_svg=Markup(plots.loss_plot(names, cells, recommendation.best)),
         availability_svg=Markup(plots.availability_plot(names, cells, recommendation.best)),
-        parameters=words.parameter_rows(study.cells[0].parameters, study.cells[0].swept),
+        parameters=words.parameter_rows([cell.parameters for cell in study.cells]),
+        assumed=assumed,
+        assumed_of_some=assumed_of_some,
         versions=record.versions,
         source=yaml.safe_dump(study.source, sort_keys=False, allow_unicode=True),
         style=Markup((FOLDER / "report.css").read_text(encoding="utf-8")),

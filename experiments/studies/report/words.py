@@ -7,7 +7,7 @@ do not overlap differ at the 5 % level, and so do some whose intervals overlap.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.studies.design.model import PARAMETERS, CellParameters
@@ -51,12 +51,13 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def parameter_rows(parameters: CellParameters, swept: Container[str]) -> list[tuple[str, str, str]]:
-    """Name, value and description of the parameters that all cells share: all but those that are `swept`."""
+def parameter_rows(cells: Sequence[CellParameters]) -> list[tuple[str, str, str]]:
+    """Name, value and description of the parameters that are the same in all cells."""
+    shared = ((name, item, {getattr(cell, item.field) for cell in cells}) for name, item in PARAMETERS.items())
     return [
-        (name, parameter.notation.write(getattr(parameters, parameter.field)), parameter.description)
-        for name, parameter in PARAMETERS.items()
-        if name not in swept
+        (name, item.notation.write(next(iter(values))), item.description)
+        for name, item, values in shared
+        if len(values) == 1
     ]
 
 
