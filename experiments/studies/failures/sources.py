@@ -18,7 +18,7 @@ event may strike, and how the outages of one event are drawn. Plain sampling dra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
@@ -72,13 +72,15 @@ class PoissonSource:
 
     `name`: of its random streams. `cause`: in words. `events_per_year`: the rate. `brokers`: those that an event may
     strike. `strike(at_ms, draws)`: the outages of an event, by time, none before `at_ms`; it draws the same numbers
-    whatever the outages before were.
+    whatever the outages before were. `kinds`: the probabilities of the kinds of its outages, which are independent of
+    each other and of everything else.
     """
 
     name: str
     cause: str
     events_per_year: float
     brokers: tuple[NodeId, ...]
+    kinds: Mapping[OutageKind, float]
     strike: Callable[[int, Draws], Sequence[Outage]]
 
     @property
@@ -139,7 +141,8 @@ def _power(
             outages.append(Outage(at_ms, up_ms, broker, kind, cause, holds=common_ms is not None))
         return outages
 
-    return PoissonSource(name, cause, events_per_year, brokers, strike)
+    kinds: dict[OutageKind, float] = {"unclean": 1.0 - loss, "lossy": loss}
+    return PoissonSource(name, cause, events_per_year, brokers, kinds, strike)
 
 
 def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
@@ -162,7 +165,9 @@ def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
             outages.append(Outage(down_ms, down_ms + (common_ms or failure.down_ms), broker, failure.kind, "burst"))
         return sorted(outages)
 
-    return PoissonSource("cluster/burst", "burst", burst.events_per_year(params.brokers), everyone, strike)
+    return PoissonSource(
+        "cluster/burst", "burst", burst.events_per_year(params.brokers), everyone, kinds_of(params), strike
+    )
 
 
 class _Failure(NamedTuple):
@@ -193,3 +198,14 @@ def kind_of_failure(params: CellParameters, random: Random, disks: Random) -> Ou
     if disk < params.disk_loss_probability:
         return "disk"
     return "lossy" if loss < params.tail_loss_probability else "unclean"
+
+
+def kinds_of(params: CellParameters) -> dict[OutageKind, float]:
+    """The probabilities of the kinds that :func:`kind_of_failure` draws."""
+    unclean, disk, loss = params.unclean_probability, params.disk_loss_probability, params.tail_loss_probability
+    return {
+        "clean": 1.0 - unclean,
+        "disk": unclean * disk,
+        "lossy": unclean * (1.0 - disk) * loss,
+        "unclean": unclean * (1.0 - disk) * (1.0 - loss),
+    }

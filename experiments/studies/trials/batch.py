@@ -76,7 +76,7 @@ def run_batch(
         except Exception as error:
             raise TrialFailed(f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}") from error
         trace.extend((batch.cell, number, seq, *row) for seq, row in enumerate(result.rows))
-        measured = (parameters.duration_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
+        measured = (result.rows[-1].time_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
         trials.append((batch.cell, number, seed, *measured, *_measures(result)))
     return _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
 

@@ -33,6 +33,7 @@ class PartitionState:
     leader_epoch: int = 0
     isr_size: int = 0
     elr_size: int = 0
+    last_known_elr_size: int = 0
     min_isr: int = 0
     serves: bool = False
     recovering: bool = False
@@ -69,6 +70,7 @@ class PartitionStates:
         partition.leader, partition.leader_epoch = trace.leader, trace.leader_epoch
         partition.isr_size = 0 if partition.leader == NO_LEADER else len(trace.isr)
         partition.elr_size, partition.min_isr = len(trace.elr), trace.min_isr
+        partition.last_known_elr_size = len(trace.last_known_elr)
         partition.serves = partition.serves and same_epoch
         if trace.recovering and not partition.recovering:
             self._add(TraceRow(0, UNCLEAN_RECOVERY, name.partition, partition.leader))

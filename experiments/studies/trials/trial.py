@@ -160,8 +160,10 @@ class Trial:
 
     def _add(self, row: TraceRow) -> None:
         if self._measuring:
-            time_ms = self.time_ms
-            self.rows.append(row._replace(time_ms=time_ms, log_weight=self._timeline.log_weight(time_ms)))
+            self.rows.append(row._replace(time_ms=self.time_ms, log_weight=self._log_weight()))
+
+    def _log_weight(self) -> float:
+        return self._timeline.log_weight(self.time_ms)
 
 
 def run_trial(params: CellParameters, seed: int) -> TrialResult:

@@ -1,0 +1,161 @@
+"""A trial in importance sampling: one simulated cluster that goes through many regeneration cycles.
+
+The biased timeline (`failures/biased.py`) multiplies likelihood ratios. Over a long trial their product would
+degenerate, so the trial is cut into cycles, each of which begins with weight 1. That is valid at a *regeneration
+point*, from which on the future has the same distribution whatever happened before. Such a point is the end of a write
+if
+
+1. every broker runs, and the timeline has no broker down and no outage due;
+2. every partition has a leader that serves, all its replicas in the ISR, an empty ELR and last known ELR, no recovery
+   pending, and no failover that clients wait for;
+3. no write is in flight, and the logs of all replicas of a partition end with the last acknowledged record;
+4. with a flush interval, all of that is flushed (the check waits for the interval); without one the last record is
+   unflushed everywhere, since it was written after the last start of a broker.
+
+What the future depends on: the failures to come, and what the protocol makes of them. By (1), and because failures come
+at constant rates, the former have one distribution. The protocol decides by the sets in (2), by which replica holds
+which acknowledged records, and by what a crash takes away. By (3) and (4) the next lossy crash takes the last
+acknowledged record from its broker, or nothing, whatever happened before. Epochs, offsets and ids only count on. What
+remains of an earlier cycle:
+
+- *Which replica leads.* All replicas have the same log and the same role in the ISR, and all brokers fail at the same
+  rates, by themselves and with their rack. So the distribution of what happens to the partition is the same for every
+  leader: exchange the failures to come of the leader and another replica, and the elections exchange them, too.
+- *Which partitions share a leader.* No partition's own future depends on it, and expectations of sums over partitions
+  need no more. Variances are taken over trials, not over cycles.
+- *How many records a crash takes.* Without a flush interval a lossy crash takes all records since the last flush. A
+  loss counts the records of the present cycle only: a lower bound on `lost_records_per_year`. Whether there is a loss
+  does not depend on it.
+- *Messages on their way*, such as a high watermark, for some milliseconds, in which a failure has a probability of
+  1e-9 at realistic rates.
+
+At a regeneration, and at the failure that begins a cycle, a `state` row for every partition ends the intervals, so that
+the long ones between cycles have weight 1. A trial ends in the regeneration state,
+at `duration` or, if a cycle is under way then, at its end. The number of cycles is thus a stopping time, and by Wald's
+identity weighted counts and weighted exposure have the ratio of their means per cycle: the long-run rate.
+"""
+
+from __future__ import annotations
+
+from experiments.engines.sim.memory import rare_collections
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.placement import assignments
+from experiments.studies.failures.biased import BiasedTimeline
+from experiments.studies.failures.timeline import Event
+from experiments.studies.trace.schema import END, LOSS, TraceRow, TrialResult
+from experiments.studies.trials.trial import SET_UP_MS, Trial
+from protocol.contract import LogStorage
+from protocol.ids import NO_LEADER, NodeId, TopicPartition
+from protocol.nodes.broker import BrokerNode
+
+RECHECK_MS = 1_000
+LONGEST_CYCLE_REPAIRS = 10_000
+
+
+class NoRegenerationError(RuntimeError):
+    """A cluster did not come back to a regeneration point."""
+
+
+class RegenerativeTrial(Trial):
+    """State and callbacks of one trial in cycles; `bias`: False draws failures from the model itself."""
+
+    def __init__(self, params: CellParameters, seed: int, bias: bool = True) -> None:
+        self._placement = assignments(params)
+        self._cycles = BiasedTimeline(params, seed, self._placement, bias)
+        super().__init__(params, seed, self._cycles)
+        self._in_cycle = True
+
+    def run(self) -> TrialResult:
+        cluster = self.cluster
+        self.set_up()
+        self.observer.begin_writing()
+        self._finish_cycle()
+        self._measuring, self._zero_ms = True, cluster.now_ms
+        self.observer.states.add_all()
+        self._await_event()
+        cluster.run_until(self._zero_ms + self.params.duration_ms)
+        self._finish_cycle()
+        self._add(TraceRow(0, END))
+        return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
+
+    def _finish_cycle(self) -> None:
+        """Runs until the regeneration point that ends the present cycle, if one is under way."""
+        limit_ms = self.cluster.now_ms + SET_UP_MS + LONGEST_CYCLE_REPAIRS * self.params.broker_mttr.mean_ms
+        while self._in_cycle:
+            if not self.cluster.step(limit_ms):
+                raise NoRegenerationError(f"no regeneration point within {limit_ms} ms")
+
+    def _handle_event(self, event: Event) -> None:
+        if event is self._awaited and not self._in_cycle:
+            self.observer.states.add_all()
+            self._in_cycle = True
+        super()._handle_event(event)
+
+    # -- regeneration --------------------------------------------------------------------------------------------------
+
+    def _handle_settled(self) -> None:
+        if self._in_cycle and self._cycles.all_up and not self._regenerate():
+            wait_ms = RECHECK_MS + (self.params.flush_interval_ms or 0)
+            self.cluster.call_at(self.cluster.now_ms + wait_ms, self._check)
+
+    def _check(self) -> None:
+        self._regenerate()
+
+    def _regenerate(self) -> bool:
+        """Begins a new cycle if this is a regeneration point; returns whether it is."""
+        if not (self._in_cycle and self._cycles.all_up and self._is_restored()):
+            return False
+        if self._measuring:
+            self.observer.states.add_all()
+            self._cycles.regenerate(self.time_ms)
+            self._await_event()
+        self._in_cycle = False
+        for writes in self.observer.writes.values():
+            del writes.acked[:-1]
+        return True
+
+    def _is_restored(self) -> bool:
+        """Whether conditions 1 to 4 hold, apart from the timeline's part."""
+        cluster = self.cluster
+        if any(broker not in cluster.nodes for broker in cluster.spec.broker_ids):
+            return False
+        return all(map(self._is_partition_restored, self.observer.states.partitions))
+
+    def _is_partition_restored(self, name: TopicPartition) -> bool:
+        state, writes = self.observer.states.partitions[name], self.observer.writes[name]
+        if state.leader == NO_LEADER or not state.serves or state.recovering or state.crashed is not None:
+            return False
+        if state.isr_size < self.params.replication_factor or state.elr_size or state.last_known_elr_size:
+            return False
+        if writes.outstanding is not None or writes.again:
+            return False
+        logs = [self._log(name, broker) for broker in self._placement[name.partition]]
+        ends = {log.end_offset if log is not None else -1 for log in logs}
+        flushed = {log.flushed_offset if log is not None else -1 for log in logs}
+        return len(ends) == 1 and (self.params.flush_interval_ms is None or flushed == ends)
+
+    def _log(self, name: TopicPartition, broker: NodeId) -> LogStorage | None:
+        node = self.cluster.nodes[broker]
+        assert isinstance(node, BrokerNode)
+        replica = node.context.replica_named(name.topic, name.partition)
+        return None if replica is None else replica.log.storage
+
+    # -- trace ---------------------------------------------------------------------------------------------------------
+
+    def _log_weight(self) -> float:
+        """0 in the regeneration state: nothing is biased before the failure that ends it."""
+        return super()._log_weight() if self._in_cycle else 0.0
+
+    def _add(self, row: TraceRow) -> None:
+        super()._add(row)
+        if row.kind == LOSS:
+            self._cycles.end_bias()
+
+
+def run_importance_trial(params: CellParameters, seed: int) -> TrialResult:
+    """Runs one trial in importance sampling; a pure function of its arguments.
+
+    Raises NoRegenerationError if a cycle takes longer than `LONGEST_CYCLE_REPAIRS` mean times to repair.
+    """
+    with rare_collections():
+        return RegenerativeTrial(params, seed).run()
