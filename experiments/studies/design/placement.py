@@ -2,8 +2,9 @@
 
 `spread` is the placement of Kafka's controller for racks (`protocol/controller/placement.py`): each replica of a
 partition in another rack as far as there are racks, leaders and replicas in turn. Without racks, partition i is on
-consecutive brokers from i on. `together` fills one rack before the next: partition i begins in rack i, with the brokers
-of each rack in turn. The placement does not depend on the seed: all trials of a cell have the same one.
+consecutive brokers from i on. `together` fills one rack before the
+next, those that hold most replicas first: among equal racks partition i begins with rack i, and the brokers of a rack
+take turns. The placement does not depend on the seed: all trials of a cell have the same one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def assignments(params: CellParameters) -> tuple[tuple[NodeId, ...], ...]:
 
 
 def _filled(params: CellParameters, index: int) -> tuple[NodeId, ...]:
-    """All brokers, rack by rack from the partition's rack on."""
+    """All brokers, rack by rack."""
     racks, turn = racks_of(params), index // params.racks
-    ordered = (racks[(index + step) % params.racks] for step in range(params.racks))
+    in_turn = [racks[(index + step) % params.racks] for step in range(params.racks)]
+    ordered = sorted(in_turn, key=lambda rack: -min(len(rack), params.replication_factor))
     return tuple(rack[(turn + place) % len(rack)] for rack in ordered for place in range(len(rack)))

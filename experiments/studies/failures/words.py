@@ -1,4 +1,4 @@
-"""What a cell assumes about failures, in sentences, for reports and for the record of a study."""
+"""What a cell assumes about failures, in sentences: for reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNITS = (
 
 def assumptions(params: CellParameters) -> list[str]:
     """The sentences that describe the failure model of a cell, the most important first."""
-    parts = (_preset, _own_failures, _kinds, _racks, _power, _bursts, _restarts, _catch_up, _slow, _start)
+    parts = (_settings, _preset, _own_failures, _kinds, _racks, _power, _bursts, _restarts, _catch_up, _slow, _start)
     return [sentence for part in parts for sentence in part(params)]
 
 
@@ -37,6 +37,14 @@ def shared_assumptions(cells: Mapping[str, CellParameters]) -> tuple[list[str], 
     ]
     own = [(name, [sentence for sentence in sentences if sentence not in common]) for name, sentences in each.items()]
     return common, [(name, sentences) for name, sentences in own if sentences]
+
+
+def _settings(params: CellParameters) -> Iterator[str]:
+    if params.min_insync_replicas > params.replication_factor:
+        yield (
+            f"min ISR {params.min_insync_replicas} is above RF {params.replication_factor}: the effective min ISR is "
+            f"{params.replication_factor}."
+        )
 
 
 def _preset(params: CellParameters) -> Iterator[str]:
@@ -57,14 +65,16 @@ def _own_failures(params: CellParameters) -> Iterator[str]:
             f"Each broker fails by itself, independently of the others, {_time(params.broker_mttf)} after its start: "
             f"{per_year:.3g} times per year up."
         )
-    yield f"A broker that has failed is started again after {_time(params.broker_mttr)}, unless another time is said below."
+    yield f"A broker that has failed is started again after {_time(params.broker_mttr)}, unless said otherwise."
     if params.restart_time_ms:
         yield f"A broker's process needs {_about(params.restart_time_ms)} from its start until it takes part."
 
 
 def _recorded(record: RecordedFailures, params: CellParameters) -> Iterator[str]:
     struck = {outage.node for outage in record.outages}
-    found = f"{len(record.outages)} outages of {len(struck)} brokers in {_about(record.length_ms)}"
+    found = (
+        f"{_counted(len(record.outages), 'outage')} of {_counted(len(struck), 'broker')} in {_about(record.length_ms)}"
+    )
     if record.mode == "replay":
         use = (
             "Every trial replays them as they are: trials differ in little, and the intervals do not cover the chance "
@@ -98,7 +108,7 @@ def _racks(params: CellParameters) -> Iterator[str]:
     if params.racks == 1:
         return
     sizes = sorted({len(rack) for rack in racks_of(params)})
-    size = f"{sizes[0]} broker{'s' * (sizes[0] > 1)}" if len(sizes) == 1 else f"{sizes[0]} or {sizes[-1]} brokers"
+    size = _counted(sizes[0], "broker") if len(sizes) == 1 else f"{sizes[0]} or {sizes[-1]} brokers"
     placed = "as many racks as possible" if params.placement == "spread" else "as few racks as possible"
     yield f"There are {params.racks} racks of {size}; the replicas of a partition are in {placed}."
     if params.placement == "spread" and params.replication_factor > params.racks:
@@ -201,6 +211,10 @@ def _about(duration_ms: int) -> str:
     unit, size_ms = next((found for found in _UNITS if duration_ms >= found[1]), _UNITS[-1])
     number = f"{duration_ms / size_ms:.3g}"
     return f"{number} {unit}{'s' * (number != '1')}"
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
 
 
 def _share(probability: float) -> str:

@@ -1,0 +1,139 @@
+"""Failure models in trials: each parameter has its effect on the simulated cluster, and no other."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.mappings import CatchUp, RollingRestart, SlowEpisodes
+from experiments.studies.design.model import DAY_MS, MINUTE_MS, CellParameters
+from experiments.studies.failures.sources import Outage
+from experiments.studies.failures.timeline import DrawnTimeline
+from experiments.studies.trace.schema import CRASH, LOSS, STATE, TraceRow
+from experiments.studies.trials.trial import Trial, run_trial
+
+HOUR_MS = 60 * MINUTE_MS
+BASE = CellParameters(broker_mttf=None, duration_ms=4 * DAY_MS, start="fresh", detection_ms=None)
+PAIR = {"brokers": 2, "replication_factor": 2, "min_insync_replicas": 2}
+CATCH_UP = CatchUp(rate=2e6, write_rate=1e6, backlog=7.2e9)
+
+
+def _cell(**changes: object) -> CellParameters:
+    return CellParameters.model_validate(dict(BASE) | changes)
+
+
+def _rows(cell: CellParameters, *outages: Outage) -> list[TraceRow]:
+    """The trace of a trial with these failures and those of the cell's sources of slowness."""
+    return Trial(cell, 1, DrawnTimeline(cell, 1, outages=outages, own_failures=False)).run().rows
+
+
+def _down(broker: int, hour: float, hours: float, kind: str = "unclean") -> Outage:
+    begins_ms = round(hour * HOUR_MS)
+    return Outage(begins_ms, begins_ms + round(hours * HOUR_MS), broker, kind, "test")  # type: ignore[arg-type]
+
+
+def _minutes_under_min_isr(rows: list[TraceRow]) -> float:
+    states = [row for row in rows if row.kind == STATE or row is rows[-1]]
+    times = (after.time_ms - row.time_ms for row, after in pairwise(states) if row.isr_size < row.min_isr)
+    return sum(times) / MINUTE_MS
+
+
+def _losses(rows: list[TraceRow]) -> int:
+    return sum(row.kind == LOSS for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("outages", "minutes"),
+    [
+        ((_down(1, 1, 1),), 60 + 30),
+        ((_down(0, 1, 1),), 60 + 30),
+        ((_down(1, 1, 1, "disk"),), 60 + 30 + 60),
+        ((_down(1, 1, 1), _down(1, 2.25, 0.5)), 60 + 15 + 30 + 15 + 15),
+        ((_down(1, 1, 1), _down(1, 2.25, 0.5, "disk")), 60 + 15 + 30 + 60 + 15),
+        ((_down(1, 1, 1, "clean"),), 60 + 30),
+    ],
+)
+def test_catch_up_lengthens_the_time_under_min_isr_by_what_is_behind(
+    outages: tuple[Outage, ...], minutes: float
+) -> None:
+    """Half an hour for each hour down, an hour for a lost disk, and what was missing at a failure before its end."""
+    with_catch_up = _minutes_under_min_isr(_rows(_cell(**PAIR, catch_up=CATCH_UP), *outages))
+    down = sum(outage.up_ms - outage.down_ms for outage in outages) / MINUTE_MS
+    assert with_catch_up == pytest.approx(minutes, abs=0.2)
+    assert _minutes_under_min_isr(_rows(_cell(**PAIR), *outages)) == pytest.approx(down, abs=0.2)
+
+
+def test_a_broker_that_is_behind_may_be_elected_and_is_in_sync_as_leader() -> None:
+    """The last member of the ISR comes back behind nobody: with min ISR 1 only its own outage is without a leader."""
+    rows = _rows(_cell(**PAIR | {"min_insync_replicas": 1}, catch_up=CATCH_UP), _down(1, 1, 4), _down(0, 2, 1))
+    assert _minutes_under_min_isr(rows) == pytest.approx(60, abs=0.2)
+    assert _losses(rows) == 0
+
+
+def test_catch_up_costs_no_events_while_it_lasts() -> None:
+    short, long = (
+        Trial(cell, 1, DrawnTimeline(cell, 1, outages=[_down(1, 1, 1)], own_failures=False)).run().events
+        for cell in (_cell(**PAIR, catch_up=CatchUp(rate=rate, write_rate=1e6)) for rate in (1e8, 1e5))
+    )
+    assert long <= short + 20
+
+
+def test_a_slow_broker_leaves_the_isr_if_it_is_slower_than_the_lag_limit() -> None:
+    def minutes(delay_s: int) -> float:
+        duration = Distribution(dist="constant", mean_ms=3 * MINUTE_MS)
+        slow = SlowEpisodes(per_year=180.0, duration=duration, delay_ms=delay_s * 1_000)
+        return _minutes_under_min_isr(_rows(_cell(**PAIR, slow=slow)))
+
+    assert minutes(1) == 0.0
+    assert minutes(45) > 0.5
+
+
+def test_power_loss_of_a_rack_hits_min_isr_only_where_replicas_are_together() -> None:
+    """Brokers 0 and 2 are in rack 0, broker 1 and 3 in rack 1; RF 2, min ISR 1."""
+    power = [_down(broker, 1, 2, "lossy") for broker in (0, 2)]
+    rack = {"brokers": 4, "racks": 2, "replication_factor": 2, "min_insync_replicas": 1}
+    together, spread = (_rows(_cell(**rack, placement=placement), *power) for placement in ("together", "spread"))
+    assert (_losses(together), _losses(spread)) == (1, 0)
+    assert _minutes_under_min_isr(together) == pytest.approx(120, abs=0.2)
+    assert _minutes_under_min_isr(spread) == pytest.approx(0, abs=0.2)
+
+
+def test_rack_power_events_end_the_brokers_of_one_rack_at_a_time() -> None:
+    cell = _cell(brokers=6, racks=3, rack_power_events_per_year=30.0, duration_ms=30 * DAY_MS)
+    crashes: dict[int, set[int]] = {}
+    for row in run_trial(cell, 2).rows:
+        if row.kind == CRASH:
+            crashes.setdefault(row.time_ms, set()).add(row.node % 3)
+    assert len(crashes) >= 3
+    assert all(len(racks) == 1 for racks in crashes.values())
+
+
+def test_power_loss_takes_the_page_cache_of_a_crashed_broker_too() -> None:
+    """All records are unflushed. The only replica's process crashes; the power fails while it is down."""
+    alone = _cell(brokers=1, replication_factor=1, min_insync_replicas=1)
+    crash, power = _down(0, 1, 2), _down(0, 2, 1, "lossy")
+    assert _losses(_rows(alone, crash)) == 0
+    assert _losses(_rows(alone, crash, power)) == 1
+    assert _losses(_rows(alone, crash, power._replace(kind="unclean"))) == 0
+    flushed = alone.model_copy(update={"flush_interval_ms": 1})
+    assert _losses(_rows(flushed, crash, power)) == 0
+
+
+def test_a_lost_disk_is_refilled_from_the_others_and_loses_nothing_alone() -> None:
+    cell = _cell(min_insync_replicas=2)
+    assert _losses(_rows(cell, _down(0, 1, 1, "disk"), _down(1, 3, 1, "disk"), _down(2, 5, 1, "disk"))) == 0
+    alone = _cell(brokers=1, replication_factor=1, min_insync_replicas=1)
+    assert _losses(_rows(alone, _down(0, 1, 1, "disk"))) == 1
+
+
+def test_rolling_restarts_neither_lose_records_nor_stop_writes() -> None:
+    rolling = RollingRestart(every_ms=DAY_MS, down_ms=2 * MINUTE_MS)
+    cell = _cell(rolling_restart=rolling, detection_ms=9_000, duration_ms=4 * DAY_MS - HOUR_MS)
+    rows = run_trial(cell, 1).rows
+    restarts = [row.node for row in rows if row.kind == CRASH and row.detail == "clean"]
+    assert restarts == [0, 1, 2] * 3
+    assert _losses(rows) == 0
+    assert _minutes_under_min_isr(rows) == 0.0
+    assert all(row.leader != -1 for row in rows if row.kind == STATE)

@@ -1,0 +1,215 @@
+"""Failure models in study files: presets, parameters that are mappings, recorded failures, placement over racks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.loader import load_study, parse_study, study_from
+from experiments.studies.design.mappings import Burst, CatchUp
+from experiments.studies.design.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters
+from experiments.studies.design.placement import assignments, rack_of
+from experiments.studies.design.presets import PRESETS
+from experiments.support.errors import InputError
+
+CSV = "node,down_ms,up_ms,kind\n0,1000,2000,clean\n2,86400000,90000000,lossy\n1,864000000,864000001,disk\n"
+
+
+def _study(base: dict[str, object], **fields: object) -> dict[str, object]:
+    return {"name": "s", "trials": 1, "duration": "10d", "base": base} | fields
+
+
+def _cell(base: dict[str, object]) -> CellParameters:
+    return study_from(_study(base), "s.yaml").cells[0].parameters
+
+
+@pytest.mark.parametrize(
+    ("base", "field", "allowed"),
+    [
+        ({"preset": "ford"}, "base.preset", "none, ford-2010, dean-first-year"),
+        ({"racks": 4}, "base.racks", "number of brokers (3)"),
+        ({"racks": 0}, "base.racks", "greater than or equal to 1"),
+        ({"placement": "anywhere"}, "base.placement", "spread, together"),
+        ({"rack_power_events_per_year": -1}, "base.rack_power_events_per_year", "greater than or equal to 0"),
+        ({"power_loss_probability": 1.1}, "base.power_loss_probability", "less than or equal to 1; or tail_loss"),
+        ({"disk_loss_probability": -0.1}, "base.disk_loss_probability", "greater than or equal to 0"),
+        ({"power_mttr": "soon"}, "base.power_mttr", "or broker_mttr"),
+        ({"broker_mttf": "seldom"}, "base.broker_mttf", "or never"),
+        ({"burst": 3}, "base.burst", "per_year: NUMBER"),
+        ({"burst": {"size": 2}}, "base.burst", "either per_year or per_broker_year"),
+        ({"burst": {"per_year": 1}}, "base.burst", "either size or fraction"),
+        ({"burst": {"per_year": 0, "size": 2}}, "base.burst.per_year", "greater than 0"),
+        ({"burst": {"per_year": 1, "fraction": 1.5}}, "base.burst.fraction", "less than or equal to 1"),
+        ({"burst": {"per_year": 1, "size": 2, "window": 5}}, "base.burst.window", "15m"),
+        ({"burst": {"per_year": 1, "size": 2, "rack": 5}}, "base.burst.rack", "same_rack"),
+        ({"rolling_restart": {"every": "30d"}}, "base.rolling_restart.down", "a number and a unit"),
+        ({"rolling_restart": {"every": "5m", "down": "2m"}}, "base.rolling_restart", "brokers x (down + pause)"),
+        ({"catch_up": {"backlog": "1GB"}}, "base.catch_up.rate", "50MB/s"),
+        ({"catch_up": {"rate": "fast"}}, "base.catch_up.rate", "50MB/s"),
+        ({"catch_up": {"rate": 0}}, "base.catch_up.rate", "greater than 0"),
+        ({"catch_up": {"rate": "1MB/s"}, "time_compression": 2.0}, "base.catch_up", "no time_compression"),
+        ({"slow": {"per_year": 1, "delay": "1s"}}, "base.slow.duration", "exponential"),
+        ({"failures": 5}, "base.failures", "FILE.csv"),
+        ({"failures": {"file": "f.csv", "mode": "some"}}, "base.failures.mode", "replay, blocks"),
+    ],
+)
+def test_wrong_failure_model_is_one_line(base: dict[str, object], field: str, allowed: str) -> None:
+    with pytest.raises(InputError) as caught:
+        study_from(_study(base), "s.yaml")
+    assert (caught.value.source, caught.value.field) == ("s.yaml", field)
+    assert allowed in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_sets_parameters_and_the_study_overrides_them(name: str) -> None:
+    preset, cell = PRESETS[name], _cell({"preset": name})
+    assert preset.parameters
+    assert {field: getattr(cell, field) for field in preset.parameters} == preset.parameters
+    assert preset.source
+    assert preset.leaves_out
+    own = _cell({"preset": name, "broker_mttf": "5d"})
+    assert own == CellParameters.model_validate(dict(cell) | {"broker_mttf": Distribution(mean_ms=5 * DAY_MS)})
+
+
+def test_presets_have_the_published_rates() -> None:
+    rates = {}
+    for name in PRESETS:
+        cell = CellParameters(preset=name, duration_ms=YEAR_MS)
+        struck = 0.0 if cell.burst is None else cell.burst.events_per_year(3) * cell.burst.struck_of(3) / 3
+        assert cell.broker_mttf is not None
+        rates[name] = (YEAR_MS / cell.broker_mttf.mean_ms, struck)
+    assert sum(rates["ford-2010"]) == pytest.approx(12 / 4.3, rel=0.002)
+    assert rates["ford-2010"][1] / sum(rates["ford-2010"]) == pytest.approx(0.37, abs=0.002)
+    assert rates["dean-first-year"] == pytest.approx((1_000 / 1_800, 0.42))
+    assert rates["hdfs-2010"][0] == pytest.approx(12 * 0.008)
+    assert rates["cloud-vm-1"][0] == pytest.approx(0.01)
+    assert rates["cloud-vm-5"][0] == pytest.approx(0.05)
+    assert rates["weekly-crash"][0] == pytest.approx(365 / 7)
+
+
+def test_presets_and_their_parameters_can_be_swept() -> None:
+    swept = _study({}, sweep={"preset": ["none", "weekly-crash"], "broker_mttr": ["1m", "1h"]})
+    cells = [cell.parameters for cell in study_from(swept, "s.yaml").cells]
+    assert [cell.broker_mttr.mean_ms for cell in cells] == [60_000, 3_600_000] * 2
+    assert cells[1].broker_mttf == CellParameters().broker_mttf
+    assert cells[3].broker_mttf == Distribution(mean_ms=7 * DAY_MS)
+
+
+def test_mappings_are_read_in_their_units_and_written_in_words() -> None:
+    cell = _cell(
+        {
+            "broker_mttf": "never",
+            "burst": {"per_year": 2, "fraction": 0.5, "window": "30s", "down": "1h"},
+            "catch_up": {"rate": "50MB/s", "backlog": "2TB", "write_rate": 1_000_000},
+        }
+    )
+    assert cell.broker_mttf is None
+    assert cell.burst == Burst(per_year=2, fraction=0.5, window_ms=30_000, down=Distribution(mean_ms=3_600_000))
+    assert cell.catch_up == CatchUp(rate=50e6, backlog=2e12, write_rate=1e6)
+    written = {name: PARAMETERS[name].notation.write(getattr(cell, name)) for name in ("burst", "catch_up", "slow")}
+    assert written["burst"] == "per year 2, fraction 0.5, window 30s, down exponential, mean 1h"
+    assert written["catch_up"] == "rate 50MB/s, backlog 2TB, write rate 1MB/s"
+    assert written["slow"] == "none"
+
+
+def test_catch_up_takes_what_is_behind_divided_by_the_rate() -> None:
+    catch_up = CatchUp(rate=10e6, backlog=600e6, write_rate=5e6)
+    assert catch_up.needed_ms(60_000, lost_disk=False) == 30_000
+    assert catch_up.needed_ms(60_000, lost_disk=True) == 90_000
+    assert catch_up.needed_ms(60_000, lost_disk=False, behind_ms=1_000) == 31_000
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("", "line 1", "the header node,down_ms,up_ms,kind"),
+        ("node,down,up,kind\n", "line 1", "the header node,down_ms,up_ms,kind"),
+        ("node,down_ms,up_ms,kind\n", "line 2", "one line or more"),
+        (CSV + "0,5,6\n", "line 5", "4 values"),
+        (CSV + "0,-5,6,clean\n", "line 5", "a whole number from 0"),
+        (CSV + "0,5.5,6,clean\n", "line 5", "a whole number from 0"),
+        (CSV + "\n0,9,9,clean\n", "line 6", "a time after down_ms (9)"),
+        (CSV + "0,9,10,crash\n", "line 5", "clean, unclean, lossy, disk"),
+        (CSV + "3,9,10,clean\n", "line 5", "0 to 2"),
+        (CSV + "0,1500,2500,clean\n", "line 5", "do not overlap"),
+        (CSV + "0,500,1001,clean\n", "line 2", "do not overlap"),
+        ("node,down_ms,up_ms,kind\n0,1,2,clean\n", "length", "at least the duration (10d)"),
+    ],
+)
+def test_wrong_record_is_one_line_with_the_number_of_its_line(
+    tmp_path: Path, text: str, place: str, words: str
+) -> None:
+    (tmp_path / "f.csv").write_text(text)
+    with pytest.raises(InputError) as caught:
+        study_from(_study({"failures": "f.csv"}), "s.yaml", folder=tmp_path)
+    assert caught.value.source == str(tmp_path / "f.csv")
+    assert caught.value.field == place
+    assert words in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("failures", "words"),
+    [
+        ({"file": "f.csv", "mode": "blocks"}, "at least the block (30d)"),
+        ({"file": "f.csv", "length": "5d"}, "covers all outages"),
+        ({"file": "g.csv"}, "recorded failures (CSV)"),
+    ],
+)
+def test_record_that_does_not_fit_its_use_is_refused(tmp_path: Path, failures: object, words: str) -> None:
+    (tmp_path / "f.csv").write_text(CSV)
+    with pytest.raises(InputError, match=re.escape(words)):
+        study_from(_study({"failures": failures}), "s.yaml", folder=tmp_path)
+
+
+def test_the_content_of_a_record_is_part_of_the_study(tmp_path: Path) -> None:
+    """`study.yaml` has the record, so that the study can be read without the file; the file's comments stay."""
+    (tmp_path / "f.csv").write_bytes(CSV.replace("\n", "\r\n").encode())
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: s  # a name\ntrials: 1\nduration: 10d\nbase: {failures: f.csv}\n"
+        "sweep: {min_insync_replicas: lin(1, 2, 2)}\n"
+    )
+    plan = load_study(path)
+    assert plan.source["files"] == {"f.csv": CSV}
+    assert "# a name" in plan.text
+    assert "    0,1000,2000,clean\n" in plan.text
+    (tmp_path / "f.csv").unlink()
+    assert study_from(parse_study(plan.text, "study.yaml"), "study.yaml", plan.text) == plan
+    found = plan.cells[1].parameters.failures
+    assert found is not None
+    assert [outage.node for outage in found.outages] == [0, 2, 1]
+    (tmp_path / "f.csv").write_text(CSV.replace("lossy", "clean"))
+    other = load_study(path).cells[0].parameters
+    assert other.failures is not None
+    assert other.failures.digest != found.digest
+    assert other.model_dump_json() != plan.cells[0].parameters.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "racks", "factor", "fewest"),
+    [(3, 3, 3, 3), (6, 3, 3, 2), (5, 3, 3, 2), (4, 3, 2, 1), (7, 2, 3, 1), (6, 3, 5, 3)],
+)
+def test_replicas_are_spread_over_the_racks_or_kept_together(
+    brokers: int, racks: int, factor: int, fewest: int
+) -> None:
+    def used(placement: str) -> set[int]:
+        cell = CellParameters.model_validate(
+            {"brokers": brokers, "racks": racks, "replication_factor": factor, "partitions": 60, "placement": placement}
+        )
+        placed = assignments(cell)
+        assert all(len(set(replicas)) == factor for replicas in placed)
+        if placement == "spread":
+            assert {broker for replicas in placed for broker in replicas} == set(range(brokers))
+        return {len({rack_of(cell, broker) for broker in replicas}) for replicas in placed}
+
+    assert used("spread") == {min(racks, factor)}
+    assert used("together") == {fewest}
+
+
+def test_without_racks_replicas_are_on_consecutive_brokers() -> None:
+    assert assignments(CellParameters(brokers=4, partitions=3)) == ((0, 1, 2), (1, 2, 3), (2, 3, 0))
