@@ -8,6 +8,8 @@ not replayed yet.
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.leadership import may_propose
 from protocol.config import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
@@ -21,10 +23,15 @@ from protocol.messages.control import (
     PartitionIsrProposal,
     PartitionIsrResult,
 )
+from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState
 
 ALTER_PARTITION_TIMER = "alter-partition"
 _WITHDRAWN = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+_REQUEST: Final = trusted(AlterPartitionRequest)
+_PROPOSAL: Final = trusted(PartitionIsrProposal)
+_BROKER: Final = trusted(BrokerState)
 
 
 class IsrManager:
@@ -44,12 +51,12 @@ class IsrManager:
         leadership.proposed_isr = isr
         epochs = {broker: progress.broker_epoch for broker, progress in leadership.followers.items()}
         epochs[self._context.me] = self._context.broker_epoch
-        self._queue[replica.key] = PartitionIsrProposal(
+        self._queue[replica.key] = _PROPOSAL(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             leader_epoch=leadership.leader_epoch,
             partition_epoch=leadership.partition_epoch,
-            new_isr=tuple(BrokerState(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr),
+            new_isr=tuple(_BROKER(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr),
             leader_recovery_state=int(leadership.proposed_recovery_state),
         )
         self._context.out.trace(IsrProposed(replica.name, isr=isr, committed=leadership.isr))
@@ -71,7 +78,7 @@ class IsrManager:
         context = self._context
         context.out.send(
             context.controller_id,
-            AlterPartitionRequest(
+            _REQUEST(
                 correlation_id=self._correlation_id,
                 broker_id=context.me,
                 broker_epoch=context.broker_epoch,

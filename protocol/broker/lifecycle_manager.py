@@ -35,6 +35,7 @@ from protocol.messages.control import (
 )
 from protocol.messages.trusted import trusted
 
+_REGISTRATION: Final = trusted(BrokerRegistrationRequest)
 _HEARTBEAT: Final = trusted(BrokerHeartbeatRequest)
 HEARTBEAT_TIMER = "heartbeat"
 SHUTDOWN_TIMER = "shutdown-timeout"
@@ -79,7 +80,7 @@ class BrokerLifecycleManager:
     def _register(self, now_ms: TimeMs) -> None:
         self._out.send(
             self._context.controller_id,
-            BrokerRegistrationRequest(
+            _REGISTRATION(
                 correlation_id=self._next_correlation_id(),
                 broker_id=self._context.me,
                 incarnation_id=self._incarnation_id,

@@ -31,6 +31,7 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ROUND_ROBIN, ProduceCommand, ProduceOutcome, SendOutcome, SendRecords, SentRange
 from protocol.messages.trusted import trusted
 
+_PRODUCED: Final = trusted(ProduceOutcome)
 _BATCH: Final = trusted(RecordBatch)
 _RANGE: Final = trusted(SentRange)
 _OUTCOME: Final = trusted(SendOutcome)
@@ -326,7 +327,7 @@ class Producer:
                 base_offset=end.base_offset,
             )
         )
-        outcome = ProduceOutcome(
+        outcome = _PRODUCED(
             command_id=command.command_id, error=end.error, base_offset=end.base_offset, unknown=end.unknown
         )
         self._context.out.send(job.driver, outcome)

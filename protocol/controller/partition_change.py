@@ -38,15 +38,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from protocol.controller.partition_election import Candidates, Elected, Election, designate, elect
 from protocol.ids import NO_LEADER, BrokerId
 from protocol.messages.records import PartitionChangeRecord
+from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 __all__ = ["ChangeRequest", "Election", "decide"]
 
+_CHANGE: Final = trusted(PartitionChangeRecord)
 Brokers = tuple[BrokerId, ...]
 
 
@@ -124,7 +126,7 @@ def decide(
     _change_recovery_state(changes, state, request, unclean)
     if not changes:
         return None
-    return PartitionChangeRecord(topic_id=topic_id, partition_id=partition_id, **changes)
+    return _CHANGE(topic_id=topic_id, partition_id=partition_id, **changes)
 
 
 def _target_or(wanted: Brokers | None, present: Brokers) -> Brokers:

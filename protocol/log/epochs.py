@@ -8,18 +8,22 @@ the leader.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from protocol.ids import NO_EPOCH, Epoch, Offset
 
 
 class LeaderEpochCache:
-    """Epochs and their start offsets, both strictly increasing (Kafka's `LeaderEpochFileCache`)."""
+    """Epochs and their start offsets, both strictly increasing (Kafka's `LeaderEpochFileCache`); begins with `entries`,
+    which are.
+    """
 
     __slots__ = ("_epochs", "_starts")
 
-    def __init__(self) -> None:
-        self._epochs: list[Epoch] = []
-        self._starts: list[Offset] = []
+    def __init__(self, entries: Iterable[tuple[Epoch, Offset]] = ()) -> None:
+        known = tuple(entries)
+        self._epochs: list[Epoch] = [epoch for epoch, _ in known]
+        self._starts: list[Offset] = [start for _, start in known]
 
     @property
     def latest_epoch(self) -> Epoch:

@@ -53,9 +53,7 @@ class ReplicaLog:
         self.segment_bytes = _SEGMENT_BYTES
         self.has_closed_segments = len(storage.segments()) > 1
         self.high_watermark = min(max(high_watermark, storage.start_offset), storage.end_offset)
-        self.epochs = LeaderEpochCache()
-        for epoch, start_offset in storage.epoch_starts():
-            self.epochs.assign(epoch, start_offset)
+        self.epochs = LeaderEpochCache(storage.epoch_starts())
         self.producers = ProducerState(producer_expiration_ms)
         self._scan_producers()
 

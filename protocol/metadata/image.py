@@ -9,7 +9,7 @@ taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
@@ -36,12 +36,18 @@ from protocol.messages.records import (
 from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
+_FEATURE: Final = trusted(FeatureLevelRecord)
+_BROKER: Final = trusted(RegisterBrokerRecord)
+_TOPIC: Final = trusted(TopicRecord)
+_CONFIG: Final = trusted(ConfigRecord)
 _PARTITION_RECORD: Final = trusted(PartitionRecord)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class BrokerRegistration:
-    """A broker's registration; `broker_epoch` is the offset of the record that made it."""
+    """A broker's registration; `broker_epoch` is the offset of the record that made it. An immutable value, like
+    `PartitionState`.
+    """
 
     broker_id: BrokerId
     broker_epoch: Epoch
@@ -176,11 +182,11 @@ class MetadataImage:
     def to_records(self) -> list[MetadataRecord]:
         """Records that build this image from an empty one; the content of a snapshot."""
         records: list[MetadataRecord] = [
-            FeatureLevelRecord(name=name, feature_level=level) for name, level in self.feature_levels.items()
+            _FEATURE(name=name, feature_level=level) for name, level in self.feature_levels.items()
         ]
         records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
         records += [
-            RegisterBrokerRecord(
+            _BROKER(
                 broker_id=registration.broker_id,
                 broker_epoch=registration.broker_epoch,
                 incarnation_id=registration.incarnation_id,
@@ -191,7 +197,7 @@ class MetadataImage:
             for registration in self.brokers.values()
         ]
         records += [
-            TopicRecord(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
+            _TOPIC(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
             for topic in self.topics.values()
         ]
         if self.next_producer_id:
@@ -199,7 +205,7 @@ class MetadataImage:
         for topic_id, overrides in self.configs.items():
             for name, value in overrides.items():
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                records.append(ConfigRecord(topic_id=topic_id, name=name, value=text))
+                records.append(_CONFIG(topic_id=topic_id, name=name, value=text))
         for key, state in self.partitions():
             records.append(
                 _PARTITION_RECORD(
@@ -273,10 +279,13 @@ class MetadataImage:
         if registration is None or registration.broker_epoch != record.broker_epoch:
             raise ProtocolInvariantError(f"registration change for unknown broker {record.broker_id} at {record}")
         shutting_down = record.in_controlled_shutdown
-        self.brokers[record.broker_id] = replace(
-            registration,
-            fenced=registration.fenced if record.fenced is None else record.fenced,
-            in_controlled_shutdown=registration.in_controlled_shutdown if shutting_down is None else shutting_down,
+        self.brokers[record.broker_id] = BrokerRegistration(
+            registration.broker_id,
+            registration.broker_epoch,
+            registration.incarnation_id,
+            registration.fenced if record.fenced is None else record.fenced,
+            registration.in_controlled_shutdown if shutting_down is None else shutting_down,
+            registration.rack,
         )
         self._delta.brokers[record.broker_id] = None
 

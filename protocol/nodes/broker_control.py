@@ -30,6 +30,8 @@ from protocol.nodes.broker_sessions import BrokerSessions
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.refusals import refuse
 
+_REGISTRATION_RESPONSE: Final = trusted(BrokerRegistrationResponse)
+_ALTER_RESPONSE: Final = trusted(AlterPartitionResponse)
 _HEARTBEAT_RESPONSE: Final = trusted(BrokerHeartbeatResponse)
 
 
@@ -59,7 +61,7 @@ class BrokerControl:
             epoch = state.image.brokers[broker].broker_epoch
         self._out.send(
             sender,
-            BrokerRegistrationResponse(
+            _REGISTRATION_RESPONSE(
                 correlation_id=request.correlation_id,
                 error=error,
                 incarnation_id=request.incarnation_id,
@@ -152,7 +154,7 @@ class BrokerControl:
         log, number = self._log, request.correlation_id
         if log.state.image.broker_epoch(request.broker_id) != request.broker_epoch:
             error = ErrorCode.STALE_BROKER_EPOCH
-            self._out.send(sender, AlterPartitionResponse(correlation_id=number, error=error))
+            self._out.send(sender, _ALTER_RESPONSE(correlation_id=number, error=error))
             return
         if not log.incarnations.proposals.takes(request.broker_id, number):
             refuse(self._out, sender, request, ErrorCode.INVALID_REQUEST)
@@ -164,4 +166,4 @@ class BrokerControl:
             alter_partition.result(log.state.image, request.broker_id, proposal, error)
             for proposal, error in zip(request.partitions, errors, strict=True)
         )
-        self._out.send(sender, AlterPartitionResponse(correlation_id=number, partitions=results))
+        self._out.send(sender, _ALTER_RESPONSE(correlation_id=number, partitions=results))

@@ -9,7 +9,7 @@ restarting node replays a snapshot and a bounded part of the log, however long t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.config import METADATA_SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS, ClusterConfig, record_version
 from protocol.ids import Offset, TimeMs
@@ -22,8 +22,7 @@ from protocol.quorum.replica import QuorumReplica
 _READ_BYTES = 8 * 1_048_576
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntries:
+class LogEntries(NamedTuple):
     """Records of the log up to `next_offset`, or the records of a snapshot that replaces the log up to there."""
 
     records: Sequence[MetadataRecord]

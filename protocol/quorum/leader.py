@@ -35,6 +35,7 @@ from protocol.quorum.membership import Change, VoterRequest, blocking_reason, no
 from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
 
 _FETCHED: Final = trusted(QuorumFetchResponse)
+_BATCH: Final = trusted(RecordBatch)
 
 VOTER_TIMER_PREFIX = "quorum-voter/"
 """Prefix of the check-quorum timers, one per voter: the timer fires when the voter has not fetched for too long."""
@@ -63,6 +64,7 @@ class QuorumLeader:
         self._parked: dict[ReplicaKey, _ParkedFetch] = {}
         self._changes: list[Change] = []
         self._tracked = VoterSet()
+        self._voters_with_me: VoterSet | None = None
         self._completed_at = (NO_OFFSET, NO_OFFSET)
         voters = _to_voters(context.voters.keys)
         first = LeaderChangeRecord(leader_id=context.node_id, leader_uuid=context.state.uuid, voters=voters)
@@ -82,12 +84,18 @@ class QuorumLeader:
     def is_removed(self) -> bool:
         """Whether the removal of this leader from the voters is committed (D18)."""
         context = self._context
-        return not context.is_voter and context.log.voters.last_change < context.high_watermark
+        voters = context.voters
+        if voters is self._voters_with_me:
+            return False
+        if context.is_voter:
+            self._voters_with_me = voters
+            return False
+        return context.log.voters.last_change < context.high_watermark
 
     def append(self, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
         """Appends records (`payload`: their encoding, if known) as a batch, not flushed; returns the log end offset."""
         log = self._context.log
-        batch = RecordBatch(
+        batch = _BATCH(
             base_offset=log.end_offset,
             leader_epoch=self.leader_state.epoch,
             record_count=len(records),
@@ -245,6 +253,8 @@ class QuorumLeader:
     def _advance_high_watermark(self) -> None:
         """Raises the high watermark to the offset that a majority has reached."""
         context = self._context
+        if context.high_watermark == context.log.end_offset:
+            return
         end = self.leader_state.majority_end_offset(context.voters, context.log.end_offset)
         if end is not None and end > context.high_watermark:
             context.high_watermark = end

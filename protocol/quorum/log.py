@@ -21,7 +21,7 @@ from protocol.ids import NO_EPOCH, Epoch, Offset
 from protocol.log.epochs import LeaderEpochCache
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records, unpack_records
-from protocol.messages.quorum import AddVoterRecord, ControlRecord
+from protocol.messages.quorum import AddVoterRecord, ControlRecord, LeaderChangeRecord, RemoveVoterRecord
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.election import LogEnd
 from protocol.quorum.voters import VoterHistory, VoterSet
@@ -30,6 +30,7 @@ SNAPSHOT_FILE = "checkpoint"
 READ_BYTES = 1_048_576
 _ALL_BYTES = 2**62
 _CRC_BYTES = 4
+_CONTROL: frozenset[type[MetadataRecord]] = frozenset({LeaderChangeRecord, AddVoterRecord, RemoveVoterRecord})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,10 @@ class QuorumLog:
         self._log: LogStorage = storage.open_log(name)
         self.bytes_since_snapshot = 0
         """Payload bytes of the batches that the snapshot does not cover."""
-        self._epochs = LeaderEpochCache()
         self._align_with_snapshot(name)
         self._size_bytes = self._stored_bytes()
         self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
-        for epoch, start in self._log.epoch_starts():
-            self._epochs.assign(epoch, start)
+        self._epochs = LeaderEpochCache(self._log.epoch_starts())
         self._load_voters()
 
     def _align_with_snapshot(self, name: str) -> None:
@@ -237,6 +236,9 @@ class QuorumLog:
 
 def _control_records(
     batch: RecordBatch, records: Sequence[MetadataRecord] | None = None
-) -> list[tuple[Offset, ControlRecord]]:
-    found = enumerate(unpack_records(batch.payload) if records is None else records, batch.base_offset)
-    return [(offset, record) for offset, record in found if isinstance(record, ControlRecord)]
+) -> Sequence[tuple[Offset, ControlRecord]]:
+    found = unpack_records(batch.payload) if records is None else records
+    if _CONTROL.isdisjoint(map(type, found)):
+        return ()
+    numbered = enumerate(found, batch.base_offset)
+    return [(offset, record) for offset, record in numbered if isinstance(record, ControlRecord)]

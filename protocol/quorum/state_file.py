@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 from protocol.errors import CorruptLogError
 from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId
@@ -32,21 +33,29 @@ class QuorumState:
 
     def encode(self) -> bytes:
         """The bytes of the file, version 1."""
-        voted = self.voted or ReplicaKey(-1, NO_UUID)
-        document = {
-            "clusterId": self.cluster_id,
-            "voterUuid": self.uuid,
-            "leaderId": self.leader,
-            "leaderEpoch": self.epoch,
-            "votedId": voted.id,
-            "votedUuid": voted.uuid,
-            "data_version": VERSION,
-        }
-        return json.dumps(document, indent=1).encode()
+        return _encode(self)
 
 
+@lru_cache(maxsize=64)
+def _encode(state: QuorumState) -> bytes:
+    voted = state.voted or ReplicaKey(-1, NO_UUID)
+    document = {
+        "clusterId": state.cluster_id,
+        "voterUuid": state.uuid,
+        "leaderId": state.leader,
+        "leaderEpoch": state.epoch,
+        "votedId": voted.id,
+        "votedUuid": voted.uuid,
+        "data_version": VERSION,
+    }
+    return json.dumps(document, indent=1).encode()
+
+
+@lru_cache(maxsize=64)
 def decode(data: bytes) -> QuorumState:
-    """Parses the file; `uuid` is empty for version 0. Raises CorruptLogError for anything but a valid file."""
+    """Parses the file; `uuid` is empty for version 0. Raises CorruptLogError for anything but a valid file. The result
+    is an immutable function of the bytes, so the newest ones are cached: a restarted broker reads the same file again.
+    """
     try:
         document = json.loads(data)
         version = document["data_version"]

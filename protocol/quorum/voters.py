@@ -10,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.ids import NodeId, Offset
 from protocol.messages.quorum import AddVoterRecord, ControlRecord, Endpoint, RemoveVoterRecord
+from protocol.messages.trusted import trusted
 
+_ADD: Final = trusted(AddVoterRecord)
 NO_UUID = ""
 
 
@@ -62,7 +64,10 @@ class VoterSet:
 
     def key_of(self, node: NodeId) -> ReplicaKey | None:
         """The key of the voter with this node id, None if there is none."""
-        return next((key for key in self.endpoints if key.id == node), None)
+        for key in self.endpoints:
+            if key.id == node:
+                return key
+        return None
 
     def with_voter(self, key: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> VoterSet:
         """A copy with this voter, which replaces a voter with the same node id."""
@@ -83,10 +88,7 @@ class VoterSet:
 
     def to_records(self) -> list[AddVoterRecord]:
         """The records that a snapshot stores for the set (D7)."""
-        return [
-            AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid, endpoints=where)
-            for key, where in self.endpoints.items()
-        ]
+        return [_ADD(voter_id=key.id, voter_uuid=key.uuid, endpoints=where) for key, where in self.endpoints.items()]
 
 
 class VoterHistory:

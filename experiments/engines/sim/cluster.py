@@ -70,7 +70,8 @@ class SimCluster:
 
     `model` is the latency of links. `elide_idle` leaves out the events of idle timers (`timers.py`), `paranoid` encodes
     and decodes every message, `keep_traces` collects trace events in `traces`, and with `instant_detection` a
-    controller's session timer for a broker expires at the broker's crash.
+    controller's session timer for a broker expires at the broker's crash. `bootstrap_brokers` are the brokers in the
+    bootstrap list of clients, by default all; every controller is in it.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
     (source, target, message) for every message sent. ConfigError where the config names a data-loss hook that does not
@@ -86,8 +87,10 @@ class SimCluster:
         paranoid: bool = False,
         keep_traces: bool = True,
         instant_detection: bool = False,
+        bootstrap_brokers: Sequence[NodeId] | None = None,
     ) -> None:
         self.spec = spec
+        self._bootstrap_brokers = spec.broker_ids if bootstrap_brokers is None else tuple(bootstrap_brokers)
         self.now_ms: TimeMs = 0
         self.event_count = 0
         self.network = Network(spec.seed, model or NetworkModel())
@@ -300,7 +303,7 @@ class SimCluster:
         if is_recovery_manager(node):
             return RecoveryManagerNode(spec.config)
         if is_client(node):
-            return ClientNode(node, spec.broker_ids, spec.controller_ids, spec.config)
+            return ClientNode(node, self._bootstrap_brokers, spec.controller_ids, spec.config)
         return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)
 
     def crash(self, node: NodeId, loss: Loss) -> int:

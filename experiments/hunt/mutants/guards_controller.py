@@ -148,7 +148,7 @@ def _replay_again(original: Original, self: BrokerNode, item: LogEntries) -> Non
 def _first_comes_last(original: Original, self: BrokerNode, item: LogEntries) -> None:
     """Records are replayed in another order than that of the log: the first of several comes last."""
     if not item.is_snapshot and len(item.records) > 1:
-        item = replace(item, records=(*item.records[1:], item.records[0]))
+        item = item._replace(records=(*item.records[1:], item.records[0]))
     original(self, item)
 
 

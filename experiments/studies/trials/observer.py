@@ -22,7 +22,11 @@ from protocol.events.client import ProduceCompleted
 from protocol.events.controller import PartitionChanged
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
+from protocol.messages.trusted import trusted
 from protocol.nodes.broker import BrokerNode
+
+_OBSERVED = frozenset((PartitionChanged, BecameLeader, HighWatermarkAdvanced, ProduceCompleted))
+_COMMAND = trusted(ProduceCommand)
 
 
 @dataclass(slots=True)
@@ -90,7 +94,7 @@ class Observer:
         writes.outstanding, writes.sent_ms, writes.again = command_id, cluster.now_ms, False
         writes.payload = command_id.to_bytes(8, "big")
         self._commands[command_id] = name
-        command = ProduceCommand(
+        command = _COMMAND(
             command_id=command_id,
             topic=name.topic,
             partition=name.partition,
@@ -119,6 +123,8 @@ class Observer:
     # -- observation ---------------------------------------------------------------------------------------------------
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        if type(trace) not in _OBSERVED:
+            return
         if isinstance(trace, PartitionChanged):
             self.states.handle_change(trace)
             if self._writing:

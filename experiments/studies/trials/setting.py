@@ -11,6 +11,8 @@ from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
     FLUSH_MS,
+    METADATA_SNAPSHOT_BYTES,
+    METADATA_SNAPSHOT_INTERVAL_MS,
     MIN_INSYNC_REPLICAS,
     UNCLEAN_RECOVERY_STRATEGY,
     ClusterConfig,
@@ -21,12 +23,21 @@ from protocol.messages.admin import AdminRequest
 
 ACKS = {"0": 0, "1": 1, "all": -1}
 """The producer's `acks` as the protocol writes them."""
+SNAPSHOT_BYTES = 1_000
+"""Of the metadata log between two snapshots, about 15 batches: a restarting broker replays these and what it has
+missed, however long the trial. Changes are so rare that with Kafka's interval of an hour, which is switched off here,
+every node would take a snapshot after each of them.
+"""
 _LOSSES: dict[str, LossKind] = {"unclean": "none", "lossy": "unflushed", "disk": "all"}
 
 
 def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
     """The nodes and the brokers' configs; one controller, which does not fail."""
-    overrides: dict[str, object] = {UNCLEAN_RECOVERY_STRATEGY: params.unclean_recovery_strategy}
+    overrides: dict[str, object] = {
+        UNCLEAN_RECOVERY_STRATEGY: params.unclean_recovery_strategy,
+        METADATA_SNAPSHOT_BYTES: SNAPSHOT_BYTES,
+        METADATA_SNAPSHOT_INTERVAL_MS: 0,
+    }
     if params.detection_ms is not None:
         overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
         overrides[BROKER_HEARTBEAT_INTERVAL_MS] = params.heartbeat_interval_ms

@@ -43,6 +43,7 @@ class Trial:
             NetworkModel(base_ms=params.network_latency_ms),
             keep_traces=False,
             instant_detection=params.detection_ms is None,
+            bootstrap_brokers=(),
         )
         self.rows: list[TraceRow] = []
         self.observer = Observer(params, self.cluster, self._add, self._handle_settled)
