@@ -4,13 +4,13 @@ The types here are resolved: durations are whole milliseconds, `instant` and `ne
 value. The loader (`loader.py`) turns a study file into them. A trial depends on its cell's parameters and its seed, and
 on nothing else.
 
-Model (the project's interfaces, section 2). Brokers fail independently: the time to failure while up is drawn from
-`broker_mttf`, the time to repair from `broker_mttr`. A crash is unclean with `unclean_probability` (it leaves no
-clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with `tail_loss_probability`. Power
-events (a Poisson process for the cluster) crash all running brokers unclean at once. The controller fences a crashed
-broker after `detection_ms`. Catch-up is immediate and writes are continuous: every change of the ISR is followed by an
-acknowledged write if one is possible. With these, small cases have closed-form Markov answers, which a study must
-reproduce (`tests/sim/test_trial.py`). On the engine `ray` the same failures happen to processes in real time
+Model (the project's interfaces, section 2; docs/failure-models.md). Brokers fail independently: the time to failure
+while up is drawn from `broker_mttf`, the time to repair from `broker_mttr`. A crash is unclean with
+`unclean_probability` (it leaves no clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with
+`tail_loss_probability`. The controller fences a crashed broker after `detection_ms`. Writes are continuous: every
+change of the ISR is followed by an acknowledged write if one is possible. By default that is all: no shared causes,
+immediate catch-up. With that, small cases have closed-form Markov answers, which a study must reproduce
+(`tests/sim/test_trial.py`). On the engine `ray` the same failures happen to processes in real time
 (`trials/processes`); what a trial on processes returns depends on the operating system's scheduling, too.
 
 The fields of :class:`CellParameters` are the declarations of all parameters (`parameter.py`); `docs/contributing/

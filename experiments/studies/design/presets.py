@@ -38,8 +38,8 @@ def _mean(mean_ms: float) -> Distribution:
 
 
 def _yearly(failures: float) -> Distribution:
-    """The time to failure at that rate per machine-year."""
-    return _mean(YEAR_MS / failures)
+    """The time to failure at that rate per machine-year, in whole hours."""
+    return _mean(round(YEAR_MS / failures / HOUR_MS) * HOUR_MS)
 
 
 _FORD_PER_YEAR = 12 / 4.3
