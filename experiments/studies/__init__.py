@@ -11,6 +11,54 @@ From a study file to a number in the report, in this order:
 - `pipeline/`: Spark turns traces into intervals and outages (silver), then into sums per cell (gold).
 - `report/`: `words.py` the sentences, `plots.py` the drawings, `render.py` the page.
 - `theory/`: Markov models of small clusters, which the simulation must agree with.
+- `scripting/`: studies from Python: `from experiments.studies import Study, run, sweep` (docs/studies.md).
+
+The names in `__all__` are imported when they are used: `import experiments.studies` alone is light.
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from experiments.studies.design.model import CellParameters, Precision
+    from experiments.studies.failures.sources import Outage
+    from experiments.studies.scripting.functions import CustomMetric
+    from experiments.studies.scripting.results import Results, Trials
+    from experiments.studies.scripting.running import run, sweep
+    from experiments.studies.scripting.study import Study
+    from experiments.studies.trace.schema import TraceRow
+
+__all__ = [
+    "CellParameters",
+    "CustomMetric",
+    "Outage",
+    "Precision",
+    "Results",
+    "Study",
+    "TraceRow",
+    "Trials",
+    "run",
+    "sweep",
+]
+
+_MODULES = {
+    "CellParameters": "design.model",
+    "CustomMetric": "scripting.functions",
+    "Outage": "failures.sources",
+    "Precision": "design.model",
+    "Results": "scripting.results",
+    "Study": "scripting.study",
+    "TraceRow": "trace.schema",
+    "Trials": "scripting.results",
+    "run": "scripting.running",
+    "sweep": "scripting.running",
+}
+
+
+def __getattr__(name: str) -> object:
+    """An exported name, from its module."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

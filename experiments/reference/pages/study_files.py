@@ -50,6 +50,8 @@ def page() -> str:
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, field in schema["properties"].items():
+        if name == "functions":
+            continue
         allowed = _SECTIONS.get(name) or (PARAMETERS[name].allowed if name in PARAMETERS else allowed_values(field))
         value = "required" if name in schema["required"] else default(field["default"])
         yield code(name), allowed, value, field["description"]

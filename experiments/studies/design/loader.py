@@ -29,6 +29,7 @@ from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.ranges import FORM as RANGE_FORM
 from experiments.studies.design.ranges import is_range, protect, restore, values_of
 from experiments.studies.design.recorded import Contents, FailureFile, record
+from experiments.studies.trace.metrics import METRICS
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, parse_yaml_mapping, read_text
 
@@ -67,6 +68,8 @@ TOP_LEVEL = frozenset(StudyFile.model_fields) & frozenset(PARAMETERS)
 BASE = {name: parameter for name, parameter in PARAMETERS.items() if name not in TOP_LEVEL}
 SWEEPABLE = {name: parameter for name, parameter in PARAMETERS.items() if name != "duration"}
 ENGINES = ("sim", "ray")
+TAKEN = frozenset({*(metric.name for metric in METRICS), *PARAMETERS, "trials", "partition_years", "failover_ms"})
+"""Keys of `gold/cells.json` that no custom metric may have."""
 _BY_FIELD = {parameter.field: parameter for parameter in PARAMETERS.values()}
 _SWEEPABLE_NAMES = ", ".join(SWEEPABLE)
 
@@ -78,6 +81,8 @@ def load_study(path: Path, trials: int | None = None, engine: str | None = None)
     """
     text = read_text(path, "a study file")
     raw = parse_study(text, str(path))
+    if "functions" in raw:
+        raise InputError(str(path), "functions", "a field", "none in files: functions are given in Python (Study)")
     changes: dict[str, object] = {}
     if engine is not None:
         changes |= _with_engine(raw, engine)
@@ -117,10 +122,11 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
     try:
         file = StudyFile.model_validate(raw)
     except ValidationError as error:
-        raise _input_error(source, error.errors()[0], ()) from error
+        raise field_error(source, error) from error
     if (file.trials is None) == (file.precision is None):
         found = "neither" if file.trials is None else "both"
         raise InputError(source, "trials", found, "either trials or precision")
+    _check_functions(file, source)
     axis, combinations = _combinations(file, source)
     _check_names(file.base, "base", source, BASE)
     base = file.base | {name: getattr(file, name) for name in TOP_LEVEL}
@@ -137,6 +143,13 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
     return StudyPlan.model_validate(
         header | {"cells": cells, "source": raw, "text": text_of(raw) if text is None else text}
     )
+
+
+def _check_functions(file: StudyFile, source: str) -> None:
+    names = [] if file.functions is None else [metric.name for metric in file.functions.metrics]
+    for name in names:
+        if name in TAKEN or names.count(name) > 1:
+            raise InputError(source, "metrics", f"the name {name}", "names that no other metric or parameter has")
 
 
 def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]:
@@ -271,10 +284,18 @@ def _refuse_duplicates(cells: tuple[Cell, ...], axis: str, source: str) -> None:
         seen.add(cell.parameters)
 
 
-def _input_error(source: str, detail: ErrorDetails, prefix: tuple[str, ...]) -> InputError:
+def field_error(source: str, error: ValidationError, model: type[BaseModel] = StudyFile) -> InputError:
+    """The error that pydantic reports first, as one line; `model` has the fields of the study."""
+    return _input_error(source, error.errors()[0], (), model)
+
+
+def _input_error(
+    source: str, detail: ErrorDetails, prefix: tuple[str, ...], study: type[BaseModel] = StudyFile
+) -> InputError:
     """The error that pydantic reports first, as one line: where, what was found, what is allowed."""
     field = ".".join([*prefix, *(str(part) for part in detail["loc"])])
-    model: type[BaseModel] = Precision if detail["loc"][:1] == ("precision",) else StudyFile
-    names = ["dist", "mean", "shape"] if prefix else list(model.model_fields)
+    model: type[BaseModel] = Precision if detail["loc"][:1] == ("precision",) else study
+    fields = [name for name in model.model_fields if name != "functions"]
+    names = ["dist", "mean", "shape"] if prefix else fields
     found = {"missing": "nothing", "extra_forbidden": "an unknown field"}.get(detail["type"], repr(detail["input"]))
     return InputError(source, field, found, allowed_by(detail, names))

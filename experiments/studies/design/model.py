@@ -25,6 +25,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, Co
 from pydantic_core import PydanticCustomError
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, distribution_or
+from experiments.studies.design.functions import CustomFunctions
 from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart, SlowEpisodes, mapping_or, write_mapping
 from experiments.studies.design.parameter import DURATION, TEXT, duration_or, number_or, parameter, parameters
 from experiments.studies.design.presets import PRESETS, PresetName
@@ -374,6 +375,9 @@ class StudyHeader(Frozen):
         description="Whether trial k of all cells sees the same failures (common random numbers), so that cells are "
         "compared by pairs of trials: `on` or `off`.",
         json_schema_extra={"enum": ["on", "off"]},
+    )
+    functions: CustomFunctions | None = Field(
+        None, description="The functions of a script, by name (docs/studies.md); a file cannot give them."
     )
 
 

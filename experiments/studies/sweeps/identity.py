@@ -7,8 +7,8 @@ count; after a change of the code or the study's seed they do not.
 
 The code of a trial is the source of the module that defines it and of everything that it imports, directly or not,
 from the same project (static imports, read from the source). A trial that is no plain function of a module (a bound
-object, a closure) also counts with its pickled form. The source of the simulated trial counts always, since trials of
-other modules call it.
+object, a closure) also counts with its pickled form, or with the digest that is its attribute `content`. The source of
+the simulated trial counts always, since trials of other modules call it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def trial_code_digest(trial: Trial) -> str:
     digest = hashlib.blake2b(f"{module}:{name}\n".encode(), digest_size=16)
     for path, content in _sources(module):
         digest.update(path.encode() + b"\0" + content + b"\0")
-    if not inspect.isfunction(trial) or "<" in name:
+    own = getattr(trial, "content", None)
+    if own is not None:
+        digest.update(str(own).encode())
+    elif not inspect.isfunction(trial) or "<" in name:
         from ray import cloudpickle
 
         digest.update(cloudpickle.dumps(trial))
@@ -81,9 +84,12 @@ def _file_of(module: str, root: Path) -> Path | None:
 
 @cache
 def _imports(module: str, source: bytes, is_package: bool) -> tuple[str, ...]:
-    """Dotted names that a module imports, including those of what it takes from them."""
+    """Dotted names that a module imports, including those of what it takes from them; not for types alone."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for_types = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    skipped = {id(inner) for node in for_types for inner in ast.walk(node)}
+    for node in (node for node in ast.walk(tree) if id(node) not in skipped):
         if isinstance(node, ast.Import):
             found += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -68,11 +68,15 @@ class TraceRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What a trial returns: its trace in time order, and hash and number of events of the engine's full event trace."""
+    """What a trial returns: its trace in time order, and hash and number of events of the engine's full event trace.
+
+    `custom`: the values of a script's metrics, in their order (`scripting/functions.py`).
+    """
 
     rows: list[TraceRow]
     trace_hash: str
     events: int
+    custom: tuple[float, ...] = ()
 
 
 class TraceError(AssertionError):

@@ -33,10 +33,12 @@ TRIALS_SCHEMA = columns(
     ("exposure", pa.float64()),
     *((metric.column, pa.float64()) for metric in METRICS),
     *((f"{metric.column}_events", pa.int32()) for metric in METRICS),
+    ("custom", pa.list_(pa.float64())),
 )
 """`trials/`: one row per trial. `trace_rows` is the number of its rows in `trace/`. `exposure` and a value and a number
 of events per metric are its measures (`trace/measures.py`): the sweep's stopping rule reads them between batches; the
-pipeline measures the published numbers from the trace again."""
+pipeline measures the published numbers from the trace again. `custom` holds the values of a script's metrics, in their
+order."""
 
 
 class Batch(NamedTuple):
@@ -77,7 +79,7 @@ def run_batch(
             raise TrialFailed(f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}") from error
         trace.extend((batch.cell, number, seq, *row) for seq, row in enumerate(result.rows))
         measured = (result.rows[-1].time_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
-        trials.append((batch.cell, number, seed, *measured, *_measures(result)))
+        trials.append((batch.cell, number, seed, *measured, *_measures(result), list(result.custom)))
     return _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
 
 

@@ -1,0 +1,27 @@
+"""What a script adds to a study (`scripting/functions.py`), without the functions: names, units and words, which the
+record of the study, the pipeline and the report need."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class MetricDeclaration(BaseModel):
+    """A custom metric: `unit` says whether its value per trial is a count or a share of the trial."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Its key in `gold/cells.json`.")
+    unit: Literal["rate", "fraction"] = Field(description="A count per partition-year, or a share of time.")
+    meaning: str = Field(description="Its words in the report.")
+
+
+class CustomFunctions(BaseModel):
+    """The custom metrics in the order of their values in `trials/`, and the name of the failure model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metrics: tuple[MetricDeclaration, ...] = Field((), description="Custom metrics.")
+    failure_model: str | None = Field(None, description="The function that replaces the failures of the parameters.")

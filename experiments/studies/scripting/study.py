@@ -1,0 +1,100 @@
+"""A study as a Python object: the fields of a study file as keyword arguments, and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from experiments.studies.design.functions import CustomFunctions, MetricDeclaration
+from experiments.studies.design.loader import StudyFile, field_error, study_from
+from experiments.studies.design.model import StudyPlan
+from experiments.studies.scripting.content import content_digest
+from experiments.studies.scripting.functions import (
+    CustomMetric,
+    FailureModel,
+    MetricFunction,
+    ScriptedTrial,
+)
+from experiments.studies.trials.batch import Trial
+from experiments.studies.trials.trial import run_trial
+from experiments.support.errors import InputError
+
+SOURCE = "Study"
+"""What errors name instead of a file."""
+
+
+class Study(StudyFile):
+    """A study. Its arguments are the fields of a study file (docs/reference/study-files.md), and `metrics` and
+    `failure_model` (`functions.py`).
+
+    Values are numbers, strings and durations such as `"15m"`, as in a file. The values of `sweep` and `zip` may also be
+    tuples, ranges of Python, or numpy arrays. Everything is checked when the object is created (InputError, one line).
+
+    >>> Study(name="x", trials=50, base={"broker_mttf": "20d"}, sweep={"min_insync_replicas": [1, 2]})
+    """
+
+    metrics: list[Any] = Field([], description="Custom metrics: functions, or CustomMetric objects.")
+    failure_model: Any = Field(None, description="A function that replaces the failures of the parameters.")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check(cls, fields: Any, handler: ModelWrapValidatorHandler[Study]) -> Study:
+        try:
+            study = handler(plain(fields))
+        except ValidationError as error:
+            raise field_error(SOURCE, error, Study) from error
+        study.plan()
+        return study
+
+    def plan(self) -> StudyPlan:
+        """The study with its cells resolved. Raises InputError."""
+        fields = {name: getattr(self, name) for name in StudyFile.model_fields if name in self.model_fields_set}
+        if self.precision is not None:
+            fields["precision"] = self.precision.model_dump()
+        metrics, model = self._metrics(), self.failure_model
+        if model is not None and not callable(model):
+            raise InputError(SOURCE, "failure_model", repr(model), "a function of parameters and a random source")
+        if metrics or model is not None:
+            declared = [MetricDeclaration(name=item.name, unit=item.unit, meaning=item.meaning) for item in metrics]
+            name = None if model is None else getattr(model, "__name__", type(model).__name__)
+            functions = CustomFunctions(metrics=declared, failure_model=name)
+            fields["functions"] = functions.model_dump()
+        return study_from(fields, SOURCE)
+
+    def trial(self) -> Trial:
+        """The function that runs one trial of a cell."""
+        metrics, model = self._metrics(), self.failure_model
+        if not metrics and model is None:
+            return run_trial
+        functions: list[Callable[..., object]] = [item.function for item in metrics]
+        functions += [] if model is None else [model]
+        return ScriptedTrial(metrics, model, content_digest(*functions))
+
+    def _metrics(self) -> tuple[CustomMetric, ...]:
+        return tuple(_metric(item) for item in self.metrics)
+
+
+def _metric(given: CustomMetric | MetricFunction) -> CustomMetric:
+    """A metric with name and meaning; a plain function is a rate."""
+    metric = given if isinstance(given, CustomMetric) else CustomMetric(given)
+    if not callable(metric.function):
+        raise InputError(SOURCE, "metrics", repr(given), "functions of the rows of a trial, or CustomMetric objects")
+    name = metric.name or getattr(metric.function, "__name__", type(metric.function).__name__)
+    words = (metric.function.__doc__ or name.replace("_", " ")).strip().splitlines()[0].rstrip(".")
+    return CustomMetric(metric.function, metric.unit, name, metric.meaning or words)
+
+
+def plain(value: object) -> object:
+    """A value as YAML would give it: tuples, ranges and numpy arrays as lists, numpy's numbers as Python's."""
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and not hasattr(value, "_fields"):
+        return [plain(item) for item in value]
+    return value
+
+
+__all__ = ["CustomMetric", "FailureModel", "Study"]
