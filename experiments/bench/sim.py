@@ -1,33 +1,27 @@
-"""`isray bench sim`: the speed of the simulator in one process, with plans of the default fuzz and the reference study;
-docs/benchmarks.md describes the columns.
+"""`isray bench sim`: the speed of the simulator in one process, with plans of the default fuzz, the reference study,
+and a cell of a shipped study at several lengths (`sim_trials.py`); docs/benchmarks.md describes the columns.
 
 The plans of the fuzz seeds 1, 2, ... are measured without invariants, with them, and as whole fuzz runs; `trace_hash`
-is that of all plans without invariants, equal for every build on every machine. The study's cells are run by
-`run_trial`, as a worker of the sweep does. Times of plans and of SimPy (`simpy_model.py`) are processor time.
-
-The baseline of the study is the minimum of such a simulator: as many events from a heap, each passed to a trivial node
-that answers with one message, which goes onto the heap. `ratio` is the time divided by the baseline's.
+is that of all plans without invariants, equal for every build on every machine. Times are processor time, also those of
+SimPy (`simpy_model.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from heapq import heappop, heappush
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from time import process_time
 
 from experiments.bench.report import BenchReport, measure_ms, median_ms
+from experiments.bench.sim_trials import LENGTHS_MS, growth, measure_cell, measure_lengths, total
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan, simulate_plan
 from experiments.hunt.fuzz.swarm import draw
-from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.design.model import CellParameters
 from experiments.studies.trials.trial import run_trial
 from experiments.support.build import is_compiled
-from protocol.contract import Effect, Send
-from protocol.ids import NodeId, TimeMs
-from protocol.messages.base import Message, Request
 
 SEEDS = 12
 TRIALS = 20
@@ -38,39 +32,6 @@ REFERENCE: tuple[CellParameters, ...] = tuple(
     for generation in ("kip-497", "kip-966")
 )
 """The cells of the reference study; all other parameters are the defaults of a study."""
-
-_NODES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The figures of one cell or of all: `events` of `trials` trials in total; times in milliseconds of wall time."""
-
-    name: str
-    trials: int
-    cluster_years: float
-    events: int
-    elapsed_ms: float
-    baseline_ms: float
-
-    @property
-    def events_per_second(self) -> float:
-        return self.events / self.elapsed_ms * 1_000
-
-    @property
-    def years_per_second(self) -> float:
-        return self.cluster_years / self.elapsed_ms * 1_000
-
-    @property
-    def ratio(self) -> float:
-        return self.elapsed_ms / self.baseline_ms
-
-    def document(self) -> dict[str, object]:
-        return asdict(self) | {
-            "events_per_second": round(self.events_per_second),
-            "cluster_years_per_second": round(self.years_per_second, 3),
-            "ratio": round(self.ratio, 2),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +59,30 @@ class Speed:
 
     def texts(self) -> list[str]:
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        figures = [f"{self.events:,}", f"{self.elapsed_ms:,.0f} ms", f"{self.events_per_second:,.0f}"]
+        us_per_event = self.elapsed_ms / self.events * 1_000
+        figures = [
+            f"{self.events:,}",
+            f"{self.elapsed_ms:,.0f} ms",
+            f"{us_per_event:.1f}",
+            f"{self.events_per_second:,.0f}",
+        ]
         return [self.name, "", "", *figures, "", ratio]
 
 
 def run(
-    trials: int = TRIALS, repeats: int = REPEATS, seeds: int = SEEDS, cells: Sequence[CellParameters] = REFERENCE
+    trials: int = TRIALS,
+    repeats: int = REPEATS,
+    seeds: int = SEEDS,
+    cells: Sequence[CellParameters] = REFERENCE,
+    lengths_ms: Sequence[int] = LENGTHS_MS,
 ) -> BenchReport:
-    """Measures the plans of `seeds` fuzz seeds, and `trials` trials of every cell, `repeats` times; all are
-    positive.
+    """Measures the plans of `seeds` fuzz seeds, `trials` trials of every cell, and the shipped study's cell at each
+    length, `repeats` times; all are positive.
     """
     run_trial(cells[0], 0)
-    rows = [_measure(cell, trials, repeats) for cell in cells]
-    total = _total(rows)
+    rows = [measure_cell(cell, trials, repeats) for cell in cells]
+    rows.append(total(rows))
+    lengths = measure_lengths(repeats, lengths_ms)
     speeds, trace_hash = measure_plans([draw(seed) for seed in range(1, seeds + 1)], repeats)
     whole = speeds["fuzz"]
     return BenchReport(
@@ -124,21 +96,29 @@ def run(
                 "seeds_per_second": round(seeds / whole.elapsed_ms * 1_000, 3),
                 **{name: speed.document() for name, speed in speeds.items()},
             },
-            "cells": [row.document() for row in rows],
-            "total": total.document(),
+            "cells": [row.document() for row in rows[:-1]],
+            "total": rows[-1].document(),
+            "lengths": [row.document() for row in lengths],
+            "growth": round(growth(lengths), 3),
         },
-        columns=("cell", "trials", "cluster-years", "events", "time", "events/s", "cluster-years/s", "ratio"),
-        rows=[*[_texts(row) for row in (*rows, total)], *[speed.texts() for speed in speeds.values()]],
+        columns=(
+            "cell",
+            "trials",
+            "cluster-years",
+            "events",
+            "time",
+            "us/event",
+            "events/s",
+            "cluster-years/s",
+            "ratio",
+        ),
+        rows=[*[row.texts() for row in (*rows, *lengths)], *[speed.texts() for speed in speeds.values()]],
         notes=[
+            f"us/event of the longest trial / the shortest: {growth(lengths):.2f}",
             "ratio of the study: time / as many events from a heap to trivial nodes; of plans: events/s / SimPy's",
             f"default fuzz: {seeds / whole.elapsed_ms * 1_000:.2f} seeds/s; trace hash of the plans: {trace_hash}",
         ],
     )
-
-
-def simulate(parameters: CellParameters, trials: int) -> int:
-    """Runs the trials with the seeds 0, 1, ...; returns the number of events."""
-    return sum(run_trial(parameters, seed).events for seed in range(trials))
 
 
 def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed], str]:
@@ -173,64 +153,3 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
         bare = speeds["simpy"].events_per_second
         speeds = {name: replace(speed, ratio=speed.events_per_second / bare) for name, speed in speeds.items()}
     return speeds, hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
-
-
-class _Relay:
-    """A node that answers every message with one to its neighbour."""
-
-    def __init__(self, neighbour: NodeId) -> None:
-        self._neighbour = neighbour
-
-    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        return [Send(self._neighbour, message)]
-
-
-def bare_events(count: int) -> TimeMs:
-    """Dispatches `count` events; returns the virtual time of the last one."""
-    nodes = {node: _Relay((node + 1) % _NODES) for node in range(_NODES)}
-    message, sequence, now_ms = Request(correlation_id=0), _NODES, 0
-    heap = [(node, node, node, message) for node in nodes]
-    for _ in range(count):
-        now_ms, _, target, received = heappop(heap)
-        for effect in nodes[target].receive(now_ms, target, received):
-            if type(effect) is Send:
-                sequence += 1
-                heappush(heap, (now_ms + 1 + effect.to, sequence, effect.to, received))
-    return now_ms
-
-
-def _measure(cell: CellParameters, trials: int, repeats: int) -> Row:
-    times_ms, baselines_ms, events = [], [], 0
-    for _ in range(repeats):
-        elapsed_ms, events = measure_ms(lambda: simulate(cell, trials))
-        times_ms.append(elapsed_ms)
-        baselines_ms.append(_time_bare(events))
-    return Row(
-        name=f"{cell.generation}, min ISR {cell.min_insync_replicas}",
-        trials=trials,
-        cluster_years=round(trials * cell.duration_ms / YEAR_MS, 6),
-        events=events,
-        elapsed_ms=median_ms(times_ms),
-        baseline_ms=median_ms(baselines_ms),
-    )
-
-
-def _time_bare(events: int) -> float:
-    return measure_ms(lambda: bare_events(events))[0]
-
-
-def _total(rows: Sequence[Row]) -> Row:
-    return Row(
-        name="all",
-        trials=sum(row.trials for row in rows),
-        cluster_years=round(sum(row.cluster_years for row in rows), 6),
-        events=sum(row.events for row in rows),
-        elapsed_ms=round(sum(row.elapsed_ms for row in rows), 3),
-        baseline_ms=round(sum(row.baseline_ms for row in rows), 3),
-    )
-
-
-def _texts(row: Row) -> list[str]:
-    rates = [f"{row.events_per_second:,.0f}", f"{row.years_per_second:,.1f}", f"{row.ratio:.1f}"]
-    counts = [f"{row.trials:,}", f"{row.cluster_years:,.2f}", f"{row.events:,}"]
-    return [row.name, *counts, f"{row.elapsed_ms:,.0f} ms", *rates]

@@ -8,7 +8,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from experiments.bench.sim import REFERENCE, bare_events, run, simulate
+from experiments.bench.sim import REFERENCE, run
+from experiments.bench.sim_trials import bare_events, simulate
 from experiments.bench.simpy_model import exchange
 from experiments.cli.main import app
 from experiments.engines.sim.memory import YOUNG_OBJECTS, rare_collections
@@ -61,7 +62,7 @@ def test_the_baseline_dispatches_the_given_number_of_events() -> None:
 
 
 def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
-    report = run(trials=1, repeats=1, cells=SHORT, seeds=1)
+    report = run(trials=1, repeats=1, cells=SHORT, seeds=1, lengths_ms=(DAY_MS, 2 * DAY_MS))
     cells, total = report.document["cells"], report.document["total"]
     assert isinstance(cells, list)
     assert isinstance(total, dict)
@@ -70,7 +71,13 @@ def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
         assert total[figure] == pytest.approx(sum(cell[figure] for cell in cells))
     assert all(value > 0 for cell in cells for name, value in cell.items() if name != "name")
     assert [row[0] for row in report.rows][:3] == ["kip-966, min ISR 2", "kip-497, min ISR 2", "all"]
-    assert {row[0] for row in report.rows[3:]} >= {"invariants_off", "invariants_on", "fuzz"}
+    assert {row[0] for row in report.rows[5:]} >= {"invariants_off", "invariants_on", "fuzz"}
+    lengths = report.document["lengths"]
+    assert isinstance(lengths, list)
+    assert [length["trials"] for length in lengths] == [2, 1]
+    assert lengths[0]["cluster_years"] == lengths[1]["cluster_years"]
+    growth = lengths[1]["elapsed_ms"] / lengths[1]["events"] / (lengths[0]["elapsed_ms"] / lengths[0]["events"])
+    assert report.document["growth"] == pytest.approx(growth, abs=0.001)
     assert all(len(row) == len(report.columns) for row in report.rows)
 
 
