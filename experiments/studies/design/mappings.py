@@ -16,6 +16,8 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, ValidationError,
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution
 from experiments.studies.design.parameter import DURATION, Notation, allowed_values
 
+MOST_PER_YEAR = 100_000.0
+"""The highest rate of shared events."""
 Number = Annotated[float, AllowInfNan(False)]
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)(/s)?")
@@ -30,11 +32,11 @@ class WrongKey(ValueError):
         self.key, self.found, self.allowed = key, found, allowed
 
 
-def _read_bytes(value: object) -> object:
+def _read_bytes(value: object, per_second: str = "") -> object:
     if type(value) in (int, float):
         return value
     match = _BYTES.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
+    if match is None or match[3] not in (None, per_second):
         raise ValueError(f"found {value!r}")
     return float(match[1]) * _BYTES_IN[match[2]]
 
@@ -47,7 +49,7 @@ def _write_bytes(value: object) -> str:
 
 BYTES = Notation(_read_bytes, _write_bytes, "a number of bytes, or with a unit (B, kB, MB, GB, TB), such as 50GB")
 BYTES_PER_SECOND = Notation(
-    _read_bytes,
+    lambda value: _read_bytes(value, "/s"),
     lambda value: f"{_write_bytes(value)}/s",
     "bytes per second, a number or with a unit (B/s, kB/s, MB/s, GB/s), such as 50MB/s",
 )
@@ -65,8 +67,10 @@ class Burst(ParameterMapping):
     fails at a uniform time of the window. `down`: one down time for all brokers of an event; without it each has a
     repair time of its own."""
 
-    per_year: Number | None = Field(None, gt=0, description="bursts per cluster-year")
-    per_broker_year: Number | None = Field(None, gt=0, description="bursts that strike a given broker, per year")
+    per_year: Number | None = Field(None, gt=0, le=MOST_PER_YEAR, description="bursts per cluster-year")
+    per_broker_year: Number | None = Field(
+        None, gt=0, le=MOST_PER_YEAR, description="bursts that strike a given broker, a year"
+    )
     size: int | None = Field(None, ge=1)
     fraction: Number | None = Field(None, gt=0, le=1)
     window_ms: Annotated[int, DURATION] = Field(120_000, ge=0)
@@ -119,7 +123,7 @@ class CatchUp(ParameterMapping):
 class SlowEpisodes(ParameterMapping):
     """Episodes of a slow broker, a Poisson process per broker: for `duration`, all its messages leave `delay` late."""
 
-    per_year: Number = Field(gt=0, description="episodes per broker-year")
+    per_year: Number = Field(gt=0, le=MOST_PER_YEAR, description="episodes per broker-year")
     duration: Annotated[Distribution, DISTRIBUTION]
     delay_ms: Annotated[int, DURATION] = Field(gt=0)
 

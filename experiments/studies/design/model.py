@@ -26,7 +26,15 @@ from pydantic_core import PydanticCustomError
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution, distribution_or
 from experiments.studies.design.functions import CustomFunctions
-from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart, SlowEpisodes, mapping_or, write_mapping
+from experiments.studies.design.mappings import (
+    MOST_PER_YEAR,
+    Burst,
+    CatchUp,
+    RollingRestart,
+    SlowEpisodes,
+    mapping_or,
+    write_mapping,
+)
 from experiments.studies.design.parameter import DURATION, TEXT, duration_or, number_or, parameter, parameters
 from experiments.studies.design.presets import PRESETS, PresetName
 from experiments.studies.design.recorded import RECORDED, RecordedFailures
@@ -60,7 +68,7 @@ class CellParameters(Frozen):
 
     preset: PresetName = parameter(
         "none",
-        "{}",
+        "preset {}",
         "Failure model by name, which sets other parameters (docs/failure-models.md); values that the study gives "
         "override it.",
     )
@@ -128,6 +136,7 @@ class CellParameters(Frozen):
         "Rate of the Poisson process of events that crash all brokers of the cluster unclean at once.",
         "events per cluster-year",
         ge=0.0,
+        le=MOST_PER_YEAR,
     )
     rack_power_events_per_year: Rate = parameter(
         0.0,
@@ -135,6 +144,7 @@ class CellParameters(Frozen):
         "Rate, per rack, of the Poisson process of events that crash all brokers of a rack unclean at once.",
         "events per rack-year",
         ge=0.0,
+        le=MOST_PER_YEAR,
     )
     power_loss_probability: Annotated[Probability | None, number_or("tail_loss_probability")] = parameter(
         None,

@@ -25,6 +25,7 @@ OutageKind = Literal["clean", "unclean", "lossy", "disk"]
 every log is lost. `disk`: the disk is replaced by an empty one."""
 KINDS: tuple[OutageKind, ...] = get_args(OutageKind)
 COLUMNS = ("node", "down_ms", "up_ms", "kind")
+LONGEST_NUMBER = 15
 _DAY_MS = 86_400_000
 
 
@@ -88,7 +89,7 @@ class Contents:
         """The content of a file, with line feeds at the ends of lines. Raises InputError if it cannot be read."""
         if name not in self.texts:
             text = read_text(self.folder / name, "recorded failures", "CSV")
-            self.texts[name] = "".join(f"{line}\n" for line in text.splitlines())
+            self.texts[name] = "".join(f"{line}\n" for line in text.removeprefix("\ufeff").splitlines())
         return self.texts[name]
 
 
@@ -117,10 +118,13 @@ def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms:
 def _lines(text: str, source: str, brokers: int) -> list[tuple[int, RecordedOutage]]:
     """The outages with the numbers of their lines."""
     rows = csv.reader(text.splitlines())
-    header = tuple(cell.strip() for cell in next(rows, []))
-    if header != COLUMNS:
-        raise InputError(source, "line 1", ",".join(header) or "nothing", f"the header {','.join(COLUMNS)}")
-    found = [(rows.line_num, _outage([cell.strip() for cell in row], rows.line_num, source)) for row in rows if row]
+    try:
+        header = tuple(cell.strip() for cell in next(rows, []))
+        if header != COLUMNS:
+            raise InputError(source, "line 1", ",".join(header) or "nothing", f"the header {','.join(COLUMNS)}")
+        found = [(rows.line_num, _outage([cell.strip() for cell in row], rows.line_num, source)) for row in rows if row]
+    except csv.Error as error:
+        raise InputError(source, f"line {rows.line_num}", str(error), "values separated by commas") from error
     if not found:
         raise InputError(source, "line 2", "no outage", "one line or more below the header")
     for number, outage in found:
@@ -136,8 +140,10 @@ def _outage(row: list[str], number: int, source: str) -> RecordedOutage:
     if len(row) != len(COLUMNS):
         raise InputError(source, place, f"{len(row)} values", f"{len(COLUMNS)} values: {', '.join(COLUMNS)}")
     for name, value in zip(COLUMNS, row[:3], strict=False):
-        if not (value.isascii() and value.isdecimal()):
-            raise InputError(source, place, f"{name} {value!r}", "a whole number from 0")
+        if not (value.isascii() and value.isdecimal() and len(value) <= LONGEST_NUMBER):
+            raise InputError(
+                source, place, f"{name} {value[:30]!r}", f"a whole number from 0, at most {LONGEST_NUMBER} digits"
+            )
     node, down_ms, up_ms = map(int, row[:3])
     if up_ms <= down_ms:
         raise InputError(source, place, f"up_ms {up_ms}", f"a time after down_ms ({down_ms})")

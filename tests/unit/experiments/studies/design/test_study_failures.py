@@ -49,6 +49,9 @@ def _cell(base: dict[str, object]) -> CellParameters:
         ({"rolling_restart": {"every": "5m", "down": "2m"}}, "base.rolling_restart", "brokers x (down + pause)"),
         ({"catch_up": {"backlog": "1GB"}}, "base.catch_up.rate", "50MB/s"),
         ({"catch_up": {"rate": "fast"}}, "base.catch_up.rate", "50MB/s"),
+        ({"catch_up": {"rate": float("nan")}}, "base.catch_up.rate", "50MB/s"),
+        ({"catch_up": {"rate": "1MB/s", "backlog": "1GB/s"}}, "base.catch_up.backlog", "50GB"),
+        ({"slow": {"per_year": 1e9, "delay": "1s", "duration": "1m"}}, "base.slow.per_year", "less than or equal to"),
         ({"catch_up": {"rate": 0}}, "base.catch_up.rate", "greater than 0"),
         ({"catch_up": {"rate": "1MB/s"}, "time_compression": 2.0}, "base.catch_up", "no time_compression"),
         ({"slow": {"per_year": 1, "delay": "1s"}}, "base.slow.duration", "exponential"),
@@ -131,6 +134,8 @@ def test_catch_up_takes_what_is_behind_divided_by_the_rate() -> None:
         ("node,down_ms,up_ms,kind\n", "line 2", "one line or more"),
         (CSV + "0,5,6\n", "line 5", "4 values"),
         (CSV + "0,-5,6,clean\n", "line 5", "a whole number from 0"),
+        (CSV + f"0,5,{'9' * 5_000},clean\n", "line 5", "a whole number from 0"),
+        (CSV + f"0,5,6,{'c' * 200_000}\n", "line 5", "separated by commas"),
         (CSV + "0,5.5,6,clean\n", "line 5", "a whole number from 0"),
         (CSV + "\n0,9,9,clean\n", "line 6", "a time after down_ms (9)"),
         (CSV + "0,9,10,crash\n", "line 5", "clean, unclean, lossy, disk"),
@@ -168,7 +173,7 @@ def test_record_that_does_not_fit_its_use_is_refused(tmp_path: Path, failures: o
 
 def test_the_content_of_a_record_is_part_of_the_study(tmp_path: Path) -> None:
     """`study.yaml` has the record, so that the study can be read without the file; the file's comments stay."""
-    (tmp_path / "f.csv").write_bytes(CSV.replace("\n", "\r\n").encode())
+    (tmp_path / "f.csv").write_bytes(("\ufeff" + CSV.replace("\n", "\r\n")).encode())
     path = tmp_path / "s.yaml"
     path.write_text(
         "name: s  # a name\ntrials: 1\nduration: 10d\nbase: {failures: f.csv}\n"
