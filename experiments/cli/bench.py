@@ -107,6 +107,17 @@ def quorum(
     _measure({"quorum": (requests, kills, seeds, partitions, repeats)}, as_json or context.obj)
 
 
+@app.register("sweep", "isray bench sweep --json")
+def sweep(
+    context: typer.Context,
+    nodes: Annotated[str, option("N,...", "Ray nodes of each run, of one CPU each, on this machine.")] = "1,2,4",
+    seconds: Annotated[int, option("N", "How long each node has work, about, per kind of trial.", min=1)] = 20,
+    as_json: Json = False,
+) -> None:
+    """Sweep on several Ray nodes: weak scaling, costs per task, and what they predict for larger clusters."""
+    _measure({"sweep": (_sizes(nodes, "--nodes"), seconds)}, as_json or context.obj)
+
+
 def _sizes(text: str, option: str = "--partitions") -> list[int]:
     return whole_numbers(option, text, "whole numbers above 0, separated by commas", least=1)
 

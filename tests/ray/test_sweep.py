@@ -42,7 +42,7 @@ def complete_and_interrupt(*arguments):
     complete(*arguments)
     os.kill(os.getpid(), int(sys.argv[2]))
 CellWork.complete = complete_and_interrupt
-sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial)
+sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial, *sys.argv[3:])
 """
 
 

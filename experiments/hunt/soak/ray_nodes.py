@@ -35,7 +35,6 @@ HEALTH_CHECKS = {
 }
 _SHARED: RayArguments = {
     "dashboard_agent_listen_port": None,  # any; that of a head is the same one on every machine otherwise
-    "num_cpus": NODE_CPUS,
     "object_store_memory": OBJECT_STORE_BYTES,
 }
 
@@ -43,8 +42,8 @@ _SHARED: RayArguments = {
 class RayNodes:
     """The head and the further nodes of a private Ray, by Ray node id; created by `ray_nodes`."""
 
-    def __init__(self, cluster: Handle) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Handle, cpus: int) -> None:
+        self._cluster, self._cpus = cluster, cpus
         self._nodes: dict[str, Handle] = {}
 
     @property
@@ -58,7 +57,7 @@ class RayNodes:
 
     def add(self) -> str:
         """Starts a node, which takes seconds, and returns its id. Call from the main thread, as Ray requires."""
-        node = start_node(self._cluster)
+        node = start_node(self._cluster, num_cpus=self._cpus)
         self._nodes[node.node_id] = node
         return str(node.node_id)
 
@@ -71,13 +70,13 @@ class RayNodes:
         self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
 
 
-def start_node(cluster: Handle, **options: object) -> Handle:
+def start_node(cluster: Handle, num_cpus: int = NODE_CPUS, **options: object) -> Handle:
     """Starts a node of a cluster on free ports."""
     from ray._private import ray_constants
 
     if not ray_constants.ENABLE_RAY_CLUSTER:  # the variable of `stay_on_loopback`, as ray has read it
         options["node_ip_address"] = "127.0.0.1"
-    return cluster.add_node(**_SHARED, **options)
+    return cluster.add_node(num_cpus=num_cpus, **_SHARED, **options)
 
 
 def _raylet(node: Handle) -> Handle:
@@ -86,8 +85,9 @@ def _raylet(node: Handle) -> Handle:
 
 
 @contextmanager
-def ray_nodes(workers: int) -> Iterator[RayNodes]:
-    """Starts a head and `workers` further nodes and connects this process to them. Call from the main thread."""
+def ray_nodes(workers: int, cpus: int = NODE_CPUS) -> Iterator[RayNodes]:
+    """Starts a head and `workers` further nodes, each with that many CPUs for Ray, and connects this process to them.
+    Call from the main thread."""
     stay_on_loopback()
     before = {name: os.environ.get(name) for name in (*PRIVATE_ENVIRONMENT, "RAY_TMPDIR")}
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
@@ -99,8 +99,8 @@ def ray_nodes(workers: int) -> Iterator[RayNodes]:
         cluster = Cluster()
         try:
             with orderly_signals():
-                start_node(cluster, include_dashboard=False, _system_config=HEALTH_CHECKS)
-                nodes = RayNodes(cluster)
+                start_node(cluster, cpus, include_dashboard=False, _system_config=HEALTH_CHECKS)
+                nodes = RayNodes(cluster, cpus)
                 for _ in range(workers):
                     nodes.add()
                 ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)

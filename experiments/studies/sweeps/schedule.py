@@ -3,7 +3,7 @@
 A Ray task costs milliseconds to submit and to commit, so a batch should last seconds; a batch that lasts long delays
 the end of the sweep and is lost as a whole with its worker. The time of a trial varies between cells by orders of
 magnitude and is unknown before the first. So the first batches of a cell are small, and the following ones take
-`TASK_S` by the mean time of the cell's trials so far, but no more than an even share of what is left (guided
+seconds (`task_s`) by the mean time of the cell's trials so far, but no more than an even share of what is left (guided
 self-scheduling: Polychronopoulos and Kuck, IEEE Transactions on Computers 36, 1987). Batch boundaries therefore differ
 between runs. Trials do not: they are numbered, and a trial is a function of its number.
 
@@ -22,13 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 TASK_S = 4.0
-"""The time that a batch should take."""
+"""The least time that a batch should take."""
+DRIVER_S = 0.005
+"""The time that a batch may cost the driver: it spends 1 to 2 ms on submitting a task and taking its result (`isray
+bench sweep`). So that it serves any number of workers, batches last this long times the number of workers."""
 FIRST_BATCH_TRIALS = 4
 LARGEST_BATCH_TRIALS = 10_000
 LARGEST_BATCH_ROWS = 250_000
 """Rows of trace that a worker holds in memory at most, by the mean of the cell's trials so far."""
 SMALLEST_SHARE = 16
-"""An even share of what is left is no reason to make batches that last less than `TASK_S / SMALLEST_SHARE`."""
+"""An even share of what is left is no reason to make batches that last less than `task_s / SMALLEST_SHARE`."""
 
 Values = NDArray[np.float64]
 """What each trial measured for the stopping rule, by the trial's number: one row per trial."""
@@ -50,11 +53,16 @@ class Cost:
         self.rows += rows
 
 
+def task_s(workers: int) -> float:
+    """The time that a batch should take on a cluster of that many CPUs, in seconds."""
+    return max(TASK_S, DRIVER_S * workers)
+
+
 def batch_size(cost: Cost, left: int, workers: int) -> int:
     """The trials of the next batch of a cell, of which `left` trials remain to be assigned, for `workers` CPUs."""
     if not cost.trials:
         return FIRST_BATCH_TRIALS
-    by_time = TASK_S * cost.trials / max(cost.seconds, 1e-9)
+    by_time = task_s(workers) * cost.trials / max(cost.seconds, 1e-9)
     by_rows = LARGEST_BATCH_ROWS * cost.trials / max(cost.rows, 1)
     share = max(left / (2 * workers), by_time / SMALLEST_SHARE)
     return max(1, int(min(by_time, by_rows, share, LARGEST_BATCH_TRIALS)))

@@ -84,12 +84,20 @@ def sweep(
         except StorageFailed as error:
             allowed = "a folder or URL that can be read and written"
             raise InputError("--out", "", str(error), allowed) from error
-        job = Job(store, trial, study.seed, study.pairing, hashlib.sha256(record).hexdigest(), _column(study))
+        job = job_of(study, store, trial, record)
         before = schedule.trials
         progress.show("starting Ray")
         with ray_session(address):
-            _run_on_ray(study, cells, schedule, job, progress)
+            progress.show("sweep", before, schedule.target)
+            for index, _, _ in run_batches(study, cells, schedule, job):
+                progress.show("sweep", schedule.trials, schedule.target, _swept(study, index))
         return schedule.trials - before
+
+
+def job_of(study: StudyPlan, store: Store, trial: Trial, record: bytes) -> Job:
+    """What workers need besides cell and batch; `record` is the content of `study.yaml`."""
+    digest = hashlib.sha256(record).hexdigest()
+    return Job(store, trial, study.seed, study.pairing, digest, _column(study))
 
 
 def schedule_of(study: StudyPlan, cells: Sequence[str], store: Store, batches: Sequence[Batch]) -> Schedule:
@@ -131,14 +139,16 @@ def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progres
         )
 
 
-def _run_on_ray(study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Job, progress: Progress) -> None:
-    """Runs what is scheduled as tasks of one CPU each, a bounded number at a time."""
+def run_batches(
+    study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Job
+) -> Iterator[tuple[int, Batch, Summary]]:
+    """Runs what is scheduled, on the Ray that this process is connected to, as tasks of one CPU each, a bounded number
+    at a time. Yields each batch when it is complete, after the index of its cell."""
     import ray
 
     remote: Any = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(run_and_commit)
     shared, cpus = ray.put(job), _Cpus()
     in_flight: dict[ray.ObjectRef[Summary], tuple[int, Batch]] = {}
-    progress.show("sweep", schedule.trials, schedule.target)
     while True:
         while len(in_flight) < cpus.count() * TASKS_IN_FLIGHT_PER_CPU and (part := schedule.take(cpus.count())):
             index, batch = part[0], Batch(cells[part[0]], *part[1:])
@@ -151,7 +161,7 @@ def _run_on_ray(study: StudyPlan, cells: Sequence[str], schedule: Schedule, job:
             work = schedule.cells[index]
             work.cost.add(batch.stop - batch.first, summary.run_s + summary.commit_s, summary.rows)
             work.complete(batch.first, batch.stop, summary.values)
-            progress.show("sweep", schedule.trials, schedule.target, _swept(study, index))
+            yield index, batch, summary
 
 
 def _ended(references: list[Any]) -> list[Any]:

@@ -1,0 +1,206 @@
+"""Sweeps on a Ray cluster of three nodes: killed nodes and drivers, an object store that goes away, a submitted job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+import ray
+from moto.server import ThreadedMotoServer
+from ray.cluster_utils import Cluster
+
+from experiments.hunt.soak.ray_nodes import HEALTH_CHECKS
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.sweeps.batches import read_trials
+from experiments.studies.sweeps.output import read_record
+from experiments.studies.sweeps.progress import Progress
+from experiments.studies.sweeps.storage import Location, StorageFailed, store_at
+from experiments.studies.sweeps.sweep import check_complete, needed_batches, sweep
+from experiments.studies.trace.schema import TrialResult
+from experiments.support.errors import InputError
+from tests.ray.test_sweep import INTERRUPTED, RAW, ROOT
+from tests.spark.trial_helpers import fake_trial
+
+STUDY = """
+name: submitted
+trials: 24
+duration: 60d
+sweep: {min_insync_replicas: [1, 2]}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class S3:
+    """A local S3 server, whose objects outlive its stops."""
+
+    def __init__(self) -> None:
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        self._server = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    """The server that the environment of this process, and of all processes that it starts, names."""
+    server = S3()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", server.url)
+        environment.setenv("AWS_ACCESS_KEY_ID", "key")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        environment.setenv("AWS_MAX_ATTEMPTS", "1")
+        fsspec.filesystem("s3").mkdir("bucket")
+        yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def nodes(s3: S3) -> Iterator[Cluster]:
+    """A head with a dashboard, and two nodes, of one CPU each."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_AUTH_MODE", "disabled")
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+        environment.setenv("RAY_TMPDIR", str(folder))
+        (folder / "ray").mkdir()
+        cluster = Cluster()
+        shared = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024}
+        try:
+            head = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
+            cluster.add_node(**shared, **head, _system_config=HEALTH_CHECKS)
+            for _ in range(2):
+                cluster.add_node(**shared)
+            yield cluster
+        finally:
+            cluster.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Hook(Progress):
+    """Calls a function once, when the first batch of a sweep is complete."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call, self.called = call, False
+
+    def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
+        if done and not self.called:
+            self.called = True
+            self._call()
+
+
+def study(**changes: object) -> StudyPlan:
+    return study_from({**RAW, **changes}, "s.yaml")
+
+
+def stuck_on(node: str, parameters: CellParameters, seed: int) -> TrialResult:
+    """A trial that never ends on one node."""
+    if ray.get_runtime_context().get_node_id() == node:
+        Event().wait()
+    return fake_trial(parameters, seed)
+
+
+def trials_of(out: Location) -> list[dict[str, Any]]:
+    """The rows of `trials/` of the study in `out`, without the digest of the cell, by cell and trial."""
+    record = read_record(out)
+    check_complete(record, out)
+    batches, _ = needed_batches(record, store_at(out))
+    table = pa.concat_tables([read_trials(store_at(out), batch) for batch in batches])
+    rows = [row | {"cell": record.cells.index(row["cell"])} for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: (row["cell"], row["trial"]))
+
+
+@pytest.fixture(scope="module")
+def expected(nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The trials of an undisturbed sweep."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert sweep(study(), out, fake_trial, nodes.address) == 32
+    return trials_of(out)
+
+
+def test_killed_driver_resumes_and_extends(nodes: Cluster, expected: list[dict[str, Any]], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), str(int(signal.SIGKILL)), nodes.address]
+    killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False, timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(InputError, match="missing"):
+        check_complete(read_record(tmp_path), tmp_path)
+    assert 0 < sweep(study(), tmp_path, fake_trial, nodes.address) < 32
+    assert trials_of(tmp_path) == expected
+    larger = study(trials=20, sweep={"min_insync_replicas": [2, 1, 3]})
+    assert sweep(larger, tmp_path, fake_trial, nodes.address) == 4 + 4 + 20
+
+
+def test_bucket_that_goes_away_ends_the_sweep_and_what_was_written_is_kept(
+    nodes: Cluster, s3: S3, expected: list[dict[str, Any]]
+) -> None:
+    url = "s3://bucket/studies/s"
+    try:
+        with pytest.raises(StorageFailed) as caught:
+            sweep(study(), url, fake_trial, nodes.address, Hook(s3.stop))
+        assert str(caught.value).startswith(f"{url}/tr")
+        assert "\n" not in str(caught.value)
+        with pytest.raises(InputError, match=f"--out: found {url}/study.yaml: Could not connect"):
+            sweep(study(), url, fake_trial, nodes.address)
+    finally:
+        s3.start()
+    assert 0 < sweep(study(), url, fake_trial, nodes.address) < 32
+    assert trials_of(url) == expected
+
+
+def test_job_is_listed_by_the_dashboard_and_its_log_shows_progress(nodes: Cluster, tmp_path: Path) -> None:
+    file, out = tmp_path / "submitted.yaml", tmp_path / "out"
+    file.write_text(STUDY)
+    dashboard = f"http://{nodes.head_node.webui_url}"
+    command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", dashboard]
+    command += ["--working-dir", str(ROOT), "--", "isray", "study", "sweep", str(file), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "isray study: sweep, 0 of 48 trials" in done.stdout
+    assert f"48 trials run; traces: {out}/trace" in done.stdout
+    assert len(trials_of(out)) == 48
+    with urllib.request.urlopen(f"{dashboard}/api/jobs/", timeout=30) as answer:
+        listed = answer.read().decode()
+    assert str(file) in listed
+    assert '"SUCCEEDED"' in listed
+    with urllib.request.urlopen(dashboard, timeout=30) as answer:
+        assert b"<title>Ray Dashboard</title>" in answer.read()
+
+
+def test_trials_of_a_killed_node_run_elsewhere(nodes: Cluster, expected: list[dict[str, Any]], tmp_path: Path) -> None:
+    victim = list(nodes.worker_nodes)[-1]
+    [raylet] = victim.all_processes["raylet"]
+
+    def kill_raylet() -> None:
+        os.kill(raylet.process.pid, signal.SIGKILL)
+        raylet.process.wait()  # its workers notice that it is gone when it is no zombie
+
+    kill = Hook(kill_raylet)
+    assert sweep(study(), tmp_path, partial(stuck_on, victim.node_id), nodes.address, kill) == 32
+    assert kill.called
+    assert trials_of(tmp_path) == expected
