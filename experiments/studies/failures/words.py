@@ -21,15 +21,23 @@ _UNITS = (
 )
 
 
-def assumptions(params: CellParameters) -> list[str]:
-    """The sentences that describe the failure model of a cell, the most important first."""
-    parts = (_settings, _preset, _own_failures, _kinds, _racks, _power, _bursts, _restarts, _catch_up, _slow, _start)
-    return [sentence for part in parts for sentence in part(params)]
+def assumptions(params: CellParameters, function: str | None = None) -> list[str]:
+    """The sentences that describe the failure model of a cell, the most important first. `function`: the name of a
+    script's function that replaces the failures of the parameters."""
+    drawn = (_preset, _own_failures, _kinds, _power, _bursts, _restarts)
+    sentences = [*_settings(params), *_racks(params)]
+    if function is None:
+        sentences += [sentence for part in drawn for sentence in part(params)]
+    else:
+        sentences.append(f"All failures come from the function {function} of the study's script.")
+    return [*sentences, *(sentence for part in (_flush, _catch_up, _slow, _start) for sentence in part(params))]
 
 
-def shared_assumptions(cells: Mapping[str, CellParameters]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def shared_assumptions(
+    cells: Mapping[str, CellParameters], function: str | None = None
+) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The sentences that all cells have in common, and for each cell, by its name, those that only some cells have."""
-    each = {name: assumptions(params) for name, params in cells.items()}
+    each = {name: assumptions(params, function) for name, params in cells.items()}
     common = [
         sentence
         for sentence in next(iter(each.values()), [])
@@ -99,6 +107,9 @@ def _kinds(params: CellParameters) -> Iterator[str]:
             f"Of the failures {_share(params.unclean_probability)} are crashes without a clean-shutdown file; of these "
             f"{_share(disk)} lose the disk{rest}."
         )
+
+
+def _flush(params: CellParameters) -> Iterator[str]:
     flush = params.flush_interval_ms
     kept = "when a broker shuts down" if flush is None else f"within {_about(flush)}"
     yield f"Records are flushed {kept}; the model has no writeback by the operating system."

@@ -37,7 +37,8 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     names = [words.cell_name(cell.swept) for cell in study.cells]
     recommendation = words.recommend(names, cells)
     assumed, assumed_of_some = shared_assumptions(
-        {name: cell.parameters for name, cell in zip(names, study.cells, strict=True)}
+        {name: cell.parameters for name, cell in zip(names, study.cells, strict=True)},
+        None if study.functions is None else study.functions.failure_model,
     )
     environment = Environment(
         loader=FileSystemLoader(FOLDER),

@@ -77,3 +77,10 @@ def test_sentences_that_only_some_cells_have_are_kept_apart() -> None:
     assert [name for name, _ in own] == ["a", "b"]
     assert "Brokers do not fail by themselves; only the causes below end them." in own[1][1]
     assert shared_assumptions({"a": CellParameters()}) == (assumptions(CellParameters()), [])
+
+
+def test_a_function_replaces_what_the_parameters_say_about_failures() -> None:
+    text = " ".join(assumptions(CellParameters(racks=3, preset="weekly-crash"), "my_model"))
+    assert "All failures come from the function my_model" in text
+    assert "3 racks" in text
+    assert "weekly-crash" not in text

@@ -126,6 +126,18 @@ def test_page_loads_nothing_and_holds_names_methods_and_parameters() -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_page_says_what_is_assumed_and_which_parameters_all_cells_share() -> None:
+    """A swept preset changes other parameters too, which are then not the same in all cells."""
+    raw = {"name": "s", "trials": 1, "base": {"brokers": 3}, "sweep": {"preset": ["none", "weekly-crash"]}}
+    study = study_from(raw, "s.yaml")
+    page = render(StudyRecord(study, [{"isray": "0.1.0"}]), cells_of([1, 0]))
+    assert "<li>There are no correlated failures.</li>" in page
+    assert "preset weekly-crash: The failure model begins with the preset weekly-crash." in page
+    shared = {name for name, _, _ in words.parameter_rows([cell.parameters for cell in study.cells])}
+    assert "brokers" in shared
+    assert not shared & {"preset", "broker_mttf", "broker_mttr", "tail_loss_probability"}
+
+
 @pytest.mark.parametrize("losses", [[0, 0, 0, 0], [90, 80, 70, 0]])
 def test_cell_without_losses_is_drawn_as_its_upper_limit(losses: list[int]) -> None:
     svg = loss_plot(NAMES, cells_of(losses), 3)
