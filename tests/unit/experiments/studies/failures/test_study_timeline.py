@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 
 import pytest
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.failures.shared import shared_outages
 from experiments.studies.failures.sources import Outage
@@ -25,12 +27,34 @@ def _events(cell: CellParameters, seed: int, days: int = 200) -> list[Event]:
     return list(events_until(DrawnTimeline(cell, seed, -warm_up_ms(cell)), days * DAY_MS))
 
 
+ALL_SOURCES = {
+    "racks": 3,
+    "power_events_per_year": 12.0,
+    "rack_power_events_per_year": 3.0,
+    "rack_power_mttr": Distribution(mean_ms=DAY_MS),
+    "burst": Burst(per_year=5.0, size=2, same_rack=0.5),
+    "rolling_restart": RollingRestart(every_ms=30 * DAY_MS, down_ms=60_000),
+}
+
+
 @pytest.mark.parametrize(
-    "changes", [{"min_insync_replicas": 1}, {"generation": "kip-497"}, {"detection_ms": 1_000}, {"acks": "1"}]
+    "changes",
+    [
+        {"min_insync_replicas": 1},
+        {"generation": "kip-497"},
+        {"detection_ms": 1_000},
+        {"acks": "1"},
+        {"replication_factor": 2},
+        {"placement": "together"},
+        {"catch_up": CatchUp(rate=1e6)},
+        {"flush_interval_ms": 1_000},
+    ],
 )
 def test_protocol_settings_do_not_change_it(changes: dict[str, object]) -> None:
-    assert _events(_cell(**changes), 7) == _events(CELL, 7)
-    assert _events(CELL, 8) != _events(CELL, 7)
+    cell = _cell(**ALL_SOURCES)
+    assert _events(_cell(**ALL_SOURCES | changes), 7) == _events(cell, 7)
+    assert _events(cell, 8) != _events(cell, 7)
+    assert {event.cause for event in _events(cell, 7)} >= {"broker", "cluster power", "burst", "rolling restart"}
 
 
 def test_a_broker_keeps_its_failures_in_a_larger_cluster() -> None:
@@ -79,6 +103,20 @@ def test_power_events_end_all_running_brokers_at_once_and_leave_other_failures_p
     assert any(sum(event.time_ms == time_ms for event in power) == cell.brokers for time_ms in times)
     first = next(event for event in _events(CELL, 1) if event.cause == "broker" and event.time_ms > 0)
     assert first in _events(_cell(power_events_per_year=0.001), 1)
+
+
+def test_power_that_comes_back_for_all_at_once_leaves_the_share_of_time_of_a_queue_without_end() -> None:
+    """Outages that extend each other are the busy periods of the queue M/G/infinity: a share of 1 - exp(-rate x mean)
+    of the time, whatever the distribution (Takacs, Introduction to the Theory of Queues, 1962)."""
+    down = Distribution(dist="lognormal", mean_ms=10 * DAY_MS, shape=0.8)
+    cell = _cell(broker_mttf=None, power_events_per_year=20.0, power_mttr=down, power_loss_probability=0.0)
+    years, down_ms, since_ms = 200, 0, 0
+    for event in events_until(DrawnTimeline(cell, 1), years * YEAR_MS):
+        if event.broker == 0 and event.kind == "start":
+            down_ms += event.time_ms - since_ms
+        elif event.broker == 0:
+            since_ms = event.time_ms
+    assert down_ms / (years * YEAR_MS) == pytest.approx(1 - math.exp(-20 * 10 / 365), rel=0.06)
 
 
 def _events_of(*outages: Outage) -> list[Event]:
