@@ -9,6 +9,7 @@ from experiments.reference.markdown import code, default, sections, table
 from experiments.studies.design.loader import SWEEPABLE, StudyFile
 from experiments.studies.design.model import PARAMETERS, Precision
 from experiments.studies.design.parameter import Parameter, allowed_values
+from experiments.studies.estimation.measured import KEYS
 from experiments.studies.sweeps.output import LAYOUT
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import TRACE_SCHEMA
@@ -72,3 +73,5 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
         yield code(metric.name), metric.estimator.unit, metric.meaning, metric.estimator.interval
     meaning = "`{p50, p99, max}` of the outages that ended within their trial; null if there was none"
     yield code("failover_ms"), "ms", meaning, ""
+    for key, (_, unit, words) in KEYS.items():
+        yield code(key), unit, words, ""

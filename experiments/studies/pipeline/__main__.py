@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from experiments.engines.ray.session import orderly_signals
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate
+from experiments.studies.estimation.measured import Quantiles, measured_document
 from experiments.studies.estimation.statistics import Moments
-from experiments.studies.pipeline import gold, silver
+from experiments.studies.pipeline import gold, measured, silver
 from experiments.studies.pipeline.bronze import read_batches
 from experiments.studies.pipeline.session import spark_session
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
@@ -41,7 +42,11 @@ def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:
         per_trial = _stored(gold.per_trial(trace, trials, stored["intervals"]), folder / "trials")
         per_cell = _stored(gold.per_cell(per_trial, stored["outages"]), folder / "cells")
         sums = {row["cell"]: _sums(row.asDict()) for row in per_cell.collect()}
-        documents = [estimate(sums[cell.index]).document(cell.swept) for cell in record.study.cells]
+        times = _quantiles(_stored(measured.per_cell(trace), folder / "measured"))
+        documents = [
+            estimate(sums[cell.index]).document(cell.swept) | measured_document(times.get(cell.index, {}))
+            for cell in record.study.cells
+        ]
         write_text(folder / "cells.json", json.dumps(documents, indent=1) + "\n")
 
 
@@ -57,6 +62,14 @@ def _sums(row: Mapping[str, Any]) -> CellSums:
         loss_size_squares=row["loss_size_squares"],
         failover_ms=FailoverTimes(*(row[f"failover_{name}_ms"] for name in ("p50", "p99", "max"))),
     )
+
+
+def _quantiles(frame: DataFrame) -> dict[int, dict[str, Quantiles]]:
+    """The rows of `gold/measured`, typed, by cell and kind."""
+    found: dict[int, dict[str, Quantiles]] = {}
+    for row in frame.collect():
+        found.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
+    return found
 
 
 def _stored(frame: DataFrame, folder: Path) -> DataFrame:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,10 +58,11 @@ def task_s(workers: int) -> float:
     return max(TASK_S, DRIVER_S * workers)
 
 
-def batch_size(cost: Cost, left: int, workers: int) -> int:
-    """The trials of the next batch of a cell, of which `left` trials remain to be assigned, for `workers` CPUs."""
+def batch_size(cost: Cost, left: int, workers: int, first_batch: int = FIRST_BATCH_TRIALS) -> int:
+    """The trials of the next batch of a cell, of which `left` trials remain to be assigned, for `workers` CPUs;
+    `first_batch` while the cost of a trial is unknown."""
     if not cost.trials:
-        return FIRST_BATCH_TRIALS
+        return first_batch
     by_time = task_s(workers) * cost.trials / max(cost.seconds, 1e-9)
     by_rows = LARGEST_BATCH_ROWS * cost.trials / max(cost.rows, 1)
     share = max(left / (2 * workers), by_time / SMALLEST_SHARE)
@@ -72,11 +73,13 @@ def batch_size(cost: Cost, left: int, workers: int) -> int:
 class CellWork:
     """The trials of one cell: complete, under way, or to be run. Parts are (first, stop), without `stop`.
 
-    `rule` gives the target. `sequential`: whether it depends on the values, which are kept only then.
+    `rule` gives the target. `sequential`: whether it depends on the values, which are kept only then. `first_batch`:
+    the trials of a batch while the cost of one is unknown.
     """
 
     rule: StoppingRule
     sequential: bool
+    first_batch: int = FIRST_BATCH_TRIALS
     cost: Cost = field(default_factory=Cost)
     target: int = 0
     _done: list[tuple[int, int]] = field(default_factory=list)
@@ -95,7 +98,8 @@ class CellWork:
         if not self._gaps:
             return None
         first, stop = self._gaps.popleft()
-        middle = min(stop, first + batch_size(self.cost, self.unassigned + stop - first, workers))
+        left = self.unassigned + stop - first
+        middle = min(stop, first + batch_size(self.cost, left, workers, self.first_batch))
         if middle < stop:
             self._gaps.appendleft((middle, stop))
         self._under_way += 1
@@ -169,10 +173,11 @@ class Schedule:
         self.cells = cells
         self._turn = itertools.cycle(range(len(cells)))
 
-    def take(self, workers: int) -> tuple[int, int, int] | None:
-        """Assigns the next part as (index of the cell, first, stop); None while there is nothing to assign."""
+    def take(self, workers: int, among: Collection[int] | None = None) -> tuple[int, int, int] | None:
+        """Assigns the next part of the cells `among`, by default of all, as (index of the cell, first, stop); None
+        while there is nothing to assign."""
         for index in itertools.islice(self._turn, len(self.cells)):
-            part = self.cells[index].take(workers)
+            part = self.cells[index].take(workers) if among is None or index in among else None
             if part is not None:
                 return index, *part
         return None

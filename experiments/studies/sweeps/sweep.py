@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,14 +31,13 @@ from experiments.studies.sweeps.batches import check_batch, committed, disjoint,
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
 from experiments.studies.sweeps.progress import SILENT, Progress
-from experiments.studies.sweeps.schedule import CellWork, Schedule, Values
+from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
 from experiments.studies.sweeps.storage import Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trials.batch import Batch, Trial, TrialFailed
 from experiments.support.errors import InputError
 
-TASKS_IN_FLIGHT_PER_CPU = 2
 MAX_RETRIES = 8
 """How often a batch is run again because its worker or its node died."""
 CPUS_FOR_S = 10.0
@@ -109,7 +109,8 @@ def schedule_of(study: StudyPlan, cells: Sequence[str], store: Store, batches: S
     works = []
     for cell, digest in zip(study.cells, cells, strict=True):
         done = parts.get(digest, [])
-        work = CellWork(partial(trials_needed, study, cell), sequential=column is not None)
+        first_batch = TASKS[cell.parameters.engine].first_batch
+        work = CellWork(partial(trials_needed, study, cell), column is not None, first_batch)
         work.begin([(batch.first, batch.stop) for batch in done], _stored_values(store, done, column))
         works.append(work)
     return Schedule(works)
@@ -139,20 +140,51 @@ def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progres
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """How the trials of an engine become Ray tasks: the CPUs that a task reserves, how many tasks are submitted per CPU
+    of the cluster, and the trials of a cell's first batches."""
+
+    cpus: float
+    in_flight_per_cpu: float
+    first_batch: int
+
+
+TASKS: Mapping[str, Tasks] = {"sim": Tasks(1.0, 2.0, FIRST_BATCH_TRIALS), "ray": Tasks(0.9, 1.0, 1)}
+"""A task of a trial on processes leaves a share of its CPU to the actors of its cluster, which reserve a thousandth
+each. Ray lends the CPU of a task that waits for actors to the next task; so no more clusters are submitted than may
+run."""
+
+
 def run_batches(
     study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Job
 ) -> Iterator[tuple[int, Batch, Summary]]:
-    """Runs what is scheduled, on the Ray that this process is connected to, as tasks of one CPU each, a bounded number
-    at a time. Yields each batch when it is complete, after the index of its cell."""
+    """Runs what is scheduled, on the Ray that this process is connected to: the cells of one engine after those of the
+    other, since processes are measured in real time. Yields each batch when it is complete, after the index of its
+    cell."""
     import ray
 
-    remote: Any = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(run_and_commit)
-    shared, cpus = ray.put(job), _Cpus()
+    shared = ray.put(job)
+    for engine, tasks in TASKS.items():
+        among = {cell.index for cell in study.cells if cell.parameters.engine == engine}
+        if among:
+            yield from _run_cells(study, cells, schedule, shared, among, tasks)
+
+
+def _run_cells(
+    study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Any, among: Collection[int], tasks: Tasks
+) -> Iterator[tuple[int, Batch, Summary]]:
+    """Runs what is scheduled of the cells `among`, a bounded number of tasks at a time."""
+    import ray
+
+    remote: Any = ray.remote(num_cpus=tasks.cpus, max_retries=MAX_RETRIES)(run_and_commit)
+    cpus = _Cpus()
     in_flight: dict[ray.ObjectRef[Summary], tuple[int, Batch]] = {}
     while True:
-        while len(in_flight) < cpus.count() * TASKS_IN_FLIGHT_PER_CPU and (part := schedule.take(cpus.count())):
+        limit = max(1.0, cpus.count() * tasks.in_flight_per_cpu)
+        while len(in_flight) < limit and (part := schedule.take(cpus.count(), among)):
             index, batch = part[0], Batch(cells[part[0]], *part[1:])
-            in_flight[remote.remote(shared, study.cells[index].parameters, batch)] = index, batch
+            in_flight[remote.remote(job, study.cells[index].parameters, batch)] = index, batch
         if not in_flight:
             return
         for reference in _ended(list(in_flight)):

@@ -71,6 +71,12 @@ def test_batches_last_seconds_and_end_together(cost: Cost, left: int, expected: 
     assert batch_size(cost, left, WORKERS) == expected
 
 
+def test_cells_of_one_engine_are_taken_without_the_others_and_begin_with_batches_of_their_own_size() -> None:
+    schedule = Schedule([begun(fixed(20)), begun(CellWork(lambda values: 3, sequential=False, first_batch=1))])
+    assert [schedule.take(WORKERS, {1}) for _ in range(4)] == [(1, 0, 1), (1, 1, 2), (1, 2, 3), None]
+    assert schedule.take(WORKERS, {0}) == (0, 0, FIRST_BATCH_TRIALS)
+
+
 def test_cells_take_turns() -> None:
     schedule = Schedule([begun(fixed(20)), begun(fixed(4)), begun(fixed(20))])
     assert [part[0] for _ in range(5) if (part := schedule.take(WORKERS))] == [0, 1, 2, 0, 2]

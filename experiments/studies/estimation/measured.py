@@ -1,0 +1,59 @@
+"""What clients and operators would have measured, as numbers of `gold/cells.json`: quantiles over all trials of a cell.
+
+The values are those of the trace's measured rows (`trace/schema.py`), unweighted and in real time. A quantile is null
+where nothing was measured: the simulator has no throughput, acknowledgement or restart times, since it charges no time
+for work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from experiments.studies.trace.schema import ACKNOWLEDGED, FAILOVER, RESTARTED, THROUGHPUT
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles of the values of one kind of row in one cell, in ms, or records/s for `throughput`."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+KEYS: Mapping[str, tuple[str, str, str]] = {
+    "throughput": (
+        THROUGHPUT,
+        "records/s",
+        "acknowledged records per second of a producer that sends without pause, before the failures begin; median",
+    ),
+    "acked_latency_ms": (
+        ACKNOWLEDGED,
+        "ms",
+        "`{p50, p99, max}` of the time from sending a write to its acknowledgement, failovers included",
+    ),
+    "client_failover_ms": (
+        FAILOVER,
+        "ms",
+        "`{p50, p99, max}` of the time from the crash of a leader to the first acknowledgement of a later write",
+    ),
+    "restart_ms": (
+        RESTARTED,
+        "ms",
+        "`{p50, p99, max}` of the time from the start of a broker's process until the controller has unfenced it",
+    ),
+}
+"""Keys of `gold/cells.json`: the kind of row, the unit, the meaning."""
+
+
+def measured_document(found: Mapping[str, Quantiles]) -> dict[str, object]:
+    """The keys of a cell from its quantiles by kind of row."""
+    document: dict[str, object] = {}
+    for key, (kind, _, _) in KEYS.items():
+        values = found.get(kind)
+        if kind == THROUGHPUT:
+            document[key] = None if values is None else values.p50
+        else:
+            document[key] = {"p50": None, "p99": None, "max": None} if values is None else asdict(values)
+    return document

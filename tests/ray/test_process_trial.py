@@ -1,0 +1,67 @@
+"""A trial on processes: the failures of its timeline happen, and its trace has what follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import CellParameters
+from experiments.studies.failures.timeline import DrawnTimeline, events_until
+from experiments.studies.trace.schema import (
+    ACKNOWLEDGED,
+    CRASH,
+    FAILOVER,
+    LOSS,
+    RESTARTED,
+    START,
+    STATE,
+    THROUGHPUT,
+    check_trace,
+)
+from experiments.studies.trials.trial import run_trial
+
+SEED = 75
+"""Broker 0 fails and loses what it had not flushed; it starts again; then broker 2 fails."""
+PARAMETERS = CellParameters(
+    engine="ray",
+    start="fresh",
+    replication_factor=1,
+    min_insync_replicas=1,
+    broker_mttf=Distribution(mean_ms=16_000),
+    broker_mttr=Distribution(mean_ms=6_000),
+    tail_loss_probability=0.5,
+    detection_ms=1_500,
+    duration_ms=20_000,
+    time_compression=2.0,
+)
+
+
+@pytest.mark.slow
+def test_crashes_and_starts_are_those_of_the_timeline_and_a_lossy_crash_is_counted_once(private_ray: None) -> None:
+    rows = run_trial(PARAMETERS, SEED).rows
+    check_trace(rows, PARAMETERS.partitions, PARAMETERS.duration_ms)
+
+    events = list(events_until(DrawnTimeline(PARAMETERS, SEED), PARAMETERS.duration_ms))
+    happened = [row for row in rows if row.kind in (CRASH, START)]
+    assert [(row.node, row.detail or START) for row in happened] == [(event.broker, event.kind) for event in events]
+    assert all(row.time_ms >= event.time_ms for row, event in zip(happened, events, strict=True))
+    crash, start, _ = happened
+    assert (crash.node, crash.detail, start.node) == (0, "lossy", 0)
+
+    def of(kind: str) -> list[tuple[int, int]]:
+        return [(row.node, row.value) for row in rows if row.kind == kind]
+
+    acknowledged = [row for row in rows if row.kind == ACKNOWLEDGED]
+    before = sum(row.time_ms <= crash.time_ms for row in acknowledged)
+    [(leader, lost)] = of(LOSS)
+    assert leader == 0
+    assert 1 <= lost <= before
+    assert any(row.time_ms > start.time_ms for row in acknowledged)
+    [(failed, failover_ms)] = of(FAILOVER)
+    down_ms = (start.time_ms - crash.time_ms) / PARAMETERS.time_compression
+    assert (failed, failover_ms > down_ms) == (0, True)
+    assert [node for node, _ in of(RESTARTED)] == [0]
+    assert [value > 0 for _, value in of(THROUGHPUT)] == [True]
+    leaders = [(row.leader, row.leader_serves) for row in rows if row.kind == STATE]
+    assert leaders[0] == leaders[-1] == (0, True)
+    assert (-1, False) in leaders
