@@ -40,10 +40,6 @@ class CatchUps:
         self._led: dict[NodeId, set[TopicPartition]] = {}
         cluster.trace_observers.append(self._observe)
 
-    def is_behind(self, broker: NodeId) -> bool:
-        """Whether the fetches of this broker are held back."""
-        return broker in self._held
-
     def fail(self, broker: NodeId, lost_disk: bool) -> None:
         """The broker has failed, or its disk was lost while it was down."""
         self._failed_ms.setdefault(broker, self._cluster.now_ms)

@@ -30,7 +30,7 @@ class SlowBrokers:
         self._delay_ms = delay_ms
         self._zero_ms = zero_ms
         self._write = write
-        self.slow: dict[NodeId, list[Disturbance]] = {}
+        self._slow: dict[NodeId, list[Disturbance]] = {}
 
     def await_next(self) -> None:
         """Schedules the next episode."""
@@ -40,14 +40,14 @@ class SlowBrokers:
     def _begin(self, episode: Episode) -> None:
         broker, spec = episode.broker, self._cluster.spec
         others = [node for node in spec.member_ids if node != broker]
-        self.slow[broker] = [Disturbance(broker, node, "delay", delay_ms=self._delay_ms) for node in others]
-        for disturbance in self.slow[broker]:
+        self._slow[broker] = [Disturbance(broker, node, "delay", delay_ms=self._delay_ms) for node in others]
+        for disturbance in self._slow[broker]:
             self._cluster.disturb_link(disturbance)
         self._cluster.call_at(self._zero_ms + episode.ends_ms, lambda: self._end(broker))
         self._write()
         self.await_next()
 
     def _end(self, broker: NodeId) -> None:
-        for disturbance in self.slow.pop(broker):
+        for disturbance in self._slow.pop(broker):
             self._cluster.clear_disturbance(disturbance)
         self._write()
