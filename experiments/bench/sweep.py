@@ -92,22 +92,22 @@ def run(nodes: Sequence[int] = (1, 2, 4), seconds: int = 20) -> BenchReport:
             kinds["computing"].append(_measure(run_trial, count, round(count * seconds / COMPUTED_S)))
             kinds["single"].append(_measure(nothing, count, SINGLE_TRIALS, one_per_batch=True))
     single = min(kinds["single"], key=lambda measured: measured.nodes)
-    predicted = [_predicted(machines, cpus, single) for machines, cpus in PREDICTED]
+    larger = [predicted(machines, cpus, single) for machines, cpus in PREDICTED]
     document = {
         "cores": os.cpu_count(),
         "runs": {
-            kind: [asdict(each) | {"rate": each.rate, "efficiency": _efficiency(each, runs[0])} for each in runs]
+            kind: [asdict(each) | {"rate": each.rate, "efficiency": efficiency(each, runs[0])} for each in runs]
             for kind, runs in kinds.items()
         },
         "round_trip_ms": single.round_trip_ms,
-        "predicted_efficiency": predicted,
+        "predicted_efficiency": larger,
     }
     rows = [_row(kind, each, runs[0]) for kind, runs in kinds.items() for each in runs]
     columns = ("trials", "nodes", "number", "batches", "time", "per second", "efficiency", "driver", "write")
     notes = [
         f"{entry['nodes']:,} nodes of {entry['cpus']} CPUs: batches of {entry['task_s']:.0f} s, "
         f"efficiency {entry['efficiency']:.3f}, driver busy {entry['driver_share']:.0%}"
-        for entry in predicted
+        for entry in larger
     ]
     return BenchReport(
         f"weak scaling of a sweep; nodes of one CPU each share {os.cpu_count()} processors",
@@ -146,22 +146,23 @@ def _run_of(study: StudyPlan, nodes: int, summaries: Sequence[Summary], elapsed_
     )
 
 
-def _efficiency(measured: Run, base: Run) -> float:
+def efficiency(measured: Run, base: Run) -> float:
+    """Trials per second and node, against those of the run `base`."""
     return round(measured.rate / measured.nodes / (base.rate / base.nodes), 3)
 
 
-def _predicted(nodes: int, cpus: int, single: Run) -> dict[str, float]:
+def predicted(nodes: int, cpus: int, single: Run) -> dict[str, float]:
     """The efficiency of a sweep on that many nodes, from the costs of single-trial batches."""
     batch_s = task_s(nodes * cpus)
     lost_s = (single.write_ms + max(0.0, single.round_trip_ms)) / 1_000
     driver_share = single.driver_ms / 1_000 * nodes * cpus / batch_s
-    efficiency = batch_s / (batch_s + lost_s) / max(1.0, driver_share)
+    working = batch_s / (batch_s + lost_s) / max(1.0, driver_share)
     return {
         "nodes": nodes,
         "cpus": cpus,
         "task_s": batch_s,
         "driver_share": driver_share,
-        "efficiency": round(efficiency, 4),
+        "efficiency": round(working, 4),
     }
 
 
@@ -173,7 +174,7 @@ def _row(kind: str, measured: Run, base: Run) -> tuple[str, ...]:
         str(measured.batches),
         f"{measured.elapsed_s:.1f} s",
         f"{measured.rate:,.1f}",
-        f"{_efficiency(measured, base):.2f}",
+        f"{efficiency(measured, base):.2f}",
         f"{measured.driver_ms:.1f} ms",
         f"{measured.write_ms:.1f} ms",
     )
