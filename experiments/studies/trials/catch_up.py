@@ -41,11 +41,11 @@ class CatchUps:
         cluster.trace_observers.append(self._observe)
 
     def fail(self, broker: NodeId, lost_disk: bool) -> None:
-        """The broker has failed, or its disk was lost while it was down."""
+        """The broker has failed, or its disk was lost while it was down. In a controlled shutdown it still runs for a
+        while, as far behind as before."""
         self._failed_ms.setdefault(broker, self._cluster.now_ms)
         if lost_disk:
             self._disks_lost.add(broker)
-        self._release(broker)
         self._led.pop(broker, None)
 
     def start(self, broker: NodeId) -> None:
@@ -55,6 +55,7 @@ class CatchUps:
         behind_ms = max(0, self._until_ms.get(broker, 0) - failed_ms)
         lost_disk = broker in self._disks_lost
         self._disks_lost.discard(broker)
+        self._release(broker)
         until_ms = self._until_ms[broker] = now_ms + self._catch_up.needed_ms(now_ms - failed_ms, lost_disk, behind_ms)
         if until_ms == now_ms:
             return
