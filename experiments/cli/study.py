@@ -34,7 +34,7 @@ Out = Annotated[
     str,
     option("DIR", "The study's output directory, or a URL such as s3://bucket/name; a sweep resumes there.", "--out"),
 ]
-Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim.")]
+Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim or ray.")]
 Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.", "--trials")]
 Address = Annotated[
     str | None, typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one.")

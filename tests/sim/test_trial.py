@@ -11,7 +11,7 @@ from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.estimation.statistics import Estimate, Moments, fraction, rate
 from experiments.studies.failures.timeline import DrawnTimeline
-from experiments.studies.trace.schema import CRASH, LOSS, STATE, TraceRow, check_trace
+from experiments.studies.trace.schema import CRASH, LOSS, START, STATE, TraceRow, check_trace
 from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial, run_trial
 from protocol.ids import TopicPartition
@@ -142,6 +142,26 @@ def test_network_latency_delays_failover() -> None:
         return sum(outages) / len(outages)
 
     assert mean_outage_ms(200) > mean_outage_ms(1)
+
+
+def test_restart_time_keeps_a_started_broker_out_of_the_isr() -> None:
+    """With one replica the partition is offline until the process of its broker takes part."""
+
+    def offline_ms(restart_time_ms: int) -> int:
+        parameters = _parameters(
+            brokers=1,
+            replication_factor=1,
+            min_insync_replicas=1,
+            detection_ms=1_000,
+            restart_time_ms=restart_time_ms,
+            duration_ms=90 * DAY_MS,
+        )
+        rows = run_trial(parameters, 1).rows
+        started = [row.time_ms for row in rows if row.kind == START]
+        served = [row.time_ms for row in rows if row.kind == STATE and row.leader_serves and row.time_ms > started[0]]
+        return served[0] - started[0]
+
+    assert 0 <= offline_ms(0) < 30_000 <= offline_ms(30_000) < 60_000
 
 
 @pytest.mark.slow
