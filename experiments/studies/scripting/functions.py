@@ -22,13 +22,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, get_args
 
-from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import OutageKind
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
 from experiments.studies.trace.schema import TraceRow, TrialResult
-from experiments.studies.trials.trial import Trial, run_trial
+from experiments.studies.trials.trial import run_through, run_trial
 
 MetricFunction = Callable[[Sequence[TraceRow]], float]
 """The rows of one trial -> its value."""
@@ -71,15 +70,19 @@ class ScriptedTrial:
 
     def __call__(self, parameters: CellParameters, seed: int) -> TrialResult:
         """Runs one trial; a pure function of its arguments if the script's functions are."""
-        if self.failure_model is None:
-            result = run_trial(parameters, seed)
-        else:
-            outages = checked(self.failure_model(parameters, Random(f"{seed}/failures")), parameters.brokers)
-            begins_ms = -warm_up_ms(parameters)
-            timeline = DrawnTimeline(parameters, seed, begins_ms, outages=outages, own_failures=False)
-            with rare_collections():
-                result = Trial(parameters, seed, timeline).run()
+        model = self.failure_model
+        result = (
+            run_trial(parameters, seed)
+            if model is None
+            else run_through(parameters, seed, lambda: _timeline(model, parameters, seed))
+        )
         return replace(result, custom=tuple(metric.value(result.rows) for metric in self.metrics))
+
+
+def _timeline(model: FailureModel, parameters: CellParameters, seed: int) -> DrawnTimeline:
+    """The timeline of a trial with the failures of `model` alone."""
+    outages = checked(model(parameters, Random(f"{seed}/failures")), parameters.brokers)
+    return DrawnTimeline(parameters, seed, -warm_up_ms(parameters), outages=outages, own_failures=False)
 
 
 def checked(outages: Iterable[Outage], brokers: int) -> Iterator[Outage]:

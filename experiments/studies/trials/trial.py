@@ -10,6 +10,8 @@ partition.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
@@ -167,15 +169,20 @@ class Trial:
         return self._timeline.log_weight(self.time_ms)
 
 
-def run_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial in plain sampling, on the cell's engine. On sim it is a pure function of its arguments."""
+def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
+    """Runs one trial through a timeline, on the cell's engine; `timeline` returns it anew for each attempt of a trial
+    on processes. On sim the trial is a pure function of its arguments."""
     if params.engine == "ray":
         from experiments.studies.trials.processes.trial import run_process_trial
 
-        return run_process_trial(params, seed)
-    timeline = DrawnTimeline(params, seed, -warm_up_ms(params))
+        return run_process_trial(params, seed, timeline)
     with rare_collections():
         if params.time_compression == 1.0:
-            return Trial(params, seed, timeline).run()
-        found = Trial(compressed(params), seed, CompressedTimeline(timeline, params.time_compression)).run()
+            return Trial(params, seed, timeline()).run()
+        found = Trial(compressed(params), seed, CompressedTimeline(timeline(), params.time_compression)).run()
     return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)
+
+
+def run_trial(params: CellParameters, seed: int) -> TrialResult:
+    """Runs one trial in plain sampling, with the failures of the cell's failure model."""
+    return run_through(params, seed, lambda: DrawnTimeline(params, seed, -warm_up_ms(params)))

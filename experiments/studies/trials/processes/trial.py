@@ -16,10 +16,11 @@ no observation of the protocol. The trial is run again from its beginning, up to
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.studies.design.model import CellParameters
-from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
+from experiments.studies.failures.timeline import Event, Timeline, warm_up_ms
 from experiments.studies.trace.schema import TrialResult
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
@@ -102,26 +103,25 @@ class ProcessTrial:
         engine.start(broker)
 
 
-def run_process_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial on the Ray that this process is connected to. Raises SetUpError if the cluster fails by itself
-    `ATTEMPTS` times."""
+def run_process_trial(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
+    """Runs one trial on the Ray that this process is connected to; `timeline` returns its timeline, anew for each
+    attempt. Raises SetUpError if the cluster fails by itself `ATTEMPTS` times."""
     reasons: list[str] = []
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _attempt(params, seed)
+            return _attempt(params, seed, timeline())
         except (SetUpError, *NODE_FAILURES) as error:
             reasons.append((str(error).strip().splitlines() or [type(error).__name__])[-1])
             _LOG.warning("trial with seed %d, attempt %d of %d: %s", seed, attempt, ATTEMPTS, reasons[-1])
     raise SetUpError(f"the cluster failed in {ATTEMPTS} attempts: {'; '.join(dict.fromkeys(reasons))}")
 
 
-def _attempt(params: CellParameters, seed: int) -> TrialResult:
+def _attempt(params: CellParameters, seed: int, timeline: Timeline) -> TrialResult:
     real = compressed(params)
-    timeline = CompressedTimeline(DrawnTimeline(params, seed, -warm_up_ms(params)), params.time_compression)
     cluster = ProcessCluster(real, seed, Recording())
     try:
         cluster.set_up()
-        found = ProcessTrial(real, timeline, cluster).run()
+        found = ProcessTrial(real, CompressedTimeline(timeline, params.time_compression), cluster).run()
     finally:
         cluster.close()
     return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)
