@@ -83,7 +83,9 @@ class CellParameters(Frozen):
         "balanced", "{} recovery", "`unclean.recovery.strategy` of the cluster (KIP-966)."
     )
     acks: Annotated[Literal["0", "1", "all"], TEXT] = parameter(
-        "all", "acks={}", "Copies that the producer waits for; losses are counted with `all` only."
+        "all",
+        "acks={}",
+        "Copies that the producer waits for; `loss_rate` counts losses with `all`, `acks_1_loss_rate` with 1.",
     )
     broker_mttf: Annotated[Distribution | None, distribution_or("never")] = parameter(
         Distribution(mean_ms=130 * DAY_MS),

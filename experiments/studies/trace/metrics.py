@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.studies.trace.schema import HW_REGRESSION, LOSS, UNCLEAN_RECOVERY
+from experiments.studies.trace.schema import ACKS_1_LOSS, HW_REGRESSION, LOSS, UNCLEAN_RECOVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,15 @@ METRICS = (
         "high watermark regressions",
         "times that the high watermark that consumers see decreased",
         HW_REGRESSION,
+    ),
+    Metric(
+        "acks_1_loss_rate",
+        "acks_1_losses",
+        RATE,
+        "acks=1 loss events",
+        "times that records acknowledged with acks=1 were lost (0 with acks=all); records in flight to the followers "
+        "when their leader crashes are not counted",
+        ACKS_1_LOSS,
     ),
 )
 

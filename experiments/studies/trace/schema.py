@@ -19,6 +19,7 @@ import pyarrow as pa
 
 STATE: Final = "state"
 LOSS: Final = "loss"
+ACKS_1_LOSS: Final = "acks_1_loss"
 UNCLEAN_RECOVERY: Final = "unclean_recovery"
 HW_REGRESSION: Final = "hw_regression"
 CRASH: Final = "crash"
@@ -30,7 +31,7 @@ RESTARTED: Final = "restarted"
 THROUGHPUT: Final = "throughput"
 MEASURED: Final = frozenset({FAILOVER, ACKNOWLEDGED, RESTARTED, THROUGHPUT})
 """Kinds whose rows carry a measurement in `value`: see :class:`TraceRow`."""
-KINDS: Final = MEASURED | {STATE, LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END}
+KINDS: Final = MEASURED | {STATE, LOSS, ACKS_1_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END}
 
 YEAR_MS: Final = 365 * 86_400_000
 NONE: Final = -1
@@ -43,7 +44,8 @@ class TraceRow(NamedTuple):
     `time_ms`: virtual time since the trial began. `kind`: one of :data:`KINDS`. `partition`, `node`: -1 where the row
     concerns none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
     = a leader is recorded but does not answer), `isr_size` (0 without a leader), `elr_size`, `min_isr` (effective).
-    `value`: for `loss`, the acks=all records lost in this event. For `failover`, the ms from the crash of the leader
+    `value`: for `loss` and `acks_1_loss`, the records lost in this event, acknowledged with acks=all or
+    acks=1. For `failover`, the ms from the crash of the leader
     (`node`) to the first acknowledgement of a write that was sent after it; for `acknowledged`, the ms from the sending
     of a write to its acknowledgement; for `restarted`, the ms from the start of a broker's process until the controller
     has unfenced it; for `throughput`, acknowledged records per second. These are in real time where the study
@@ -120,7 +122,7 @@ def check_trace(rows: list[TraceRow], partitions: int, duration_ms: int) -> None
             raise TraceError(f"unexpected kind in {row}")
         if row.time_ms < before_ms:
             raise TraceError(f"time goes back from {before_ms} ms to {row}")
-        if row.kind == LOSS and row.value < 1:
+        if row.kind in (LOSS, ACKS_1_LOSS) and row.value < 1:
             raise TraceError(f"a loss of no records: {row}")
         if row.partition != NONE and row.partition not in seen:
             if row.kind != STATE or row.time_ms != 0:

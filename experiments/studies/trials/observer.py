@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import LOSS, TraceRow
+from experiments.studies.trace.schema import ACKS_1_LOSS, LOSS, TraceRow
 from experiments.studies.trials.setting import ACKS
 from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
@@ -31,7 +31,7 @@ _COMMAND = trusted(ProduceCommand)
 
 @dataclass(slots=True)
 class Writes:
-    """The writes to one partition. `acked` holds (offset, payload) of acknowledged acks=all batches, by offset;
+    """The writes to one partition. `acked`: (offset, payload) of acknowledged batches, by offset; none with acks=0;
     `outstanding` the id of the write in flight, which was sent at `sent_ms`, and `again` whether another follows it.
     """
 
@@ -113,7 +113,7 @@ class Observer:
         writes.outstanding = None
         if outcome.error is ErrorCode.NONE:
             self.states.handle_acknowledgement(self._cluster.now_ms, name, writes.sent_ms)
-            if self._acks == ACKS["all"]:
+            if self._acks != ACKS["0"]:
                 writes.acked.append((outcome.base_offset, writes.payload))
         if writes.again:
             self._write(name)
@@ -144,7 +144,8 @@ class Observer:
             return
         lost = self.remove_lost(trace.partition, node, trace.log_end)
         if lost:
-            self._add(TraceRow(0, LOSS, trace.partition.partition, node, value=lost))
+            kind = LOSS if self._acks == ACKS["all"] else ACKS_1_LOSS
+            self._add(TraceRow(0, kind, trace.partition.partition, node, value=lost))
         self.states.handle_leader(node, trace)
 
     def remove_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:

@@ -58,6 +58,7 @@ def test_document_has_the_published_keys() -> None:
         "stall_fraction",
         "unclean_recoveries_per_year",
         "high_watermark_regressions_per_year",
+        "acks_1_loss_rate",
     }
     assert all(set(cell[metric.name]) == {"estimate", "ci_low", "ci_high"} for metric in METRICS)
     assert cell["loss_rate"]["estimate"] == 0.5
