@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.engines.port import TraceEvent
+from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import (
     ACKNOWLEDGED,
+    ACKS_1_LOSS,
     CRASH,
     END,
     LOSS,
@@ -23,6 +25,7 @@ from experiments.studies.trace.schema import (
     TraceRow,
 )
 from experiments.studies.trials.processes.recording import Failed, Lost, Recording, Started
+from experiments.studies.trials.setting import ACKS
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.client import ProduceCompleted
@@ -38,15 +41,16 @@ class _Item(NamedTuple):
     content: TraceEvent | Failed | Started | Lost
 
 
-def trace_rows(recording: Recording, partitions: int) -> list[TraceRow]:
+def trace_rows(recording: Recording, params: CellParameters) -> list[TraceRow]:
     """The rows of the trial, in real ms since the measurement began."""
-    return _Replay(recording, partitions).run()
+    return _Replay(recording, params).run()
 
 
 class _Replay:
-    def __init__(self, recording: Recording, partitions: int) -> None:
+    def __init__(self, recording: Recording, params: CellParameters) -> None:
         self._recording = recording
-        self._states = PartitionStates(partitions, self._add)
+        self._acks = ACKS[params.acks]
+        self._states = PartitionStates(params.partitions, self._add)
         self._rows: list[TraceRow] = []
         self._now_ms = recording.begins_ms
         self._gone_ms = recording.begins_ms
@@ -87,7 +91,8 @@ class _Replay:
             self._starting[content.broker] = at_ms
             self._add(TraceRow(0, START, node=content.broker))
         elif isinstance(content, Lost):
-            self._add(TraceRow(0, LOSS, content.partition.partition, content.leader, value=content.records))
+            kind = LOSS if self._acks == ACKS["all"] else ACKS_1_LOSS
+            self._add(TraceRow(0, kind, content.partition.partition, content.leader, value=content.records))
         else:
             self._handle_event(at_ms, content)
 

@@ -58,7 +58,7 @@ class ProcessTrial:
             self._run_until(at_ms)
             self._handle_event(event)
         self._run_until(recording.ends_ms)
-        rows = trace_rows(recording, self._params.partitions)
+        rows = trace_rows(recording, self._params)
         return TrialResult(rows, engine.trace_hash(), len(recording.events))
 
     def _run_until(self, at_ms: TimeMs) -> None:

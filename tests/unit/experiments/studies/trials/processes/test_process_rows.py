@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from experiments.engines.port import TraceEvent
+from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import (
     ACKNOWLEDGED,
+    ACKS_1_LOSS,
     CRASH,
     END,
     FAILOVER,
@@ -74,7 +76,7 @@ def without(rows: list[TraceRow], *kinds: str) -> list[tuple[int, str, int, int]
 
 
 def test_what_came_before_the_measurement_is_the_first_state_and_what_comes_after_it_is_left_out() -> None:
-    rows = trace_rows(recording(events=[changed(ENDS_MS, 1, 1, (1,))]), partitions=1)
+    rows = trace_rows(recording(events=[changed(ENDS_MS, 1, 1, (1,))]), CellParameters())
     check_trace(rows, 1, ENDS_MS - BEGINS_MS)
     assert [row.kind for row in rows] == [STATE, THROUGHPUT, END]
     assert (rows[0].leader, rows[0].leader_serves, rows[0].isr_size) == (0, True, 2)
@@ -94,7 +96,7 @@ def test_failover_lasts_from_the_crash_to_the_first_acknowledgement_that_the_dea
         sent_ms={1: 1_990, 2: 2_100, 3: 2_950, 4: 4_140},
         injected=[Failed(2_000, 2_030, 0, "unclean")],
     )
-    rows = trace_rows(found, partitions=1)
+    rows = trace_rows(found, CellParameters())
     check_trace(rows, 1, ENDS_MS - BEGINS_MS)
     assert without(rows, STATE, THROUGHPUT, END) == [
         (1_000, CRASH, 0, 0),
@@ -112,7 +114,7 @@ def test_a_restart_lasts_until_the_broker_is_unfenced() -> None:
         events=[registered(6_000, 0, True), registered(6_500, 0, False), registered(7_000, 0, False)],
         injected=[Failed(2_000, 2_030, 0, "clean"), Started(5_000, 0)],
     )
-    rows = trace_rows(found, partitions=1)
+    rows = trace_rows(found, CellParameters())
     assert without(rows, STATE, THROUGHPUT, END) == [
         (1_000, CRASH, 0, 0),
         (4_000, START, 0, 0),
@@ -127,7 +129,9 @@ def test_events_of_nodes_that_report_late_or_whose_clocks_differ_are_put_in_the_
         injected=[Failed(2_000, 2_030, 0, "lossy")],
         losses=[Lost(3_998, T0, 1, 7)],
     )
-    rows = trace_rows(late, partitions=1)
+    rows = trace_rows(late, CellParameters())
     check_trace(rows, 1, ENDS_MS - BEGINS_MS)
     assert [(row.leader, row.leader_serves) for row in rows if row.kind == STATE][-1] == (1, True)
     assert without(rows, STATE, THROUGHPUT, END) == [(1_000, CRASH, 0, 0), (2_998, LOSS, 1, 7)]
+    with_acks_1 = trace_rows(late, CellParameters(acks="1"))
+    assert without(with_acks_1, STATE, THROUGHPUT, END, CRASH) == [(2_998, ACKS_1_LOSS, 1, 7)]

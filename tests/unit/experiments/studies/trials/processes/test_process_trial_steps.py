@@ -91,7 +91,7 @@ def calls(*events: Event, ends: NodeId | None = None) -> list[tuple[TimeMs, str,
     """What a trial with these events does to its cluster."""
     cluster = FakeCluster(ends)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "trace_rows", lambda recording, partitions: [])
+        patch.setattr(module, "trace_rows", lambda recording, params: [])
         ProcessTrial(PARAMETERS, Script(*events), cast(ProcessCluster, cluster)).run()
     return cluster.engine.calls
 
