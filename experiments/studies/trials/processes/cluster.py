@@ -5,8 +5,8 @@ Writers. Each partition has a writer, which sends one record, waits for its outc
 on it. The client behind them is the protocol's own, which finds leaders, retries and gives up as Kafka's does; a write
 that fewer than min ISR replicas refuse is not retried.
 
-Losses. When a replica becomes leader, its log is read and compared with all records that were acknowledged
-before the reading (acks=all or 1). A record is lost if that log does not have it at its offset; it is counted then and no more. A
+Losses. When a replica becomes leader, its log is read and compared with all records that were acknowledged before the
+reading (acks=all or 1). A record is lost if that log does not have it at its offset; it is counted then and no more. A
 leader that ends before its log was read is not compared; the next one is.
 
 Throughput is measured before the failures begin, by one send of many records that the client batches, as a producer
@@ -55,8 +55,8 @@ class SetUpError(RuntimeError):
 
 @dataclass(slots=True)
 class _Writer:
-    """The writer of a partition. `acked` holds (offset, payload) of acknowledged records, by offset, none with acks=0; `leader`
-    is the event of the newest leader, of `leader_epoch`, None once its log has been compared.
+    """The writer of a partition. `acked` holds (offset, payload) of acknowledged records, by offset, none with acks=0;
+    `leader` is the event of the newest leader, of `leader_epoch`, None once its log has been compared.
     """
 
     acked: list[Acknowledged] = field(default_factory=list)
