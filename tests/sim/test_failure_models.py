@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
+from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import CatchUp, RollingRestart, SlowEpisodes
 from experiments.studies.design.model import DAY_MS, MINUTE_MS, CellParameters
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.trace.schema import CRASH, LOSS, STATE, TraceRow
+from experiments.studies.trials import trial
 from experiments.studies.trials.trial import Trial, run_trial
 
 HOUR_MS = 60 * MINUTE_MS
@@ -79,6 +82,20 @@ def test_catch_up_costs_no_events_while_it_lasts() -> None:
         for cell in (_cell(**PAIR, catch_up=CatchUp(rate=rate, write_rate=1e6)) for rate in (1e8, 1e5))
     )
     assert long <= short + 20
+
+
+def test_idle_timers_that_sleep_through_catch_up_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = _cell(**PAIR, catch_up=CATCH_UP, duration_ms=15 * MINUTE_MS)
+
+    def trace(elide_idle: bool) -> tuple[str, int]:
+        monkeypatch.setattr(trial, "SimCluster", partial(SimCluster, elide_idle=elide_idle))
+        outages = [_down(1, 0.02, 0.05, "lossy"), _down(0, 0.15, 0.02)]
+        result = Trial(cell, 1, DrawnTimeline(cell, 1, outages=outages, own_failures=False)).run()
+        return result.trace_hash, result.events
+
+    (asleep, few), (awake, many) = trace(elide_idle=True), trace(elide_idle=False)
+    assert asleep == awake
+    assert few < many / 20
 
 
 def test_a_slow_broker_leaves_the_isr_if_it_is_slower_than_the_lag_limit() -> None:
