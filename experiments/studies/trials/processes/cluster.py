@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
+from experiments.studies.trials.processes import folders
 from experiments.studies.trials.processes.recording import Lost, Recording
 from experiments.studies.trials.processes.rows import USED
 from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request
@@ -90,6 +91,8 @@ class ProcessCluster:
     def set_up(self) -> None:
         """Starts the nodes, creates the topic, and measures the throughput. SetUpError where that does not succeed."""
         engine = self.engine
+        folders.remove_orphans(engine.folder.parent)
+        folders.mark(engine.folder)
         for node in engine.spec.node_ids:
             engine.start(node)
         brokers = frozenset(engine.spec.broker_ids)
