@@ -42,18 +42,23 @@ def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
 
 def parse_yaml_mapping(text: str, source: str, what: str) -> dict[str, object]:
     """The mapping in a text; InputError, which names `source` and the expected content `what`, for any other text."""
+    raw = parse_yaml(text, source, f"a mapping: {what}")
+    if not isinstance(raw, dict):
+        raise InputError(source, "", type(raw).__name__, f"a mapping: {what}")
+    return raw
+
+
+def parse_yaml(text: str, source: str, what: str) -> object:
+    """The YAML value in a text; InputError, which names `source` and the expected content `what`, where it has none."""
     try:
-        raw = yaml.load(text, _UniqueKeyLoader)
+        return yaml.load(text, _UniqueKeyLoader)
     except RecursionError as error:
-        raise InputError(source, "", "YAML that is nested too deeply", f"a mapping: {what}") from error
+        raise InputError(source, "", "YAML that is nested too deeply", what) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}" if mark else ""
         problem = str(getattr(error, "problem", error)).removeprefix("found ")
         raise InputError(source, line, problem, "YAML, each key once") from error
-    if not isinstance(raw, dict):
-        raise InputError(source, "", type(raw).__name__, f"a mapping: {what}")
-    return raw
 
 
 def flow_yaml(value: object) -> str:

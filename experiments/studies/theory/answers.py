@@ -10,7 +10,8 @@ this mean stands for it. The fractions depend on its mean alone, to the first or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
@@ -21,10 +22,12 @@ from experiments.studies.theory.state import RUNNING, Rules, State
 PHASES = 2
 DETECTED_AFTER = 7 / 8
 """Mean time until the controller notices a crash, in session timeouts."""
+MAX_REPLICAS, MAX_REPLICAS_OF_LARGE_CHAINS = 5, 3
+"""Limits that keep a chain below 10,000 states."""
 COVERED = frozenset(
     {"generation", "brokers", "partitions", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy"}
     | {"broker_mttf", "broker_mttr", "unclean_probability", "tail_loss_probability", "detection_ms"}
-    | {"duration_ms", "network_latency_ms", "start", "estimator"}
+    | {"duration_ms", "network_latency_ms", "start"}
 )
 """The fields of CellParameters that the model represents, or that do not change its answers."""
 
@@ -33,14 +36,13 @@ def model_of(params: CellParameters) -> Model | None:
     """The model of a cell, with rates per year; None for a cell that the model does not cover.
 
     Not covered: a time to failure or to repair that is not exponential; any other parameter that is not at its default
-    (`COVERED`); and `manual` recovery, which has no long run without a user: partitions stay without a leader.
+    (`COVERED`); `manual` recovery, which has no long run without a user: partitions stay without a leader; more than 5
+    replicas, or more than 3 if failures are not noticed at once, or some shutdowns are clean and some lose records.
     """
     untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
-    mttf = params.broker_mttf
-    if mttf is None or not mttf.dist == params.broker_mttr.dist == "exponential":
-        return None
+    exponential = params.broker_mttf.dist == params.broker_mttr.dist == "exponential"
     waits_for_user = params.generation == "kip-966" and params.unclean_recovery_strategy == "manual"
-    if params != CellParameters.model_validate(untouched) or waits_for_user:
+    if params != CellParameters.model_validate(untouched) or not exponential or waits_for_user:
         return None
     rules = Rules(
         generation=params.generation,
@@ -49,10 +51,13 @@ def model_of(params: CellParameters) -> Model | None:
         phases=0 if params.detection_ms is None else PHASES,
         loses=params.unclean_probability * params.tail_loss_probability > 0.0,
     )
+    is_large = rules.phases or (rules.loses and params.unclean_probability < 1.0)
+    if params.replication_factor > (MAX_REPLICAS_OF_LARGE_CHAINS if is_large else MAX_REPLICAS):
+        return None
     return Model(
         rules,
         replicas=params.replication_factor,
-        fail=YEAR_MS / mttf.mean_ms,
+        fail=YEAR_MS / params.broker_mttf.mean_ms,
         repair=YEAR_MS / params.broker_mttr.mean_ms,
         unclean=params.unclean_probability,
         lossy=params.tail_loss_probability,
@@ -67,25 +72,33 @@ def answer(params: CellParameters) -> Mapping[str, float] | None:
     however small it is.
     """
     model = model_of(params)
-    return None if model is None else solved(model)
+    return None if model is None else {name: found.value for name, found in solved(model).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The long-run `value` of a metric, and its `events` per unit of time: for a rate these are the value itself, for a
+    share of time the beginnings of what is measured."""
+
+    value: float
+    events: float
 
 
 @lru_cache(maxsize=256)
-def solved(model: Model) -> Mapping[str, float]:
-    """The values of the metrics in the model's unit of time."""
+def solved(model: Model) -> Mapping[str, Answer]:
+    """The metrics by name, in the model's unit of time."""
     chain = model.chain()
     probabilities = chain.stationary()
-    return {
-        "loss_rate": chain.event_rate(LOSS, probabilities),
-        "offline_fraction": chain.share(_is_offline, probabilities),
-        "reject_fraction": chain.share(lambda state: state.in_sync < model.rules.min_isr, probabilities),
-        "stall_fraction": chain.share(_is_stalled, probabilities),
-        "unclean_recoveries_per_year": chain.event_rate(UNCLEAN_RECOVERY, probabilities),
+    conditions: dict[str, Callable[[State], bool]] = {
+        "offline_fraction": lambda state: state.leader is None,
+        "reject_fraction": lambda state: state.in_sync < model.rules.min_isr,
+        "stall_fraction": _is_stalled,
     }
-
-
-def _is_offline(state: State) -> bool:
-    return state.leader is None
+    answers = {name: Answer(*chain.share(holds, probabilities)) for name, holds in conditions.items()}
+    for name, event in (("loss_rate", LOSS), ("unclean_recoveries_per_year", UNCLEAN_RECOVERY)):
+        rate = chain.event_rate(event, probabilities)
+        answers[name] = Answer(rate, rate)
+    return answers
 
 
 def _is_stalled(state: State) -> bool:

@@ -65,9 +65,12 @@ class Chain(Generic[State]):
         counts = self._counts(event)
         return float(np.sum(probabilities[self.sources] * self.rates * counts))
 
-    def share(self, holds: Callable[[State], bool], probabilities: Array) -> float:
-        """The long-run share of time in states for which `holds` is true."""
-        return float(sum(float(probabilities[i]) for i, state in enumerate(self.states) if holds(state)))
+    def share(self, holds: Callable[[State], bool], probabilities: Array) -> tuple[float, float]:
+        """The long-run share of time in states for which `holds` is true, and how often per unit of time it begins."""
+        inside = np.array([holds(state) for state in self.states])
+        begins = ~inside[self.sources] & inside[self.targets]
+        rate = np.sum((probabilities[self.sources] * self.rates)[begins])
+        return float(np.sum(probabilities[inside])), float(rate)
 
     def mean_time_to(self, event: str) -> float:
         """The mean time from the start to the first `event`; infinite if there is none."""

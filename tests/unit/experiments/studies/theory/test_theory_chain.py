@@ -9,7 +9,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from experiments.studies.theory.chain import Flow, explore, gth
+from experiments.studies.theory.chain import Flow, eliminate_sparse, explore, gth
+from experiments.studies.theory.model import Model
+from experiments.studies.theory.state import Rules
 
 STIFF = [[0, 3, 1, 0], [10**5, 0, 2, 0], [0, 10**6, 0, 1], [10**7, 0, 0, 0]]
 """Rates of a small chain, in units of 1e-6: its last state has a probability of about 1e-12."""
@@ -69,3 +71,16 @@ def test_a_chain_with_two_ends_has_no_stationary_distribution() -> None:
 def test_an_endless_chain_is_given_up() -> None:
     with pytest.raises(ValueError, match="more than 100 states"):
         explore(0, lambda state: [Flow(1.0, state + 1)], at_most=100)
+
+
+def test_both_eliminations_agree_in_every_component() -> None:
+    """A chain of some hundred states, with probabilities down to 1e-36."""
+    model = Model(Rules("kip-966", "balanced", min_isr=1), replicas=5, fail=1e-4, repair=1.0, lossy=0.1)
+    chain = model.chain()
+    moves = chain.sources != chain.targets
+    flows = chain.sources[moves], chain.targets[moves], chain.rates[moves]
+    dense = np.zeros((len(chain.states),) * 2)
+    np.add.at(dense, flows[:2], flows[2])
+    subtraction_free, sparse = gth(dense), eliminate_sparse(*flows, len(chain.states))
+    assert subtraction_free.min() < 1e-35
+    assert np.allclose(sparse / subtraction_free, 1.0, rtol=1e-12, atol=0.0)
