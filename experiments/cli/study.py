@@ -19,6 +19,7 @@ from rich.table import Table
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, option, print_json, print_result, wide_console
+from experiments.cli.validate import validate_study
 from experiments.studies.sweeps.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped
 
@@ -39,6 +40,7 @@ Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file
 Address = Annotated[
     str | None, typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one.")
 ]
+app.register("validate", "isray study validate --jobs 2")(validate_study)
 _RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
 
 

@@ -22,8 +22,9 @@ from experiments.studies.theory.state import RUNNING, Rules, State
 PHASES = 2
 DETECTED_AFTER = 7 / 8
 """Mean time until the controller notices a crash, in session timeouts."""
-MAX_REPLICAS, MAX_REPLICAS_OF_LARGE_CHAINS = 5, 3
-"""Limits that keep a chain below 10,000 states."""
+MAX_REPLICAS, MAX_REPLICAS_WITH_DETECTION = 5, 3
+EXACT_REPLICAS = 3
+"""Larger chains of instant detection, and all with detection, leave out what a partly flushed log keeps."""
 COVERED = frozenset(
     {"generation", "brokers", "partitions", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy"}
     | {"broker_mttf", "broker_mttr", "unclean_probability", "tail_loss_probability", "detection_ms"}
@@ -37,12 +38,14 @@ def model_of(params: CellParameters) -> Model | None:
 
     Not covered: a time to failure or to repair that is not exponential; any other parameter that is not at its default
     (`COVERED`); `manual` recovery, which has no long run without a user: partitions stay without a leader; more than 5
-    replicas, or more than 3 if failures are not noticed at once, or some shutdowns are clean and some lose records.
+    replicas, or more than 3 if failures are not noticed at once.
     """
     untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
-    exponential = params.broker_mttf.dist == params.broker_mttr.dist == "exponential"
+    mttf, mttr = params.broker_mttf, params.broker_mttr
+    if mttf is None or not mttf.dist == mttr.dist == "exponential":
+        return None
     waits_for_user = params.generation == "kip-966" and params.unclean_recovery_strategy == "manual"
-    if params != CellParameters.model_validate(untouched) or not exponential or waits_for_user:
+    if params != CellParameters.model_validate(untouched) or waits_for_user:
         return None
     rules = Rules(
         generation=params.generation,
@@ -50,15 +53,15 @@ def model_of(params: CellParameters) -> Model | None:
         min_isr=min(params.min_insync_replicas, params.replication_factor),
         phases=0 if params.detection_ms is None else PHASES,
         loses=params.unclean_probability * params.tail_loss_probability > 0.0,
+        partly=params.detection_ms is None and params.replication_factor <= EXACT_REPLICAS,
     )
-    is_large = rules.phases or (rules.loses and params.unclean_probability < 1.0)
-    if params.replication_factor > (MAX_REPLICAS_OF_LARGE_CHAINS if is_large else MAX_REPLICAS):
+    if params.replication_factor > (MAX_REPLICAS_WITH_DETECTION if rules.phases else MAX_REPLICAS):
         return None
     return Model(
         rules,
         replicas=params.replication_factor,
-        fail=YEAR_MS / params.broker_mttf.mean_ms,
-        repair=YEAR_MS / params.broker_mttr.mean_ms,
+        fail=YEAR_MS / mttf.mean_ms,
+        repair=YEAR_MS / mttr.mean_ms,
         unclean=params.unclean_probability,
         lossy=params.tail_loss_probability,
         notice=0.0 if params.detection_ms is None else PHASES * YEAR_MS / (DETECTED_AFTER * params.detection_ms),
@@ -69,7 +72,8 @@ def answer(params: CellParameters) -> Mapping[str, float] | None:
     """The long-run value of each metric that the model has, by the metric's name; None for a cell not covered.
 
     Rates are per partition-year, fractions are shares of time. Every value is accurate to about 1e-13 of itself,
-    however small it is.
+    however small it is. With instant detection there is no `stall_fraction`: it consists of what the model leaves out,
+    the times that messages take.
     """
     model = model_of(params)
     return None if model is None else {name: found.value for name, found in solved(model).items()}
@@ -92,8 +96,9 @@ def solved(model: Model) -> Mapping[str, Answer]:
     conditions: dict[str, Callable[[State], bool]] = {
         "offline_fraction": lambda state: state.leader is None,
         "reject_fraction": lambda state: state.in_sync < model.rules.min_isr,
-        "stall_fraction": _is_stalled,
     }
+    if model.rules.phases:
+        conditions["stall_fraction"] = _is_stalled
     answers = {name: Answer(*chain.share(holds, probabilities)) for name, holds in conditions.items()}
     for name, event in (("loss_rate", LOSS), ("unclean_recoveries_per_year", UNCLEAN_RECOVERY)):
         rate = chain.event_rate(event, probabilities)

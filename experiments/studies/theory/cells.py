@@ -21,8 +21,52 @@ from experiments.support.yaml_input import parse_yaml, read_text
 WHAT = "a list of cells, each a mapping of study parameters; or a study file"
 COVERS = (
     "exponential broker_mttf and broker_mttr, generation, strategy proactive or balanced, detection, unclean and tail "
-    "loss probabilities, everything else at its default; up to 5 replicas, 3 with detection or clean shutdowns"
+    "loss probabilities, everything else at its default; up to 5 replicas, or 3 where detection is not instant"
 )
+_GENERATIONS = (("kip-497", "balanced"), ("kip-966-elr", "balanced"), ("kip-966", "balanced"), ("kip-966", "proactive"))
+_MTTR_H = 1.0
+_SETTINGS = (
+    # replicas, min ISR, MTTR / MTTF, unclean_probability, tail_loss_probability
+    (3, 1, 0.5, 1.0, 0.5),
+    (3, 1, 0.3, 0.1, 1.0),
+    (3, 2, 0.5, 0.7, 1.0),
+    (3, 2, 0.5, 1.0, 0.6),
+    (3, 2, 0.3, 1.0, 1.0),
+    (3, 2, 0.1, 0.1, 1.0),
+    (3, 2, 0.03, 1.0, 0.1),
+    (3, 3, 0.5, 0.8, 1.0),
+    (3, 3, 0.5, 1.0, 0.7),
+    (3, 3, 0.003, 0.1, 1.0),
+    (5, 2, 0.3, 1.0, 0.5),
+    (5, 3, 0.5, 0.5, 1.0),
+    (5, 3, 0.1, 1.0, 0.1),
+)
+_DETECTION = {"brokers": 3, "broker_mttf": "50m", "broker_mttr": "15m", "tail_loss_probability": 0.5, "detection": "9s"}
+
+
+def default_cells() -> list[ValidationCell]:
+    """Every generation and strategy with 3 and 5 replicas, min ISR 1 to 3 and MTTR / MTTF from 0.003 to 0.5. A share of
+    0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing."""
+    settings: list[dict[str, object]] = [_setting(*setting) for setting in _SETTINGS]
+    cells = [
+        {"generation": generation, "unclean_recovery_strategy": strategy} | setting
+        for setting in (*settings, _DETECTION)
+        for generation, strategy in _GENERATIONS
+    ]
+    return [_cell(cell, "built-in cells", str(index)) for index, cell in enumerate(cells)]
+
+
+def _setting(replicas: int, min_isr: int, ratio: float, unclean: float, lossy: float) -> dict[str, object]:
+    return {
+        "brokers": replicas,
+        "replication_factor": replicas,
+        "min_insync_replicas": min_isr,
+        "broker_mttf": f"{_MTTR_H / ratio:.4g}h",
+        "broker_mttr": f"{_MTTR_H:g}h",
+        "unclean_probability": unclean,
+        "tail_loss_probability": lossy,
+        "detection": "instant",
+    }
 
 
 def load_cells(path: Path) -> list[ValidationCell]:
@@ -56,12 +100,11 @@ def _cell(values: Mapping[str, object], source: str, place: str) -> ValidationCe
     if trials is not None and (type(trials) is not int or trials < 2):
         raise InputError(source, f"{place}.trials", repr(trials), "a whole number from 2")
     given = {name: value for name, value in values.items() if name != "trials"}
-    parameters = resolve_cell(given, source, place)
-    _require_model(parameters, source, place)
-    cell = sized(given, parameters)
-    if "duration" in given:
-        cell = ValidationCell(given, parameters, cell.trials)
-    return cell if trials is None else ValidationCell(given, cell.parameters, trials)
+    cell = ValidationCell(given, resolve_cell(given, source, place), trials or MIN_TRIALS)
+    _require_model(cell.parameters, source, place)
+    fitting = sized(cell)
+    parameters = cell.parameters if "duration" in given else fitting.parameters
+    return ValidationCell(given, parameters, trials or fitting.trials)
 
 
 def _require_model(parameters: CellParameters, source: str, place: str) -> None:

@@ -60,7 +60,8 @@ class State(NamedTuple):
 class Rules:
     """The protocol's settings. `min_isr` is at most the number of replicas; `strategy` matters in kip-966 only;
     `phases`: stages until the controller notices a failure, 0 = at once; `loses`: some failures lose what was not
-    flushed; `flushes`: a controlled shutdown flushes the log.
+    flushed; `flushes`: a controlled shutdown flushes the log; `partly`: a log of which a part is flushed keeps that
+    part, otherwise it counts as not flushed.
     """
 
     generation: Generation
@@ -69,6 +70,7 @@ class Rules:
     phases: int = 0
     loses: bool = True
     flushes: bool = True
+    partly: bool = True
 
     @property
     def recovers(self) -> bool:
@@ -78,7 +80,7 @@ class Rules:
 
 def canonical(rules: Rules, acked: int, replicas: Iterable[Replica]) -> State:
     """The state without what cannot influence the future, levels renumbered, replicas sorted."""
-    kept = [_relevant(rules, replica) for replica in replicas]
+    kept = [_relevant(rules, acked, replica) for replica in replicas]
     levels = sorted({0, acked, *(replica.log for replica in kept), *(replica.flushed for replica in kept)})
     number = {level: index for index, level in enumerate(levels)}
     kept = sorted(replica._replace(log=number[replica.log], flushed=number[replica.flushed]) for replica in kept)
@@ -87,12 +89,12 @@ def canonical(rules: Rules, acked: int, replicas: Iterable[Replica]) -> State:
     return State(number[acked], tuple(kept))
 
 
-def _relevant(rules: Rules, replica: Replica) -> Replica:
+def _relevant(rules: Rules, acked: int, replica: Replica) -> Replica:
     """A replica without the log, the clean shutdown or the membership that no later decision reads."""
     member, log = replica.member, replica.log
     if member == LAST_KNOWN_ELR and rules.strategy != "balanced":
         member = NO_MEMBER
-    flushed = replica.flushed if rules.loses else 0
+    flushed = replica.flushed if rules.loses and (rules.partly or replica.flushed >= acked) else 0
     if not rules.recovers and member == NO_MEMBER and not replica.last_known:
         log = flushed
     return replica._replace(member=member, log=log, flushed=flushed, clean=replica.clean and member == ELR)

@@ -21,19 +21,25 @@ from dataclasses import dataclass
 
 from scipy.stats import gamma, norm, t
 
-from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.estimation.statistics import Estimate, Moments, fraction, rate
+from experiments.studies.design.model import CellParameters
+from experiments.studies.estimation.episodes import assumed_episode_years
+from experiments.studies.estimation.fractions import fraction_limits
+from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.rates import rate_limits
 from experiments.studies.theory.answers import Answer, model_of, solved
-from experiments.studies.theory.measure import COUNTED, Observed, observe
+from experiments.studies.theory.model import Model
+from experiments.studies.trace.measures import Measures, measure
+from experiments.studies.trace.metrics import METRICS, RATES
+from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.trial import run_trial
 
 MIN_EVENTS = 50
 WANTED_EVENTS = 120
-MAX_FAILURES = 2_000
+MAX_FAILURES = 1_800
 """Broker failures simulated per cell, unless the cell says how many trials of what duration it has."""
-FAILURES_PER_TRIAL = 40
-MIN_REPAIRS_PER_TRIAL = 50
+FAILURES_PER_TRIAL = 25
+MIN_REPAIRS_PER_TRIAL = 40
 """Shortest trial, in mean times to repair."""
 MIN_TRIALS = 30
 TRIALS_PER_TASK = 4
@@ -42,7 +48,7 @@ Z_LIMIT = float(norm.ppf(1.0 - 0.001 / 2.0))
 Z_MAX = 37.0
 """Beyond it a normal probability is no longer a float; a larger z is this one."""
 
-Observations = Sequence[Mapping[str, Observed]]
+_COLUMNS = {metric.name: metric.column for metric in METRICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,12 @@ class ValidationCell:
     trials: int
 
     @property
-    def answers(self) -> Mapping[str, Answer]:
-        """What the chain gives for each metric, per year. ValueError for a cell that no chain covers."""
+    def model(self) -> Model:
+        """The model of the cell. ValueError for a cell that none covers."""
         model = model_of(self.parameters)
         if model is None:
             raise ValueError(f"no Markov model for {self.parameters!r}")
-        return solved(model)
+        return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +88,17 @@ class Comparison:
         return abs(self.z) <= Z_LIMIT
 
 
-def sized(given: Mapping[str, object], parameters: CellParameters) -> ValidationCell:
-    """The cell with a duration of its trials and a number of them that give enough events."""
-    broker_failures = parameters.replication_factor / (parameters.broker_mttf.mean_ms + parameters.broker_mttr.mean_ms)
-    shortest_ms = MIN_REPAIRS_PER_TRIAL * parameters.broker_mttr.mean_ms
-    duration_ms = round(max(shortest_ms, FAILURES_PER_TRIAL / broker_failures))
-    cell = ValidationCell(given, parameters.model_copy(update={"duration_ms": duration_ms}), MIN_TRIALS)
-    most_ms = MAX_FAILURES / broker_failures
-    needed_ms = [
-        WANTED_EVENTS / answer.events * YEAR_MS / parameters.partitions
-        for answer in cell.answers.values()
-        if answer.events * most_ms / YEAR_MS * parameters.partitions >= MIN_EVENTS
-    ]
-    trials = math.ceil(min(most_ms, max(needed_ms, default=most_ms)) / duration_ms)
-    return ValidationCell(given, cell.parameters, max(MIN_TRIALS, trials))
+def sized(cell: ValidationCell) -> ValidationCell:
+    """The cell with another duration and number of trials, which give enough events."""
+    model, parameters = cell.model, cell.parameters
+    failures = model.replicas * model.fail * model.repair / (model.fail + model.repair)
+    years = max(MIN_REPAIRS_PER_TRIAL / model.repair, FAILURES_PER_TRIAL / failures)
+    most_years = MAX_FAILURES / failures
+    rates = [answer.events * parameters.partitions for answer in solved(model).values()]
+    needed_years = [WANTED_EVENTS / rate for rate in rates if rate * most_years >= MIN_EVENTS]
+    trials = math.ceil(min(most_years, max(needed_years, default=most_years)) / years)
+    parameters = parameters.model_copy(update={"duration_ms": round(years * YEAR_MS)})
+    return ValidationCell(cell.given, parameters, max(MIN_TRIALS, trials))
 
 
 # -- trials ------------------------------------------------------------------------------------------------------------
@@ -110,12 +113,10 @@ class _Task:
     first: int
     stop: int
 
-    def run(self) -> Observations:
+    def run(self) -> list[Measures]:
         """Every cell has trials of its own (no common random numbers), so that z-scores are independent."""
-        numbers = range(self.first, self.stop)
-        return [
-            observe(run_trial(self.parameters, trial_seed(0, number, self.parameters)).rows) for number in numbers
-        ]
+        seeds = [trial_seed(0, number, self.parameters) for number in range(self.first, self.stop)]
+        return [measure(run_trial(self.parameters, seed).rows) for seed in seeds]
 
 
 def compare(
@@ -131,29 +132,29 @@ def compare(
         for first in range(0, cell.trials, TRIALS_PER_TASK)
     ]
     total, done = sum(cell.trials for cell in cells), 0
-    answers = [cell.answers for cell in cells]
-    observed: dict[int, Observations] = {}
-    for index, observations in _results(tasks, jobs):
-        observed[index] = observations
-        done += len(observations)
+    models = [cell.model for cell in cells]
+    measured: dict[int, list[Measures]] = {}
+    for index, found in _results(tasks, jobs):
+        measured[index] = found
+        done += len(found)
         report(done, total)
-    trials: list[list[Mapping[str, Observed]]] = [[] for _ in cells]
+    trials: list[list[Measures]] = [[] for _ in cells]
     for index, task in enumerate(tasks):
-        trials[task.cell].extend(observed[index])
+        trials[task.cell].extend(measured[index])
     return [
         comparison
-        for cell, answer, found in zip(cells, answers, trials, strict=True)
-        for comparison in compared(cell, answer, found)
+        for cell, model, found in zip(cells, models, trials, strict=True)
+        for comparison in compared(cell, solved(model), found)
     ]
 
 
-def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, Observations]]:
-    """The observations of each task, by its index, as they are complete."""
+def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, list[Measures]]]:
+    """What the trials of each task measured, by its index, as they are complete."""
     if jobs == 1:
         yield from ((index, task.run()) for index, task in enumerate(tasks))
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        futures: dict[Future[Observations], int] = {pool.submit(task.run): i for i, task in enumerate(tasks)}
+        futures: dict[Future[list[Measures]], int] = {pool.submit(task.run): i for i, task in enumerate(tasks)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -165,51 +166,44 @@ def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, Observati
 # -- comparison --------------------------------------------------------------------------------------------------------
 
 
-def compared(cell: ValidationCell, answers: Mapping[str, Answer], trials: Observations) -> Iterator[Comparison]:
+def compared(cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequence[Measures]) -> Iterator[Comparison]:
     """The metrics of a cell of which enough events are expected, or seen."""
-    years = cell.parameters.partition_years
+    exposures = [trial.exposure for trial in trials]
     for metric, answer in answers.items():
-        events = sum(trial[metric].events for trial in trials)
-        if max(events, answer.events * years * len(trials)) < MIN_EVENTS:
+        column = _COLUMNS[metric]
+        events = sum(trial.events[column] for trial in trials)
+        if max(events, answer.events * sum(exposures)) < MIN_EVENTS:
             continue
-        is_count = metric in COUNTED
-        exposure = years if is_count else years * YEAR_MS
-        values = [trial[metric].value for trial in trials]
-        estimate = _estimate(values, exposure, is_count)
-        z = z_score(values, answer.value * exposure, is_count)
-        yield Comparison(
-            cell.given,
-            metric,
-            estimate.estimate,
-            estimate.ci_low,
-            estimate.ci_high,
-            answer.value,
-            z,
-            len(trials),
-            events,
-        )
+        values = [trial.values[column] for trial in trials]
+        sums = Sums.of(values, exposures, events)
+        if metric in RATES:
+            limits = rate_limits(sums)
+        else:
+            limits = fraction_limits(sums, assumed_episode_years(cell.parameters)[column])
+        z = z_score(sums, answer.value, is_count=metric in RATES)
+        yield Comparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), events)
 
 
-def _estimate(values: Sequence[float], exposure: float, is_count: bool) -> Estimate:
-    if is_count:
-        return rate(Moments.of(list(values)), exposure * len(values))
-    return fraction(Moments.of([value / exposure for value in values]))
+def z_score(sums: Sums, expected: float, *, is_count: bool) -> float:
+    """How far the ratio of `sums` is from the `expected` one, in standard deviations, at most `Z_MAX`.
 
-
-def z_score(values: Sequence[float], expected: float, is_count: bool) -> float:
-    """How far the mean of one value per trial is from `expected`, in standard deviations, at most `Z_MAX`.
-
-    `is_count`: the values count events; otherwise they are amounts. Without anything expected, 0 or `Z_MAX`.
+    `is_count`: the values count events; otherwise they are shares of time. With a ratio of 0, or 0 expected, the answer
+    is 0 or `Z_MAX`.
     """
-    total, mean = sum(values), expected * len(values)
+    if not is_count and expected > 0.5:
+        return -_z_score(sums.exposure - sums.value, (1.0 - expected) * sums.exposure, sums)
+    return _z_score(sums.value, expected * sums.exposure, sums, least=expected * sums.exposure if is_count else 0.0)
+
+
+def _z_score(total: float, mean: float, sums: Sums, least: float = 0.0) -> float:
+    """The z-score of a `total` with the variance of `sums`, at least `least`, if `mean` is expected."""
     if mean == 0.0 or total == 0.0:
         return 0.0 if mean == total else math.copysign(Z_MAX, total - mean)
-    variance = len(values) * Moments.of(list(values)).variance * mean / total
-    if is_count:
-        variance = max(variance, mean)
+    variance = max(least, sums.variance * mean / total)
     shape, scale = mean * mean / variance, variance / mean
     below = total < mean
     tail = gamma.cdf(total, shape, scale=scale) if below else gamma.sf(total, shape, scale=scale)
     distance = -float(norm.ppf(tail)) if tail > 0.0 else Z_MAX
-    distance = min(Z_MAX, -float(norm.ppf(max(t.sf(distance, len(values) - 1), 1e-299))))
+    tail = t.sf(distance, sums.trials - 1)
+    distance = min(Z_MAX, -float(norm.ppf(tail))) if tail > 0.0 else Z_MAX
     return -distance if below else distance
