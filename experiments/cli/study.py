@@ -40,7 +40,6 @@ Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file
 Address = Annotated[
     str | None, typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one.")
 ]
-app.register("validate", "isray study validate --jobs 2")(validate_study)
 _RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
 
 
@@ -119,6 +118,9 @@ def list_studies(as_json: Json = False) -> None:
     for _, study in studies:
         table.add_row(study.name, study.question or "", str(len(study.cells)), str(study.max_trials))
     print_result(as_json, rows, wide_console().print, table)
+
+
+app.register("validate", "isray study validate --jobs 2")(validate_study)
 
 
 def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:

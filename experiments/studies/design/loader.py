@@ -225,18 +225,6 @@ def _cell(index: int, base: Combination, combination: Combination, axis: str, so
     return Cell(index=index, swept=combination, parameters=parameters)
 
 
-def resolve_cell(values: Mapping[str, object], source: str, place: str) -> CellParameters:
-    """The parameters of a cell from values in the notation of study files; those that are not given have their
-    defaults. `source` and `place` name the mapping in errors. Raises InputError.
-    """
-    for name in values:
-        if name not in PARAMETERS:
-            raise InputError(source, f"{place}.{name}", "an unknown parameter", ", ".join(PARAMETERS))
-    parameters = _resolve(dict(values), source, {name: f"{place}.{name}" for name in PARAMETERS})
-    assert parameters is not None
-    return parameters
-
-
 def _resolve(
     values: Combination, source: str, places: Mapping[str, str], contents: Contents | None = None
 ) -> CellParameters | None:
@@ -248,7 +236,7 @@ def _resolve(
     """
 
     def place(name: str) -> str:
-        return places.get(name, name if name in TOP_LEVEL else f"base.{name}")
+        return name if name in TOP_LEVEL else places.get(name, f"base.{name}")
 
     fields = {
         PARAMETERS[name].field: _read_value(PARAMETERS[name], value, place(name), source)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.studies.design.loader import parse_study, resolve_cell, study_from
+from experiments.studies.design.loader import TOP_LEVEL, parse_study, study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.theory.answers import model_of
 from experiments.studies.theory.validation import MIN_TRIALS, ValidationCell, sized
@@ -41,19 +41,25 @@ _SETTINGS = (
     (5, 3, 0.5, 0.5, 1.0),
     (5, 3, 0.1, 1.0, 0.1),
 )
-_DETECTION = {"brokers": 3, "broker_mttf": "50m", "broker_mttr": "15m", "tail_loss_probability": 0.5, "detection": "9s"}
+_DETECTION: dict[str, object] = {
+    "broker_mttf": "50m",
+    "broker_mttr": "15m",
+    "tail_loss_probability": 0.5,
+    "detection": "9s",
+}
 
 
 def default_cells() -> list[ValidationCell]:
     """Every generation and strategy with 3 and 5 replicas, min ISR 1 to 3 and MTTR / MTTF from 0.003 to 0.5. A share of
     0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing."""
     settings: list[dict[str, object]] = [_setting(*setting) for setting in _SETTINGS]
-    cells = [
+    cells: list[dict[str, object]] = [
         {"generation": generation, "unclean_recovery_strategy": strategy} | setting
-        for setting in (*settings, _DETECTION)
+        for setting in settings
         for generation, strategy in _GENERATIONS
     ]
-    return [_cell(cell, "built-in cells", str(index)) for index, cell in enumerate(cells)]
+    cells += [_DETECTION | {"generation": generation} for generation in ("kip-497", "kip-966")]
+    return [_cell(cell, "built-in cells", f"cells[{index}]") for index, cell in enumerate(cells)]
 
 
 def _setting(replicas: int, min_isr: int, ratio: float, unclean: float, lossy: float) -> dict[str, object]:
@@ -100,11 +106,23 @@ def _cell(values: Mapping[str, object], source: str, place: str) -> ValidationCe
     if trials is not None and (type(trials) is not int or trials < 2):
         raise InputError(source, f"{place}.trials", repr(trials), "a whole number from 2")
     given = {name: value for name, value in values.items() if name != "trials"}
-    cell = ValidationCell(given, resolve_cell(given, source, place), trials or MIN_TRIALS)
+    cell = ValidationCell(given, _resolved(given, source, place), trials or MIN_TRIALS)
     _require_model(cell.parameters, source, place)
     fitting = sized(cell)
     parameters = cell.parameters if "duration" in given else fitting.parameters
     return ValidationCell(given, parameters, trials or fitting.trials)
+
+
+def _resolved(given: Mapping[str, object], source: str, place: str) -> CellParameters:
+    """The parameters of a cell, as those of a study that consists of it."""
+    base = {name: value for name, value in given.items() if name not in TOP_LEVEL}
+    top = {name: value for name, value in given.items() if name in TOP_LEVEL}
+    try:
+        (cell,) = study_from({"name": "validation", "trials": MIN_TRIALS, "base": base} | top, source).cells
+    except InputError as error:
+        field = f"{place}.{error.field.removeprefix('base.')}"
+        raise InputError(error.source, field, error.found, error.allowed) from error
+    return cell.parameters
 
 
 def _require_model(parameters: CellParameters, source: str, place: str) -> None:

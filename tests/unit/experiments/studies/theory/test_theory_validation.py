@@ -1,0 +1,205 @@
+"""The comparison of simulation and Markov model: z-scores, the cells of a file, and the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import CellParameters
+from experiments.studies.estimation.moments import Sums
+from experiments.studies.theory import answer
+from experiments.studies.theory.answers import Answer, solved
+from experiments.studies.theory.cells import default_cells, load_cells
+from experiments.studies.theory.validation import (
+    MIN_EVENTS,
+    Z_LIMIT,
+    Z_MAX,
+    ValidationCell,
+    compared,
+    z_score,
+)
+from experiments.studies.trace.measures import Measures
+from experiments.support.errors import InputError
+
+HOUR_MS = 3_600_000
+HARSH = CellParameters(
+    broker_mttf=Distribution(mean_ms=2 * HOUR_MS),
+    broker_mttr=Distribution(mean_ms=HOUR_MS),
+    min_insync_replicas=3,
+    detection_ms=None,
+    duration_ms=20 * HOUR_MS,
+)
+
+
+# -- z-scores ----------------------------------------------------------------------------------------------------------
+
+
+def _portions(random: np.random.Generator, trials: int, mean_events: float) -> list[float]:
+    """One total per trial: exponential portions, as many as a Poisson draw says."""
+    return [float(random.exponential(size=random.poisson(mean_events)).sum()) for _ in range(trials)]
+
+
+def test_z_scores_of_a_right_model_are_standard_normal() -> None:
+    random = np.random.default_rng(3)
+    scores = []
+    for _ in range(600):
+        values = _portions(random, trials=30, mean_events=2.0)
+        scores.append(z_score(Sums.of(values, [10.0] * 30, 60), 0.2, is_count=False))
+    assert abs(np.mean(scores)) < 0.15
+    assert 0.9 < np.std(scores) < 1.1
+    assert max(map(abs, scores)) < 4.0
+    assert 0.002 < np.mean([score < -2.326 for score in scores]) + np.mean([score > 2.326 for score in scores]) < 0.045
+
+
+def test_z_scores_of_a_share_above_one_half_are_those_of_the_rest() -> None:
+    values = [0.7, 0.8, 0.9, 0.75]
+    rest = [1.0 - value for value in values]
+    score = z_score(Sums.of(values, [1.0] * 4, 50), 0.85, is_count=False)
+    assert score == pytest.approx(-z_score(Sums.of(rest, [1.0] * 4, 50), 0.15, is_count=False))
+    assert score < 0.0
+
+
+@pytest.mark.parametrize(("seen", "expected", "score"), [(0, 0.0, 0.0), (9, 0.0, Z_MAX), (0, 5.0, -Z_MAX)])
+def test_z_scores_where_nothing_is_seen_or_expected(seen: int, expected: float, score: float) -> None:
+    assert z_score(Sums.of([seen, seen], [1.0, 1.0]), expected, is_count=True) == score
+
+
+def _measured(losses: int) -> Measures:
+    columns = ("losses", "unclean_recoveries", "offline", "refuses", "stalled")
+    return Measures(1.0, dict.fromkeys(columns, float(losses)), dict.fromkeys(columns, losses))
+
+
+def test_a_wrong_model_is_found_even_where_the_simulation_sees_few_events() -> None:
+    trials = [_measured(losses) for losses in (0, 1, 0, 2, 1, 0, 0, 1, 0, 0)]
+    (found,) = compared(ValidationCell({}, HARSH, 10), {"loss_rate": Answer(8.0, 8.0)}, trials)
+    assert (found.events, found.markov, found.trials) == (5, 8.0, 10)
+    assert found.ci_low < found.simulated < found.ci_high < found.markov
+    assert found.z < -Z_LIMIT
+    assert not found.agrees
+
+
+def test_metrics_with_few_events_are_left_out() -> None:
+    assert list(compared(ValidationCell({}, HARSH, 2), {"loss_rate": Answer(2.0, 2.0)}, [_measured(2)] * 2)) == []
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_built_in_cells_cover_what_the_model_does() -> None:
+    cells = default_cells()
+    assert len({(cell.parameters, cell.trials) for cell in cells}) == len(cells) >= 36
+    ratios = [cell.model.fail / cell.model.repair for cell in cells]
+    assert (min(ratios), max(ratios)) == pytest.approx((0.003, 0.5), rel=1e-3)
+    assert {(cell.model.replicas, cell.model.rules.min_isr) for cell in cells} >= {
+        (3, 1),
+        (3, 2),
+        (3, 3),
+        (5, 2),
+        (5, 3),
+    }
+    for cell in cells:
+        if cell.model.rules.phases == 0:
+            events = [
+                found.events * cell.parameters.partition_years * cell.trials for found in solved(cell.model).values()
+            ]
+            assert max(events) >= MIN_EVENTS
+
+
+def test_cells_of_a_list_and_of_a_study_file(tmp_path: Path) -> None:
+    listed, study = tmp_path / "cells.yaml", tmp_path / "study.yaml"
+    listed.write_text(
+        "- {broker_mttf: 4h, broker_mttr: 1h, detection: instant, duration: 50h, trials: 7}\n- {detection: instant}\n"
+    )
+    study.write_text("{trials: 5, duration: 9d, base: {detection: instant}, sweep: {min_insync_replicas: [1, 2]}}")
+    first, second = load_cells(listed)
+    assert (first.trials, first.parameters.duration_ms) == (7, 50 * HOUR_MS)
+    assert second.parameters.duration_ms > second.parameters.broker_mttr.mean_ms
+    assert [(cell.trials, cell.given) for cell in load_cells(study)] == [
+        (5, {"min_insync_replicas": 1}),
+        (5, {"min_insync_replicas": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "found an empty list"),
+        ("hello", "found str; allowed: a list of cells"),
+        ("- 5", "cells[0]: found int; allowed: a mapping of study parameters"),
+        ("- {min_isr: 2}", "cells[0].min_isr: found an unknown parameter"),
+        ("- {detection: instant}\n- {tail_loss_probability: 2}", "cells[1].tail_loss_probability: found 2"),
+        ("- {trials: 1}", "cells[0].trials: found 1; allowed: a whole number from 2"),
+        ("- {replication_factor: 4}", "cells[0].replication_factor: found 4"),
+        ("- {unclean_recovery_strategy: manual}", "cells[0]: found a cell that no Markov model covers"),
+        ("- {brokers: 7, replication_factor: 7, detection: instant}", "cells[0]: found a cell that no Markov model"),
+        ("{sweep: {acks: [1, all]}}", "cells[0]: found a cell that no Markov model covers"),
+        ("- {broker_mttf: 1d", "line"),
+    ],
+)
+def test_wrong_cells_are_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "cells.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_cells(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_answers_by_the_names_of_the_metrics() -> None:
+    found = answer(HARSH.model_copy(update={"generation": "kip-497"}))
+    assert found is not None
+    assert set(found) == {"loss_rate", "offline_fraction", "reject_fraction", "unclean_recoveries_per_year"}
+    assert answer(HARSH.model_copy(update={"acks": "1"})) is None
+    detected = answer(HARSH.model_copy(update={"detection_ms": 9_000}))
+    assert detected is not None
+    assert detected["stall_fraction"] > 0.0
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+CELL = "- {broker_mttf: 2h, broker_mttr: 1h, detection: instant, min_insync_replicas: 3, duration: 20h, trials: 8}"
+
+
+def test_command_prints_a_list_of_comparisons(tmp_path: Path) -> None:
+    path = tmp_path / "cells.yaml"
+    path.write_text(CELL)
+    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
+    assert done.exit_code == 0
+    (found,) = json.loads(done.stdout)
+    assert list(found) == ["cell", "metric", "simulated", "ci_low", "ci_high", "markov", "z", "trials", "events"]
+    assert found["cell"]["min_insync_replicas"] == 3
+    assert found["metric"] == "reject_fraction"
+    assert found["trials"] == 8
+    assert found["events"] >= MIN_EVENTS
+    assert found["ci_low"] < found["simulated"] < found["ci_high"]
+
+
+def test_command_fails_where_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cells.yaml"
+    path.write_text(CELL)
+    wrong = {"reject_fraction": Answer(0.05, 5_000.0)}
+    monkeypatch.setattr("experiments.studies.theory.validation.solved", lambda model: wrong)
+    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1"])
+    assert done.exit_code == 1
+    assert "reject_fraction" in done.stdout
+    assert "1 differ by more than 99.9 %" in done.stdout
+
+
+@pytest.mark.slow
+def test_result_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    """The processes are those of a command that ends, and with them what Python starts beside them."""
+    path = tmp_path / "cells.yaml"
+    path.write_text(CELL)
+    script = "from experiments.cli.main import run; run()"
+    arguments = ["study", "validate", "--cells", str(path), "--json", "--jobs"]
+    two = subprocess.run([sys.executable, "-c", script, *arguments, "2"], stdout=subprocess.PIPE, check=True)
+    one = CliRunner().invoke(app, [*arguments, "1"])
+    assert json.loads(one.stdout) == json.loads(two.stdout)
