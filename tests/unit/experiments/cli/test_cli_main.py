@@ -27,7 +27,7 @@ def test_an_input_error_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPa
 
 WRONG_USAGE = {
     "--wrong": "isray: found option --wrong; allowed: one of --help",
-    "study wrong": "isray study: found command 'wrong'; allowed: one of run, sweep, analyze, report",
+    "study wrong": "isray study: found command 'wrong'; allowed: one of run, sweep, analyze, report, list, validate",
     "conformance": "FILE... is missing; allowed: isray conformance FILE...",
     "scenario run": "FILE is missing; allowed: isray scenario run FILE",
     "scenario run x --engine paper": "--engine: found 'paper'; allowed: one of 'sim', 'ray'",
