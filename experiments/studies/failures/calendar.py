@@ -7,6 +7,7 @@ the phase of the calendar is uniform over a period; with a fresh start the first
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from random import Random
 
@@ -17,11 +18,11 @@ from experiments.studies.failures.sources import Outage
 
 def restarts(rolling: RollingRestart, params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
     """The outages of all rounds from `begins_ms` on, by time, without end."""
-    phase = Random(f"{seed}/cluster/restarts").random() - 1.0 if params.start == "stationary" else 1.0
-    round_ms = begins_ms + round(phase * rolling.every_ms)
-    while True:
+    phase = Random(f"{seed}/cluster/restarts").random() if params.start == "stationary" else 1.0
+    first_ms = round(phase * rolling.every_ms)
+    rounds_before = 0 if params.start == "fresh" else (first_ms - begins_ms) // rolling.every_ms + 1
+    for number in itertools.count(-rounds_before):
         for turn in range(params.brokers):
-            at_ms = round_ms + turn * (rolling.down_ms + rolling.pause_ms)
+            at_ms = first_ms + number * rolling.every_ms + turn * (rolling.down_ms + rolling.pause_ms)
             if at_ms >= begins_ms:
                 yield Outage(at_ms, at_ms + rolling.down_ms, turn, "clean", "rolling restart")
-        round_ms += rolling.every_ms

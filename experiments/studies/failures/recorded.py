@@ -11,6 +11,7 @@ than a block. An outage keeps its length, also beyond the end of its block.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from random import Random
 
@@ -24,15 +25,15 @@ def recorded_outages(record: RecordedFailures, seed: int, begins_ms: int) -> Ite
     """The outages from `begins_ms` on, by time: those of the file, or of blocks of it without end."""
     if record.mode == "replay":
         return (Outage(down, up, node, kind, CAUSE) for node, down, up, kind in record.outages)
-    return _blocks(record, Random(f"{seed}/cluster/blocks"), begins_ms)
+    return itertools.dropwhile(lambda outage: outage.down_ms < begins_ms, _blocks(record, seed, begins_ms))
 
 
-def _blocks(record: RecordedFailures, random: Random, begins_ms: int) -> Iterator[Outage]:
-    at_ms = begins_ms
-    while True:
-        start_ms = random.randrange(record.length_ms)
-        yield from sorted(_block(record, start_ms, at_ms))
-        at_ms += record.block_ms
+def _blocks(record: RecordedFailures, seed: int, begins_ms: int) -> Iterator[Outage]:
+    """The outages of blocks, one of which begins at time 0; those from then on do not depend on `begins_ms`."""
+    past, draws = Random(f"{seed}/cluster/blocks/past"), Random(f"{seed}/cluster/blocks")
+    for number in itertools.count(begins_ms // record.block_ms):
+        start_ms = (past if number < 0 else draws).randrange(record.length_ms)
+        yield from sorted(_block(record, start_ms, number * record.block_ms))
 
 
 def _block(record: RecordedFailures, start_ms: int, at_ms: int) -> Iterator[Outage]:

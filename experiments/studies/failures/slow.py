@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from random import Random
 from typing import NamedTuple
 
 from experiments.studies.design.mappings import SlowEpisodes
 from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.failures.sources import poisson_events
 from protocol.ids import NodeId
 
 HISTORY_EPISODES = 10
@@ -39,11 +39,9 @@ def episodes(slow: SlowEpisodes, params: CellParameters, seed: int, begins_ms: i
 
 
 def _of_broker(slow: SlowEpisodes, broker: NodeId, seed: int, begins_ms: int) -> Iterator[Episode]:
-    random = Random(f"{seed}/broker/{broker}/slow")
-    at_ms, over_ms = begins_ms, begins_ms
-    while True:
-        at_ms += round(random.expovariate(slow.per_year / YEAR_MS)) + 1
-        ends_ms = at_ms + slow.duration.sample_ms(random)
+    over_ms = begins_ms
+    for at_ms, draws in poisson_events(f"broker/{broker}/slow", slow.per_year / YEAR_MS, seed, begins_ms):
+        ends_ms = at_ms + slow.duration.sample_ms(draws.event)
         if at_ms >= over_ms:
             over_ms = ends_ms
             yield Episode(at_ms, ends_ms, broker)

@@ -107,15 +107,29 @@ def poisson_sources(params: CellParameters) -> list[PoissonSource]:
 
 def poisson_outages(source: PoissonSource, seed: int, begins_ms: int) -> Iterator[Outage]:
     """The outages of a source from `begins_ms` on, by time, without end."""
-    draws = Draws(source.name, seed)
     due: list[Outage] = []
-    at_ms = begins_ms
-    while True:
-        at_ms += round(draws.gaps.expovariate(source.rate_per_ms)) + 1
+    for at_ms, draws in poisson_events(source.name, source.rate_per_ms, seed, begins_ms):
         while due and due[0].down_ms <= at_ms:
             yield heappop(due)
         for outage in source.strike(at_ms, draws):
             heappush(due, outage)
+
+
+def poisson_events(name: str, rate_per_ms: float, seed: int, begins_ms: int) -> Iterator[tuple[int, Draws]]:
+    """The times of a Poisson process from `begins_ms` on, without end, with the streams for what happens then. The
+    events from time 0 on do not depend on `begins_ms`: those before have streams of their own."""
+    past, draws = Draws(f"{name}/past", seed), Draws(name, seed)
+    at_ms = begins_ms
+    while (at_ms := at_ms + _gap_ms(past, rate_per_ms)) < 0:
+        yield at_ms, past
+    at_ms = max(0, begins_ms)
+    while True:
+        at_ms += _gap_ms(draws, rate_per_ms)
+        yield at_ms, draws
+
+
+def _gap_ms(draws: Draws, rate_per_ms: float) -> int:
+    return round(draws.gaps.expovariate(rate_per_ms)) + 1
 
 
 def _power(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from itertools import islice
 
@@ -103,6 +104,20 @@ def test_power_events_end_all_running_brokers_at_once_and_leave_other_failures_p
     assert any(sum(event.time_ms == time_ms for event in power) == cell.brokers for time_ms in times)
     first = next(event for event in _events(CELL, 1) if event.cause == "broker" and event.time_ms > 0)
     assert first in _events(_cell(power_events_per_year=0.001), 1)
+
+
+@pytest.mark.parametrize("start", ["stationary", "fresh"])
+def test_shared_events_of_the_measurement_do_not_depend_on_repair_times(start: str) -> None:
+    """Cells that differ in how long repairs take have their shared events at the same times."""
+
+    def times(mttr_ms: int) -> set[tuple[int, int, str]]:
+        cell = _cell(**ALL_SOURCES | {"start": start, "broker_mttr": Distribution(mean_ms=mttr_ms)})
+        outages = shared_outages(cell, 4, -20 * warm_up_ms(cell))
+        found = itertools.takewhile(lambda outage: outage.down_ms < YEAR_MS, outages)
+        return {(outage.down_ms, outage.broker, outage.cause) for outage in found if outage.down_ms >= DAY_MS}
+
+    assert times(DAY_MS) == times(60_000)
+    assert {cause for _, _, cause in times(DAY_MS)} >= {"cluster power", "burst", "rolling restart", "rack 1 power"}
 
 
 def test_power_that_comes_back_for_all_at_once_leaves_the_share_of_time_of_a_queue_without_end() -> None:
