@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)/tools
 INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
-STUDY := last-replica-standing
+STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
 WAITING := tests/ray tests/spark
 # Tests on Ray wait for timeouts most of the time, so more of them run at once than there are processors.

@@ -43,6 +43,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"pipeline"}),
         frozenset({"report"}),
         frozenset({"scripting"}),
+        frozenset({"examples"}),
     ),
     "experiments.hunt": (
         frozenset({"workload"}),
@@ -59,6 +60,8 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
 BASE = STACKS["protocol"][0]
 EXPORTING = frozenset({"experiments.studies"})
 """Stacks whose `__init__` offers names of any floor to users; modules within the stack never import it."""
+EXAMPLES = "experiments.studies.examples"
+"""Scripts that import what a user's script does."""
 
 # Clocks, waiting, I/O, processes and entropy: a node has none of them, its host does.
 FORBIDDEN_IN_PROTOCOL = frozenset(
@@ -137,7 +140,7 @@ def _broken_first_party_rule(module: str, target: str) -> str | None:
 
 def _broken_floor_rule(stack: str, module: str, target: str) -> str | None:
     unit, other = _unit(stack, module), _unit(stack, target)
-    if module in EXPORTING:
+    if module in EXPORTING or _is_within(module, EXAMPLES):
         return None
     if unit == other or (stack == "protocol" and unit in BASE and other in BASE):
         return None

@@ -1,10 +1,10 @@
 """The Ray of one command: a named cluster, or a private one that ends with the command.
 
 The address is the command's option, else `RAY_ADDRESS` (which is set in a Ray job); without either, the Ray is private
-to this machine. A private Ray keeps its files in a folder of its own, listens on 127.0.0.1 only, has no dashboard,
-sends no usage statistics and has no token authentication (it cannot be reached from another machine). It is shut down
-at the end, after an error, Ctrl-C, SIGTERM and SIGHUP; the kernel ties Ray's processes to this one, so SIGKILL ends
-them too.
+to this machine. A script that is connected to Ray already, and names no other address, keeps its connection. A private
+Ray keeps its files in a folder of its own, listens on 127.0.0.1 only, has no dashboard, sends no usage statistics and
+has no token authentication (it cannot be reached from another machine). It is shut down at the end, after an error,
+Ctrl-C, SIGTERM and SIGHUP; the kernel ties Ray's processes to this one, so SIGKILL ends them too.
 
 Ray replaces 127.0.0.1 by the machine's own address unless the environment variable that it has for systems without
 clusters is set (`stay_on_loopback`). Ray reads that variable when it is imported: a process that imports ray first gets
@@ -67,6 +67,9 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
 
     InputError where the named cluster cannot be reached. Call from the main thread.
     """
+    if address is None and (connected := _connected()) is not None:
+        yield RaySession(connected, None)
+        return
     named = address or os.environ.get("RAY_ADDRESS")
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
         arguments = _named_cluster(named) if named else _private_cluster(Path(folder), cpus)
@@ -79,6 +82,15 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
             yield RaySession(found, None if named else Path(folder))
         finally:
             ray.shutdown()
+
+
+def _connected() -> str | None:
+    """The address of the Ray that this process is connected to, None without one."""
+    if "ray" not in sys.modules:
+        return None
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address) if ray.is_initialized() else None
 
 
 def _init(arguments: RayArguments) -> None:

@@ -1,0 +1,3 @@
+"""Scripts that use the studies as a user's script does: with the names that `experiments.studies` exports."""
+
+from __future__ import annotations
