@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,3 +158,17 @@ def test_rolling_restarts_neither_lose_records_nor_stop_writes() -> None:
     assert _losses(rows) == 0
     assert _minutes_under_min_isr(rows) == 0.0
     assert all(row.leader != -1 for row in rows if row.kind == STATE)
+
+
+def test_the_failure_model_of_the_guide_runs() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "failure-models.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    study = names["study"]
+    crashes: dict[int, set[int]] = {}
+    for row in study.trial()(study.plan().cells[0].parameters, 1).rows:
+        if row.kind == CRASH:
+            crashes.setdefault(row.time_ms, set()).add(row.node)
+    assert len(crashes) >= 4
+    assert all(brokers == {0, 1} for brokers in crashes.values())
