@@ -53,6 +53,7 @@ RUN_ELSEWHERE = {
     ),
     'study run experiments/studies/last-replica-standing.yaml --out "$PWD/out/job"': "tests/ray/test_sweep.py",
     "study run min-isr.yaml --out out/min-isr": "tests/spark/test_study_command.py",
+    "study validate --cells cells.yaml": "tests/unit/experiments/studies/theory/test_theory_validation.py",
     "fuzz --seeds 1..200 --jobs 2": "tests/sim/test_fuzz.py",
     "fuzz --seeds 1..200 --jobs ray": "tests/ray/test_fuzz_on_ray.py",
     "replay out/fuzz/seed-17.yaml --story": "tests/sim/test_fuzz.py",
