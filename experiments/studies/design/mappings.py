@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -85,15 +85,20 @@ class Burst(ParameterMapping):
             raise ValueError("either size or fraction")
         return self
 
-    def struck_of(self, brokers: int) -> float:
-        """The mean number of brokers that a burst strikes among so many."""
-        return float(min(brokers, self.size)) if self.size is not None else brokers * (self.fraction or 0.0)
+    def struck_of(self, racks: Sequence[int]) -> float:
+        """The mean number of brokers that a burst strikes in a cluster whose racks have so many brokers."""
 
-    def events_per_year(self, brokers: int) -> float:
-        """The rate of bursts in a cluster of so many brokers, all of which may be struck together."""
+        def mean_of(brokers: int) -> float:
+            return float(min(brokers, self.size)) if self.size is not None else brokers * (self.fraction or 0.0)
+
+        in_one_rack = sum(map(mean_of, racks)) / len(racks)
+        return self.same_rack * in_one_rack + (1.0 - self.same_rack) * mean_of(sum(racks))
+
+    def events_per_year(self, racks: Sequence[int]) -> float:
+        """The rate of bursts in a cluster whose racks have so many brokers."""
         if self.per_year is not None:
             return self.per_year
-        return (self.per_broker_year or 0.0) * brokers / self.struck_of(brokers)
+        return (self.per_broker_year or 0.0) * sum(racks) / self.struck_of(racks)
 
 
 class RollingRestart(ParameterMapping):

@@ -179,9 +179,8 @@ def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
             outages.append(Outage(down_ms, down_ms + (common_ms or failure.down_ms), broker, failure.kind, "burst"))
         return sorted(outages)
 
-    return PoissonSource(
-        "cluster/burst", "burst", burst.events_per_year(params.brokers), everyone, kinds_of(params), strike
-    )
+    rate = burst.events_per_year([len(rack) for rack in racks])
+    return PoissonSource("cluster/burst", "burst", rate, everyone, kinds_of(params), strike)
 
 
 class _Failure(NamedTuple):

@@ -150,8 +150,9 @@ def _bursts(params: CellParameters) -> Iterator[str]:
         return
     within = f"within {_about(burst.window_ms)}" if burst.window_ms else "at once"
     where = f"; {_share(burst.same_rack)} of them strike brokers of one random rack only" if burst.same_rack else ""
+    rate = burst.events_per_year([len(rack) for rack in racks_of(params)])
     yield (
-        f"Bursts come {burst.events_per_year(params.brokers):.3g} times a year, at random times, and strike "
+        f"Bursts come {rate:.3g} times a year, at random times, and strike "
         f"{_struck(burst, params.brokers)} {within}{where}. {_burst_ends(burst)}."
     )
 
