@@ -1,0 +1,62 @@
+"""The cost of a trial is that of its events: what a restarting node reads does not grow with the trial."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import DAY_MS, CellParameters
+from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
+from experiments.studies.trials.setting import SNAPSHOT_BYTES
+from experiments.studies.trials.trial import Trial
+from protocol.ids import METADATA_LOG, is_broker
+from protocol.messages.admin import MetadataRequest
+from protocol.quorum.log import QuorumLog
+
+DAYS = 150
+MISSED_BYTES = 600
+"""Of the records that a broker misses while it is down, and of the last batch before a snapshot."""
+CELL = CellParameters(
+    broker_mttf=Distribution(mean_ms=5 * DAY_MS),
+    broker_mttr=Distribution(mean_ms=DAY_MS // 4),
+    duration_ms=DAYS * DAY_MS,
+    start="fresh",
+)
+
+
+def trial() -> Trial:
+    return Trial(CELL, 1, DrawnTimeline(CELL, 1, -warm_up_ms(CELL)))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes that each opened metadata log has beyond its snapshot, in order."""
+    found: list[int] = []
+    load = QuorumLog._load_voters
+
+    def observed(log: QuorumLog) -> None:
+        load(log)
+        found.append(log.bytes_since_snapshot)
+
+    monkeypatch.setattr(QuorumLog, "_load_voters", observed)
+    return found
+
+
+def test_a_restarting_node_reads_a_bounded_part_of_the_metadata_log(opened: list[int]) -> None:
+    running = trial()
+    running.run()
+    [log] = [running.cluster.disks[node].open_log(METADATA_LOG) for node in running.cluster.spec.controller_ids]
+    assert len(opened) > 60
+    assert log.segments()[0].size_bytes > 5 * (SNAPSHOT_BYTES + MISSED_BYTES), "there was more to read"
+    assert SNAPSHOT_BYTES // 2 < max(opened) <= SNAPSHOT_BYTES + MISSED_BYTES
+
+
+def test_the_writer_asks_the_controller_for_the_leader() -> None:
+    running = trial()
+    asked: set[int] = set()
+    running.cluster.on_message = lambda source, target, message: (
+        asked.add(target) if isinstance(message, MetadataRequest) else None
+    )
+    running.run()
+    assert asked
+    assert not any(is_broker(node) for node in asked)
