@@ -125,12 +125,14 @@ app.register("validate", "isray study validate --jobs 2")(validate_study)
 
 def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
     from experiments.studies.design.loader import load_study
+    from experiments.studies.failures.words import remarks
     from experiments.studies.sweeps.sweep import sweep
     from experiments.studies.trials.trial import run_trial
 
-    return sweep(
-        load_study(file_or_shipped(file, STUDIES, "a study file"), trials, engine), out, run_trial, address, shown
-    )
+    study = load_study(file_or_shipped(file, STUDIES, "a study file"), trials, engine)
+    for line in remarks(cell.parameters for cell in study.cells):
+        shown.note(line)
+    return sweep(study, out, run_trial, address, shown)
 
 
 @contextmanager

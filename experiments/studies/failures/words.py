@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import BYTES, BYTES_PER_SECOND, Burst, CatchUp
@@ -45,6 +45,12 @@ def shared_assumptions(
     ]
     own = [(name, [sentence for sentence in sentences if sentence not in common]) for name, sentences in each.items()]
     return common, [(name, sentences) for name, sentences in own if sentences]
+
+
+def remarks(cells: Iterable[CellParameters]) -> list[str]:
+    """What the user should know before the first trial, in one line each: values that are accepted and have another
+    effect than they seem to have."""
+    return list(dict.fromkeys(line for params in cells for line in (*_settings(params), *_shared_racks(params))))
 
 
 def _settings(params: CellParameters) -> Iterator[str]:
@@ -122,8 +128,13 @@ def _racks(params: CellParameters) -> Iterator[str]:
     size = _counted(sizes[0], "broker") if len(sizes) == 1 else f"{sizes[0]} or {sizes[-1]} brokers"
     placed = "as many racks as possible" if params.placement == "spread" else "as few racks as possible"
     yield f"There are {params.racks} racks of {size}; the replicas of a partition are in {placed}."
-    if params.placement == "spread" and params.replication_factor > params.racks:
-        yield f"RF {params.replication_factor} is above the {params.racks} racks, so some replicas share a rack."
+    yield from _shared_racks(params)
+
+
+def _shared_racks(params: CellParameters) -> Iterator[str]:
+    if params.placement == "spread" and 1 < params.racks < params.replication_factor:
+        most = -(-params.replication_factor // params.racks)
+        yield f"RF {params.replication_factor} is above the {params.racks} racks: up to {most} replicas share a rack."
 
 
 def _power(params: CellParameters) -> Iterator[str]:

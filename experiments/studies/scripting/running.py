@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from experiments.studies.failures.words import remarks
 from experiments.studies.pipeline.analysis import analyze
 from experiments.studies.scripting.results import Results, Trials
 from experiments.studies.scripting.study import Study
@@ -34,6 +35,8 @@ def sweep(study: Study, *, out: Out = None, address: str | None = None, progress
     assert place is not None
     plan = study.plan()
     with _progress(progress) as shown:
+        for line in remarks(cell.parameters for cell in plan.cells):
+            shown.note(line)
         sweeping.sweep(plan, place, study.trial(), address, shown)
     return Trials(plan, place, temporary)
 

@@ -9,7 +9,7 @@ from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart, 
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.presets import PRESETS
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
-from experiments.studies.failures.words import assumptions, shared_assumptions
+from experiments.studies.failures.words import assumptions, remarks, shared_assumptions
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 RECORD = RecordedFailures(
@@ -84,3 +84,11 @@ def test_a_function_replaces_what_the_parameters_say_about_failures() -> None:
     assert "All failures come from the function my_model" in text
     assert "3 racks" in text
     assert "weekly-crash" not in text
+
+
+def test_remarks_name_the_effective_min_isr_and_the_replicas_that_share_a_rack_once() -> None:
+    cell = CellParameters(brokers=6, racks=2, replication_factor=5, min_insync_replicas=6)
+    assert remarks([cell, cell, CellParameters()]) == [
+        "min ISR 6 is above RF 5: the effective min ISR is 5.",
+        "RF 5 is above the 2 racks: up to 3 replicas share a rack.",
+    ]
