@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -64,16 +66,44 @@ def test_python_bound_is_the_one_that_make_checks() -> None:
     assert "sys.version_info < (3, 11)" in (ROOT / "Makefile").read_text()
 
 
-def test_the_wheel_holds_modules_and_data_and_nothing_else(tmp_path: Path) -> None:
-    source, ignore = tmp_path / "source", shutil.ignore_patterns("__pycache__", "*.egg-info")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of the sources; beside it, in `source`, what it was built from."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, ignore = folder / "source", shutil.ignore_patterns("__pycache__", "*.egg-info")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=ignore)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "tests", source / "tests", ignore=ignore)
-    script = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
+    script = f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"
     subprocess.run([sys.executable, "-c", script], cwd=source, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("isray-*.whl")
+    (path,) = folder.glob("isray-*.whl")
+    return path
+
+
+def test_the_wheel_holds_modules_and_data_and_nothing_else(wheel: Path) -> None:
+    source = wheel.parent / "source"
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = (path for package in PACKAGES for path in (source / package).rglob("*"))
     assert held == {str(path.relative_to(source)) for path in files if path.suffix in DATA | {".py"}}
+
+
+def test_what_the_wheel_holds_runs_shipped_files_by_name_outside_a_checkout(wheel: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+
+    def output(script: str, *arguments: str) -> str:
+        command = [sys.executable, "-c", script, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    run = "from experiments.cli.main import run; run()"
+    scenario = json.loads(output(run, "scenario", "run", "last-replica-standing", "--json"))
+    assert (scenario["name"], scenario["passed"]) == ("last-replica-standing", True)
+    listed = json.loads(output(run, "study", "list", "--json"))
+    assert len(listed) == len(list((ROOT / "experiments" / "studies").glob("*.yaml")))
+    assert all(study["file"].startswith(str(installed)) for study in listed)
+    versions = "from experiments.studies.sweeps.output import current_versions; print(current_versions('x'))"
+    assert "'git_revision': None" in output(versions)
