@@ -9,8 +9,9 @@ while up is drawn from `broker_mttf`, the time to repair from `broker_mttr`. A c
 `unclean_probability` (it leaves no clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with
 `tail_loss_probability`. The controller fences a crashed broker after `detection_ms`. Writes are continuous: every
 change of the ISR is followed by an acknowledged write if one is possible. By default that is all: no shared causes,
-immediate catch-up. With that, small clusters are Markov chains, whose answers a study must reproduce (`theory/`). On the engine `ray` the same failures happen to processes in real time
-(`trials/processes`); what a trial on processes returns depends on the operating system's scheduling, too.
+immediate catch-up. With that, small clusters are Markov chains, whose answers a study must reproduce (`theory/`). On
+the engine `ray` the same failures happen to processes in real time (`trials/processes`); what a trial on processes
+returns depends on the operating system's scheduling, too.
 
 The fields of :class:`CellParameters` are the declarations of all parameters (`parameter.py`); `docs/contributing/
 a-study-parameter.md` says how to add one.
