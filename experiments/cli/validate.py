@@ -31,7 +31,7 @@ def validate_study(
 ) -> None:
     """Compare the simulation with the Markov model of each cell: both values and the z-score of their difference."""
     from experiments.studies.theory.cells import default_cells, load_cells, usable_processors
-    from experiments.studies.theory.validation import compare
+    from experiments.studies.theory.validation import MIN_EVENTS, compare
     from experiments.support.errors import InputError
 
     if jobs is not None and jobs < 1:
@@ -39,6 +39,11 @@ def validate_study(
     chosen = default_cells() if cells is None else load_cells(cells)
     with progress("isray study") as shown:
         found = compare(chosen, jobs or usable_processors(), lambda done, total: shown.show("validate", done, total))
+    compared = [item.cell for item in found]
+    for index, cell in enumerate(chosen):
+        if cell.given not in compared:
+            few = f"fewer than {MIN_EVENTS} events of each metric are expected in {cell.trials} trials; not compared"
+            typer.echo(f"isray: cells[{index}]: {few}", err=True)
     print_result(as_json, [asdict(item) for item in found], _print, found)
     fail_if([item for item in found if not item.agrees])
 

@@ -20,8 +20,8 @@ from experiments.support.yaml_input import parse_yaml, read_text
 
 WHAT = "a list of cells, each a mapping of study parameters; or a study file"
 COVERS = (
-    "exponential broker_mttf and broker_mttr, generation, strategy proactive or balanced, detection, unclean and tail "
-    "loss probabilities, everything else at its default; up to 5 replicas, or 3 where detection is not instant"
+    "exponential broker_mttf and broker_mttr, generation, detection, unclean and tail loss probabilities, strategy "
+    "proactive or balanced, everything else at its default; up to 5 replicas, or 3 where detection is not instant"
 )
 _GENERATIONS = (("kip-497", "balanced"), ("kip-966-elr", "balanced"), ("kip-966", "balanced"), ("kip-966", "proactive"))
 _MTTR_H = 1.0

@@ -158,6 +158,9 @@ def test_answers_by_the_names_of_the_metrics() -> None:
     assert found is not None
     assert set(found) == {"loss_rate", "offline_fraction", "reject_fraction", "unclean_recoveries_per_year"}
     assert answer(HARSH.model_copy(update={"acks": "1"})) is None
+    manual = HARSH.model_copy(update={"unclean_recovery_strategy": "manual"})
+    assert answer(manual) is None
+    assert answer(manual.model_copy(update={"unclean_probability": 0.0})) is not None
     detected = answer(HARSH.model_copy(update={"detection_ms": 9_000}))
     assert detected is not None
     assert detected["stall_fraction"] > 0.0
@@ -191,6 +194,14 @@ def test_command_fails_where_the_model_is_wrong(tmp_path: Path, monkeypatch: pyt
     assert done.exit_code == 1
     assert "reject_fraction" in done.stdout
     assert "1 differ by more than 99.9 %" in done.stdout
+
+
+def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
+    path = tmp_path / "cells.yaml"
+    path.write_text("- {broker_mttf: 30d, broker_mttr: 1h, detection: instant, duration: 9d, trials: 2}")
+    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [])
+    assert "cells[0]: fewer than 50 events of each metric are expected in 2 trials; not compared" in done.stderr
 
 
 @pytest.mark.slow
