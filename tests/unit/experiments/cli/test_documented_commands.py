@@ -51,7 +51,12 @@ RUN_ELSEWHERE = {
     "study run experiments/studies/last-replica-standing.yaml --out out/last-replica-standing": (
         "tests/spark/test_study_command.py"
     ),
-    'study run experiments/studies/last-replica-standing.yaml --out "$PWD/out/job"': "tests/ray/test_sweep.py",
+    'study run experiments/studies/last-replica-standing.yaml --out "$PWD/out/job"': (
+        "tests/ray/test_sweep_cluster.py"
+    ),
+    "study run min-isr.yaml --out s3://bucket/studies/min-isr --address 10.0.0.1:6379": (
+        "tests/ray/test_sweep_cluster.py"
+    ),
     "study run min-isr.yaml --out out/min-isr": "tests/spark/test_study_command.py",
     "study validate --cells cells.yaml": "tests/unit/experiments/studies/theory/test_theory_validation.py",
     "fuzz --seeds 1..200 --jobs 2": "tests/sim/test_fuzz.py",
