@@ -7,13 +7,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+METRIC_NAME = "[a-z][a-z0-9_]*"
+
 
 class MetricDeclaration(BaseModel):
     """A custom metric: `unit` says whether its value per trial is a count or a share of the trial."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Its key in `gold/cells.json`.")
+    name: str = Field(pattern=f"^{METRIC_NAME}$", description="Its key in `gold/cells.json`.")
     unit: Literal["rate", "fraction"] = Field(description="A count per partition-year, or a share of time.")
     meaning: str = Field(description="Its words in the report.")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, SkipValidation, ValidationError, model_validator
 
-from experiments.studies.design.functions import CustomFunctions, MetricDeclaration
+from experiments.studies.design.functions import METRIC_NAME, CustomFunctions, MetricDeclaration
 from experiments.studies.design.loader import StudyFile, field_error, study_from
 from experiments.studies.design.model import StudyPlan
 from experiments.studies.scripting.content import content_digest
@@ -35,8 +37,12 @@ class Study(StudyFile):
     >>> Study(name="x", trials=50, base={"broker_mttf": "20d"}, sweep={"min_insync_replicas": [1, 2]})
     """
 
-    metrics: list[Any] = Field([], description="Custom metrics: functions, or CustomMetric objects.")
-    failure_model: Any = Field(None, description="A function that replaces the failures of the parameters.")
+    metrics: SkipValidation[Sequence[CustomMetric | MetricFunction]] = Field(
+        (), description="Custom metrics: functions, or CustomMetric objects."
+    )
+    failure_model: SkipValidation[FailureModel | None] = Field(
+        None, description="A function that replaces the failures of the parameters."
+    )
 
     @model_validator(mode="wrap")
     @classmethod
@@ -73,6 +79,8 @@ class Study(StudyFile):
         return ScriptedTrial(metrics, model, content_digest(*functions))
 
     def _metrics(self) -> tuple[CustomMetric, ...]:
+        if not isinstance(self.metrics, Sequence):
+            raise InputError(SOURCE, "metrics", repr(self.metrics), "a list of functions or CustomMetric objects")
         return tuple(_metric(item) for item in self.metrics)
 
 
@@ -81,9 +89,15 @@ def _metric(given: CustomMetric | MetricFunction) -> CustomMetric:
     metric = given if isinstance(given, CustomMetric) else CustomMetric(given)
     if not callable(metric.function):
         raise InputError(SOURCE, "metrics", repr(given), "functions of the rows of a trial, or CustomMetric objects")
-    name = metric.name or getattr(metric.function, "__name__", type(metric.function).__name__)
-    words = (metric.function.__doc__ or name.replace("_", " ")).strip().splitlines()[0].rstrip(".")
-    return CustomMetric(metric.function, metric.unit, name, metric.meaning or words)
+    function = metric.function
+    name = metric.name or getattr(function, "__name__", type(function).__name__)
+    if re.fullmatch(METRIC_NAME, name) is None:
+        allowed = "lower-case letters, digits and _; a lambda needs CustomMetric(function, name=...)"
+        raise InputError(SOURCE, "metrics", f"the name {name}", allowed)
+    if metric.unit not in ("rate", "fraction"):
+        raise InputError(SOURCE, f"metrics.{name}.unit", repr(metric.unit), "rate, fraction")
+    words = (inspect.getdoc(function) if inspect.isfunction(function) else "") or name.replace("_", " ")
+    return CustomMetric(function, metric.unit, name, metric.meaning or words.splitlines()[0].rstrip("."))
 
 
 def plain(value: object) -> object:
@@ -95,6 +109,3 @@ def plain(value: object) -> object:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and not hasattr(value, "_fields"):
         return [plain(item) for item in value]
     return value
-
-
-__all__ = ["CustomMetric", "FailureModel", "Study"]
