@@ -251,6 +251,13 @@ class CellParameters(Frozen):
         "factor",
         gt=0.0,
     )
+    estimator: Literal["auto", "plain", "importance", "splitting"] = parameter(
+        "auto",
+        "{} estimator",
+        "How losses are sampled (docs/rare-events.md). `plain`: failures come as the model says; `importance`: more "
+        "often, and weighted; `splitting`: trials that come close to a loss are continued several times; `auto`: plain "
+        "where losses are frequent enough, else importance if failures come at constant rates, else splitting.",
+    )
 
     @model_validator(mode="before")
     @classmethod

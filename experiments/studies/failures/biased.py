@@ -85,8 +85,8 @@ def transitions_of(params: CellParameters) -> list[Transition]:
 
 
 class _Change(NamedTuple):
-    """The next change, at `time_ms`: a broker is started, or outages begin (none yet, if a burst's first one is later).
-    `later`: outages of the same event that begin later. `log_ratio`: of the interval that the change ends, and of the
+    """The next change, at `time_ms`: a broker is started, or an event strikes. `outages` begin at once, `later` ones
+    afterwards. `log_ratio`: of the interval that the change ends, and of the
     outages."""
 
     time_ms: int
@@ -98,12 +98,14 @@ class _Change(NamedTuple):
     @property
     def events(self) -> int:
         """How many events the change has."""
-        return len(self.outages) + (self.start >= 0)
+        return len(self.outages) or 1
 
     def event(self, index: int) -> Event:
         """One of its events."""
         if self.start >= 0:
             return Event(self.time_ms, self.start, "start")
+        if not self.outages:
+            return Event(self.time_ms, self.later[0].broker, "strike", self.later[0].cause)
         outage = self.outages[index]
         return Event(self.time_ms, outage.broker, outage.kind, outage.cause)
 
@@ -144,13 +146,13 @@ class BiasedTimeline:
         return not self._starts_ms and not self._later and self._returned <= 1
 
     def next_event(self) -> Event | None:
-        while self._next is None or self._returned == self._next.events:
+        if self._next is None or self._returned == self._next.events:
             if self._next is not None:
                 self._carry_out(self._next)
             self._next = self._draw()
             self._returned = 0
-            if self._next is None:
-                return None
+        if self._next is None:
+            return None
         self._returned += 1
         return self._next.event(self._returned - 1)
 
@@ -160,7 +162,7 @@ class BiasedTimeline:
             return self._log_weight
         if at_ms >= upcoming.time_ms:
             return self._log_weight + upcoming.log_ratio
-        return self._log_weight + self._log_ratio_without(max(0, at_ms - self._changed_ms))
+        return self._log_weight + self._log_ratio_without(at_ms - self._changed_ms)
 
     def regenerate(self, at_ms: int) -> bool:
         if not self.all_up:

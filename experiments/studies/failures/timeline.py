@@ -37,11 +37,12 @@ through is about one, so that e^-5 of the effect of the simulated cluster's firs
 class Event(NamedTuple):
     """At `time_ms` a broker fails (`kind` says how), or is started (`start`). Time 0 is the start of the measurement;
     the warm-up has negative times. `cause`: what failed, in words. A broker that is down may lose the tail of its logs
-    (`lossy`) or its disk (`disk`) by another cause."""
+    (`lossy`) or its disk (`disk`) by another cause. `strike`: a shared event has begun, whose outages come later; only
+    a timeline in importance sampling announces it."""
 
     time_ms: int
     broker: NodeId
-    kind: OutageKind | Literal["start"]
+    kind: OutageKind | Literal["start", "strike"]
     cause: str = ""
 
 
@@ -66,6 +67,11 @@ def warm_up_ms(params: CellParameters) -> int:
     return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.longest_repair_ms
 
 
+def history_ms(params: CellParameters) -> int:
+    """How far before its beginning a timeline draws shared outages, some of which last until then."""
+    return 0 if params.start == "fresh" else 4 * WARM_UP_REPAIRS * params.longest_repair_ms
+
+
 class DrawnTimeline:
     """The failures of a cell's failure model, drawn as they are needed, in plain sampling.
 
@@ -85,10 +91,7 @@ class DrawnTimeline:
         self._params = params
         self._begins_ms = begins_ms
         brokers = range(params.brokers)
-        self._lifetimes = [Random(f"{seed}/broker/{broker}/lifetimes") for broker in brokers]
-        self._repairs = [Random(f"{seed}/broker/{broker}/repairs") for broker in brokers]
-        self._kinds = [Random(f"{seed}/broker/{broker}/kinds") for broker in brokers]
-        self._disks = [Random(f"{seed}/broker/{broker}/disks") for broker in brokers]
+        self._seed_streams(seed)
         own = params.failures is None if own_failures is None else own_failures
         self._mttf = params.broker_mttf if own else None
         self._up = [True] * params.brokers
@@ -97,15 +100,18 @@ class DrawnTimeline:
         self._heap: list[tuple[int, int, int]] = []
         for broker in brokers:
             self._schedule_failure(broker, self._renewal_begins_ms(broker, seed))
-        shared = shared_outages(params, seed, begins_ms - self._history_ms) if outages is None else outages
+        shared = shared_outages(params, seed, begins_ms - history_ms(params)) if outages is None else outages
         self._shared: Iterator[Outage] = iter(shared)
         self._next_shared = next(self._shared, None)
         self._first = self._state_at_the_beginning()
 
-    @property
-    def _history_ms(self) -> int:
-        """How far before its beginning the timeline draws shared outages, some of which last until then."""
-        return 0 if self._params.start == "fresh" else 4 * WARM_UP_REPAIRS * self._params.longest_repair_ms
+    def _seed_streams(self, seed: int) -> None:
+        """Random streams of each broker."""
+        brokers = range(self._params.brokers)
+        self._lifetimes = [Random(f"{seed}/broker/{broker}/lifetimes") for broker in brokers]
+        self._repairs = [Random(f"{seed}/broker/{broker}/repairs") for broker in brokers]
+        self._kinds = [Random(f"{seed}/broker/{broker}/kinds") for broker in brokers]
+        self._disks = [Random(f"{seed}/broker/{broker}/disks") for broker in brokers]
 
     def _renewal_begins_ms(self, broker: NodeId, seed: int) -> int:
         if self._params.start == "fresh" or self._mttf is None:
@@ -176,15 +182,18 @@ class DrawnTimeline:
         return Event(outage.down_ms, outage.broker, outage.kind, outage.cause)
 
     def _schedule_start(self, broker: NodeId, at_ms: int) -> None:
-        self._generations[broker] += 1
         self._starts_ms[broker] = at_ms
-        heappush(self._heap, (at_ms, broker, self._generations[broker]))
+        self._push(at_ms, broker)
 
     def _schedule_failure(self, broker: NodeId, up_ms: int) -> None:
         self._generations[broker] += 1
         if self._mttf is not None:
-            life_ms = self._mttf.sample_ms(self._lifetimes[broker])
-            heappush(self._heap, (up_ms + life_ms, broker, self._generations[broker]))
+            self._push(up_ms + self._mttf.sample_ms(self._lifetimes[broker]), broker)
+
+    def _push(self, at_ms: int, broker: NodeId) -> None:
+        """The broker's next change is at that time; an earlier plan is void."""
+        self._generations[broker] += 1
+        heappush(self._heap, (at_ms, broker, self._generations[broker]))
 
 
 def events_until(timeline: Timeline, end_ms: int) -> Iterator[Event]:

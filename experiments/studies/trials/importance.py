@@ -49,7 +49,7 @@ from protocol.ids import NO_LEADER, NodeId, TopicPartition
 from protocol.nodes.broker import BrokerNode
 
 RECHECK_MS = 1_000
-LONGEST_CYCLE_REPAIRS = 10_000
+LONGEST_CYCLE_REPAIRS = 1_000
 
 
 class NoRegenerationError(RuntimeError):
@@ -86,17 +86,28 @@ class RegenerativeTrial(Trial):
                 raise NoRegenerationError(f"no regeneration point within {limit_ms} ms")
 
     def _handle_event(self, event: Event) -> None:
-        if event is self._awaited and not self._in_cycle:
+        if event is not self._awaited:
+            return
+        if not self._in_cycle:
             self.observer.states.add_all()
             self._in_cycle = True
+        if event.kind == "strike":
+            self._await_event()
+            return
         super()._handle_event(event)
+        if event.kind == "start":
+            self._check_later()
 
     # -- regeneration --------------------------------------------------------------------------------------------------
 
     def _handle_settled(self) -> None:
         if self._in_cycle and self._cycles.all_up and not self._regenerate():
-            wait_ms = RECHECK_MS + (self.params.flush_interval_ms or 0)
-            self.cluster.call_at(self.cluster.now_ms + wait_ms, self._check)
+            self._check_later()
+
+    def _check_later(self) -> None:
+        """Looks again, for what no write follows: a flush, and the start of a broker without replicas."""
+        wait_ms = RECHECK_MS + self.params.restart_time_ms + (self.params.flush_interval_ms or 0)
+        self.cluster.call_at(self.cluster.now_ms + wait_ms, self._check)
 
     def _check(self) -> None:
         self._regenerate()

@@ -67,12 +67,15 @@ class Trial:
         self.observer.begin_writing()
         self._await_event()
         self._await_episodes()
-        cluster.run_until(self._zero_ms)
+        self._run_until(self._zero_ms)
         self._measuring = True
         self.observer.states.add_all()
-        cluster.run_until(self._zero_ms + duration_ms)
+        self._run_until(self._zero_ms + duration_ms)
         self._add(TraceRow(0, END))
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
+
+    def _run_until(self, at_ms: TimeMs) -> None:
+        self.cluster.run_until(at_ms)
 
     def set_up(self) -> None:
         """Starts the cluster and creates the topic. Raises TrialSetUpError if a partition gets no leader."""

@@ -48,7 +48,7 @@ def _cycle(cell: CellParameters, seed: int, bias: bool) -> list[float]:
         before_ms = event.time_ms
         if event.kind == "start":
             down.remove(event.broker)
-        else:
+        elif event.kind != "strike":
             failures += weight
             lossy += weight * (event.kind == "lossy")
             down.add(event.broker)
@@ -77,7 +77,7 @@ def test_weights_average_one_and_weighted_sums_agree_with_the_model(name: str) -
     for found, expected in zip(biased, plain, strict=True):
         error = math.hypot(stdev(found), stdev(expected)) / math.sqrt(2_000)
         assert fmean(found) == pytest.approx(fmean(expected), abs=3.5 * error)
-        assert error < 0.2 * max(1.0, fmean(expected))
+        assert error < 0.3 * max(1.0, fmean(expected))
     assert sum(value > 0 for value in biased[4]) > 4 * sum(value > 0 for value in plain[4])
 
 

@@ -1,0 +1,140 @@
+"""Which estimator the trials of a cell use: a function of the cell's parameters alone, so that trials can be added.
+
+- `plain`: failures are drawn from the model.
+- `importance`: failures are biased, and weighted with their likelihood ratio (`failures/biased.py`). The failures have
+  to come at constant rates, and the cluster has to come back to a state with all brokers up and in sync, often.
+- `splitting`: paths that come closer to a loss are continued several times (`trials/splitting.py`). It needs neither.
+
+`auto` takes plain sampling where `ENOUGH_TRIALS` trials are expected to see `ENOUGH_LOSSES` loss events or more, or
+where none can occur; otherwise importance sampling if it can be used, otherwise splitting. The expectation is rough: it
+counts the ways in which all replicas of a partition are down at once, with as many lost tails as a loss takes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from experiments.studies.design.model import YEAR_MS, CellParameters, StudyPlan
+
+Estimator = Literal["plain", "importance", "splitting"]
+NAMES = {"plain": "plain sampling", "importance": "importance sampling", "splitting": "splitting"}
+ENOUGH_TRIALS = 1_000
+ENOUGH_LOSSES = 10
+MOST_DOWN = 0.5
+"""The largest mean number of brokers that are down for importance sampling: above it the cluster is rarely whole."""
+
+
+class Choice(NamedTuple):
+    """The estimator of a cell, and why. `falls_back`: it is not the one that the study asks for."""
+
+    estimator: Estimator
+    reason: str
+    falls_back: bool = False
+
+
+def choose(params: CellParameters, scripted: bool = False) -> Choice:
+    """The estimator that the trials of the cell use. `scripted`: functions of a script replace the failures, or measure
+    trials, which they do without weights."""
+    if scripted:
+        reason = "functions of a script need plain trials"
+        return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
+    if params.engine != "sim" or params.time_compression != 1.0:
+        reason = "other estimators need the simulator, in uncompressed time"
+        return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
+    obstacle = obstacle_to_importance(params)
+    if params.estimator == "importance" and obstacle:
+        return Choice("splitting", f"importance sampling is impossible, as {obstacle}", falls_back=True)
+    if params.estimator != "auto":
+        return Choice(params.estimator, "as the study asks")
+    rate = rough_loss_rate(params)
+    expected = rate * params.partition_years * ENOUGH_TRIALS
+    if params.acks != "all" or rate == 0.0:
+        return Choice("plain", "no loss of an acks=all record is possible")
+    if expected >= ENOUGH_LOSSES:
+        return Choice("plain", f"about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials")
+    rare = f"only about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials"
+    if obstacle:
+        return Choice("splitting", f"{rare}, and importance sampling is impossible, as {obstacle}")
+    return Choice("importance", rare)
+
+
+def sentence(params: CellParameters, scripted: bool = False) -> str:
+    """What to say about the estimator of a cell; empty for plain sampling unless the study asks for another."""
+    choice = choose(params, scripted)
+    if choice.falls_back:
+        return f"The study asks for {NAMES[params.estimator]}; {NAMES[choice.estimator]} is used: {choice.reason}."
+    if choice.estimator == "plain":
+        return ""
+    return f"Losses are estimated by {NAMES[choice.estimator]} (docs/rare-events.md): {choice.reason}."
+
+
+def fallbacks(plan: StudyPlan) -> list[str]:
+    """A line for each cell that does not use the estimator that the study asks for."""
+    scripted = plan.functions is not None
+    return [
+        f"cell {cell.index}: {sentence(cell.parameters, scripted)}"
+        for cell in plan.cells
+        if choose(cell.parameters, scripted).falls_back
+    ]
+
+
+def obstacle_to_importance(params: CellParameters) -> str:
+    """Why importance sampling cannot be used for the cell; empty if it can."""
+    if params.broker_mttf is not None and params.broker_mttf.dist != "exponential":
+        return f"times to failure are {params.broker_mttf.dist}, not exponential"
+    for name in ("rolling_restart", "failures", "slow"):
+        if getattr(params, name) is not None:
+            return f"{name} is no process without memory"
+    if params.generation == "kip-966" and params.unclean_recovery_strategy == "manual":
+        return "with manual recovery a partition may stay without a leader for ever"
+    down = params.brokers * _failures_per_year(params) * params.longest_repair_ms / YEAR_MS
+    if down > MOST_DOWN:
+        return f"{down:.2g} brokers are down in the mean (allowed: {MOST_DOWN}), so the cluster is rarely whole"
+    return ""
+
+
+def _failures_per_year(params: CellParameters) -> float:
+    """Of one broker, by itself and with others."""
+    own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
+    shared = params.power_events_per_year + params.rack_power_events_per_year
+    if params.burst is not None:
+        struck = params.burst.struck_of(params.brokers) / params.brokers
+        shared += params.burst.events_per_year(params.brokers) * struck
+    return own + shared
+
+
+def lost_tails(params: CellParameters) -> int:
+    """How many replicas that were in sync have to lose their tails for a loss."""
+    return 1 if params.generation == "kip-497" else min(params.min_insync_replicas, params.replication_factor)
+
+
+def rough_loss_rate(params: CellParameters) -> float:
+    """Loss events per partition-year, to a factor of about ten.
+
+    All n replicas have to be down at once: they fail one after another, each at rate l and back after 1 / m, at
+    n l ((n-1) l / m) ((n-2) l / 2m) ... per year; or a shared cause ends several of them. Before KIP-966 the last of
+    them has to lose its tail, with ELR all members of the smallest ISR that accepts writes.
+    """
+    n = params.replication_factor
+    lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)
+    power_lost = lost if params.power_loss_probability is None else params.power_loss_probability
+    needed = lost_tails(params)
+    own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
+    ratio = min(1.0, _failures_per_year(params) * params.longest_repair_ms / YEAR_MS)
+
+    def further(down: int) -> float:
+        """That the replicas that are up fail as well, once `down` of them are down."""
+        return math.prod(((n - failed) * ratio / failed for failed in range(max(1, down), n)), start=1.0)
+
+    per_rack = -(-n // params.racks) if params.placement == "spread" else n
+    rate = n * own * further(1) * lost**needed
+    rate += params.power_events_per_year * power_lost**needed
+    rate += params.rack_power_events_per_year * params.racks * further(per_rack) * power_lost**needed
+    if params.burst is not None:
+        size = max(1, round(params.burst.struck_of(params.brokers)))
+        struck = min(n, size)
+        ways = math.comb(n, struck) * math.comb(params.brokers - struck, size - struck)
+        together = ways / math.comb(params.brokers, size)
+        rate += params.burst.events_per_year(params.brokers) * together * further(struck) * lost**needed
+    return rate

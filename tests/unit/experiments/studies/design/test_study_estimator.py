@@ -1,0 +1,84 @@
+"""Which estimator a cell uses: by how rare losses are, and by what the failure model allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.estimator import choose, fallbacks, rough_loss_rate, sentence
+from experiments.studies.design.loader import study_from
+from experiments.studies.design.mappings import Burst, RollingRestart
+from experiments.studies.design.model import DAY_MS, CellParameters
+from experiments.studies.theory.answers import answer
+
+RARE = CellParameters()
+FREQUENT = CellParameters(broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS))
+WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
+
+
+def _cell(base: CellParameters, **changes: object) -> CellParameters:
+    return CellParameters.model_validate(dict(base) | changes)
+
+
+@pytest.mark.parametrize(
+    ("cell", "estimator"),
+    [
+        (RARE, "importance"),
+        (FREQUENT, "plain"),
+        (_cell(RARE, broker_mttf=WEIBULL), "splitting"),
+        (_cell(RARE, rolling_restart=RollingRestart(every_ms=30 * DAY_MS, down_ms=60_000)), "splitting"),
+        (_cell(RARE, unclean_recovery_strategy="manual"), "splitting"),
+        (_cell(RARE, brokers=200, broker_mttf=Distribution(mean_ms=2 * DAY_MS)), "splitting"),
+        (_cell(RARE, burst=Burst(per_year=1.0, size=2)), "importance"),
+        (_cell(RARE, tail_loss_probability=0.0), "plain"),
+        (_cell(RARE, acks="1"), "plain"),
+        (_cell(RARE, estimator="plain"), "plain"),
+        (_cell(FREQUENT, estimator="splitting"), "splitting"),
+        (_cell(RARE, time_compression=100.0), "plain"),
+    ],
+)
+def test_the_estimator_follows_from_the_parameters(cell: CellParameters, estimator: str) -> None:
+    choice = choose(cell)
+    assert choice.estimator == estimator
+    assert not choice.falls_back
+    assert choice.reason
+
+
+def test_importance_sampling_that_is_impossible_falls_back_to_splitting_and_says_so() -> None:
+    cell = _cell(RARE, broker_mttf=WEIBULL, estimator="importance")
+    assert choose(cell)[::2] == ("splitting", True)
+    assert sentence(cell) == (
+        "The study asks for importance sampling; splitting is used: importance sampling is impossible, as times to "
+        "failure are weibull, not exponential."
+    )
+    plan = study_from(
+        {
+            "name": "s",
+            "trials": 1,
+            "base": {"estimator": "importance"},
+            "sweep": {"broker_mttf": ["130d", {"dist": "weibull", "mean": "130d", "shape": 0.7}]},
+        },
+        "s.yaml",
+    )
+    assert [line.split(":")[0] for line in fallbacks(plan)] == ["cell 1"]
+
+
+def test_functions_of_a_script_have_plain_trials() -> None:
+    assert choose(RARE, scripted=True)[::2] == ("plain", False)
+    assert choose(_cell(RARE, estimator="importance"), scripted=True)[::2] == ("plain", True)
+
+
+def test_sentences_name_the_estimator_and_the_reason() -> None:
+    assert sentence(FREQUENT) == ""
+    assert sentence(RARE).startswith("Losses are estimated by importance sampling (docs/rare-events.md): only about ")
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"generation": "kip-497"}, {"min_insync_replicas": 1}, {"replication_factor": 2}]
+)
+def test_the_rough_rate_is_within_a_factor_of_ten_of_the_markov_model(changes: dict[str, object]) -> None:
+    for base in (RARE, FREQUENT):
+        cell = _cell(base, detection_ms=None, **changes)
+        markov = answer(cell)
+        assert markov is not None
+        assert 0.1 < rough_loss_rate(cell) / markov["loss_rate"] < 10.0
