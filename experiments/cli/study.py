@@ -127,12 +127,12 @@ def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address
     from experiments.studies.design.loader import load_study
     from experiments.studies.failures.words import remarks
     from experiments.studies.sweeps.sweep import sweep
-    from experiments.studies.trials.trial import run_trial
+    from experiments.studies.trials.estimators import run_cell_trial
 
     study = load_study(file_or_shipped(file, STUDIES, "a study file"), trials, engine)
     for line in remarks(cell.parameters for cell in study.cells):
         shown.note(line)
-    return sweep(study, out, run_trial, address, shown)
+    return sweep(study, out, run_cell_trial, address, shown)
 
 
 @contextmanager

@@ -25,7 +25,8 @@ sweep: {generation: [kip-497, kip-966]}
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(sys.modules, "experiments.studies.trials.trial", SimpleNamespace(run_trial=fake_trial))
+    estimators = SimpleNamespace(run_cell_trial=fake_trial)
+    monkeypatch.setitem(sys.modules, "experiments.studies.trials.estimators", estimators)
     path = tmp_path / "small.yaml"
     path.write_text(STUDY)
     return path

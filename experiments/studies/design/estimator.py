@@ -16,6 +16,7 @@ import math
 from typing import Literal, NamedTuple
 
 from experiments.studies.design.model import YEAR_MS, CellParameters, StudyPlan
+from experiments.studies.design.placement import racks_of
 
 Estimator = Literal["plain", "importance", "splitting"]
 NAMES = {"plain": "plain sampling", "importance": "importance sampling", "splitting": "splitting"}
@@ -94,13 +95,17 @@ def obstacle_to_importance(params: CellParameters) -> str:
     return ""
 
 
+def _sizes(params: CellParameters) -> list[int]:
+    return [len(rack) for rack in racks_of(params)]
+
+
 def _failures_per_year(params: CellParameters) -> float:
     """Of one broker, by itself and with others."""
     own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
     shared = params.power_events_per_year + params.rack_power_events_per_year
     if params.burst is not None:
-        struck = params.burst.struck_of(params.brokers) / params.brokers
-        shared += params.burst.events_per_year(params.brokers) * struck
+        struck = params.burst.struck_of(_sizes(params)) / params.brokers
+        shared += params.burst.events_per_year(_sizes(params)) * struck
     return own + shared
 
 
@@ -132,9 +137,9 @@ def rough_loss_rate(params: CellParameters) -> float:
     rate += params.power_events_per_year * power_lost**needed
     rate += params.rack_power_events_per_year * params.racks * further(per_rack) * power_lost**needed
     if params.burst is not None:
-        size = max(1, round(params.burst.struck_of(params.brokers)))
+        size = max(1, round(params.burst.struck_of(_sizes(params))))
         struck = min(n, size)
         ways = math.comb(n, struck) * math.comb(params.brokers - struck, size - struck)
         together = ways / math.comb(params.brokers, size)
-        rate += params.burst.events_per_year(params.brokers) * together * further(struck) * lost**needed
+        rate += params.burst.events_per_year(_sizes(params)) * together * further(struck) * lost**needed
     return rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.estimator import sentence as estimator_sentence
 from experiments.studies.design.mappings import BYTES, BYTES_PER_SECOND, Burst, CatchUp
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
@@ -30,7 +31,9 @@ def assumptions(params: CellParameters, function: str | None = None) -> list[str
         sentences += [sentence for part in drawn for sentence in part(params)]
     else:
         sentences.append(f"All failures come from the function {function} of the study's script.")
-    return [*sentences, *(sentence for part in (_flush, _catch_up, _slow, _start) for sentence in part(params))]
+    sentences += [sentence for part in (_flush, _catch_up, _slow, _start) for sentence in part(params)]
+    estimator = estimator_sentence(params, function is not None)
+    return [*sentences, estimator] if estimator else sentences
 
 
 def shared_assumptions(

@@ -20,7 +20,7 @@ from experiments.studies.scripting.functions import (
     ScriptedTrial,
 )
 from experiments.studies.trials.batch import Trial
-from experiments.studies.trials.trial import run_trial
+from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
 
 SOURCE = "Study"
@@ -73,7 +73,7 @@ class Study(StudyFile):
         """The function that runs one trial of a cell."""
         metrics, model = self._metrics(), self.failure_model
         if not metrics and model is None:
-            return run_trial
+            return run_cell_trial
         functions: list[Callable[..., object]] = [item.function for item in metrics]
         functions += [] if model is None else [model]
         return ScriptedTrial(metrics, model, content_digest(*functions))

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 from experiments.engines.ray.session import ray_session
+from experiments.studies.design.estimator import fallbacks
 from experiments.studies.design.model import Cell, StudyPlan
 from experiments.studies.estimation.episodes import assumed_episode_years
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
@@ -68,6 +69,8 @@ def sweep(
     Raises InputError if `out` cannot be written, holds something else or damaged files, TrialFailed (as Ray's task
     error) for a failing trial, StorageFailed if a worker cannot write, WorkersLost.
     """
+    for line in fallbacks(study):
+        progress.note(line)
     progress.show("reading the batches in the output directory")
     store = store_at(out)
     with exclusive(store):

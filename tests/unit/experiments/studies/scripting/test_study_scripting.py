@@ -19,7 +19,7 @@ from experiments.studies.scripting.functions import checked
 from experiments.studies.scripting.tables import cells_table, split_custom
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.trials.batch import Batch, TrialFailed, run_batch
-from experiments.studies.trials.trial import run_trial
+from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
 
 SHORT = {"broker_mttf": "2d", "broker_mttr": "6h"}
@@ -55,7 +55,7 @@ def test_arguments_are_the_fields_of_a_file_with_sequences_of_any_kind() -> None
     assert len(plan.cells) == 12
     assert plan.cells[3].swept == {"min_insync_replicas": 1, "unclean_probability": 0.5, "acks": 1}
     assert plan.source["base"] == {"broker_mttf": "20d"}
-    assert study.trial() is run_trial
+    assert study.trial() is run_cell_trial
     precise = Study(name="s", precision={"relative_error": 0.1, "max_trials": 9})
     assert precise.plan().max_trials == 9
 
