@@ -31,14 +31,16 @@ def validate_study(
 ) -> None:
     """Compare the simulation with the Markov model of each cell: both values and the z-score of their difference."""
     from experiments.studies.theory.cells import default_cells, load_cells, usable_processors
-    from experiments.studies.theory.validation import MIN_EVENTS, compare
+    from experiments.studies.theory.validation import MIN_EVENTS, validate
     from experiments.support.errors import InputError
 
     if jobs is not None and jobs < 1:
         raise InputError("--jobs", "", jobs, "a whole number from 1")
     chosen = default_cells() if cells is None else load_cells(cells)
     with progress("isray study") as shown:
-        found = compare(chosen, jobs or usable_processors(), lambda done, total: shown.show("validate", done, total))
+        found = validate(
+            chosen, jobs or usable_processors(), lambda done, total: shown.show("validate", done, total), _doubt
+        )
     compared = [item.cell for item in found]
     for index, cell in enumerate(chosen):
         if cell.given not in compared:
@@ -46,6 +48,13 @@ def validate_study(
             typer.echo(f"isray: cells[{index}]: {few}", err=True)
     print_result(as_json, [asdict(item) for item in found], _print, found)
     fail_if([item for item in found if not item.agrees])
+
+
+def _doubt(item: Comparison) -> None:
+    from experiments.studies.report.words import cell_name
+
+    what = f"{cell_name(item.cell)}, {item.metric}: z = {item.z:+.2f} in {item.trials} trials"
+    typer.echo(f"isray: {what}; the cell is repeated with {2 * item.trials} others", err=True)
 
 
 def _print(found: Sequence[Comparison]) -> None:

@@ -49,7 +49,7 @@ def test_simulation_agrees_with_the_markov_chain(generation: str, replicas: int,
         broker_mttf=Distribution(mean_ms=6 * DAY_MS),
         duration_ms=120 * DAY_MS,
     )
-    found = compare([ValidationCell({}, parameters, TRIALS)], jobs=1)
+    (found,) = compare([ValidationCell({}, parameters, TRIALS)], jobs=1)
     assert "reject_fraction" in {item.metric for item in found}
     assert [item for item in found if not item.agrees] == []
 

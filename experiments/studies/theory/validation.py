@@ -9,6 +9,9 @@ variance describes well, including its skewness; a normal one would make low sum
 The variance is that of the trials, scaled to the predicted mean (a sum of random portions has a variance proportional
 to its mean), and at least Poisson's for counts. The probability of a smaller sum becomes a quantile of Student's t,
 because the variance is estimated, and then z.
+
+One of a thousand results lies beyond 99.9 % by chance, and a run has some hundred results. So a cell with such a result
+is repeated with twice as many new trials, and those alone count: chance does not do it twice, an error does.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.stats import gamma, norm, t
 
@@ -53,11 +56,12 @@ _COLUMNS = {metric.name: metric.column for metric in METRICS}
 
 @dataclass(frozen=True, slots=True)
 class ValidationCell:
-    """A cell as its file gives it (`given`) and resolved (`parameters`); its number of trials."""
+    """A cell as its file gives it (`given`) and resolved (`parameters`); how many trials, and the first one's number."""
 
     given: Mapping[str, object]
     parameters: CellParameters
     trials: int
+    first: int = 0
 
     @property
     def model(self) -> Model:
@@ -119,38 +123,62 @@ class _Task:
         return [measure(run_trial(self.parameters, seed).rows) for seed in seeds]
 
 
-def compare(
-    cells: Sequence[ValidationCell], jobs: int, report: Callable[[int, int], None] = lambda done, total: None
-) -> list[Comparison]:
-    """Runs the trials of all cells in `jobs` processes; `report` is called with the trials done and those to do.
+Report = Callable[[int, int], None]
+"""Is called with the number of trials that are done, and of those to do."""
 
-    The result does not depend on `jobs`. ValueError for a cell that no chain covers.
+
+def validate(
+    cells: Sequence[ValidationCell],
+    jobs: int,
+    report: Report = lambda done, total: None,
+    doubt: Callable[[Comparison], None] = lambda first: None,
+) -> list[Comparison]:
+    """Compares all cells, and those of which a result does not agree again; `doubt` is called with such results.
+
+    ValueError for a cell that no chain covers.
     """
-    tasks = [
-        _Task(index, cell.parameters, first, min(first + TRIALS_PER_TASK, cell.trials))
-        for index, cell in enumerate(cells)
-        for first in range(0, cell.trials, TRIALS_PER_TASK)
-    ]
+    found = compare(cells, jobs, report)
+    again = [index for index, items in enumerate(found) if not all(item.agrees for item in items)]
+    for index in again:
+        for item in found[index]:
+            if not item.agrees:
+                doubt(item)
+    anew = [replace(cells[i], first=cells[i].first + cells[i].trials, trials=2 * cells[i].trials) for i in again]
+    for index, items in zip(again, compare(anew, jobs, report), strict=True):
+        found[index] = items
+    return [item for items in found for item in items]
+
+
+def compare(
+    cells: Sequence[ValidationCell], jobs: int, report: Report = lambda done, total: None
+) -> list[list[Comparison]]:
+    """The comparisons of each cell, after its trials have run in `jobs` processes, on which the result does not depend.
+
+    ValueError for a cell that no chain covers.
+    """
+    answers = [solved(cell.model) for cell in cells]
+    tasks = [task for index, cell in enumerate(cells) for task in _tasks(index, cell)]
     total, done = sum(cell.trials for cell in cells), 0
-    models = [cell.model for cell in cells]
     measured: dict[int, list[Measures]] = {}
-    for index, found in _results(tasks, jobs):
-        measured[index] = found
-        done += len(found)
+    for index, measures in _results(tasks, jobs):
+        measured[index] = measures
+        done += len(measures)
         report(done, total)
     trials: list[list[Measures]] = [[] for _ in cells]
     for index, task in enumerate(tasks):
         trials[task.cell].extend(measured[index])
-    return [
-        comparison
-        for cell, model, found in zip(cells, models, trials, strict=True)
-        for comparison in compared(cell, solved(model), found)
-    ]
+    return [list(compared(*parts)) for parts in zip(cells, answers, trials, strict=True)]
+
+
+def _tasks(index: int, cell: ValidationCell) -> Iterator[_Task]:
+    end = cell.first + cell.trials
+    for first in range(cell.first, end, TRIALS_PER_TASK):
+        yield _Task(index, cell.parameters, first, min(first + TRIALS_PER_TASK, end))
 
 
 def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, list[Measures]]]:
     """What the trials of each task measured, by its index, as they are complete."""
-    if jobs == 1:
+    if jobs == 1 or not tasks:
         yield from ((index, task.run()) for index, task in enumerate(tasks))
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
@@ -200,6 +228,8 @@ def _z_score(total: float, mean: float, sums: Sums, least: float = 0.0) -> float
     if mean == 0.0 or total == 0.0:
         return 0.0 if mean == total else math.copysign(Z_MAX, total - mean)
     variance = max(least, sums.variance * mean / total)
+    if variance == 0.0:
+        return math.copysign(Z_MAX, total - mean)
     shape, scale = mean * mean / variance, variance / mean
     below = total < mean
     tail = gamma.cdf(total, shape, scale=scale) if below else gamma.sf(total, shape, scale=scale)

@@ -15,15 +15,17 @@ from experiments.cli.main import app
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.theory import answer
+from experiments.studies.theory import answer, validation
 from experiments.studies.theory.answers import Answer, solved
 from experiments.studies.theory.cells import default_cells, load_cells
 from experiments.studies.theory.validation import (
     MIN_EVENTS,
     Z_LIMIT,
     Z_MAX,
+    Comparison,
     ValidationCell,
     compared,
+    validate,
     z_score,
 )
 from experiments.studies.trace.measures import Measures
@@ -70,6 +72,10 @@ def test_z_scores_of_a_share_above_one_half_are_those_of_the_rest() -> None:
 @pytest.mark.parametrize(("seen", "expected", "score"), [(0, 0.0, 0.0), (9, 0.0, Z_MAX), (0, 5.0, -Z_MAX)])
 def test_z_scores_where_nothing_is_seen_or_expected(seen: int, expected: float, score: float) -> None:
     assert z_score(Sums.of([seen, seen], [1.0, 1.0]), expected, is_count=True) == score
+
+
+def test_trials_that_all_agree_have_no_variance_to_explain_a_difference() -> None:
+    assert z_score(Sums.of([0.25, 0.25], [1.0, 1.0], 50), 0.3, is_count=False) == -Z_MAX
 
 
 def _measured(losses: int) -> Measures:
@@ -194,6 +200,21 @@ def test_command_fails_where_the_model_is_wrong(tmp_path: Path, monkeypatch: pyt
     assert done.exit_code == 1
     assert "reject_fraction" in done.stdout
     assert "1 differ by more than 99.9 %" in done.stdout
+    assert "in 8 trials; the cell is repeated with 16 others" in done.stderr
+
+
+def test_a_chance_result_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first trials have losses by chance, the others are as the model says."""
+    cell = ValidationCell({}, HARSH, 6)
+    right, wrong = _measured(50), _measured(500)
+    monkeypatch.setattr(validation, "solved", lambda model: {"loss_rate": Answer(50.0, 50.0)})
+    monkeypatch.setattr(
+        validation._Task, "run", lambda task: [wrong if k < 6 else right for k in range(task.first, task.stop)]
+    )
+    doubts: list[Comparison] = []
+    (found,) = validate([cell], jobs=1, doubt=doubts.append)
+    assert [(item.simulated, item.agrees) for item in doubts] == [(500.0, False)]
+    assert (found.simulated, found.trials, found.agrees) == (50.0, 12, True)
 
 
 def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
