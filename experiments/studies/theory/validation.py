@@ -56,7 +56,7 @@ _COLUMNS = {metric.name: metric.column for metric in METRICS}
 
 @dataclass(frozen=True, slots=True)
 class ValidationCell:
-    """A cell as its file gives it (`given`) and resolved (`parameters`); how many trials, and the first one's number."""
+    """A cell as its file gives it (`given`) and resolved (`parameters`); how many trials, and the first one's index."""
 
     given: Mapping[str, object]
     parameters: CellParameters
